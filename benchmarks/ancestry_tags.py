@@ -51,15 +51,28 @@ def served() -> list[str]:
 
 def counted(module: str) -> dict[str, Any]:
     """The pretrained tags of a module, those that open, and for each reason the tags that do not."""
-    names = [name for name in timm.list_models() if timm.models.model_entrypoint(name).__module__ == module]
-    tags = [tag for name in names for tag in timm.list_pretrained(f"{name}.*") if tag.partition(".")[0] == name]
+    names = [
+        name
+        for name in timm.list_models()
+        if timm.models.model_entrypoint(name).__module__ == module
+    ]
+    tags = [
+        tag
+        for name in names
+        for tag in timm.list_pretrained(f"{name}.*")
+        if tag.partition(".")[0] == name
+    ]
     refused: dict[str, list[str]] = defaultdict(list)
     for tag in tags:
         reason = OBSTACLES.get(module) or obstacle(tag)
         if reason:
             refused[reason].append(tag)
     closed = {tag for found in refused.values() for tag in found}
-    return {"tags": len(tags), "open": [tag for tag in tags if tag not in closed], "refused": dict(refused)}
+    return {
+        "tags": len(tags),
+        "open": [tag for tag in tags if tag not in closed],
+        "refused": dict(refused),
+    }
 
 
 def obstacle(tag: str) -> str | None:
@@ -67,14 +80,20 @@ def obstacle(tag: str) -> str | None:
     try:
         spec = architecture_of_timm(tag)
         config = timm_config(spec, mean=(0.5,), std=(0.5,), class_names=(), licence="unknown")
-        return None if spec_in(config, tag) == spec else "a config.json that does not lead back to it"
+        return (
+            None if spec_in(config, tag) == spec else "a config.json that does not lead back to it"
+        )
     except WrongCall as error:
         return shortened(str(error), tag)
 
 
 def shortened(message: str, tag: str) -> str:
     """What stands in the way, of the message that refuses a model."""
-    found = message.removeprefix(f"{tag}: ").removeprefix("this ViT has ").removeprefix("this model has ")
+    found = (
+        message.removeprefix(f"{tag}: ")
+        .removeprefix("this ViT has ")
+        .removeprefix("this model has ")
+    )
     return found.partition(", which is not supported")[0].partition("; ")[0]
 
 
@@ -82,7 +101,11 @@ def tables(numbers: Mapping[str, Any]) -> None:
     """Write the tables into the page."""
     page = DOCS / "ancestries.md"
     modules = numbers["modules"]
-    replace_between(page, "modules", table(("module", "tags", "open", "not, because of"), rows_of_modules(modules)))
+    replace_between(
+        page,
+        "modules",
+        table(("module", "tags", "open", "not, because of"), rows_of_modules(modules)),
+    )
     replace_between(page, "known", table(("models", "tags", "open"), rows_of_known(modules)))
 
 
@@ -93,7 +116,10 @@ def rows_of_modules(modules: Mapping[str, Any]) -> list[list[str]]:
         reasons = "; ".join(f"{reason}: {len(tags)}" for reason, tags in found["refused"].items())
         rows.append([f"`{module}`", str(found["tags"]), str(len(found["open"])), reasons])
     every = [modules[module] for module in served()]
-    total = [str(sum(found["tags"] for found in every)), str(sum(len(found["open"]) for found in every))]
+    total = [
+        str(sum(found["tags"] for found in every)),
+        str(sum(len(found["open"]) for found in every)),
+    ]
     return [*rows[: len(every)], ["**these together**", *total, ""], *rows[len(every) :]]
 
 
@@ -103,7 +129,10 @@ def rows_of_known(modules: Mapping[str, Any]) -> list[list[str]]:
     for module in served():
         closed = [tag for found in modules[module]["refused"].values() for tag in found]
         for tag in [*modules[module]["open"], *closed]:
-            group = next((name for name, words in KNOWN.items() if any(word in tag for word in words)), "others")
+            group = next(
+                (name for name, words in KNOWN.items() if any(word in tag for word in words)),
+                "others",
+            )
             tags[group] += 1
             opened[group] += tag not in closed
     return [[group, str(tags[group]), str(opened[group])] for group in [*KNOWN, "others"]]

@@ -46,12 +46,20 @@ def main() -> None:
             model.load_state_dict(load_file(plain))
             return model.eval()
 
-        assert all(torch.equal(a, b) for a, b in zip(ours().state_dict().values(), theirs().state_dict().values()))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(ours().state_dict().values(), theirs().state_dict().values())
+        )
         built, loaded = medians([ours, theirs], REPEATS)
     print(f"descendant from a learngene folder   {1e3 * built:7.1f} ms")
     print(f"create_model + load_file + load      {1e3 * loaded:7.1f} ms")
     print(f"ratio                                {built / loaded:7.3f}   (target: at most 0.20)")
-    print(write("build_descendant", {"ours_s": built, "plain_s": loaded, "ratio": built / loaded, "threads": 1}))
+    print(
+        write(
+            "build_descendant",
+            {"ours_s": built, "plain_s": loaded, "ratio": built / loaded, "threads": 1},
+        )
+    )
 
 
 def _prepare(place: Path) -> tuple[Path, Path]:
@@ -59,7 +67,9 @@ def _prepare(place: Path) -> tuple[Path, Path]:
     blocks = without_head(initial(SPEC.with_(layers=KEPT), 0), SPEC)
     config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 4, 5, 7, 8]})
     learngene = Learngene(config=config, state=blocks).save(place / "learngene")
-    whole = assemble(SPEC, take_blocks(blocks, SPEC, SOURCES), seed=Run().seed).save(place / "whole")
+    whole = assemble(SPEC, take_blocks(blocks, SPEC, SOURCES), seed=Run().seed).save(
+        place / "whole"
+    )
     return learngene, whole / WEIGHTS
 
 

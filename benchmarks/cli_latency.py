@@ -44,12 +44,18 @@ def process(*words: str) -> Callable[[], object]:
 
 def main() -> None:
     """Measure, print, and keep the results; exits 1 if a command is slower than it may be."""
-    calls = [process("-c", "pass"), *(process("-m", "learngene_zoo", *line.split()) for line in COMMANDS)]
+    calls = [
+        process("-c", "pass"),
+        *(process("-m", "learngene_zoo", *line.split()) for line in COMMANDS),
+    ]
     bare, *seconds = medians(calls, REPEATS)
     print(f"{bare:.3f} s           python -c pass")
     for (line, most), took in zip(COMMANDS.items(), seconds):
         print(f"{took:.3f} s of {most:.2f}   lgzoo {line}")
-    rows = [{"command": line, "seconds": s, "most": most} for (line, most), s in zip(COMMANDS.items(), seconds)]
+    rows = [
+        {"command": line, "seconds": s, "most": most}
+        for (line, most), s in zip(COMMANDS.items(), seconds)
+    ]
     print(write("cli_latency", {"python_s": bare, "commands": rows}))
     if any(took > most for took, most in zip(seconds, COMMANDS.values())):
         sys.exit("a command is slower than it may be")

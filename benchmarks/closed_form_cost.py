@@ -39,20 +39,33 @@ MB = 2**20
 def main() -> None:
     """Measure, print, and write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--step", nargs=2, help="one step, in this process: its name, and the folder")
+    parser.add_argument(
+        "--step", nargs=2, help="one step, in this process: its name, and the folder"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--anew", action="store_true", help="also expansions without recorded streams")
+    parser.add_argument(
+        "--anew", action="store_true", help="also expansions without recorded streams"
+    )
     options = parser.parse_args()
     if options.step:
         print(json.dumps(measured(*options.step, threads=options.threads)))
         return
-    facts = {"architecture": ARCHITECTURE, "images": options.images, "tokens": 64, "threads": options.threads}
+    facts = {
+        "architecture": ARCHITECTURE,
+        "images": options.images,
+        "tokens": 64,
+        "threads": options.threads,
+    }
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
         make_model(Path(place) / "ancestry")
         make_images(Path(place) / "images", options.images)
-        for name in ("extract", *SIZES, *(f"{size}, recorded anew" for size in SIZES if options.anew)):
+        for name in (
+            "extract",
+            *SIZES,
+            *(f"{size}, recorded anew" for size in SIZES if options.anew),
+        ):
             rows.append(step(name, place, options.threads))
             machine.write("closed_form_cost", {**facts, "rows": rows})
 
@@ -73,15 +86,26 @@ def measured(name: str, place: str, threads: int) -> dict[str, Any]:
     run = Run(threads=threads, device="cpu")
     facts = extract(run) if name == "extract" else expand(name, run)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return {"cpu_s": round(used.ru_utime + used.ru_stime), "peak_mb": round(used.ru_maxrss / 1024), **facts}
+    return {
+        "cpu_s": round(used.ru_utime + used.ru_stime),
+        "peak_mb": round(used.ru_maxrss / 1024),
+        **facts,
+    }
 
 
 def extract(run: Run) -> dict[str, Any]:
     """Statistics of the images; with the streams that are kept in the run's folder, and without them."""
-    from lgzoo_closed_form.closed_form import Measure
+    from lgzoo_closed_form.closed_form import ClosedFormExtractor
 
-    extractor = Measure(keep_streams=True)
-    lg.extract("closed_form", ancestries="./ancestry", tasks="folder:images", extractor=extractor, out="kept", run=run)
+    extractor = ClosedFormExtractor(keep_streams=True)
+    lg.extract(
+        "closed_form",
+        ancestries="./ancestry",
+        tasks="folder:images",
+        extractor=extractor,
+        out="kept",
+        run=run,
+    )
     shutil.copytree("kept", "plain")
     return {"learngene_mb": _mb(Path("kept")), "streams_mb": _mb(Path("kept.run"))}
 

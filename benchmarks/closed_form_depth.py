@@ -28,7 +28,11 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 
 NAME = "closed_form_depth"
-WAYS: dict[str, dict[str, Any]] = {"solved": {}, "copied": {"solve": False}, "first blocks, solved": {"cut": "first"}}
+WAYS: dict[str, dict[str, Any]] = {
+    "solved": {},
+    "copied": {"solve": False},
+    "first blocks, solved": {"cut": "first"},
+}
 IMAGES, RUN = 500, Run(threads=1, device="cpu")
 
 
@@ -53,7 +57,9 @@ def measured() -> list[dict[str, Any]]:
         errors = {}
         for way, settings in WAYS.items():
             made = lifecycle.expand(learngene, layers=layers, num_classes=0, run=RUN, **settings)
-            errors[way] = float((last_stream(made.model(), pictures) - wanted).square().sum() / variance)
+            errors[way] = float(
+                (last_stream(made.model(), pictures) - wanted).square().sum() / variance
+            )
         rows.append({"layers": layers, "objective": objective, **errors})
     return rows
 
@@ -72,16 +78,26 @@ def last_stream(model: Any, pictures: torch.Tensor) -> torch.Tensor:
 
 def violations(rows: Sequence[Mapping[str, Any]], way: str) -> list[int]:
     """The depths at which the error is larger than at some smaller depth."""
-    return [row["layers"] for number, row in enumerate(rows) if any(row[way] > before[way] for before in rows[:number])]
+    return [
+        row["layers"]
+        for number, row in enumerate(rows)
+        if any(row[way] > before[way] for before in rows[:number])
+    ]
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line per quantity, a column per depth; then the violations."""
-    lines = [f"| layers | {' | '.join(str(row['layers']) for row in rows)} |", f"|---|{'---:|' * len(rows)}"]
+    lines = [
+        f"| layers | {' | '.join(str(row['layers']) for row in rows)} |",
+        f"|---|{'---:|' * len(rows)}",
+    ]
     for name in ("objective", *WAYS):
         lines.append(f"| {name} | {' | '.join(f'{row[name]:.2f}' for row in rows)} |")
     told = {way: ", ".join(map(str, violations(rows, way))) or "none" for way in WAYS}
-    lines += ["", f"Violations, by layers: {'; '.join(f'{way}: {depths}' for way, depths in told.items())}."]
+    lines += [
+        "",
+        f"Violations, by layers: {'; '.join(f'{way}: {depths}' for way, depths in told.items())}.",
+    ]
     return "\n".join(lines)
 
 

@@ -46,9 +46,18 @@ def main(arguments: Sequence[str]) -> None:
     if "--table" not in arguments:
         rows = finished(grid(), ROOT / "build" / NAME, executor=InProcess())
         values = [
-            {"arm": row.arm, "lr": row.lr, "task": row.task, "seed": row.seed, "accuracy": row.value} for row in rows
+            {
+                "arm": row.arm,
+                "lr": row.lr,
+                "task": row.task,
+                "seed": row.seed,
+                "accuracy": row.value,
+            }
+            for row in rows
         ]
-        machine.write(NAME, {"split": "validation", "layers": LAYERS, "images": RECIPE.images, "rows": values})
+        machine.write(
+            NAME, {"split": "validation", "layers": LAYERS, "images": RECIPE.images, "rows": values}
+        )
     text = markdown(machine.read(NAME)["rows"])
     print(text)
     replace_between(DOCS / "methods" / "closed_form.md", "rates", text)
@@ -57,7 +66,10 @@ def main(arguments: Sequence[str]) -> None:
 def grid() -> list[Cell]:
     """Every arm at every rate on every task."""
     at = {"layers": [LAYERS], "epochs": [EPOCHS], "seeds": SEEDS}
-    found = [cells(TASKS, ARMS, recipe=replace(RECIPE, lr=rate), split="validation", **at) for rate in RATES]
+    found = [
+        cells(TASKS, ARMS, recipe=replace(RECIPE, lr=rate), split="validation", **at)
+        for rate in RATES
+    ]
     return [replace(cell, look=False) for some in found for cell in some]
 
 
@@ -69,8 +81,12 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         own = [row for row in rows if row["arm"] == arm.name]
         by_rate = [fmean(row["accuracy"] for row in own if row["lr"] == rate) for rate in RATES]
         lowest = [row for row in own if row["lr"] == RATES[0]]
-        by_task = [fmean(row["accuracy"] for row in lowest if row["task"] == task) for task in TASKS]
-        lines.append(f"| {arm.name} | {' | '.join(f'{100 * value:.1f}' for value in (*by_rate, *by_task))} |")
+        by_task = [
+            fmean(row["accuracy"] for row in lowest if row["task"] == task) for task in TASKS
+        ]
+        lines.append(
+            f"| {arm.name} | {' | '.join(f'{100 * value:.1f}' for value in (*by_rate, *by_task))} |"
+        )
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ from machine import medians, write
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.runtimes import opened, write_file
+from learngene_zoo.runtimes import open_runner, write_file
 
 SMALL = ViTSpec(layers=5, width=96, heads=3, image_size=32, patch_size=4, classes=10)
 LARGE = ViTSpec(layers=7, width=384, heads=6, image_size=224, patch_size=16, classes=1000)
@@ -47,8 +47,11 @@ def _row(name: str, spec: ViTSpec) -> dict[str, float]:
     descendant = assemble(spec, {}, seed=0)
     image_1CHW = torch.zeros(1, spec.channels, spec.image_size, spec.image_size)
     with tempfile.TemporaryDirectory() as folder:
-        files = {f"{format} {dtype}": _file(descendant, Path(folder), format, dtype) for format, dtype in FORMS}
-        calls = [descendant.model(), *(opened(file, threads=1) for file in files.values())]
+        files = {
+            f"{format} {dtype}": _file(descendant, Path(folder), format, dtype)
+            for format, dtype in FORMS
+        }
+        calls = [descendant.model(), *(open_runner(file, threads=1) for file in files.values())]
         with torch.inference_mode():
             seconds = medians([lambda call=call: call(image_1CHW) for call in calls], REPEATS)
         sizes = {f"{form} bytes": file.stat().st_size for form, file in files.items()}

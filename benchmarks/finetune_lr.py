@@ -38,14 +38,26 @@ Cell = tuple[str, int, str, float]
 
 def main() -> None:
     """Measure what is not measured yet, print, and write."""
-    found = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if ROWS.is_file() else []
-    measured = {(row["start"], row["width"], row["task"], row["lr"]): row["accuracy"] for row in found}
+    found = (
+        [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+        if ROWS.is_file()
+        else []
+    )
+    measured = {
+        (row["start"], row["width"], row["task"], row["lr"]): row["accuracy"] for row in found
+    }
     for (start, width), task in product(MODELS, TASKS):
         for cell in ((start, width, task, rate) for rate in rates_of(start)):
             if cell in measured:
                 continue
             measured[cell] = accuracy(*cell)
-            row = {"start": start, "width": width, "task": task, "lr": cell[-1], "accuracy": measured[cell]}
+            row = {
+                "start": start,
+                "width": width,
+                "task": task,
+                "lr": cell[-1],
+                "accuracy": measured[cell],
+            }
             with ROWS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
     text = table(measured)
@@ -82,12 +94,17 @@ def model(start: str, width: int, task: str) -> Descendant:
         return lifecycle.expand(start, layers=7, width=width, task=task, run=RUN)
     data, like = open_task(task), lifecycle.expand("lsamd", layers=7, task=task, run=RUN).spec
     spec = like.with_(width=width, heads=width // 32)
-    return assemble(spec, {}, seed=RUN.seed, scheme="fan_in", mean=data.mean, std=data.std, provenance={})
+    return assemble(
+        spec, {}, seed=RUN.seed, scheme="fan_in", mean=data.mean, std=data.std, provenance={}
+    )
 
 
 def means(measured: dict[Cell, float], start: str, width: int) -> dict[float, float]:
     """By rate, the mean accuracy over the tasks."""
-    return {rate: round(mean(measured[start, width, task, rate] for task in TASKS), 1) for rate in rates_of(start)}
+    return {
+        rate: round(mean(measured[start, width, task, rate] for task in TASKS), 1)
+        for rate in rates_of(start)
+    }
 
 
 def table(measured: dict[Cell, float]) -> str:
@@ -97,12 +114,18 @@ def table(measured: dict[Cell, float]) -> str:
         "|---|---|---|" + "---|" * len(RATES),
     ]
     for start, width in MODELS:
-        rows = [(task, {rate: measured[start, width, task, rate] for rate in rates_of(start)}) for task in TASKS]
+        rows = [
+            (task, {rate: measured[start, width, task, rate] for rate in rates_of(start)})
+            for task in TASKS
+        ]
         for task, values in [*rows, ("mean", means(measured, start, width))]:
             shown = {
-                rate: f"**{value}**" if value == max(values.values()) else f"{value}" for rate, value in values.items()
+                rate: f"**{value}**" if value == max(values.values()) else f"{value}"
+                for rate, value in values.items()
             }
-            lines.append(f"| {start} | {width} | {task} | {' | '.join(shown.get(rate, '') for rate in RATES)} |")
+            lines.append(
+                f"| {start} | {width} | {task} | {' | '.join(shown.get(rate, '') for rate in RATES)} |"
+            )
     return "\n".join(lines)
 
 

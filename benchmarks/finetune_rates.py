@@ -34,13 +34,13 @@ from pages import DOCS, replace_between
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.bench.results import packed, unpacked
+from learngene_zoo.bench.results import pack_flags, unpack_flags
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.method import METHODS, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.evaluate import Evaluation, evaluate
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
@@ -105,11 +105,19 @@ BUNDLED_SIZES = (
 
 def main() -> None:
     """Measure what is missing, print the table, and keep it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S; without it only the bundled model is measured")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--ancestry", help="the folder of DINOv2-S; without it only the bundled model is measured"
+    )
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="cells whose description contains all of these words")
-    parser.add_argument("--rates", nargs="*", default=[], help="only these pairs, such as 5e-5:0.75")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="cells whose description contains all of these words"
+    )
+    parser.add_argument(
+        "--rates", nargs="*", default=[], help="only these pairs, such as 5e-5:0.75"
+    )
     parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
     rows = read_rows()
@@ -117,7 +125,10 @@ def main() -> None:
     starts = [*list_starts("bundled", BUNDLED_SIZES, BUNDLED_TASKS)]
     if given.ancestry:
         starts = [*list_starts("dinov2", REAL_SIZES, REAL_TASKS), *starts]
-    chosen = {tuple(map(float, pair.split(":"))) for pair in given.rates} or {*WIDE_RATES, *BUNDLED_RATES}
+    chosen = {tuple(map(float, pair.split(":"))) for pair in given.rates} or {
+        *WIDE_RATES,
+        *BUNDLED_RATES,
+    }
     waiting = {
         start: [
             pair
@@ -131,7 +142,10 @@ def main() -> None:
     if not given.table:
         measure(jobs, given.ancestry, given.workers)
     rows = read_rows()
-    for name, table in (("finetune-rates", make_table(rows)), ("kept-epoch", make_rule_table(rows))):
+    for name, table in (
+        ("finetune-rates", make_table(rows)),
+        ("kept-epoch", make_rule_table(rows)),
+    ):
         replace_between(DOCS / "training.md", name, table)
         print(f"{table}\n")
 
@@ -141,7 +155,9 @@ def list_rates(start: Start) -> Sequence[tuple[float, float]]:
     return BUNDLED_RATES if start.ancestry == "bundled" else WIDE_RATES
 
 
-def list_starts(ancestry: str, sizes: Sequence[tuple[str, int, int]], tasks: Sequence[str]) -> Iterator[Start]:
+def list_starts(
+    ancestry: str, sizes: Sequence[tuple[str, int, int]], tasks: Sequence[str]
+) -> Iterator[Start]:
     """Yield every model on every task."""
     for method, layers, width in sizes:
         for task in tasks:
@@ -150,16 +166,26 @@ def list_starts(ancestry: str, sizes: Sequence[tuple[str, int, int]], tasks: Seq
 
 def read_rows() -> list[dict[str, Any]]:
     """Return the results so far."""
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if ROWS.is_file() else []
+    return (
+        [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+        if ROWS.is_file()
+        else []
+    )
 
 
-def measure(jobs: Sequence[tuple[Start, list[tuple[float, float]]]], ancestry: str | None, workers: int) -> None:
+def measure(
+    jobs: Sequence[tuple[Start, list[tuple[float, float]]]], ancestry: str | None, workers: int
+) -> None:
     """Measure the rates of every start, a start after the other in each process, and keep each row as it is there."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        waiting = {pool.submit(measure_start, start, rates, ancestry): start for start, rates in jobs}
+        waiting = {
+            pool.submit(measure_start, start, rates, ancestry): start for start, rates in jobs
+        }
         for number, done in enumerate(as_completed(waiting), start=1):
             start = waiting[done]
-            print(f"{number} of {len(jobs)}: {start.name}, {start.task}", file=sys.stderr, flush=True)
+            print(
+                f"{number} of {len(jobs)}: {start.name}, {start.task}", file=sys.stderr, flush=True
+            )
             done.result()
 
 
@@ -169,21 +195,32 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
 
     torch.set_num_threads(1)
     run = Run(seed=start.seed, threads=1, device="cpu")
-    task = with_validation(open_task(start.task))
+    task = ensure_validation(open_task(start.task))
     model = build_start(start, ancestry).for_task(
         task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=False
     )
     recipe = replace(lifecycle.FINETUNE, images=min(IMAGES, task.sizes["train"]))
     headed, head = initialise_head(model.with_fit("pad"), task, recipe, run)
-    before = evaluate(headed.model(), task, "validation", headed.input_format, run, images=VALIDATION)
+    before = evaluate(
+        headed.model(), task, "validation", headed.input_format, run, images=VALIDATION
+    )
     for rate, decay in rates:
         history = [before]
 
         def watch(module: Any, history: list[Evaluation] = history) -> None:
-            history.append(evaluate(module, task, "validation", headed.input_format, run, images=VALIDATION))
+            history.append(
+                evaluate(module, task, "validation", headed.input_format, run, images=VALIDATION)
+            )
 
         try:
-            fit(headed, task, replace(recipe, lr=rate, layer_decay=decay), run, watch=watch, judge=False)
+            fit(
+                headed,
+                task,
+                replace(recipe, lr=rate, layer_decay=decay),
+                run,
+                watch=watch,
+                judge=False,
+            )
         except TrainingFailed:
             history.append(replace(before, value=0.0, correct=(False,) * before.images))
         row = {
@@ -196,7 +233,7 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
             "left_out": head["left_out_accuracy"],
             "validation": [round(epoch.value, 4) for epoch in history],
             "validation_images": before.images,
-            "right": [packed(epoch.correct) for epoch in history],
+            "right": [pack_flags(epoch.correct) for epoch in history],
         }
         with ROWS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -204,28 +241,42 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
 
 def build_start(start: Start, ancestry: str | None) -> Descendant:
     """Return the model before it is fine-tuned."""
-    run = Run(seed=start.seed, threads=1, device="cpu", ancestry=ancestry if start.ancestry == "dinov2" else None)
+    run = Run(
+        seed=start.seed,
+        threads=1,
+        device="cpu",
+        ancestry=ancestry if start.ancestry == "dinov2" else None,
+    )
     learngene = extract_learngene(start.ancestry, start.method, start.task, ancestry, start.seed)
     target = Target(layers=start.layers, width=start.width, task=start.task)
     return lifecycle.expand(learngene, target=target, run=run)
 
 
 @lru_cache(maxsize=1)
-def extract_learngene(ancestry: str, method: str, task: str, place: str | None, seed: int) -> Learngene:
+def extract_learngene(
+    ancestry: str, method: str, task: str, place: str | None, seed: int
+) -> Learngene:
     """Return a method's learngene; one that needs images is calibrated on training images of the task."""
     sources = (place,) if ancestry == "dinov2" and place else ()
     tasks = (task,) if METHODS.load(method).tasks != "none" else ()
     run = Run(seed=seed, threads=1, device="cpu")
-    return lifecycle.extract(method, ancestries=sources, tasks=tasks, image_size=PIXELS if sources else None, run=run)
+    return lifecycle.extract(
+        method, ancestries=sources, tasks=tasks, image_size=PIXELS if sources else None, run=run
+    )
 
 
 def make_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return, in Markdown, the validation accuracy of every model on every task, per cent: the best epoch, and the last one."""
     pairs = [
-        pair for pair in dict.fromkeys((*WIDE_RATES, *BUNDLED_RATES)) if any(get_pair(row) == pair for row in rows)
+        pair
+        for pair in dict.fromkeys((*WIDE_RATES, *BUNDLED_RATES))
+        if any(get_pair(row) == pair for row in rows)
     ]
     heads = [f"{rate:g}" + (f", decay {decay:g}" if decay != 1 else "") for rate, decay in pairs]
-    lines = [f"| model | task | before | {' | '.join(heads)} |", "|---|---|---:|" + "---:|" * len(pairs)]
+    lines = [
+        f"| model | task | before | {' | '.join(heads)} |",
+        "|---|---|---:|" + "---:|" * len(pairs),
+    ]
     for name, task in dict.fromkeys((row["start"], row["task"]) for row in rows):
         own = [row for row in rows if (row["start"], row["task"]) == (name, task)]
         cells = [describe_accuracy([row for row in own if get_pair(row) == pair]) for pair in pairs]
@@ -246,7 +297,10 @@ def make_rule_table(rows: Sequence[dict[str, Any]]) -> str:
         "last within a standard error": lambda values: choose(values, CHOOSING),
         "last epoch": lambda values: len(values) - 1,
     }
-    lines = [f"| model | task | trainings | {' | '.join(rules)} |", "|---|---|---:|" + "---:|" * len(rules)]
+    lines = [
+        f"| model | task | trainings | {' | '.join(rules)} |",
+        "|---|---|---:|" + "---:|" * len(rules),
+    ]
     kept = [row for row in rows if row.get("validation_images", 0) >= 2 * CHOOSING]
     for name, task in dict.fromkeys((row["start"], row["task"]) for row in kept):
         own = [row for row in kept if (row["start"], row["task"]) == (name, task)]
@@ -258,7 +312,9 @@ def make_rule_table(rows: Sequence[dict[str, Any]]) -> str:
 
 def measure_rules(row: dict[str, Any], rules: Sequence[Callable[[np.ndarray], int]]) -> list[float]:
     """Return the mean accuracy, on the other images, of the epoch that each rule chooses by some of them."""
-    right_EN = np.array([unpacked(digits, row["validation_images"]) for digits in row["right"]], dtype=float)
+    right_EN = np.array(
+        [unpack_flags(digits, row["validation_images"]) for digits in row["right"]], dtype=float
+    )
     draws, values = np.random.default_rng(0), np.zeros(len(rules))
     for _ in range(DRAWS):
         order_N = draws.permutation(right_EN.shape[1])
@@ -270,7 +326,10 @@ def measure_rules(row: dict[str, Any], rules: Sequence[Callable[[np.ndarray], in
 
 def choose(accuracies_E: np.ndarray, images: int) -> int:
     """Return the number of the epoch that `lgzoo finetune` keeps."""
-    history = [Epoch(epoch=number, step=number, loss=None, value=value) for number, value in enumerate(accuracies_E)]
+    history = [
+        Epoch(epoch=number, step=number, loss=None, value=value)
+        for number, value in enumerate(accuracies_E)
+    ]
     chosen = choose_epoch(history, images)
     assert chosen is not None
     return chosen.epoch
@@ -285,7 +344,10 @@ def describe_accuracy(rows: Sequence[dict[str, Any]]) -> str:
     """Return "best / last" in per cent, means over the seeds; "" if there are no rows."""
     if not rows:
         return ""
-    best, last = (100 * mean(pick(row["validation"]) for row in rows) for pick in (max, lambda values: values[-1]))
+    best, last = (
+        100 * mean(pick(row["validation"]) for row in rows)
+        for pick in (max, lambda values: values[-1])
+    )
     return f"{best:.1f} / {last:.1f}"
 
 

@@ -29,7 +29,9 @@ IMAGES = 500
 
 def main() -> None:
     """Measure every fit on every task, and keep the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ancestry", required=True, help="the folder of DINOv2-S")
     parser.add_argument("--pixels", type=int, default=112)
     given = parser.parse_args()
@@ -45,7 +47,9 @@ def main() -> None:
         for fit in get_args(Fit):
             shown = replace(ancestry.input_format, view=fit_view(ancestry.input_format.view, fit))
             is_right_N = is_right_left_out(
-                compute_features(model, task, "train", shown, run, images=min(IMAGES, task.sizes["train"]))
+                compute_features(
+                    model, task, "train", shown, run, images=min(IMAGES, task.sizes["train"])
+                )
             )
             low, high = proportion(int(is_right_N.sum()), len(is_right_N))
             cells.append(f"{100 * is_right_N.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]")

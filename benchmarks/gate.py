@@ -39,7 +39,11 @@ TASKS = (REAL, *suite("mini").tasks)
 WANTED = 6  # of the nine
 RECIPE = Recipe(images=1_000, batch_size=50, augment="none")
 EPOCHS, SEEDS = 8, (0, 1, 2)
-RATES, TUNING_TASKS, TUNING_SEED = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3), (REAL, "textures", "numbers"), 1_000
+RATES, TUNING_TASKS, TUNING_SEED = (
+    (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3),
+    (REAL, "textures", "numbers"),
+    1_000,
+)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -48,7 +52,16 @@ def main(arguments: Sequence[str] = ()) -> None:
         rates = chosen_rates()
         rows = finished(grid(TASKS, SEEDS, rates), BUILD)
         found = [line_of(task, [row for row in rows if row.task == task]) for task in TASKS]
-        machine.write("gate", {"split": "validation", "recipe": summary(), "lr": rates, "rows": found, **passed(found)})
+        machine.write(
+            "gate",
+            {
+                "split": "validation",
+                "recipe": summary(),
+                "lr": rates,
+                "rows": found,
+                **passed(found),
+            },
+        )
     kept = read()
     print(markdown(kept))
     print(sentence(kept))
@@ -61,13 +74,25 @@ def read() -> dict[str, Any]:
 
 def summary() -> dict[str, Any]:
     """What all arms have in common."""
-    return {"images": RECIPE.images, "batch_size": RECIPE.batch_size, "epochs": EPOCHS, "seeds": len(SEEDS)}
+    return {
+        "images": RECIPE.images,
+        "batch_size": RECIPE.batch_size,
+        "epochs": EPOCHS,
+        "seeds": len(SEEDS),
+    }
 
 
 def grid(tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float]) -> list[Cell]:
     """All arms on these tasks, evaluated on validation images."""
     return cells(
-        tasks, ARMS, layers=[LAYERS], epochs=[EPOCHS], seeds=seeds, recipe=RECIPE, rates=rates, split="validation"
+        tasks,
+        ARMS,
+        layers=[LAYERS],
+        epochs=[EPOCHS],
+        seeds=seeds,
+        recipe=RECIPE,
+        rates=rates,
+        split="validation",
     )
 
 
@@ -76,7 +101,9 @@ def chosen_rates() -> dict[str, float]:
     return best_rates(
         ARMS,
         RATES,
-        lambda rate: finished(grid(TUNING_TASKS, [TUNING_SEED], {arm.name: rate for arm in ARMS}), BUILD),
+        lambda rate: finished(
+            grid(TUNING_TASKS, [TUNING_SEED], {arm.name: rate for arm in ARMS}), BUILD
+        ),
     )
 
 
@@ -84,7 +111,11 @@ def line_of(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """One line of the table: accuracies, and the whole's two gains with their intervals."""
     rivals = {rival.name: [rival.name] for rival in (SHUFFLED, FAN_IN)}
     found = gains_over_images(rows, WHOLE.name, rivals)
-    return {"task": task, **found, "passed": found["over_shuffled_low"] > 0 and found["over_scratch_low"] > 0}
+    return {
+        "task": task,
+        **found,
+        "passed": found["over_shuffled_low"] > 0 and found["over_scratch_low"] > 0,
+    }
 
 
 def passed(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -101,7 +132,9 @@ def markdown(kept: Mapping[str, Any]) -> str:
     for row in kept["rows"]:
         accuracies = " | ".join(f"{100 * row[arm.name]:.1f}" for arm in ARMS)
         gains = " | ".join(gain_text(row, rival) for rival in (SHUFFLED.name, FAN_IN.name))
-        lines.append(f"| `{row['task']}` | {accuracies} | {gains} | {'yes' if row['passed'] else 'no'} |")
+        lines.append(
+            f"| `{row['task']}` | {accuracies} | {gains} | {'yes' if row['passed'] else 'no'} |"
+        )
     return "\n".join(lines)
 
 

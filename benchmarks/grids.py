@@ -16,10 +16,16 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
 
 
-def finished(cells: Sequence[Cell], out: Path, run: Run | None = None, executor: Executor | None = None) -> list[Row]:
+def finished(
+    cells: Sequence[Cell], out: Path, run: Run | None = None, executor: Executor | None = None
+) -> list[Row]:
     """The rows of the cells, computed unless they exist, by default by two workers. Exits with the error of a cell that failed."""
     rows = run_grid(
-        cells, out, run or Run(threads=1), executor or Workers(2), say=lambda text: print(text, file=sys.stderr)
+        cells,
+        out,
+        run or Run(threads=1),
+        executor or Workers(2),
+        say=lambda text: print(text, file=sys.stderr),
     )
     failed = [row for row in rows if row.error]
     if failed:
@@ -37,11 +43,16 @@ def keep_rows(measured: Path, kept: Path) -> None:
             file.writelines(json.dumps(to_json(row), ensure_ascii=False) + "\n" for row in new)
 
 
-def best_rates(arms: Iterable[Arm], rates: Sequence[float], rows_at: Callable[[float], list[Row]]) -> dict[str, float]:
+def best_rates(
+    arms: Iterable[Arm], rates: Sequence[float], rows_at: Callable[[float], list[Row]]
+) -> dict[str, float]:
     """For each arm the rate with the best mean over the rows that `rows_at` gives for it."""
     by_rate = {rate: rows_at(rate) for rate in rates}
     means = {
-        arm.name: {rate: sum(row.value or 0 for row in rows if row.arm == arm.name) for rate, rows in by_rate.items()}
+        arm.name: {
+            rate: sum(row.value or 0 for row in rows if row.arm == arm.name)
+            for rate, rows in by_rate.items()
+        }
         for arm in arms
     }
     return {name: max(found, key=lambda rate: found[rate]) for name, found in means.items()}

@@ -36,7 +36,9 @@ def main() -> None:
         os.environ.update(hub.environment(Path(scratch) / "home") | {"HF_HUB_DISABLE_XET": "1"})
         found = measured(hub, Path(scratch))
     for name, numbers in found.items():
-        print(f"{name:32} {numbers['requests']:5} requests {numbers['bytes']:12,} bytes {numbers['seconds']:7.2f} s")
+        print(
+            f"{name:32} {numbers['requests']:5} requests {numbers['bytes']:12,} bytes {numbers['seconds']:7.2f} s"
+        )
     print(write("hub_transfer", {"files": 100, "repeats": REPEATS, **found}))
 
 
@@ -81,7 +83,10 @@ def measured(hub: StandIn, place: Path) -> dict[str, dict[str, Any]]:
         return name
 
     ways: dict[str, tuple[Callable[[], str], Callable[[str], object]]] = {
-        "lgzoo publish": (fresh, lambda name: lg.publish(learngene, name, tag="v1", descendants=members)),
+        "lgzoo publish": (
+            fresh,
+            lambda name: lg.publish(learngene, name, tag="v1", descendants=members),
+        ),
         "upload_folder": (fresh, upload_folder),
         "lgzoo fetch": (there, lambda name: lg.fetch(f"{name}@v1")),
         "snapshot_download": (there, lambda name: snapshot_download(name, revision="v1")),
@@ -90,7 +95,9 @@ def measured(hub: StandIn, place: Path) -> dict[str, dict[str, Any]]:
     return {name: one_way(hub, prepare, call) for name, (prepare, call) in ways.items()}
 
 
-def one_way(hub: StandIn, prepare: Callable[[], str], call: Callable[[str], object]) -> dict[str, Any]:
+def one_way(
+    hub: StandIn, prepare: Callable[[], str], call: Callable[[str], object]
+) -> dict[str, Any]:
     """The numbers of one way; each repeat has a repository of its own and an empty cache."""
     seconds = []
     for _ in range(REPEATS):

@@ -36,8 +36,8 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.executors import Workers
-from learngene_zoo.bench.grid import RATES, RECIPE, cells, scheduled, standard_arms
-from learngene_zoo.bench.grid_tuning import GridTuning, told, with_choices
+from learngene_zoo.bench.grid import RATES, RECIPE, cells, set_epochs, standard_arms
+from learngene_zoo.bench.grid_tuning import GridTuning, describe_choice, with_choices
 from learngene_zoo.bench.results import RESULTS, Row, read_rows
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.bench.search import Augment, choose
@@ -86,7 +86,10 @@ class Budget:
     """What is measured."""
 
     tasks: tuple[str, ...] = (*REAL, *LEFT_OUT)
-    trainings: tuple[tuple[int, int], ...] = ((200, 12), (1000, 4))  # images and epochs of the fine-tuning
+    trainings: tuple[tuple[int, int], ...] = (
+        (200, 12),
+        (1000, 4),
+    )  # images and epochs of the fine-tuning
     seeds: int = 3
     distilled: int = 30_000  # pictures that the distillation of one size sees, and a tenth of those of its longer arm
     sizes: int = 4  # how many of `sizes_of`, from the first
@@ -137,11 +140,20 @@ def arms(budget: Budget, layers: int, width: int) -> list[Arm]:
     names = METHODS.references()
     methods = [name for name in budget.methods or names if name in names and name not in APART]
     found = standard_arms(methods)
-    trained = {"distillation": ("distillation", 1, {}), "distillation x 10": ("distillation", 10, {})}
+    trained = {
+        "distillation": ("distillation", 1, {}),
+        "distillation x 10": ("distillation", 10, {}),
+    }
     if not budget.methods:
         trained["pretrain_finetune"] = ("pretrain_finetune", 10, {"init": "fan_in"})
     for name, (method, times, more) in trained.items() if budget.distilled else ():
-        own = {"depths": (layers,), "widths": (width,), "images": times * budget.distilled, "epochs": 1, **more}
+        own = {
+            "depths": (layers,),
+            "widths": (width,),
+            "images": times * budget.distilled,
+            "epochs": 1,
+            **more,
+        }
         found.append(Arm(name=name, method=method, settings=own))
     return found
 
@@ -174,7 +186,9 @@ def others(budget: Budget, ancestry: Spec) -> list[Cell]:
 def at_size(budget: Budget, competitors: Sequence[Arm], layers: int, width: int) -> list[Cell]:
     """Every arm's cells at one size, on every task, with every fine-tuning and seed."""
     return [
-        replace(cell, extraction_seed=EXTRACTION_SEED, look=False, version=min(cell.version, VERSION))
+        replace(
+            cell, extraction_seed=EXTRACTION_SEED, look=False, version=min(cell.version, VERSION)
+        )
         for images, epochs in budget.trainings
         for cell in cells(
             available(budget.tasks),
@@ -183,7 +197,7 @@ def at_size(budget: Budget, competitors: Sequence[Arm], layers: int, width: int)
             widths=(width,),
             epochs=(epochs,),
             seeds=range(budget.seeds),
-            recipe=scheduled(replace(RECIPE, images=images), epochs),
+            recipe=set_epochs(replace(RECIPE, images=images), epochs),
             offline=True,
         )
     ]
@@ -213,11 +227,20 @@ def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
 def charged(cell: Cell, row: Row) -> Row:
     """A row with what the learngene of the shelf cost, by its card; the grid has not paid for it."""
     card = shelf.cards_folder() / f"{cell.arm.method}-mini"
-    about = shelf.read_config(card).card if cell.arm.method not in APART and (card / CONFIG).is_file() else None
+    about = (
+        shelf.read_config(card).card
+        if cell.arm.method not in APART and (card / CONFIG).is_file()
+        else None
+    )
     if about is None or about.cost is None:
         return row
     cost = about.cost
-    return replace(row, extraction_seconds=cost.seconds, extraction_images=cost.images, stored_params=cost.params)
+    return replace(
+        row,
+        extraction_seconds=cost.seconds,
+        extraction_images=cost.images,
+        stored_params=cost.params,
+    )
 
 
 def methods_on_shelf() -> set[str]:
@@ -233,23 +256,29 @@ def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Ro
     from_shelf(wanted, out)
 
     def rows_of(some: list[Cell]) -> list[Row]:
-        missing = {cell.key for cell in some} - {row.key for row in read_rows(out / RESULTS) if not row.error}
+        missing = {cell.key for cell in some} - {
+            row.key for row in read_rows(out / RESULTS) if not row.error
+        }
         current = max(version_of(task) for task in budget.tasks)
         if missing and current != VERSION:
             raise TrainingFailed(
                 f"{len(missing)} cells have no kept row, and version {current} of the suite has other test images than "
                 f"version {VERSION}; set VERSION to {current} to measure everything again"
             )
-        return run_grid(some, out, run, Workers(workers), say=lambda text: print(text, file=sys.stderr))
+        return run_grid(
+            some, out, run, Workers(workers), say=lambda text: print(text, file=sys.stderr)
+        )
 
     tuning = tuning_of(budget, [*usual, *(cell for cell in apart if cell.arm.name not in placed)])
     choices = tuning.fixed
     if tuning.space.size > 1:
         choices = choose(tuning.space, tuning.cell_of, rows_of)
     for choice in choices.values():
-        print(told(choice), file=sys.stderr)
+        print(describe_choice(choice), file=sys.stderr)
     chosen = with_choices(wanted, choices)
-    yield from ((cell, charged(cell, row)) for cell, row in zip(chosen, rows_of(chosen), strict=True))
+    yield from (
+        (cell, charged(cell, row)) for cell, row in zip(chosen, rows_of(chosen), strict=True)
+    )
 
 
 def tuning_of(budget: Budget, wanted: Sequence[Cell]) -> GridTuning:
@@ -258,16 +287,25 @@ def tuning_of(budget: Budget, wanted: Sequence[Cell]) -> GridTuning:
     tuned = [cell for cell in wanted if cell.recipe.images == largest]
     tuned.sort(key=lambda cell: cell.task not in budget.opening)
     opening = len({cell.task for cell in tuned} & {*budget.opening})
-    return GridTuning(tuned, budget.rates, budget.augments, opening=opening or 1, widen=budget.widen)
+    return GridTuning(
+        tuned, budget.rates, budget.augments, opening=opening or 1, widen=budget.widen
+    )
 
 
 def main() -> None:
     """Measure what is missing, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--budget", choices=BUDGETS, default="standard")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=None, help="the folder of the rows")
-    parser.add_argument("--only", action="append", metavar="METHOD", help="measure the cells of this method, no more")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="METHOD",
+        help="measure the cells of this method, no more",
+    )
     given = parser.parse_args()
     # What two budgets have in common is measured once.
     shared = given.budget in ("standard", "methods")
@@ -295,7 +333,12 @@ def main() -> None:
 
 def rows_of_ancestry() -> Path:
     """Where the rows are kept that come from today's ancestry model: its checksum is part of the name."""
-    return ROOT / "benchmarks" / "results" / f"inheritance-{(open_ancestry(BUNDLED).record.sha256 or '')[:8]}.jsonl"
+    return (
+        ROOT
+        / "benchmarks"
+        / "results"
+        / f"inheritance-{(open_ancestry(BUNDLED).record.sha256 or '')[:8]}.jsonl"
+    )
 
 
 @contextmanager

@@ -12,12 +12,12 @@ from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo.bench.averages import Average, average
 from learngene_zoo.bench.cell import Cell, label
-from learngene_zoo.bench.contrasts import Unit, Values, stronger, weighted
+from learngene_zoo.bench.contrasts import Unit, Values, stronger, sum_weighted
 from learngene_zoo.bench.pictures import parameter_axis
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.tables import Table, duration, markdown, markdown_table
+from learngene_zoo.bench.tables import TextTable, duration, markdown, markdown_table
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
-from learngene_zoo.text import counted, human_count
+from learngene_zoo.text import count_noun, human_count
 
 OURS = "closed_form"
 SCRATCH = ("scratch timm", "scratch fan_in")
@@ -33,10 +33,16 @@ class Gain:
     value: float
     low: float | None
     high: float | None
-    spread: str = ""  # the range over tasks and seeds, where there are too few of either for an interval
+    spread: str = (
+        ""  # the range over tasks and seeds, where there are too few of either for an interval
+    )
 
     def __str__(self) -> str:
-        ends = self.spread if self.low is None or self.high is None else f" [{self.low:+.1f}, {self.high:+.1f}]"
+        ends = (
+            self.spread
+            if self.low is None or self.high is None
+            else f" [{self.low:+.1f}, {self.high:+.1f}]"
+        )
         return f"{self.value:+.1f}{ends}"
 
     @property
@@ -48,10 +54,14 @@ class Gain:
 class Measured:
     """The values of every arm, by size, budget, task and seed."""
 
-    def __init__(self, found: Iterable[tuple[Cell, Row]], names: Mapping[tuple[int | str, ...], Name]) -> None:
+    def __init__(
+        self, found: Iterable[tuple[Cell, Row]], names: Mapping[tuple[int | str, ...], Name]
+    ) -> None:
         self.values: dict[tuple[str, Place], dict[Unit, float]] = {}
         self.rows: dict[tuple[str, Place], list[Row]] = {}
-        self.recipes: dict[tuple[str, Place], str] = {}  # the chosen rate, and the augmentation if there is one
+        self.recipes: dict[
+            tuple[str, Place], str
+        ] = {}  # the chosen rate, and the augmentation if there is one
         for cell, row in found:
             if row.error is None and row.value is not None:
                 settings = [label(cell.size)] if cell.size else []
@@ -62,7 +72,9 @@ class Measured:
                 augment = "" if cell.recipe.augment == "none" else f", {cell.recipe.augment}"
                 self.recipes[at] = f"{cell.recipe.lr:g}{augment}"
         arms = dict.fromkeys(arm for arm, _ in self.values)
-        self.methods = [arm for arm in arms if arm not in SCRATCH and not arm.endswith(("shuffled", *STEMS))]
+        self.methods = [
+            arm for arm in arms if arm not in SCRATCH and not arm.endswith(("shuffled", *STEMS))
+        ]
         self.places = list(dict.fromkeys(place for _, place in self.values))
 
     def level(self, arm: str, place: Place, tasks: Collection[str] | None = None) -> float | None:
@@ -73,13 +85,20 @@ class Measured:
 
     def best_level(self, arms: Iterable[str], place: Place, tasks: Collection[str]) -> float | None:
         """The mean over some tasks of the arm that is the best on them."""
-        return max((level for arm in arms if (level := self.level(arm, place, tasks)) is not None), default=None)
+        return max(
+            (level for arm in arms if (level := self.level(arm, place, tasks)) is not None),
+            default=None,
+        )
 
     def whole_cost(self, arm: str, places: Iterable[Place]) -> tuple[int, int, float]:
         """Stored numbers, images and seconds of all extractions that an arm needs at these places; one that serves several counts once."""
         rows = [self.rows[arm, place][0] for place in places if (arm, place) in self.rows]
         costs = {(row.stored_params, row.extraction_images, row.extraction_seconds) for row in rows}
-        return sum(cost[0] for cost in costs), sum(cost[1] for cost in costs), sum(cost[2] for cost in costs)
+        return (
+            sum(cost[0] for cost in costs),
+            sum(cost[1] for cost in costs),
+            sum(cost[2] for cost in costs),
+        )
 
     def rival(self, arms: Sequence[str], place: Place) -> Values | None:
         """The strongest of some arms, for each task; None without any."""
@@ -92,11 +111,18 @@ class Measured:
             return None
         both = ours.keys() & theirs.keys()
         pairs = [{unit: side[unit] for unit in ours if unit in both} for side in (ours, theirs)]
-        found: Average | None = average({(task, seed): value for (task, _, seed), value in weighted(pairs).items()})
+        found: Average | None = average(
+            {(task, seed): value for (task, _, seed), value in sum_weighted(pairs).items()}
+        )
         if found is None:
             return None
         if found.interval == "range":  # of fewer than three tasks or seeds
-            return Gain(value=found.value, low=None, high=None, spread=f" ({found.low:+.1f} to {found.high:+.1f})")
+            return Gain(
+                value=found.value,
+                low=None,
+                high=None,
+                spread=f" ({found.low:+.1f} to {found.high:+.1f})",
+            )
         return Gain(value=found.value, low=found.low, high=found.high)
 
     def over(self, arm: str, arms: Sequence[str], place: Place) -> Gain | None:
@@ -109,7 +135,9 @@ def controls(method: str, names: Sequence[str]) -> list[str]:
     return [f"{method} {name}" for name in names]
 
 
-def comparison(found: Measured, place: Place, real: Sequence[str], left_out: Sequence[str]) -> Table:
+def comparison(
+    found: Measured, place: Place, real: Sequence[str], left_out: Sequence[str]
+) -> TextTable:
     """Every method at one size after one fine-tuning, the best first."""
     rows: list[tuple[str, ...]] = []
     for arm in sorted([*found.methods, *SCRATCH], key=lambda arm: -(found.level(arm, place) or 0)):
@@ -118,7 +146,8 @@ def comparison(found: Measured, place: Place, real: Sequence[str], left_out: Seq
             continue
         levels = [found.level(arm, place, tasks) for tasks in (None, real, left_out)]
         gains = [
-            found.over(arm, rivals, place) for rivals in (SCRATCH, controls(arm, STEMS), controls(arm, ["shuffled"]))
+            found.over(arm, rivals, place)
+            for rivals in (SCRATCH, controls(arm, STEMS), controls(arm, ["shuffled"]))
         ]
         counts = [human_count(number) for number in (own[0].params, own[0].flops)]
         texts = ["" if level is None else f"{level:.1f}" for level in levels]
@@ -137,7 +166,7 @@ def comparison(found: Measured, place: Place, real: Sequence[str], left_out: Seq
         "FLOPs",
     )
     last = ("stored", "images of its extraction", "total time")
-    return Table(f"{place[1].capitalize()}, {place[0]:,} images", (*header, *last), tuple(rows))
+    return TextTable(f"{place[1].capitalize()}, {place[0]:,} images", (*header, *last), tuple(rows))
 
 
 def _costs(arm: Name, own: Sequence[Row]) -> tuple[str, ...]:
@@ -148,15 +177,26 @@ def _costs(arm: Name, own: Sequence[Row]) -> tuple[str, ...]:
     return human_count(own[0].stored_params), human_count(own[0].extraction_images), duration(spent)
 
 
-def front(found: Measured, images: int, sizes: Sequence[Name], real: Sequence[str], left_out: Sequence[str]) -> Table:
+def front(
+    found: Measured,
+    images: int,
+    sizes: Sequence[Name],
+    real: Sequence[str],
+    left_out: Sequence[str],
+) -> TextTable:
     """README's table: what every method reaches at each size, and what all of these sizes cost together before any fine-tuning."""
     levels = {
-        arm: [[found.level(arm, (images, size), tasks) for tasks in (real, left_out, None)] for size in sizes]
+        arm: [
+            [found.level(arm, (images, size), tasks) for tasks in (real, left_out, None)]
+            for size in sizes
+        ]
         for arm in (*found.methods, *SCRATCH)
     }
     rows = []
     for arm in sorted(levels, key=lambda arm: -(levels[arm][0][-1] or 0)):  # by the first size
-        shown = ["" if None in level else f"{level[0]:.1f} / {level[1]:.1f}" for level in levels[arm]]
+        shown = [
+            "" if None in level else f"{level[0]:.1f} / {level[1]:.1f}" for level in levels[arm]
+        ]
         stored, shows, seconds = found.whole_cost(arm, [(images, size) for size in sizes])
         costs = (
             (human_count(stored), human_count(shows), duration(seconds))
@@ -165,24 +205,39 @@ def front(found: Measured, images: int, sizes: Sequence[Name], real: Sequence[st
         )
         if any(shown):
             rows.append((arm, *shown, *costs))
-    return Table("", ("", *sizes, "stored", "images", "extraction"), tuple(rows))
+    return TextTable("", ("", *sizes, "stored", "images", "extraction"), tuple(rows))
 
 
-def split(found: Measured, images: int, sizes: Sequence[Name], shallow: Name) -> Table:
+def split(found: Measured, images: int, sizes: Sequence[Name], shallow: Name) -> TextTable:
     """What is inherited: the scale of numbers, the stem, the features of the blocks, and what further layers are worth."""
     rows: list[tuple[str, ...]] = []
     for arm, size in product(found.methods, sizes):
         place = (images, size)
-        parts = [found.rival(names, place) for names in (controls(arm, ["shuffled"]), controls(arm, STEMS))]
+        parts = [
+            found.rival(names, place)
+            for names in (controls(arm, ["shuffled"]), controls(arm, STEMS))
+        ]
         scratch, own = found.rival(SCRATCH, place), found.values.get((arm, place))
         features = found.gain(own, found.rival(controls(arm, ("shuffled", *STEMS)), place))
         depth = _depth(found, arm, images, size, shallow)
         if own and parts[0] and parts[1]:
             gains = [found.gain(part, scratch) for part in parts]
-            rows.append((arm, size, *("" if gain is None else str(gain) for gain in (*gains, features, depth))))
-    header = ("", "size", "scale: shuffled over scratch", "stem over scratch", "features: over the stronger of both")
+            rows.append(
+                (
+                    arm,
+                    size,
+                    *("" if gain is None else str(gain) for gain in (*gains, features, depth)),
+                )
+            )
+    header = (
+        "",
+        "size",
+        "scale: shuffled over scratch",
+        "stem over scratch",
+        "features: over the stronger of both",
+    )
     columns = (*header, "depth: more than scratch gains by it")
-    return Table(f"What is inherited, {images:,} images", columns, tuple(rows), texts=2)
+    return TextTable(f"What is inherited, {images:,} images", columns, tuple(rows), texts=2)
 
 
 def _depth(found: Measured, arm: str, images: int, size: Name, shallow: Name) -> Gain | None:
@@ -192,7 +247,10 @@ def _depth(found: Measured, arm: str, images: int, size: Name, shallow: Name) ->
     plain = [_unsized(found.rival(SCRATCH, place)) for place in places]
     if size == shallow or not all((*own, *plain)):
         return None
-    both = [{unit: deep[unit] - flat[unit] for unit in deep.keys() & flat.keys()} for deep, flat in (own, plain)]
+    both = [
+        {unit: deep[unit] - flat[unit] for unit in deep.keys() & flat.keys()}
+        for deep, flat in (own, plain)
+    ]
     return found.gain(*both)
 
 
@@ -200,17 +258,19 @@ def _unsized(values: Values | None) -> dict[Unit, float]:
     return {(task, "", seed): value for (task, _, seed), value in (values or {}).items()}
 
 
-def leads(found: Measured, places: Sequence[Place]) -> Table:
+def leads(found: Measured, places: Sequence[Place]) -> TextTable:
     """Our method against each rival everywhere."""
     rivals, rows = [arm for arm in found.methods if arm != OURS], list[tuple[str, ...]]()
     for rival in rivals:
         gains = [found.over(OURS, [rival], place) for place in places]
         if any(gains):
             rows.append((rival, *("" if gain is None else str(gain) for gain in gains)))
-    return Table(f"{OURS} over", ("", *(f"{size}, {images:,}" for images, size in places)), tuple(rows))
+    return TextTable(
+        f"{OURS} over", ("", *(f"{size}, {images:,}" for images, size in places)), tuple(rows)
+    )
 
 
-def pays(found: Measured, size: Name) -> Table:
+def pays(found: Measured, size: Name) -> TextTable:
     """From how many images of the fine-tuning each method is ahead of scratch, and whether it still is with the most."""
     budgets = sorted({images for images, name in found.places if name == size})
     rows: list[tuple[str, ...]] = []
@@ -221,7 +281,7 @@ def pays(found: Measured, size: Name) -> Table:
             shown = f"{clear[0]:,}" if clear else "not shown"
             rows.append((arm, *(str(gain or "") for gain in gains.values()), shown))
     columns = ("", *(f"{images:,} images" for images in budgets), "shown from")
-    return Table(f"Over scratch, {size}", columns, tuple(rows))
+    return TextTable(f"Over scratch, {size}", columns, tuple(rows))
 
 
 def sentence(found: Measured, places: Sequence[Place]) -> str:
@@ -235,7 +295,7 @@ def sentence(found: Measured, places: Sequence[Place]) -> str:
     lost = [text for text, gain in gains if gain.high is not None and gain.high < 0]
     behind = [text for text, gain in gains if gain.value <= 0 and text not in lost]
     said = [
-        f"In {counted(len(gains), 'comparison')} (a rival, a size, a number of images) `{OURS}` is ahead in {ahead}; beyond its interval in {shown}.",
+        f"In {count_noun(len(gains), 'comparison')} (a rival, a size, a number of images) `{OURS}` is ahead in {ahead}; beyond its interval in {shown}.",
         f"It is behind, beyond the interval: {'; '.join(lost)}."
         if lost
         else "It is nowhere behind beyond the interval.",
@@ -249,18 +309,28 @@ def figure(found: Measured, images: int) -> Any:
     """Mean accuracy against parameters, and against total time."""
     made, panels = subplots(1, 2, (4.7, 3.7))
     for number, arm in enumerate([*found.methods, *SCRATCH]):
-        places = [place for place in found.places if place[0] == images and (arm, place) in found.rows]
+        places = [
+            place for place in found.places if place[0] == images and (arm, place) in found.rows
+        ]
         points = []
         for place in places:
             rows = found.rows[arm, place]
             spent = rows[0].extraction_seconds + sum(row.seconds for row in rows) / len(rows)
             points.append((rows[0].params, max(spent, 0.1), found.level(arm, place) or 0.0))
-        plain = {"color": GREY, "linestyle": "--" if arm == SCRATCH[0] else "-"} if arm in SCRATCH else {}
+        plain = (
+            {"color": GREY, "linestyle": "--" if arm == SCRATCH[0] else "-"}
+            if arm in SCRATCH
+            else {}
+        )
         look = {**mark(number), **plain, "markersize": 5, "label": arm}
         for panel, column in zip(panels, (0, 1)):
             ordered = sorted(points, key=lambda point: point[column])
-            line = look if panel is panels[0] else {**look, "linestyle": ""}  # sizes are no series in time
-            panel.plot([point[column] for point in ordered], [point[2] for point in ordered], **line)  # type: ignore[arg-type]
+            line = (
+                look if panel is panels[0] else {**look, "linestyle": ""}
+            )  # sizes are no series in time
+            panel.plot(
+                [point[column] for point in ordered], [point[2] for point in ordered], **line
+            )  # type: ignore[arg-type]
     parameter_axis(panels[0], sorted({rows[0].params for rows in found.rows.values()}))
     panels[0].set_xlabel("parameters of the model")
     panels[1].set_xscale("log")
@@ -277,7 +347,7 @@ def write_page(
     real: Sequence[str],
     left_out: Sequence[str],
     *,
-    more: Sequence[Table] = (),
+    more: Sequence[TextTable] = (),
     publish: bool,
 ) -> None:
     """Print every table, last those of `more`; with `publish` also write the page, the figure and the numbers."""
@@ -293,7 +363,11 @@ def write_page(
         print(text)
         return
     save(figure(found, budgets[-1]), DOCS / "images" / "inheritance.png")
-    replace_between(ROOT / "README.md", "front", markdown_table(front(found, budgets[-1], compared, real, left_out)))
+    replace_between(
+        ROOT / "README.md",
+        "front",
+        markdown_table(front(found, budgets[-1], compared, real, left_out)),
+    )
     replace_between(DOCS / "inheritance.md", "inheritance", text)
     print(write("inheritance", {"tables": [asdict(table) for table in tables]}))
 
@@ -302,14 +376,21 @@ def write_page(
 def of_methods(found: Measured, place: Place, real: Sequence[str], left_out: Sequence[str]) -> Any:
     """A line for every method, the best at the top: with all that it inherits, the stem alone, and the same numbers shuffled."""
     methods = sorted(
-        (arm for arm in found.methods if (arm, place) in found.rows), key=lambda arm: found.level(arm, place) or 0
+        (arm for arm in found.methods if (arm, place) in found.rows),
+        key=lambda arm: found.level(arm, place) or 0,
     )
     made, panels = subplots(1, 2, (4.4, 0.6 + 0.19 * len(methods)))
     heights = range(len(methods))
     for panel, tasks in zip(panels, (real, left_out)):
         for rivals, look in (
-            (lambda arm: controls(arm, ["shuffled"]), {"marker": "x", "color": GREY, "label": "shuffled"}),
-            (lambda arm: controls(arm, STEMS), {"marker": "|", "color": COLOURS[1], "label": "stem alone"}),
+            (
+                lambda arm: controls(arm, ["shuffled"]),
+                {"marker": "x", "color": GREY, "label": "shuffled"},
+            ),
+            (
+                lambda arm: controls(arm, STEMS),
+                {"marker": "|", "color": COLOURS[1], "label": "stem alone"},
+            ),
             (lambda arm: [arm], {"marker": "o", "color": COLOURS[0], "label": "the method"}),
         ):
             levels = [found.best_level(rivals(arm), place, tasks) for arm in methods]

@@ -57,14 +57,18 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     for shape in shapes:
         own = [row for row in rows if (row["tasks"], row["seeds"], row["seed_spread"]) == shape]
-        cells = [f"{row['student']:.1f}, **{row['ours']:.1f}** ({row['width']:.2f} ×)" for row in own]
+        cells = [
+            f"{row['student']:.1f}, **{row['ours']:.1f}** ({row['width']:.2f} ×)" for row in own
+        ]
         lines.append(f"| {shape[0]} × {shape[1]} | {shape[2]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def measured(effects: str, tasks: int, seeds: int, spread: float) -> dict[str, Any]:
     """The coverage of one kind of table, in per cent."""
-    generator = np.random.default_rng([tasks, seeds, round(10 * spread), list(EFFECTS).index(effects)])
+    generator = np.random.default_rng(
+        [tasks, seeds, round(10 * spread), list(EFFECTS).index(effects)]
+    )
     draw, students, ours, widths = EFFECTS[effects], 0, 0, ([], [])  # type: ignore[var-annotated]
     for _ in range(TABLES):
         table = draw(generator, (tasks, 1)) + spread * draw(generator, (1, seeds))

@@ -25,7 +25,7 @@ from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene, find, load_learngene
-from learngene_zoo.bench.trial import probed
+from learngene_zoo.bench.trial import probe_start
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
@@ -53,9 +53,14 @@ def main() -> None:
             key = f"{way}: {words(size)}"
             if key not in rows:
                 made = lifecycle.expand(opened(way), num_classes=10, run=RUN, **size)
-                found = {task: probed(made, open_task(task), "validation", IMAGES, RUN).probe or 0 for task in TASKS}
+                found = {
+                    task: probe_start(made, open_task(task), "validation", IMAGES, RUN).probe or 0
+                    for task in TASKS
+                }
                 rows[key] = {task: round(100 * value, 1) for task, value in found.items()}
-                machine.write(NAME, {"seed": RUN.seed, "split": "validation", "images": IMAGES, "rows": rows})
+                machine.write(
+                    NAME, {"seed": RUN.seed, "split": "validation", "images": IMAGES, "rows": rows}
+                )
     text = table(rows)
     replace_between(DOCS / "methods" / "closed_form.md", NAME, text)
     print(text)
@@ -104,7 +109,9 @@ def table(rows: dict[str, dict[str, float]]) -> str:
     text = [f"| layers x width | {' | '.join(WAYS)} |", f"|---|{'---|' * len(WAYS)}"]
     for size in SIZES:
         cells = (rows[f"{way}: {words(size)}"] for way in WAYS)
-        text.append(f"| {words(size)} | {' | '.join(' '.join(map(str, cell.values())) for cell in cells)} |")
+        text.append(
+            f"| {words(size)} | {' | '.join(' '.join(map(str, cell.values())) for cell in cells)} |"
+        )
     return "\n".join(text)
 
 

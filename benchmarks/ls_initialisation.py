@@ -29,8 +29,8 @@ from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.least_squares import moments, solve
-from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
+from lgzoo_pool.least_squares import compute_moments, solve_stitches
+from lgzoo_pool.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
 
 MOST_TIME = 0.7
 AT_ONCE = 16  # images whose features are in memory together
@@ -43,9 +43,11 @@ Solver = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def network(specs: tuple[ViTSpec, ...]) -> StitchedNetwork:
     """The anchors with random weights, large enough that blocks do something."""
-    layout = StitchedDetails.of(specs).layout
+    layout = StitchedDetails.from_specs(specs).layout
     states = [initial(spec, seed, "fan_in") for seed, spec in enumerate(specs)]
-    return network_of(specs, layout, {**anchors_state(states), **initial_stitches(specs, layout, 0)})
+    return build_network(
+        specs, layout, {**merge_anchors(states), **draw_stitches(specs, layout, 0)}
+    )
 
 
 @torch.no_grad()
@@ -54,7 +56,8 @@ def pair_by_pair(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: S
     solved: dict[str, torch.Tensor] = {}
     for joint, (front, end) in enumerate(stitched.layout.joints):
         outputs, inputs = (
-            [_streams(stitched, anchor, part) for part in images_BCHW.split(AT_ONCE)] for anchor in (front, end)
+            [_streams(stitched, anchor, part) for part in images_BCHW.split(AT_ONCE)]
+            for anchor in (front, end)
         )
         weights: dict[int, list[torch.Tensor]] = {}
         for pair in stitched.layout.pairs[joint]:
@@ -64,13 +67,18 @@ def pair_by_pair(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: S
             weights.setdefault(pair.window, []).append(solver(rows, target))
         for window, found in weights.items():
             mean = torch.stack(found).mean(dim=0).float()
-            solved |= {f"stitches.{joint}.{window}.weight": mean[:-1].T, f"stitches.{joint}.{window}.bias": mean[-1]}
+            solved |= {
+                f"stitches.{joint}.{window}.weight": mean[:-1].T,
+                f"stitches.{joint}.{window}.bias": mean[-1],
+            }
     return solved
 
 
-def _streams(stitched: StitchedNetwork, anchor: int, images_BCHW: torch.Tensor) -> list[torch.Tensor]:
+def _streams(
+    stitched: StitchedNetwork, anchor: int, images_BCHW: torch.Tensor
+) -> list[torch.Tensor]:
     streams = [stitched.embed(images_BCHW, anchor)]
-    for block in stitched.anchor(anchor).blocks:
+    for block in stitched.get_anchor(anchor).blocks:
         streams.append(block(streams[-1]))
     return streams
 
@@ -102,12 +110,20 @@ def main() -> None:
         named = (architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base"))
         specs = tuple(spec for spec in named if spec is not None)
     count = 32 if deit else 100
-    images = torch.randn(count, 3, specs[0].image_size, specs[0].image_size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(
+        count,
+        3,
+        specs[0].image_size,
+        specs[0].image_size,
+        generator=torch.Generator().manual_seed(0),
+    )
     stitched = network(specs)
     arms: dict[str, Callable[[], StateDict]] = {
-        "ours": lambda: solve(moments(stitched, images.split(AT_ONCE))),
+        "ours": lambda: solve_stitches(compute_moments(stitched, images.split(AT_ONCE))),
         "pair by pair, lstsq": lambda: pair_by_pair(stitched, images, by_lstsq),
-        "pair by pair, normal equations": lambda: pair_by_pair(stitched, images, by_normal_equations),
+        "pair by pair, normal equations": lambda: pair_by_pair(
+            stitched, images, by_normal_equations
+        ),
     }
     passes = partial(every_pass, stitched, images)
     found = {name: arm() for name, arm in arms.items()}
@@ -147,7 +163,9 @@ def medians(arms: Sequence[Callable[[], object]], rounds: int) -> list[float]:
 
 def _difference(one: StateDict, other: StateDict) -> float:
     """The largest over all tensors."""
-    return max(((one[name] - other[name]).abs().max() / other[name].abs().max()).item() for name in one)
+    return max(
+        ((one[name] - other[name]).abs().max() / other[name].abs().max()).item() for name in one
+    )
 
 
 if __name__ == "__main__":

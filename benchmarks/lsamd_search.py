@@ -34,7 +34,18 @@ from typing import Any
 import machine
 import numpy as np
 import torch
-from lsamd_search_summary import AUGMENTED, KEPT, LAYERS, SEARCH, UNTRAINED, Kept, Summary, own_place, sentence, table
+from lsamd_search_summary import (
+    AUGMENTED,
+    KEPT,
+    LAYERS,
+    SEARCH,
+    UNTRAINED,
+    Kept,
+    Summary,
+    own_place,
+    sentence,
+    table,
+)
 from pages import DOCS, ROOT, replace_between
 from probe_gate import ridge, split_batches, standardised
 from shelf import card_of, shown
@@ -44,13 +55,13 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import Ancestry, open_ancestry
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.families.tensors import shuffled
+from learngene_zoo.families.tensors import shuffle_tensors
 from learngene_zoo.method import BUNDLED, METHODS, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, open_task
 from learngene_zoo.training.fit import fit
-from lgzoo_lsamd.blocks import base_blocks, order
+from lgzoo_lsamd.blocks import order_blocks, select_base_blocks
 
 NAME = "lsamd_search"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -73,7 +84,9 @@ class Plan:
     fewer: tuple[int, ...] = (0, 1, 2)  # of the placebos that take as long as the search
     augmented: tuple[int, ...] = (0, 1, 2, 3, 4)
     untrained: tuple[int, ...] = tuple(range(20))  # of those that take no time
-    search: Mapping[str, Any] = field(default_factory=dict)  # settings of all searches that differ from the preset mini
+    search: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # settings of all searches that differ from the preset mini
     tasks: tuple[str, ...] = ("digits", "textures", "numbers")
     images: int = 250  # training images of a probe, and as many validation images
     sets: int | None = None  # None: all
@@ -139,14 +152,22 @@ def search_all(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
         for seed in plan.seeds_of(variant):
             if (variant, seed) not in done:
                 details = searched(ancestry, variant, seed, plan)
-                rows.add("search", variant=variant, seed=seed, kept=details["kept"], usage=details["usage"])
+                rows.add(
+                    "search",
+                    variant=variant,
+                    seed=seed,
+                    kept=details["kept"],
+                    usage=details["usage"],
+                )
 
 
 def searched(ancestry: Ancestry, variant: str, seed: int, plan: Plan) -> Mapping[str, Any]:
     """The details of the learngene of one search. An interrupted one continues with the first task that is not finished."""
     if variant == "shuffled ancestry":
         ancestry = shuffled_ancestry(ancestry, seed)
-    extractor = with_settings(METHODS.load("lsamd").preset("mini"), {"top": KEPT, **plan.search, **VARIANTS[variant]})
+    extractor = with_settings(
+        METHODS.load("lsamd").preset("mini"), {"top": KEPT, **plan.search, **VARIANTS[variant]}
+    )
     folder = plan.build / f"{ancestry.record.sha256 or 'shuffled'}" / variant / str(seed)
     run = Run(seed=seed, threads=1, device="cpu", folder=folder, resume=True)
     learngene = extractor([ancestry], [open_task(name) for name in DEFAULT_TASKS], run)
@@ -157,7 +178,9 @@ def searched(ancestry: Ancestry, variant: str, seed: int, plan: Plan) -> Mapping
 def shuffled_ancestry(ancestry: Ancestry, seed: int) -> Ancestry:
     """The ancestry model with the entries of every tensor in another order."""
     record = replace(ancestry.record, source="shuffled", sha256=None)
-    return replace(ancestry, record=record, state=shuffled(ancestry.state, ancestry.state, seed))
+    return replace(
+        ancestry, record=record, state=shuffle_tensors(ancestry.state, ancestry.state, seed)
+    )
 
 
 # All sets by untrained probe
@@ -172,8 +195,11 @@ def sets_of(layers: int, plan: Plan) -> list[Kept]:
 def probe_all(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
     """The accuracy of every set on every task."""
     done = {tuple(row["kept"]) for row in rows.of("probe")}
-    kept = [*sets_of(ancestry.spec.layers, plan), *(tuple(row["kept"]) for row in rows.of("search"))]
-    missing = {order(one, LAYERS): one for one in sorted({*kept}) if one not in done}
+    kept = [
+        *sets_of(ancestry.spec.layers, plan),
+        *(tuple(row["kept"]) for row in rows.of("search")),
+    ]
+    missing = {order_blocks(one, LAYERS): one for one in sorted({*kept}) if one not in done}
     if missing:
         probe = Probe(ancestry, plan)
         for sources, features in expanded(probe.blocks, probe.start, sorted(missing)):
@@ -203,7 +229,9 @@ class Probe:
     def __init__(self, ancestry: Ancestry, plan: Plan) -> None:
         model = ancestry.model().eval()
         self.blocks, self.first, self.plan = model.blocks, model.num_prefix_tokens, plan
-        self.parts: list[tuple[str, str, np.ndarray]] = []  # task, split and labels, in the order of the images
+        self.parts: list[
+            tuple[str, str, np.ndarray]
+        ] = []  # task, split and labels, in the order of the images
         pictures = []
         for name in plan.tasks:
             for split in ("train", "validation"):
@@ -211,7 +239,9 @@ class Probe:
                 pictures.append(images)
                 self.parts.append((name, split, labels))
         with torch.no_grad():
-            self.start = torch.cat([model.norm_pre(model._pos_embed(model.patch_embed(part))) for part in pictures])
+            self.start = torch.cat(
+                [model.norm_pre(model._pos_embed(model.patch_embed(part))) for part in pictures]
+            )
 
     def accuracies(self, tokens: torch.Tensor) -> dict[str, float]:
         """By task, of the tokens after the last block."""
@@ -219,7 +249,10 @@ class Probe:
         features = torch.cat([normal[:, 0], normal[:, self.first :].mean(dim=1)], dim=1).numpy()
         ends = np.cumsum([len(labels) for _, _, labels in self.parts])
         split = dict(
-            zip([part[:2] for part in self.parts], zip(np.split(features, ends), [part[2] for part in self.parts]))
+            zip(
+                [part[:2] for part in self.parts],
+                zip(np.split(features, ends), [part[2] for part in self.parts]),
+            )
         )
         found = {}
         for name in self.plan.tasks:
@@ -229,7 +262,9 @@ class Probe:
         return found
 
 
-def reordered(arrays: tuple[np.ndarray, np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reordered(
+    arrays: tuple[np.ndarray, np.ndarray], labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """As `ridge` takes them: training features, their labels, validation features."""
     return arrays[0], labels, arrays[1]
 
@@ -252,8 +287,10 @@ def tune_some(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
 def tuned(ancestry: Ancestry, kept: Kept, task: str, recipe: Recipe) -> float:
     """The accuracy on validation images of a set's expansion after a short training, with seed 0."""
     run, spec = Run(seed=0, threads=1, device="cpu"), ancestry.spec
-    config = LearngeneConfig(method="lsamd", spec=spec, details={"kept": list(kept)}, ancestries=(ancestry.record,))
-    learngene = Learngene(config=config, state=base_blocks(ancestry.state, spec, kept))
+    config = LearngeneConfig(
+        method="lsamd", spec=spec, details={"kept": list(kept)}, ancestries=(ancestry.record,)
+    )
+    learngene = Learngene(config=config, state=select_base_blocks(ancestry.state, spec, kept))
     start = lifecycle.expand(learngene, target=Target(layers=LAYERS, task=task), run=run)
     made: Any = fit(start, open_task(task), recipe, run)
     return round(made.provenance["metrics"]["validation_accuracy"], 4)
@@ -261,7 +298,9 @@ def tuned(ancestry: Ancestry, kept: Kept, task: str, recipe: Recipe) -> float:
 
 def main() -> None:
     """Measure what is not measured yet, print, and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for option in ("--tune", "--table", "--smoke"):
         parser.add_argument(option, action="store_true")
     given = parser.parse_args()
@@ -269,7 +308,11 @@ def main() -> None:
     plan = SMOKE if given.smoke else Plan()
     ancestry = open_ancestry(BUNDLED)
     rows = Rows(plan.rows, (ancestry.record.sha256 or "")[:16])
-    stages = [] if given.table else [search_all, probe_all, *([tune_some] if given.tune or given.smoke else [])]
+    stages = (
+        []
+        if given.table
+        else [search_all, probe_all, *([tune_some] if given.tune or given.smoke else [])]
+    )
     for stage in stages:
         stage(ancestry, plan, rows)
     summary = Summary(rows.rows, plan.tasks)

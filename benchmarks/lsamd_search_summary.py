@@ -19,7 +19,10 @@ SEARCH = "search"  # the variant that is compared with the placebos
 AUGMENTED = "search, augmented"
 UNTRAINED = "0 epochs"
 PLACEBOS = (UNTRAINED, "shuffled ancestry", "constant router")
-KEPT, LAYERS = 5, 7  # the paper's numbers: of learngene blocks, and of the larger descendant of its comparisons
+KEPT, LAYERS = (
+    5,
+    7,
+)  # the paper's numbers: of learngene blocks, and of the larger descendant of its comparisons
 Kept = tuple[int, ...]
 Row = Mapping[str, Any]
 
@@ -45,7 +48,11 @@ class Summary:
         found: dict[Kept, dict[str, float]] = {}
         for row in self.of("tune"):
             found.setdefault(tuple(row["kept"]), {})[row["task"]] = row["accuracy"]
-        return {kept: mean(values.values()) for kept, values in found.items() if len(values) == len(self.tasks)}
+        return {
+            kept: mean(values.values())
+            for kept, values in found.items()
+            if len(values) == len(self.tasks)
+        }
 
     @cached_property
     def drawn(self) -> list[float]:
@@ -59,13 +66,16 @@ class Summary:
 
     def percentiles(self, variant: str) -> list[float]:
         """Of each seed's choice, among all sets by untrained probe."""
-        return [percentile(self.probed[kept], [*self.probed.values()]) for kept in self.kept(variant)]
+        return [
+            percentile(self.probed[kept], [*self.probed.values()]) for kept in self.kept(variant)
+        ]
 
     def within(self, variant: str) -> list[float]:
         """The same among the sets that have block 1 as the choice does, or lack it as it does."""
         return [
             percentile(
-                self.probed[kept], [value for other, value in self.probed.items() if (1 in other) == (1 in kept)]
+                self.probed[kept],
+                [value for other, value in self.probed.items() if (1 in other) == (1 in kept)],
             )
             for kept in self.kept(variant)
         ]
@@ -73,7 +83,11 @@ class Summary:
     def variant(self, name: str) -> dict[str, Any]:
         """One line of the table."""
         kept, places = self.kept(name), self.percentiles(name)
-        trained = [percentile(self.trained[one], self.drawn) for one in kept if one in self.trained and self.drawn]
+        trained = [
+            percentile(self.trained[one], self.drawn)
+            for one in kept
+            if one in self.trained and self.drawn
+        ]
         return {
             "variant": name,
             "seeds": len(kept),
@@ -90,7 +104,11 @@ class Summary:
         """All that the table and the sentence need."""
         names = dict.fromkeys(row["variant"] for row in self.of("search"))
         lines = [self.variant(name) for name in names]
-        gains = {name: gain(self.percentiles(SEARCH), self.percentiles(name)) for name in PLACEBOS if self.kept(name)}
+        gains = {
+            name: gain(self.percentiles(SEARCH), self.percentiles(name))
+            for name in PLACEBOS
+            if self.kept(name)
+        }
         ranked = sorted(self.probed, key=lambda kept: -self.probed[kept])
         both = [kept for kept in self.trained if kept in self.probed]
         first = tuple(range(1, KEPT + 1))
@@ -108,13 +126,18 @@ class Summary:
             if first in self.probed
             else None,
             "with_block_1": [
-                round(100 * mean(value for kept, value in self.probed.items() if (1 in kept) == has), 1)
+                round(
+                    100 * mean(value for kept, value in self.probed.items() if (1 in kept) == has),
+                    1,
+                )
                 for has in (True, False)
             ],
             "best": [ranked[0], round(100 * self.probed[ranked[0]], 1)],
             "worst": [ranked[-1], round(100 * self.probed[ranked[-1]], 1)],
             "tuned_sets": len(self.drawn),
-            "rank_correlation": round(rank_correlation(both, self.probed, self.trained), 2) if len(both) > 2 else None,
+            "rank_correlation": round(rank_correlation(both, self.probed, self.trained), 2)
+            if len(both) > 2
+            else None,
         }
 
 
@@ -162,7 +185,9 @@ def sentence(found: Mapping[str, Any]) -> str:
     """Whether the search beats its placebos, in one sentence."""
     search = next(line for line in found["variants"] if line["variant"] == SEARCH)
     others = {line["variant"]: line for line in found["variants"] if line["variant"] in PLACEBOS}
-    placebos = ", ".join(f"{name} {line['percentile']:.0f} with {line['seeds']}" for name, line in others.items())
+    placebos = ", ".join(
+        f"{name} {line['percentile']:.0f} with {line['seeds']}" for name, line in others.items()
+    )
     verdict = "beats" if found["beats"] else "is not shown to beat"
     return (
         f"The search {verdict} its placebos: among all {found['sets']} sets of five blocks, judged by an untrained probe, the sets "
@@ -189,7 +214,10 @@ def table(found: Mapping[str, Any]) -> str:
     ]
     for line in found["variants"]:
         each = " ".join(f"{place:.0f}" for place in line["percentiles"])
-        rest = ("-" if line[name] is None else str(line[name]) for name in ("jaccard", "tuned_percentile"))
+        rest = (
+            "-" if line[name] is None else str(line[name])
+            for name in ("jaccard", "tuned_percentile")
+        )
         lines.append(
             f"| {line['variant']} | {line['seeds']} | {line['percentile']:.0f} ({each}) | {line['within']:.0f} | {line['accuracy']} | {' | '.join(rest)} |"
         )
@@ -198,9 +226,12 @@ def table(found: Mapping[str, Any]) -> str:
 
 def about(found: Mapping[str, Any]) -> str:
     """What the table does not show, in sentences."""
-    best, worst = (f"{' '.join(map(str, kept))} ({value} %)" for kept, value in (found["best"], found["worst"]))
+    best, worst = (
+        f"{' '.join(map(str, kept))} ({value} %)" for kept, value in (found["best"], found["worst"])
+    )
     gains = "; ".join(
-        f"{name} {v:+.0f} [{low:+.0f}, {high:+.0f}]" for name, (v, low, high) in found["over_placebos"].items()
+        f"{name} {v:+.0f} [{low:+.0f}, {high:+.0f}]"
+        for name, (v, low, high) in found["over_placebos"].items()
     )
     said = [
         f"Its gains over the placebos in percentiles, with 95 % intervals over seeds: {gains}.",

@@ -62,7 +62,9 @@ def write(name: str, numbers: dict[str, Any]) -> Path:
     """Keep the numbers, with the machine they come from, as benchmarks/results/NAME.json."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({**numbers, "machine": machine()}, indent=2) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps({**numbers, "machine": machine()}, indent=2) + "\n", encoding="utf-8"
+    )
     return path
 
 

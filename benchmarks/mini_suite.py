@@ -33,7 +33,7 @@ from pages import DOCS, ROOT, replace_between
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.seeds import balanced, derive_seed
+from learngene_zoo.seeds import derive_seed, draw_balanced
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.task import Task
@@ -74,14 +74,16 @@ def images_per_second(task: Task, setting: Setting) -> float:
 def linear(task: Task, setting: Setting, images: int) -> float:
     """A logistic regression on the 3,072 pixels, the best of three strengths of its penalty."""
     split, validation = task.split("train"), task.split("validation")
-    chosen = balanced(split.labels, 200 if setting.quick else images, 0)
+    chosen = draw_balanced(split.labels, 200 if setting.quick else images, 0)
     seen, held_out = pixels(split, chosen), pixels(validation, np.arange(len(validation)))
     mean, std = seen.mean(0), seen.std(0, correction=0)
     seen, held_out = ((part - mean) / torch.where(std > 0, std, 1.0) for part in (seen, held_out))
     labels, wanted = torch.from_numpy(split.labels[chosen]), torch.from_numpy(validation.labels)
     found = []
     for strength in (1e-4, 1e-3, 1e-2):
-        weight, bias = regression(seen, labels, task.classes, strength, 50 if setting.quick else 300)
+        weight, bias = regression(
+            seen, labels, task.classes, strength, 50 if setting.quick else 300
+        )
         found.append(float(((held_out @ weight + bias).argmax(1) == wanted).float().mean()))
     return round(100 * max(found), 1)
 
@@ -92,7 +94,9 @@ def regression(
     """Weight and bias that minimise `strength` times the summed cross-entropy plus half the squared weights."""
     weight = torch.zeros(inputs.shape[1], classes, requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=steps, tolerance_grad=1e-4, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [weight, bias], max_iter=steps, tolerance_grad=1e-4, line_search_fn="strong_wolfe"
+    )
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
@@ -142,7 +146,16 @@ MEASURES: dict[str, Callable[[Task, Setting], float]] = {
     "scratch_all": lambda task, setting: scratch(task, setting, RECIPE),
     "scratch_plenty": plenty,
 }
-HEADS = ("task", "classes", "training images", "chance", "linear, 1,000", "linear, 4,000", "ViT, 1,000", "ViT, all")
+HEADS = (
+    "task",
+    "classes",
+    "training images",
+    "chance",
+    "linear, 1,000",
+    "linear, 4,000",
+    "ViT, 1,000",
+    "ViT, all",
+)
 
 
 def measured() -> dict[str, dict[str, float]]:
@@ -165,7 +178,9 @@ def table(rows: dict[str, dict[str, float]]) -> str:
 
 def main() -> None:
     """Measure what is not there yet, print and write each number when it is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tasks", nargs="*", default=suite("mini").tasks)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
@@ -176,7 +191,9 @@ def main() -> None:
         replace_between(DOCS / "tasks.md", NAME, table(measured()))
         return
     setting = Setting(given.device, given.quick)
-    with ProcessPoolExecutor(given.workers, mp_context=multiprocessing.get_context("spawn")) as workers:
+    with ProcessPoolExecutor(
+        given.workers, mp_context=multiprocessing.get_context("spawn")
+    ) as workers:
         list(workers.map(partial(measure, setting=setting), given.tasks))
 
 
@@ -191,7 +208,11 @@ def measure(name: str, setting: Setting) -> None:
             continue
         started = time.perf_counter()
         value = compute(task, setting)
-        print(f"{name} {kind} {value} ({time.perf_counter() - started:.0f} s)", file=sys.stderr, flush=True)
+        print(
+            f"{name} {kind} {value} ({time.perf_counter() - started:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
         if not setting.quick:
             write(name, kind, value, setting)
 

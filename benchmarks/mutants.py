@@ -50,7 +50,15 @@ LIST, ROWS = Path(__file__).with_name("mutants.toml"), RESULTS / "mutants.jsonl"
 REASONS, DRAWN = LIST.with_name("mutants_drawn.toml"), RESULTS / "mutants_drawn.jsonl"
 LEAST, LEAST_DRAWN = 0.95, 0.90  # of all mutants
 PRELOADED = (
-    *("torch", "timm", "accelerate", "datasets", "safetensors.torch", "torchvision.transforms.v2", "matplotlib.pyplot"),
+    *(
+        "torch",
+        "timm",
+        "accelerate",
+        "datasets",
+        "safetensors.torch",
+        "torchvision.transforms.v2",
+        "matplotlib.pyplot",
+    ),
     *("PIL.Image", "click.testing", "rich.progress", "pytest"),
 )
 # After so many seconds, and so many times what the tests take on the whole code, a mutant counts as killed.
@@ -77,7 +85,9 @@ class Mutant:
     @property
     def name(self) -> str:
         """Its file and the beginning of what it changes."""
-        return f"{self.file}: {' '.join(self.old.split())[:50]} -> {' '.join(self.new.split())[:50]}"
+        return (
+            f"{self.file}: {' '.join(self.old.split())[:50]} -> {' '.join(self.new.split())[:50]}"
+        )
 
     def describe(self) -> str:
         """Return its file and the lines that it changes."""
@@ -98,9 +108,15 @@ class Mutant:
             return f"{self.name}: there is no such file"
         count = (root / self.file).read_text().count(self.old)
         if count != 1 or self.old == self.new:
-            return f"{self.name}: the text occurs {count} times" if count != 1 else f"{self.name}: nothing is changed"
+            return (
+                f"{self.name}: the text occurs {count} times"
+                if count != 1
+                else f"{self.name}: nothing is changed"
+            )
         missing = [
-            test for test in self.tests if test.startswith("tests") and not (root / test.split("::")[0]).exists()
+            test
+            for test in self.tests
+            if test.startswith("tests") and not (root / test.split("::")[0]).exists()
         ]
         if missing:
             return f"{self.name}: there is no {missing[0]}"
@@ -117,14 +133,22 @@ class Mutant:
     def key(self, root: Path) -> str:
         """Changes with the file, the mutant and its tests."""
         text = (root / self.file).read_text()
-        return hashlib.sha256(repr([text, self.old, self.new, self.tests]).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr([text, self.old, self.new, self.tests]).encode()).hexdigest()[
+            :16
+        ]
 
 
 def load(path: Path = LIST) -> list[Mutant]:
     """The list, in its order."""
     found = tomllib.loads(path.read_text(encoding="utf-8"))["file"]
     return [
-        Mutant(part["path"], one["old"], one["new"], tuple(one.get("tests", part["tests"])), one.get("why", ""))
+        Mutant(
+            part["path"],
+            one["old"],
+            one["new"],
+            tuple(one.get("tests", part["tests"])),
+            one.get("why", ""),
+        )
         for part in found
         for one in part["mutants"]
     ]
@@ -132,11 +156,15 @@ def load(path: Path = LIST) -> list[Mutant]:
 
 def main() -> None:
     """Try the mutants, print the table and keep it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="those whose file or text contains this")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
     parser.add_argument("--fresh", action="store_true", help="try those again that have a result")
-    parser.add_argument("--draw", type=int, metavar="N", help="instead of the list, N drawn by chance")
+    parser.add_argument(
+        "--draw", type=int, metavar="N", help="instead of the list, N drawn by chance"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
     parser.add_argument("--map", action="store_true", help="measure which tests run which lines")
@@ -225,7 +253,9 @@ def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[s
         pool = ProcessPoolExecutor(jobs, get_context("fork"))
         try:
             parts = [(tests, own) for tests, own in suites.items() if tests]
-            parts += [((), [one]) for one in suites.get((), [])]  # drawn ones: a row as soon as it is there
+            parts += [
+                ((), [one]) for one in suites.get((), [])
+            ]  # drawn ones: a row as soon as it is there
             waiting = [pool.submit(_rows_of_suite, folder, tests, own) for tests, own in parts]
             for done in as_completed(waiting):
                 yield from done.result()
@@ -235,7 +265,9 @@ def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[s
 
 def preload() -> None:
     """Import what takes most of the time of a short run of tests, and is never changed. Tests run in forks of this process."""
-    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", MPLBACKEND="agg")
+    os.environ.update(
+        OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", MPLBACKEND="agg"
+    )
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -246,7 +278,9 @@ def _rows_of_suite(folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant
     return list(of_suite(folder, tests, mutants))
 
 
-def of_suite(folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, dict[str, Any]]]:
+def of_suite(
+    folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant]
+) -> Iterator[tuple[Mutant, dict[str, Any]]]:
     """The rows of mutants that share their tests, tried in this process's own copy of the checkout."""
     tree = Path(folder) / str(os.getpid())
     if not tree.is_dir():
@@ -313,7 +347,9 @@ def judge_drawn(tree: Path, mutant: Mutant, selector: mutants_map.Selector) -> d
     return make_row(key, mutant, "", total)
 
 
-def run_choices(tree: Path, choices: Sequence[mutants_map.Choice], without: Collection[str] = ()) -> tuple[str, float]:
+def run_choices(
+    tree: Path, choices: Sequence[mutants_map.Choice], without: Collection[str] = ()
+) -> tuple[str, float]:
     """Run chosen tests as `run` does, but some of them; no test at all is no failure."""
     selection = mutants_map.Selection(choices, TEST_SECONDS, without)
     files = [choice.file for choice in choices]
@@ -399,18 +435,29 @@ def _work(tree: Path, work: Callable[[], int], output: int, home: str) -> NoRetu
 
 def copy_checkout(tree: Path) -> None:
     """The files that git knows, compiled so that a changed one is always read anew."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, tree / name)
-    compiling = ["compileall", "-q", "--invalidation-mode", "checked-hash", "learngene_zoo", "plugins"]
+    compiling = [
+        "compileall",
+        "-q",
+        "--invalidation-mode",
+        "checked-hash",
+        "learngene_zoo",
+        "plugins",
+    ]
     subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
 
 
 def report(mutants: Sequence[Mutant], rows: dict[str, Any]) -> None:
     """Print the table by file and what survives; keep both; exit with 1 if too much does."""
-    status = {mutant: rows.get(mutant.key(ROOT), {}).get("status", "not tried") for mutant in mutants}
+    status = {
+        mutant: rows.get(mutant.key(ROOT), {}).get("status", "not tried") for mutant in mutants
+    }
     files = list(dict.fromkeys(mutant.file for mutant in mutants))
     table = [
         {"file": file, "mutants": len(own), "killed": own.count("killed")}
@@ -423,11 +470,18 @@ def report(mutants: Sequence[Mutant], rows: dict[str, Any]) -> None:
     for mutant in left:
         print(f"{status[mutant]}: {mutant.name}{f'   ({mutant.why})' if mutant.why else ''}")
     killed = len(mutants) - len(left)
-    print(f"{killed} of {len(mutants)} mutants in {len(files)} files are killed: {killed / len(mutants):.1%}")
+    print(
+        f"{killed} of {len(mutants)} mutants in {len(files)} files are killed: {killed / len(mutants):.1%}"
+    )
     if "not tried" not in status.values():
         survivors = [{"mutant": mutant.name, "why": mutant.why} for mutant in left]
         seconds = sum(row["seconds"] for mutant in mutants for row in [rows[mutant.key(ROOT)]])
-        numbers = {"mutants": len(mutants), "killed": killed, "files": len(files), "seconds": round(seconds)}
+        numbers = {
+            "mutants": len(mutants),
+            "killed": killed,
+            "files": len(files),
+            "seconds": round(seconds),
+        }
         print(write("mutants", {**numbers, "survivors": survivors, "by_file": table}))
     if killed < LEAST * len(mutants) or any(not mutant.why for mutant in left):
         sys.exit(1)
@@ -442,7 +496,9 @@ def report_draw(mutants: Sequence[Mutant], rows: dict[str, Any], seed: int) -> N
     for mutant in left:
         print(f"survived: {mutant.describe()}{f'   ({mutant.why})' if mutant.why else ''}")
     share = killed / max(tried, 1)
-    print(f"seed {seed}: {killed} of {tried} are killed: {share:.1%}; {len(mutants) - tried} not tried")
+    print(
+        f"seed {seed}: {killed} of {tried} are killed: {share:.1%}; {len(mutants) - tried} not tried"
+    )
     place = RESULTS / "mutants_drawn.json"
     results = json.loads(place.read_text()) if place.is_file() else {}
     survivors = [{"mutant": one.describe(), "why": one.why} for one in left]

@@ -252,7 +252,9 @@ def _change_constant(value: object) -> list[str]:
     return []
 
 
-def _change_comparison(source: Text, values: Sequence[ast.expr], ops: Sequence[ast.cmpop]) -> Iterator[Change]:
+def _change_comparison(
+    source: Text, values: Sequence[ast.expr], ops: Sequence[ast.cmpop]
+) -> Iterator[Change]:
     for left, op, right in zip(values, ops, values[1:]):
         old, others = COMPARISONS[type(op)]
         for new in others:

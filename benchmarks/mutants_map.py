@@ -64,7 +64,9 @@ class Contexts:
         try:
             return (yield)
         finally:
-            self.seconds[item.nodeid] = round(time.monotonic() - started - (self.shared - shared), 3)
+            self.seconds[item.nodeid] = round(
+                time.monotonic() - started - (self.shared - shared), 3
+            )
             self.switch(COLLECTION)
 
     @pytest.hookimpl(wrapper=True)
@@ -150,7 +152,9 @@ def list_sources(root: Path = ROOT) -> list[str]:
 def list_unmeasured(root: Path = ROOT, folder: Path = MAP) -> list[str]:
     """Return the test files that changed since they were measured, or never were."""
     rows = {row["test"]: row["text"] for row in read_rows(folder)}
-    return [test for test in list_tests(root) if rows.get(test) != digest((root / test).read_text())]
+    return [
+        test for test in list_tests(root) if rows.get(test) != digest((root / test).read_text())
+    ]
 
 
 def read_rows(folder: Path = MAP) -> list[dict[str, Any]]:
@@ -239,9 +243,15 @@ def _head(node: ast.stmt) -> range:
 
 def _phrases(statement: ast.stmt | None) -> tuple[str, ...]:
     """Every three words in a row of a statement's strings, unless it is a class or function."""
-    if statement is None or isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if statement is None or isinstance(
+        statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    ):
         return ()
-    strings = [one.value for one in ast.walk(statement) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    strings = [
+        one.value
+        for one in ast.walk(statement)
+        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    ]
     rows = [string.split() for string in strings]
     return tuple(" ".join(row[start : start + 3]) for row in rows for start in range(len(row) - 2))
 
@@ -298,7 +308,9 @@ class Selector:
         score += 3.0 * any(phrase in text for phrase in site.said)
         words = set(re.split(r"[/_.]", source)) - {"py", "plugins", "learngene", "zoo", "lgzoo"}
         own = re.split(r"[/_.]", test)
-        return score + sum(0.7 for word in words if any(part.startswith(word.rstrip("s")) for part in own))
+        return score + sum(
+            0.7 for word in words if any(part.startswith(word.rstrip("s")) for part in own)
+        )
 
     def weigh(self, word: str, test: str) -> float:
         """Return 0 if a test file does not have the word, else more the fewer of them have it."""
@@ -324,7 +336,10 @@ class Selector:
             text = self.sources[source]
             lines = text.split("\n")
             self.scopes_of[source] = [
-                ((node.name,), set(re.findall(r"\w+", "\n".join(lines[node.lineno - 1 : node.end_lineno]))))
+                (
+                    (node.name,),
+                    set(re.findall(r"\w+", "\n".join(lines[node.lineno - 1 : node.end_lineno]))),
+                )
                 for node in ast.walk(ast.parse(text))
                 if isinstance(node, ast.FunctionDef | ast.ClassDef)
             ]
@@ -341,7 +356,8 @@ class Selector:
         own = [
             name
             for name in row["seconds"]
-            if name in running or any(f"fixture:{fixture}" in running for fixture in row["fixtures"][name])
+            if name in running
+            or any(f"fixture:{fixture}" in running for fixture in row["fixtures"][name])
         ]
         seconds = row["shared"] + sum(row["seconds"][name] for name in own)
         if own or not running:
@@ -379,7 +395,9 @@ class Selection:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave the other tests out."""
         there = {item.nodeid for item in items}
-        whole = {one.file for one in self.choices if not one.tests or not there.issuperset(one.tests)}
+        whole = {
+            one.file for one in self.choices if not one.tests or not there.issuperset(one.tests)
+        }
         wanted = {test for one in self.choices for test in one.tests}
         wanted |= {name for name in there if name.split("::")[0] in whole}
         items[:] = [item for item in items if item.nodeid in wanted.difference(self.without)]

@@ -19,7 +19,14 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.evaluate import Evaluation, evaluate
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.network import StitchedNetwork, along_each, anchors_state, evaluate_paths, initial_stitches, network_of
+from lgzoo_pool.network import (
+    StitchedNetwork,
+    build_forward_each,
+    build_network,
+    draw_stitches,
+    evaluate_paths,
+    merge_anchors,
+)
 from lgzoo_pool.paths import Path
 
 IMAGES, REPEATS = 128, 1
@@ -44,31 +51,48 @@ def main() -> None:
     torch.set_num_threads(1)
     task, run = open_task(SOURCE_TASK), Run(threads=1)
     sizes = [{"width": width, "heads": heads} for width, heads in SIZES]
-    specs = [ViTSpec(layers=6, classes=task.classes, image_size=32, patch_size=8, **one) for one in sizes]
-    layout = StitchedDetails.of(specs).layout
-    states = anchors_state([initial(spec, seed) for seed, spec in enumerate(specs)])
-    network = network_of(specs, layout, {**states, **initial_stitches(specs, layout, 0)})
+    specs = [
+        ViTSpec(layers=6, classes=task.classes, image_size=32, patch_size=8, **one) for one in sizes
+    ]
+    layout = StitchedDetails.from_specs(specs).layout
+    states = merge_anchors([initial(spec, seed) for seed, spec in enumerate(specs)])
+    network = build_network(specs, layout, {**states, **draw_stitches(specs, layout, 0)})
     pixels = torch.randn(IMAGES, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
     def together() -> tuple[Evaluation, ...]:
-        return evaluate_paths(network, layout.paths, task, "validation", task.input_format, run, images=IMAGES)
+        return evaluate_paths(
+            network, layout.paths, task, "validation", task.input_format, run, images=IMAGES
+        )
 
     def apart() -> tuple[Evaluation, ...]:
         models = [Alone(network, path) for path in layout.paths]
-        return tuple(evaluate(model, task, "validation", task.input_format, run, images=IMAGES) for model in models)
+        return tuple(
+            evaluate(model, task, "validation", task.input_format, run, images=IMAGES)
+            for model in models
+        )
 
     def network_together() -> list[torch.Tensor]:
         with torch.no_grad():
-            return list(along_each(network, sorted(layout.paths, key=lambda path: path.parts))(pixels))
+            return list(
+                build_forward_each(network, sorted(layout.paths, key=lambda path: path.parts))(
+                    pixels
+                )
+            )
 
     def network_apart() -> list[torch.Tensor]:
         with torch.no_grad():
             return [network(pixels, path) for path in layout.paths]
 
     assert together() == apart()
-    whole, each, network_whole, network_each = medians([together, apart, network_together, network_apart], REPEATS)
+    whole, each, network_whole, network_each = medians(
+        [together, apart, network_together, network_apart], REPEATS
+    )
     found = {"together_s": whole, "apart_s": each, "ratio": whole / each}
-    inner = {"together_s": network_whole, "apart_s": network_each, "ratio": network_whole / network_each}
+    inner = {
+        "together_s": network_whole,
+        "apart_s": network_each,
+        "ratio": network_whole / network_each,
+    }
     for name, row in (("all", found), ("network", inner)):
         print(
             f"{name:8} {len(layout.paths)} paths, {IMAGES} images   one pass {1e3 * row['together_s']:8.1f} ms   ",

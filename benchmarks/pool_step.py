@@ -37,7 +37,9 @@ BUNDLED = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8, cla
 class Trainer:
     """A student, its optimizer, and a step on a batch; with `master` None it learns from labels alone."""
 
-    def __init__(self, spec: ViTSpec, master: Any = None, ancestry: ViTSpec | None = None, levels: int = 0) -> None:
+    def __init__(
+        self, spec: ViTSpec, master: Any = None, ancestry: ViTSpec | None = None, levels: int = 0
+    ) -> None:
         recipe = Recipe(lr=1e-4)
         student = model_of(spec, initial(spec, 1))
         objective: torch.nn.Module = Classification(student)
@@ -45,9 +47,13 @@ class Trainer:
             settings = ImitationSettings(levels=levels, alpha=0.1, tau=1.0, reduction="sample")
             imitation = Imitation(spec, ancestry, settings, 2)
             own, theirs = zip(*imitation.levels)
-            objective = Distilled(objective, student, Teacher(master, theirs), imitation, (0.1, 0.9), own)
+            objective = Distilled(
+                objective, student, Teacher(master, theirs), imitation, (0.1, 0.9), own
+            )
         self.objective = objective.train()
-        self.optimizer = torch.optim.AdamW(parameter_groups(objective, recipe), lr=recipe.lr, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(objective, recipe), lr=recipe.lr, fused=True
+        )
 
     def step(self, batch: Batch) -> None:
         """Forward, backward, update."""
@@ -58,20 +64,27 @@ class Trainer:
 
 def random_batch(spec: ViTSpec, images: int) -> Batch:
     """Random images."""
-    pixels = torch.randn(images, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0))
+    pixels = torch.randn(
+        images, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0)
+    )
     return Batch(pixels, torch.arange(images) % spec.classes, torch.arange(images))
 
 
 def compare(name: str, ancestry: ViTSpec, images: int) -> dict[str, Any]:
     """Both auxiliary models of one ancestry model."""
     print(f"{name}, {images} images a step")
-    models = dict(zip(("low", "high"), PoolSettings().auxiliaries(ancestry)))
+    models = dict(zip(("low", "high"), PoolSettings().derive_auxiliaries(ancestry)))
     levels = {"low": PoolSettings().low_levels, "high": PoolSettings().high_levels}
-    found = {which: _compared(which, spec, ancestry, levels[which], images) for which, spec in models.items()}
+    found = {
+        which: _compared(which, spec, ancestry, levels[which], images)
+        for which, spec in models.items()
+    }
     return {"model": name, "images": images, **found}
 
 
-def _compared(which: str, spec: ViTSpec, ancestry: ViTSpec, levels: int, images: int) -> dict[str, Any]:
+def _compared(
+    which: str, spec: ViTSpec, ancestry: ViTSpec, levels: int, images: int
+) -> dict[str, Any]:
     batch = random_batch(ancestry, images)
     master = model_of(ancestry, initial(ancestry, 0))
     plain, distilled = Trainer(spec), Trainer(spec, master, ancestry, levels)

@@ -31,7 +31,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from learngene_zoo.artifacts.ancestry import open_ancestry
-from learngene_zoo.artifacts.descendant import filled
+from learngene_zoo.artifacts.descendant import fill_missing_tensors
 from learngene_zoo.families.tensors import Model, model_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.intervals import paired_gain
@@ -80,23 +80,36 @@ def trained_on(source: str) -> str:
     """The task that a model of `lgzoo train` was trained on, as its config.json says."""
     if source == BUNDLED:
         return SOURCE_TASK
-    own = read_json(Path(source) / CONFIG).get("learngene", {}) if (Path(source) / CONFIG).is_file() else {}
+    own = (
+        read_json(Path(source) / CONFIG).get("learngene", {})
+        if (Path(source) / CONFIG).is_file()
+        else {}
+    )
     return str(own.get("task") or "unknown")
 
 
 def unfinished(run: Path) -> Judged:
     """The weights in the newest checkpoint of a training."""
-    settings, step = json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"], newest_step(run)
+    settings, step = (
+        json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"],
+        newest_step(run),
+    )
     spec = from_json(ViTSpec, settings["spec"], "run.json")
     flat, prefix = load_file(run / f"{PREFIX}{step}" / TENSORS), "weights/model."
-    state = {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
+    state = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in flat.items()
+        if name.startswith(prefix)
+    }
     seen = step * settings["recipe"]["batch_size"]
-    return Judged(f"{run.name}, step {step}", model_of(spec, state), spec, settings["task"]["name"], seen)
+    return Judged(
+        f"{run.name}, step {step}", model_of(spec, state), spec, settings["task"]["name"], seen
+    )
 
 
 def untrained(spec: ViTSpec, seed: int) -> Model:
     """A ViT of this shape with random weights."""
-    return model_of(spec, filled(spec, {}, seed, "fan_in"))
+    return model_of(spec, fill_missing_tensors(spec, {}, seed, "fan_in"))
 
 
 # Features
@@ -107,13 +120,17 @@ def split_batches(task: Task, split: str, images: int) -> tuple[torch.Tensor, np
     count = min(images, len(task.split(split)))
     loader = Loader(task, split, task.input_format, batch_size=250, seed=DRAW, images=count)
     batches = list(loader.epoch(0))
-    return torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches]).numpy()
+    return torch.cat([batch.images for batch in batches]), torch.cat(
+        [batch.labels for batch in batches]
+    ).numpy()
 
 
 @torch.no_grad()
 def by_block(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
     """After each of `DEPTHS` blocks, float32 (N, 2, D): the class token and the mean of the patches, normalised tokens."""
-    found: dict[int, list[torch.Tensor]] = {depth: [] for depth in DEPTHS if depth <= len(model.blocks)}
+    found: dict[int, list[torch.Tensor]] = {
+        depth: [] for depth in DEPTHS if depth <= len(model.blocks)
+    }
     for part in pictures.split(250):
         tokens = model.norm_pre(model._pos_embed(model.patch_embed(part)))
         for depth in range(len(model.blocks) + 1):
@@ -122,7 +139,9 @@ def by_block(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
             if depth in found:
                 normal = functional.layer_norm(tokens, tokens.shape[-1:], eps=1e-6)
                 first = model.num_prefix_tokens
-                found[depth].append(torch.stack([normal[:, 0], normal[:, first:].mean(dim=1)], dim=1))
+                found[depth].append(
+                    torch.stack([normal[:, 0], normal[:, first:].mean(dim=1)], dim=1)
+                )
     return {depth: torch.cat(parts).numpy() for depth, parts in found.items()}
 
 
@@ -196,7 +215,9 @@ def judged(task: Task, ancestry: Judged) -> dict[str, dict[str, Any]]:
 
         ours = {depth: at(0, depth) for depth in seen[0][0]}
         random = {depth: [at(1 + place, depth) for place in range(len(SEEDS))] for depth in ours}
-        singles = {kind: {depth: float(at(0, depth, kind).mean()) for depth in ours} for kind in TOKENS[1:]}
+        singles = {
+            kind: {depth: float(at(0, depth, kind).mean()) for depth in ours} for kind in TOKENS[1:]
+        }
         found[probe] = summary(right(pixels), random, ours, singles)
     return found
 
@@ -211,8 +232,13 @@ def summary(
     means = {depth: float(np.mean(runs)) for depth, runs in random.items()}
     last, best = max(ours), max(means, key=lambda depth: means[depth])
     rivals = {"pixels": [pixels], "random": random[best], f"block_{EARLY}": [ours[EARLY]]}
-    gains = {name: paired_gain([ours[last].tolist()], [run.tolist() for run in runs]) for name, runs in rivals.items()}
-    passed = gains["pixels"].value > 0 and gains["random"].value > 0 and gains[f"block_{EARLY}"].low > 0
+    gains = {
+        name: paired_gain([ours[last].tolist()], [run.tolist() for run in runs])
+        for name, runs in rivals.items()
+    }
+    passed = (
+        gains["pixels"].value > 0 and gains["random"].value > 0 and gains[f"block_{EARLY}"].low > 0
+    )
     return {
         "pixels": float(pixels.mean()),
         "random": means,
@@ -232,7 +258,9 @@ def measured(ancestry: Judged, tasks: Sequence[str]) -> dict[str, Any]:
         rows.append({"task": name, "probes": judged(task, ancestry)})
         print(line(rows[-1]), file=sys.stderr, flush=True)
     deciding = [row for row in rows if row["task"] in (*REAL, *LEFT_OUT)]
-    passed = [row["task"] for row in deciding if all(probe["passed"] for probe in row["probes"].values())]
+    passed = [
+        row["task"] for row in deciding if all(probe["passed"] for probe in row["probes"].values())
+    ]
     return {
         "ancestry": ancestry.name,
         "trained_on": ancestry.source,
@@ -255,10 +283,13 @@ def line(row: Mapping[str, Any]) -> str:
     cells = []
     for probe in row["probes"].values():
         ours, best = probe["ancestry"], str(probe["random_best"])
-        ours, random = ({str(depth): value for depth, value in part.items()} for part in (ours, probe["random"]))
+        ours, random = (
+            {str(depth): value for depth, value in part.items()} for part in (ours, probe["random"])
+        )
         depths = " ".join(f"{100 * value:.0f}" for value in ours.values())
         gains = (
-            f"{100 * g['value']:+.1f} ({100 * g['low']:+.1f} {100 * g['high']:+.1f})" for g in probe["gains"].values()
+            f"{100 * g['value']:+.1f} ({100 * g['low']:+.1f} {100 * g['high']:+.1f})"
+            for g in probe["gains"].values()
         )
         cells += [f"{100 * probe['pixels']:.1f}", f"{100 * random[best]:.1f}", depths, *gains]
         cells.append("yes" if probe["passed"] else "no")
@@ -268,10 +299,26 @@ def line(row: Mapping[str, Any]) -> str:
 def table(kept: Mapping[str, Any]) -> str:
     """Markdown."""
     depths = ", ".join(str(depth) for depth in DEPTHS)
-    one = ("pixels", "random", f"blocks {depths}", "over pixels", "over random", f"over block {EARLY}", "passed")
+    one = (
+        "pixels",
+        "random",
+        f"blocks {depths}",
+        "over pixels",
+        "over random",
+        f"over block {EARLY}",
+        "passed",
+    )
     heads = ["task", *(f"{name} {head}" for name in ("ridge:", "mean:") for head in one)]
-    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1), *map(line, kept["rows"])]
-    verdict = "passed" if kept["passed"] else f"not passed (only on: {', '.join(kept['passed_on']) or 'none'})"
+    lines = [
+        f"| {' | '.join(heads)} |",
+        "|---|" + "---:|" * (len(heads) - 1),
+        *map(line, kept["rows"]),
+    ]
+    verdict = (
+        "passed"
+        if kept["passed"]
+        else f"not passed (only on: {', '.join(kept['passed_on']) or 'none'})"
+    )
     saw = [name for name, out in kept["left_out"].items() if not out]
     note = f"; {' and '.join(saw)} were not left out of its training" if saw else ""
     return "\n".join([*lines, "", f"{kept['ancestry']}: {verdict}{note}."])
@@ -286,10 +333,16 @@ def card_text(kept: Mapping[str, Any]) -> str:
     ]
     for row in (row for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)):
         for name, probe in row["probes"].items():
-            best, ours, gain = str(probe["random_best"]), probe["ancestry"], probe["gains"][f"block_{EARLY}"]
+            best, ours, gain = (
+                str(probe["random_best"]),
+                probe["ancestry"],
+                probe["gains"][f"block_{EARLY}"],
+            )
             values = (probe["pixels"], probe["random"][best], ours[str(EARLY)], ours[str(last)])
             told = " | ".join(f"{100 * value:.1f}" for value in values)
-            interval = f"{100 * gain['value']:+.1f} [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
+            interval = (
+                f"{100 * gain['value']:+.1f} [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
+            )
             lines.append(f"| `{row['task']}` | {name.replace('_', ' ')} | {told} | {interval} |")
     missed = [row["task"] for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)]
     missed = [task for task in missed if task not in kept["passed_on"]]
@@ -303,7 +356,9 @@ def card_text(kept: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("ancestry", nargs="?", default=BUNDLED)
     parser.add_argument("--tasks", nargs="+", default=TASKS)
     parser.add_argument("--out", type=Path)

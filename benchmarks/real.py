@@ -26,7 +26,7 @@ from shelf_worth import line, source_of
 
 from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.artifacts.publish import publish
-from learngene_zoo.artifacts.records import CardRecord, Worth
+from learngene_zoo.artifacts.records import CardRecord, CardResults
 from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.demo import spread_evenly
@@ -36,13 +36,13 @@ from learngene_zoo.bench.grid_tuning import GridTuning, with_choices
 from learngene_zoo.bench.report import note_grid, write_report
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.search import choose, search
-from learngene_zoo.cli.options import parsed
+from learngene_zoo.cli.options import parse_setting
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import METHODS, Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.text import counted, shell_word
+from learngene_zoo.text import count_noun, shell_word
 
 ANCESTRIES = {
     "deit-base": "timm:deit_base_patch16_224.fb_in1k",
@@ -55,7 +55,17 @@ SEEN, TASKS = "cifar100,food101,dtd", "flowers102,pets,cars"
 # The paper's, but that the number of blocks is set: "more than half" of three tasks keeps anything from none to all.
 SETTINGS = {"lsamd": ("top=5",)}
 RECIPE = Recipe(weight_decay=0.05, clip=1.0, augment="light")
-WHERE = ("device", "precision", "workers", "offline", "out", "speed", "plan", "yes", "publish")  # change no number
+WHERE = (
+    "device",
+    "precision",
+    "workers",
+    "offline",
+    "out",
+    "speed",
+    "plan",
+    "yes",
+    "publish",
+)  # change no number
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,10 @@ class Job:
         asked, method = self.asked, METHODS.load(self.asked.method)
         pairs = [text.partition("=") for text in asked.set or SETTINGS.get(asked.method, ())]
         extractor = method.preset(asked.preset)
-        settings = {name.replace("-", "_"): parsed(extractor, name, text, "--set") for name, _, text in pairs}
+        settings = {
+            name.replace("-", "_"): parse_setting(extractor, name, text, "--set")
+            for name, _, text in pairs
+        }
         arms = standard_arms(
             [method.name],
             preset=asked.preset,
@@ -91,10 +104,13 @@ class Job:
         found = cells(
             asked.task.split(","),
             arms,
-            layers=asked.layers or spread_evenly([layers for layers in built if layers <= self.spec.layers], 3),
+            layers=asked.layers
+            or spread_evenly([layers for layers in built if layers <= self.spec.layers], 3),
             epochs=[asked.epochs],
             seeds=[self.run.seed],
-            recipe=replace(RECIPE, lr=asked.rates[0], images=asked.images, batch_size=asked.batch_size),
+            recipe=replace(
+                RECIPE, lr=asked.rates[0], images=asked.images, batch_size=asked.batch_size
+            ),
             offline=self.run.offline,
             say=lambda text: print(text, file=sys.stderr),
         )
@@ -105,7 +121,9 @@ class Job:
         """The trainings that choose the learning rates, from the same extraction; none if there is one rate."""
         if self.tuning.space.size < 2:
             return []
-        return [self.tuning.cell_of(trial) for trial in search(self.tuning.space, lambda trial: None)[1]]
+        return [
+            self.tuning.cell_of(trial) for trial in search(self.tuning.space, lambda trial: None)[1]
+        ]
 
     @property
     def tuning(self) -> GridTuning:
@@ -115,10 +133,17 @@ class Job:
     @property
     def command(self) -> str:
         """The call that makes it, without what changes no number."""
-        usual, words = vars(options().parse_args([])), ["python benchmarks/real.py", shell_word(self.asked.ancestry)]
+        usual, words = (
+            vars(options().parse_args([])),
+            ["python benchmarks/real.py", shell_word(self.asked.ancestry)],
+        )
         for name, value in vars(self.asked).items():
             if name not in (*WHERE, "ancestry") and value != usual[name]:
-                each = value if name == "set" else [",".join(map(str, value)) if isinstance(value, tuple) else value]
+                each = (
+                    value
+                    if name == "set"
+                    else [",".join(map(str, value)) if isinstance(value, tuple) else value]
+                )
                 words += [f"--{name.replace('_', '-')} {shell_word(str(one))}" for one in each]
         return " ".join(words)
 
@@ -132,12 +157,14 @@ def carry_out(job: Job, out: Path) -> Path:
     rows = finished(grid, out, job.run, InProcess())
     note_grid(grid, out)
     write_report(out)
-    about = CardRecord(command=job.command, paper=METHODS.load(job.asked.method).paper, worth=worth(job, rows))
+    about = CardRecord(
+        command=job.command, paper=METHODS.load(job.asked.method).paper, worth=worth(job, rows)
+    )
     made = load_learngene(grid[0].extraction.folder(out)).with_config(card=about)
     return made.save(out / "learngene", force=True)
 
 
-def worth(job: Job, rows: Sequence[Row]) -> Worth:
+def worth(job: Job, rows: Sequence[Row]) -> CardResults:
     """What the learngene is worth, by task and depth."""
     asked = job.asked
     lines = [
@@ -148,58 +175,105 @@ def worth(job: Job, rows: Sequence[Row]) -> Worth:
     rates = " or ".join(f"{rate:g}" for rate in asked.rates)
     chosen = "for each arm the best on validation images" if job.trials else "tuned for no arm"
     how = (
-        f"Each model after {counted(asked.epochs, 'epoch')} of {images} training images at {job.spec.image_size} pixels, one seed, learning "
+        f"Each model after {count_noun(asked.epochs, 'epoch')} of {images} training images at {job.spec.image_size} pixels, one seed, learning "
         f"rate {rates}, {chosen}. Shuffled: the same inherited tensors, each with its numbers in another order. Stem: nothing "
         "but patch embedding, tokens, positions and final norm inherited. Scratch: plain models of as many layers, with timm's "
         "initialisation and with standard deviation 1/sqrt(fan in). Gains are in points, over the shuffled model and over the "
         "better of the two from scratch, with 95 % intervals over the test images."
     )
     datasets = {row.task: source_of(row.task) for row in rows}
-    return Worth(command=job.command, split="test", how=how, rows=tuple(lines), datasets=datasets)
+    return CardResults(
+        command=job.command, split="test", how=how, rows=tuple(lines), datasets=datasets
+    )
 
 
 def options() -> argparse.ArgumentParser:
     """What can be said on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
-    add("ancestry", nargs="?", default="deit-base", help=f"{', '.join(ANCESTRIES)}, or any that `lgzoo extract` takes")
+    add(
+        "ancestry",
+        nargs="?",
+        default="deit-base",
+        help=f"{', '.join(ANCESTRIES)}, or any that `lgzoo extract` takes",
+    )
     add("--method", default="lsamd")
     add("--preset", default="paper", help="of the method's settings")
-    add("--set", action="append", metavar="NAME=VALUE", help="a setting of the method; lsamd: top=5 unless you set one")
-    add("--image-size", type=int, help=f"of all models (default: the ancestry model's, at most {LARGEST})")
+    add(
+        "--set",
+        action="append",
+        metavar="NAME=VALUE",
+        help="a setting of the method; lsamd: top=5 unless you set one",
+    )
+    add(
+        "--image-size",
+        type=int,
+        help=f"of all models (default: the ancestry model's, at most {LARGEST})",
+    )
     add("--seen", default=SEEN, help="tasks of the extraction")
     add("--task", default=TASKS, help="tasks of the descendants")
-    add("--layers", type=lambda text: tuple(map(int, text.split(","))), help="default: three depths")
+    add(
+        "--layers", type=lambda text: tuple(map(int, text.split(","))), help="default: three depths"
+    )
     add("--epochs", type=int, default=20, help="of each training")
     add("--images", type=int, help="of each training at most (default: all)")
     add("--batch-size", type=int, default=128)
-    add("--rates", type=lambda text: tuple(map(float, text.split(","))), default=(1e-4, 1e-3), help="to choose from")
+    add(
+        "--rates",
+        type=lambda text: tuple(map(float, text.split(","))),
+        default=(1e-4, 1e-3),
+        help="to choose from",
+    )
     add("--seed", type=int, default=0)
     add("--device", default="auto")
     add("--precision", choices=("fp32", "bf16", "fp16"), help="default: bf16 on a GPU")
     add("--workers", type=int, default=8, help="processes that read pictures")
     add("--offline", action="store_true")
     add("-o", "--out", type=Path, help="default: build/real/ANCESTRY-METHOD")
-    add("--speed", type=float, help="training images of the ancestry model per second, if it is not to be measured")
+    add(
+        "--speed",
+        type=float,
+        help="training images of the ancestry model per second, if it is not to be measured",
+    )
     add("--plan", action="store_true", help="only say what it takes")
     add("--yes", action="store_true", help="start")
-    add("--publish", metavar="ORG/NAME", help="publish the learngene at the end (first: hf auth login)")
+    add(
+        "--publish",
+        metavar="ORG/NAME",
+        help="publish the learngene at the end (first: hf auth login)",
+    )
     return parser
 
 
 def main(arguments: Sequence[str]) -> None:
     """Say what it takes; with --yes, do it."""
     asked = options().parse_args(arguments)
-    run = Run(seed=asked.seed, device=asked.device, workers=asked.workers, offline=asked.offline, resume=True)
+    run = Run(
+        seed=asked.seed,
+        device=asked.device,
+        workers=asked.workers,
+        offline=asked.offline,
+        resume=True,
+    )
     usual = "bf16" if run.device_name.startswith("cuda") else "fp32"
-    job = Job(asked, ANCESTRIES.get(asked.ancestry, asked.ancestry), replace(run, precision=asked.precision or usual))
+    job = Job(
+        asked,
+        ANCESTRIES.get(asked.ancestry, asked.ancestry),
+        replace(run, precision=asked.precision or usual),
+    )
     try:
         print(real_plan.announced(job, asked.seen.split(","), asked.publish), flush=True)
         print(real_plan.text(job, asked.seen.split(","), asked.speed), flush=True)
         if asked.plan or not asked.yes:
             return print("nothing is started without --yes")
         folder = carry_out(
-            job, asked.out or Path("build", "real", f"{Path(asked.ancestry.rpartition(':')[2]).name}-{asked.method}")
+            job,
+            asked.out
+            or Path(
+                "build", "real", f"{Path(asked.ancestry.rpartition(':')[2]).name}-{asked.method}"
+            ),
         )
         print(publish(folder, asked.publish).url if asked.publish else folder)
     except ZooError as error:

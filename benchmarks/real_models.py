@@ -44,7 +44,7 @@ from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.probes import compute_features, run_probe
 
@@ -115,11 +115,15 @@ class Cell:
 
 def main() -> None:
     """Measure what is missing, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("stage", choices=["probe", "finetune", "table"])
     parser.add_argument("--ancestry", help="the folder of DINOv2-S")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="cells whose name contains all of these words")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="cells whose name contains all of these words"
+    )
     given = parser.parse_args()
     if given.stage != "table":
         if not given.ancestry:
@@ -133,7 +137,10 @@ def main() -> None:
 
 def list_missing(stage: Stage, words: Sequence[str]) -> list[Cell]:
     """Return the cells that have no row yet, in the order in which they are measured."""
-    done = {(row["stage"], row["arm"], row["layers"], row["width"], row["task"], row["seed"]) for row in read_rows()}
+    done = {
+        (row["stage"], row["arm"], row["layers"], row["width"], row["task"], row["seed"])
+        for row in read_rows()
+    }
     return [
         cell
         for cell in list_cells(stage)
@@ -161,7 +168,11 @@ def list_cells(stage: Stage) -> Iterator[Cell]:
 
 def read_rows() -> list[dict[str, Any]]:
     """Return the results so far."""
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if ROWS.is_file() else []
+    return (
+        [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+        if ROWS.is_file()
+        else []
+    )
 
 
 def measure(cells: Sequence[Cell], ancestry: str, workers: int) -> None:
@@ -170,10 +181,16 @@ def measure(cells: Sequence[Cell], ancestry: str, workers: int) -> None:
     for cell in cells:
         groups.setdefault((cell.method, cell.task, cell.seed), []).append(cell)
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        waiting = {pool.submit(measure_cells, group, ancestry): name for name, group in groups.items()}
+        waiting = {
+            pool.submit(measure_cells, group, ancestry): name for name, group in groups.items()
+        }
         for number, done in enumerate(as_completed(waiting), start=1):
             done.result()
-            print(f"{number} of {len(groups)}: {', '.join(map(str, waiting[done]))}", file=sys.stderr, flush=True)
+            print(
+                f"{number} of {len(groups)}: {', '.join(map(str, waiting[done]))}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def measure_cells(cells: Sequence[Cell], ancestry: str) -> None:
@@ -187,7 +204,12 @@ def measure_cells(cells: Sequence[Cell], ancestry: str) -> None:
             found = {"probe": probe_cell, "finetune": finetune_cell}[cell.stage](cell, ancestry)
         except ZooError as error:
             found = {"error": str(error).replace(ancestry, "DINOV2")}
-        row = {"arm": cell.arm, **asdict(cell), **found, "seconds": round(time.monotonic() - start, 1)}
+        row = {
+            "arm": cell.arm,
+            **asdict(cell),
+            **found,
+            "seconds": round(time.monotonic() - start, 1),
+        }
         with ROWS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -197,9 +219,15 @@ def probe_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     model, run = build(cell, ancestry), Run(seed=cell.seed, threads=1, device="cpu")
     task = open_task(cell.task)
     shown = model.with_fit(lifecycle.choose_fit(model, task)).input_format
-    train = compute_features(model.model(), task, "train", shown, run, images=min(IMAGES, task.sizes["train"]))
-    test = compute_features(model.model(), task, "test", shown, run, images=min(TEST_IMAGES, task.sizes["test"]))
-    ridge, knn = (run_probe(train, test, task, "test", kind, seed=cell.seed) for kind in ("ridge", "knn"))
+    train = compute_features(
+        model.model(), task, "train", shown, run, images=min(IMAGES, task.sizes["train"])
+    )
+    test = compute_features(
+        model.model(), task, "test", shown, run, images=min(TEST_IMAGES, task.sizes["test"])
+    )
+    ridge, knn = (
+        run_probe(train, test, task, "test", kind, seed=cell.seed) for kind in ("ridge", "knn")
+    )
     low, high = ridge.interval
     return {
         "ridge": ridge.value,
@@ -214,11 +242,14 @@ def probe_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
 
 def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     """Return the accuracy after fine-tuning: on validation images, by which a control's rate is chosen, and on test images."""
-    model, task = build(cell, ancestry), with_validation(open_task(cell.task))
+    model, task = build(cell, ancestry), ensure_validation(open_task(cell.task))
     images = min(IMAGES, task.sizes["train"])
     rates = [lifecycle.choose_rates(model)]
     if cell.control:
-        rates = [(lifecycle.INHERITED_LR, lifecycle.INHERITED_DECAY), (lifecycle.rate_for(model.width), 1.0)]
+        rates = [
+            (lifecycle.INHERITED_LR, lifecycle.INHERITED_DECAY),
+            (lifecycle.rate_for(model.width), 1.0),
+        ]
     best: dict[str, Any] = {}
     for lr, layer_decay in rates:
         run = Run(seed=cell.seed, threads=1, device="cpu")
@@ -235,7 +266,12 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
             continue
         # The same test images as the probe's, where a task has more than that.
         found = evaluate(
-            tuned.model(), task, "test", tuned.input_format, run, images=min(TEST_IMAGES, task.sizes["test"])
+            tuned.model(),
+            task,
+            "test",
+            tuned.input_format,
+            run,
+            images=min(TEST_IMAGES, task.sizes["test"]),
         )
         low, high = proportion(round(found.value * found.images), found.images)
         best = {
@@ -261,7 +297,13 @@ def build(cell: Cell, ancestry: str) -> Descendant:
     scheme = {"init": cell.control, "heads": cell.width // 64} if cell.method == "scratch" else {}
     control = cell.control if cell.control in CONTROLS else None
     return lifecycle.expand(
-        learngene, layers=cell.layers, width=cell.width, task=cell.task, run=run, control=control, **scheme
+        learngene,
+        layers=cell.layers,
+        width=cell.width,
+        task=cell.task,
+        run=run,
+        control=control,
+        **scheme,
     )
 
 
@@ -272,7 +314,9 @@ def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learn
     extractor = loaded.preset("mini")
     if method in TRAINED:
         known = {setting.name for setting in settings_of(extractor)}
-        extractor = with_settings(extractor, {name: value for name, value in TRAINED_BUDGET.items() if name in known})
+        extractor = with_settings(
+            extractor, {name: value for name, value in TRAINED_BUDGET.items() if name in known}
+        )
     tasks = (task,) if loaded.tasks != "none" else ()
     run = Run(seed=seed, threads=1, device="cpu", ancestry=ancestry)
     return lifecycle.extract(
@@ -283,14 +327,24 @@ def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learn
 def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
     """Return a stage's accuracies in Markdown, per cent: an arm and a task a row, a size a column."""
     rows = [row for row in rows if row["stage"] == stage and "error" not in row]
-    sizes = [size for size in ((12, 384), *SIZES) if any((row["layers"], row["width"]) == size for row in rows)]
+    sizes = [
+        size
+        for size in ((12, 384), *SIZES)
+        if any((row["layers"], row["width"]) == size for row in rows)
+    ]
     what = "ridge / nearest neighbours" if stage == "probe" else "test images"
     heads = [f"{layers} x {width}" for layers, width in sizes]
-    lines = [f"| task | weights ({what}) | {' | '.join(heads)} |", "|---|---|" + "---:|" * len(sizes)]
+    lines = [
+        f"| task | weights ({what}) | {' | '.join(heads)} |",
+        "|---|---|" + "---:|" * len(sizes),
+    ]
     for task in TASKS:
         for arm in dict.fromkeys(row["arm"] for row in rows if row["task"] == task):
             own = [row for row in rows if (row["task"], row["arm"]) == (task, arm)]
-            cells = [describe(stage, [row for row in own if (row["layers"], row["width"]) == size]) for size in sizes]
+            cells = [
+                describe(stage, [row for row in own if (row["layers"], row["width"]) == size])
+                for size in sizes
+            ]
             lines.append(f"| {task} | {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -300,7 +354,9 @@ def describe(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return ""
     if stage == "probe":
-        return " / ".join(f"{100 * mean(row[name] for row in rows):.1f}" for name in ("ridge", "knn"))
+        return " / ".join(
+            f"{100 * mean(row[name] for row in rows):.1f}" for name in ("ridge", "knn")
+        )
     seeds = f" ({len(rows)} seeds)" if len(rows) > 1 else ""
     return f"{100 * mean(row['value'] for row in rows):.1f}{seeds}"
 

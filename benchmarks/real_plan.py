@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from learngene_zoo.artifacts.hub import Repository, asking
+from learngene_zoo.artifacts.hub import Repository, translate_hub_errors
 from learngene_zoo.artifacts.publication import machine_paths
 from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.extraction import planned
+from learngene_zoo.bench.extraction import estimate_work
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
@@ -26,7 +26,11 @@ from learngene_zoo.text import human_count, human_seconds, text_table
 
 STEP = 3  # times the cost of a forward pass
 FLOAT = 4  # bytes
-WARM_UP, SECONDS, MOST = 3, 3.0, 100  # steps that are not counted; how long, and how many steps at most, are
+WARM_UP, SECONDS, MOST = (
+    3,
+    3.0,
+    100,
+)  # steps that are not counted; how long, and how many steps at most, are
 
 
 class Planned(Protocol):
@@ -44,10 +48,18 @@ def text(job: Planned, seen: Sequence[str], speed: float | None) -> str:
     said = "as given" if speed else f"measured on {job.run.device_name} without reading pictures"
     speed = speed or measured_speed(job.spec, job.grid[0].recipe.batch_size, job.run)
     found = list(stages(job, seen))
-    found.append(("all", "", sum(images for *_, images, _ in found), sum(work for *_, work in found)))
-    rows = [(name, what, human_count(images), human_seconds(work / speed)) for name, what, images, work in found]
+    found.append(
+        ("all", "", sum(images for *_, images, _ in found), sum(work for *_, work in found))
+    )
+    rows = [
+        (name, what, human_count(images), human_seconds(work / speed))
+        for name, what, images, work in found
+    ]
     weights = f"{job.source} ({human_count(cost(job.spec).params * FLOAT)}B)"
-    data = [f"{task} ({data_size(task, job.run.offline)})" for task in dict.fromkeys((*seen, *tasks_of(job.grid)))]
+    data = [
+        f"{task} ({data_size(task, job.run.offline)})"
+        for task in dict.fromkeys((*seen, *tasks_of(job.grid)))
+    ]
     return (
         f"{text_table(('stage', 'what', 'images', 'time'), rows, right=(2, 3), width=110)}\n"
         f"at {speed:.3g} training images of the ancestry model per second ({said})\n"
@@ -65,9 +77,17 @@ def announced(job: Planned, seen: Sequence[str], repository: str | None) -> str:
     model = {"timm": [f"timm/{name}"], "hf-hub": [name]}.get(kind, [])
     found = [*model, *dict.fromkeys(source.reference for source in sources.values() if source)]
     host = urlsplit(HfApi().endpoint).netloc.rpartition("@")[2]
-    lines = [f"contacts {host} for {', '.join(found)}" if found and not job.run.offline else "contacts nobody to read"]
+    lines = [
+        f"contacts {host} for {', '.join(found)}"
+        if found and not job.run.offline
+        else "contacts nobody to read"
+    ]
     if repository:
-        own = [to_json(open_task(task, offline=True).record) for task, source in sources.items() if source is None]
+        own = [
+            to_json(open_task(task, offline=True).record)
+            for task, source in sources.items()
+            if source is None
+        ]
         paths = ", ".join(sorted(set(machine_paths([job.source, *own])))) or "none"
         lines.append(
             f"publishes {repository} on {host}, for everyone to read; paths of this machine on its card: {paths}"
@@ -79,13 +99,21 @@ def stages(job: Planned, seen: Sequence[str]) -> Iterator[tuple[str, str, int, f
     """Every stage: its name, what it does, its training images, its cost in training images of the ancestry model."""
     extraction = job.grid[0].extraction
     sees = f" on {', '.join(seen)}" if extraction.arm.extractor.needs_tasks() else ""
-    work = planned(extraction, job.run.offline) / job.spec.layers
+    work = estimate_work(extraction, job.run.offline) / job.spec.layers
     yield "extract", f"{extraction.arm.method} of {job.source}{sees}", round(work), work
-    for name, what, found in (("tune", "to choose learning rates", job.trials), ("train", "for the table", job.grid)):
+    for name, what, found in (
+        ("tune", "to choose learning rates", job.trials),
+        ("train", "for the table", job.grid),
+    ):
         if found:
             depths = ", ".join(map(str, sorted({cell.layers for cell in found})))
             told = f"{len(found)} trainings {what}: {', '.join(tasks_of(found))}; {depths} layers"
-            yield name, told, sum(map(images_of, found)), sum(work_of(cell, job.spec) for cell in found)
+            yield (
+                name,
+                told,
+                sum(map(images_of, found)),
+                sum(work_of(cell, job.spec) for cell in found),
+            )
 
 
 def tasks_of(found: Iterable[Cell]) -> list[str]:
@@ -124,8 +152,10 @@ def data_size(task: str, offline: bool) -> str:
     name, _, revision = source.reference.partition("@")
     repository = Repository(name.partition(":")[0], revision or None)
     try:
-        with asking(repository, f"the size of {task} is not known"):
-            found = HfApi().dataset_info(repository.name, revision=repository.revision, files_metadata=True)
+        with translate_hub_errors(repository, f"the size of {task} is not known"):
+            found = HfApi().dataset_info(
+                repository.name, revision=repository.revision, files_metadata=True
+            )
     except ZooError:
         return "size unknown"
     return f"{human_count(sum(file.size or 0 for file in found.siblings or ()))}B"

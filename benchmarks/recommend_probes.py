@@ -18,11 +18,11 @@ from inheritance_page import Name
 from learngene_zoo import lifecycle
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.extraction import extract_once
-from learngene_zoo.bench.grid import family, named
-from learngene_zoo.bench.results import Row, packed, unpacked
+from learngene_zoo.bench.grid import family, select_members
+from learngene_zoo.bench.results import Row, pack_flags, unpack_flags
 from learngene_zoo.bench.trial import size_of
 from learngene_zoo.method import Member
-from learngene_zoo.recommendation import probed
+from learngene_zoo.recommendation import probe_descendant
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
@@ -52,7 +52,10 @@ def probes_of(
         if row.error is None and cell.arm.control is None and cell.arm.method != "scratch":
             key = _key(cell)
             if key not in kept:
-                print(f"probing {cell.arm.name}, {cell.at}, for {cell.task}, seed {cell.seed}", file=sys.stderr)
+                print(
+                    f"probing {cell.arm.name}, {cell.at}, for {cell.task}, seed {cell.seed}",
+                    file=sys.stderr,
+                )
                 kept[key] = _probed(cell, out, run)
                 _keep(out / PROBES, key, kept[key])
             option = (cell.arm.name, names[cell.layers, cell.width or row.width])
@@ -68,18 +71,22 @@ def _key(cell: Cell) -> str:
 
 def _kept(path: Path) -> dict[str, tuple[bool, ...]]:
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    found = map(json.loads, (line for line in lines if line.endswith("}")))  # the last one may have been cut short
-    return {one["key"]: unpacked(one["right"], one["images"]) for one in found}
+    found = map(
+        json.loads, (line for line in lines if line.endswith("}"))
+    )  # the last one may have been cut short
+    return {one["key"]: unpack_flags(one["right"], one["images"]) for one in found}
 
 
 def _keep(path: Path, key: str, right: tuple[bool, ...]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write("\n" + json.dumps({"key": key, "images": len(right), "right": packed(right)}))
+        file.write(
+            "\n" + json.dumps({"key": key, "images": len(right), "right": pack_flags(right)})
+        )
 
 
 def _member(cell: Cell) -> Member:
     wanted = {"layers": cell.layers, **({"width": cell.width} if cell.width else {})}
-    return max(named(family(cell.arm), wanted), key=lambda member: member.cost())
+    return max(select_members(family(cell.arm), wanted), key=lambda member: member.cost())
 
 
 def _probed(cell: Cell, out: Path, run: Run) -> tuple[bool, ...]:
@@ -87,4 +94,4 @@ def _probed(cell: Cell, out: Path, run: Run) -> tuple[bool, ...]:
     task, own = open_task(cell.task, offline=True), replace(run, seed=cell.draws)
     target, expander = size_of(cell, learngene, task)
     descendant = lifecycle.expand(learngene, target=target, expander=expander, run=own)
-    return tuple(map(bool, probed(descendant, task, cell.recipe.images, own)))
+    return tuple(map(bool, probe_descendant(descendant, task, cell.recipe.images, own)))

@@ -20,8 +20,8 @@ from inheritance_page import OURS, SCRATCH, Measured, Name
 from recommend_probes import Option, Probes
 
 from learngene_zoo.bench.averages import average
-from learngene_zoo.bench.tables import Table
-from learngene_zoo.recommendation import in_order
+from learngene_zoo.bench.tables import TextTable
+from learngene_zoo.recommendation import sort_candidates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,9 @@ class Request:
     task: str
     images: int
     limit: Name  # the size that has the most parameters allowed
-    levels: Mapping[Option, Mapping[int, float]]  # test accuracy in per cent by seed, no seed missing
+    levels: Mapping[
+        Option, Mapping[int, float]
+    ]  # test accuracy in per cent by seed, no seed missing
     params: Mapping[Option, int]
     stored: Mapping[Option, int]
 
@@ -50,7 +52,10 @@ class Request:
 
     def best(self, seeds: Collection[int], among: Collection[Option] | None = None) -> Option:
         """The option with the highest mean over some seeds."""
-        return max(among or self.levels, key=lambda option: fmean(self.levels[option][seed] for seed in seeds))
+        return max(
+            among or self.levels,
+            key=lambda option: fmean(self.levels[option][seed] for seed in seeds),
+        )
 
     def regret(self, named: Sequence[Option], seed: int) -> float:
         """In points; of several options the mean."""
@@ -58,13 +63,19 @@ class Request:
         return most - fmean(self.levels[option][seed] for option in named)
 
 
-Policy = Callable[[Request, int], Sequence[Option]]  # a request and a seed; several options: one of them at random
+Policy = Callable[
+    [Request, int], Sequence[Option]
+]  # a request and a seed; several options: one of them at random
 
 
 def requests(found: Measured) -> list[Request]:
     """Every task, number of images and limit of the grid."""
     tasks = dict.fromkeys(task for values in found.values.values() for task, _, _ in values)
-    return [made for place, task in product(found.places, tasks) if (made := _request(found, task, *place))]
+    return [
+        made
+        for place, task in product(found.places, tasks)
+        if (made := _request(found, task, *place))
+    ]
 
 
 def _request(found: Measured, task: str, images: int, limit: Name) -> Request | None:
@@ -76,14 +87,19 @@ def _request(found: Measured, task: str, images: int, limit: Name) -> Request | 
     allowed = max((rows[0].params for (_, size), rows in own.items() if size == limit), default=0)
     fitting = {option: rows for option, rows in own.items() if rows[0].params <= allowed}
     seeds = {row.seed for rows in fitting.values() for row in rows}
-    whole = {option: rows for option, rows in fitting.items() if {row.seed for row in rows} == seeds}
+    whole = {
+        option: rows for option, rows in fitting.items() if {row.seed for row in rows} == seeds
+    }
     if not any(arm not in SCRATCH for arm, _ in whole):
         return None
     return Request(
         task=task,
         images=images,
         limit=limit,
-        levels={option: {row.seed: 100 * (row.value or 0.0) for row in rows} for option, rows in whole.items()},
+        levels={
+            option: {row.seed: 100 * (row.value or 0.0) for row in rows}
+            for option, rows in whole.items()
+        },
         params={option: rows[0].params for option, rows in whole.items()},
         stored={option: rows[0].stored_params for option, rows in whole.items()},
     )
@@ -100,7 +116,9 @@ def recommended(probes: Probes, among: Collection[str] = (), *, cheapest: bool =
         ]
         if not offered:
             return []
-        ranked = in_order((str(place), one.member, one.right_N) for place, one in enumerate(offered))
+        ranked = sort_candidates(
+            (str(place), one.member, one.right_N) for place, one in enumerate(offered)
+        )
         tied = [one for one in ranked if one.tied]
         chosen = min(tied, key=lambda one: one.member.cost()) if cheapest else ranked[0]
         return [offered[int(chosen.learngene)].option]
@@ -129,10 +147,18 @@ def best_elsewhere(every: Sequence[Request]) -> Policy:
 
     def policy(asked: Request, seed: int) -> list[Option]:
         others = [
-            one for one in every if (one.images, one.limit) == (asked.images, asked.limit) and one.task != asked.task
+            one
+            for one in every
+            if (one.images, one.limit) == (asked.images, asked.limit) and one.task != asked.task
         ]
-        known = [option for option in asked.answers if others and all(option in one.levels for one in others)]
-        means = {option: fmean(fmean(one.levels[option].values()) for one in others) for option in known}
+        known = [
+            option
+            for option in asked.answers
+            if others and all(option in one.levels for one in others)
+        ]
+        means = {
+            option: fmean(fmean(one.levels[option].values()) for one in others) for option in known
+        }
         return [max(known, key=lambda option: means[option])] if known else []
 
     return policy
@@ -144,7 +170,9 @@ def best_of_other_seeds(asked: Request, seed: int) -> list[Option]:
     return [asked.best(others)] if others else []
 
 
-def policies(every: Sequence[Request], probes: Probes, on_shelf: Collection[str]) -> dict[str, Policy]:
+def policies(
+    every: Sequence[Request], probes: Probes, on_shelf: Collection[str]
+) -> dict[str, Policy]:
     """What is compared, by name."""
     return {
         "recommend, every learngene of the grid": recommended(probes),
@@ -159,8 +187,12 @@ def policies(every: Sequence[Request], probes: Probes, on_shelf: Collection[str]
 
 
 def regret_table(
-    found: Measured, probes: Probes, on_shelf: Collection[str], real: Collection[str], left_out: Collection[str]
-) -> Table:
+    found: Measured,
+    probes: Probes,
+    on_shelf: Collection[str],
+    real: Collection[str],
+    left_out: Collection[str],
+) -> TextTable:
     """A line for each policy: its mean regret with the interval over tasks and seeds, its worst, and how often it names the best."""
     every = requests(found)
     budgets = sorted({asked.images for asked in every})
@@ -168,14 +200,30 @@ def regret_table(
         (name, *_cells(policy, every, budgets, [real, left_out]))
         for name, policy in policies(every, probes, on_shelf).items()
     ]
-    columns = ("", "regret", *(f"{images:,} images" for images in budgets), "real", "left out", "worst", "best named")
-    return Table(f"Regret in {len(every)} requests, points", columns, tuple(rows))
+    columns = (
+        "",
+        "regret",
+        *(f"{images:,} images" for images in budgets),
+        "real",
+        "left out",
+        "worst",
+        "best named",
+    )
+    return TextTable(f"Regret in {len(every)} requests, points", columns, tuple(rows))
 
 
 def _cells(
-    policy: Policy, every: Sequence[Request], budgets: Sequence[int], groups: Sequence[Collection[str]]
+    policy: Policy,
+    every: Sequence[Request],
+    budgets: Sequence[int],
+    groups: Sequence[Collection[str]],
 ) -> Iterator[str]:
-    answered = [(asked, seed, named) for asked in every for seed in asked.seeds if (named := policy(asked, seed))]
+    answered = [
+        (asked, seed, named)
+        for asked in every
+        for seed in asked.seeds
+        if (named := policy(asked, seed))
+    ]
     regrets = [(asked, seed, asked.regret(named, seed)) for asked, seed, named in answered]
     units: dict[tuple[str, int], list[float]] = {}
     for asked, seed, value in regrets:
@@ -184,13 +232,17 @@ def _cells(
     if whole is None:
         yield from [""] * (len(budgets) + len(groups) + 3)
         return
-    ends = "" if whole.low is None or whole.high is None else f" [{whole.low:.1f}, {whole.high:.1f}]"
+    ends = (
+        "" if whole.low is None or whole.high is None else f" [{whole.low:.1f}, {whole.high:.1f}]"
+    )
     yield f"{whole.value:.1f}{ends}"
     for images in budgets:
         yield _mean([value for asked, _, value in regrets if asked.images == images])
     for tasks in groups:
         yield _mean([value for asked, _, value in regrets if asked.task in tasks])
-    of = {str(asked): [value for one, _, value in regrets if one is asked] for asked, _, _ in regrets}
+    of = {
+        str(asked): [value for one, _, value in regrets if one is asked] for asked, _, _ in regrets
+    }
     worst = max(of, key=lambda name: fmean(of[name]))
     yield f"{fmean(of[worst]):.1f} ({worst})"
     yield f"{100 * fmean(named.count(asked.best(asked.seeds)) / len(named) for asked, _, named in answered):.0f} %"

@@ -27,7 +27,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import write_json
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.probes import Features, fit_ridge
@@ -37,15 +37,25 @@ IMAGES, ROUNDS = 500, 3
 
 def main() -> None:
     """Measure, write the results, and print them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ancestry", help="the folder of DINOv2-S")
     given = parser.parse_args()
     torch.set_num_threads(1)
     run = Run(threads=1, device="cpu")
-    models = {"bundled": (lifecycle.expand("closed_form-mini", layers=6, task="digits", run=run), "digits")}
+    models = {
+        "bundled": (
+            lifecycle.expand("closed_form-mini", layers=6, task="digits", run=run),
+            "digits",
+        )
+    }
     if given.ancestry:
         learngene = lifecycle.extract("first_k", ancestries=given.ancestry, image_size=112, run=run)
-        models["DINOv2-S"] = (lifecycle.expand(learngene, layers=6, task="stamps", run=run), "stamps")
+        models["DINOv2-S"] = (
+            lifecycle.expand(learngene, layers=6, task="stamps", run=run),
+            "stamps",
+        )
     rows = [measure(name, model, task, run) for name, (model, task) in models.items()]
     write_json(machine.RESULTS / "ridge_head.json", {"machine": machine.machine(), "rows": rows})
     lines = [
@@ -64,7 +74,7 @@ def main() -> None:
 
 def measure(name: str, model: Descendant, task_name: str, run: Run) -> dict[str, Any]:
     """Return the seconds of the head, of its regression and of an epoch, and the memory of the regression in megabytes."""
-    task = with_validation(open_task(task_name))
+    task = ensure_validation(open_task(task_name))
     start = model.for_task(task.name, task.class_names, seed=0, dense=False)
     images = min(IMAGES, task.sizes["train"])
     rate, decay = lifecycle.choose_rates(start)

@@ -23,7 +23,7 @@ from grids import keep_rows
 from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo.bench.cell import LEARNGENES
-from learngene_zoo.bench.claim_file import PROTOCOL, Claim, load_claim, names
+from learngene_zoo.bench.claim_file import PROTOCOL, Claim, list_claims, load_claim
 from learngene_zoo.bench.claims import (
     config_of,
     interval_text,
@@ -39,38 +39,64 @@ from learngene_zoo.bench.executors import Workers
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.verdict import Verdict, judge
 from learngene_zoo.errors import ZooError
-from learngene_zoo.plotting import COLOURS, GREY, INK, PAPER, legend, save, settle, shortened, style, subplots
+from learngene_zoo.plotting import (
+    COLOURS,
+    GREY,
+    INK,
+    PAPER,
+    legend,
+    save,
+    settle,
+    shorten_label,
+    style,
+    subplots,
+)
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import CONFIG
 
 # By verdict.
-COLOUR_OF = {"holds": COLOURS[2], "refuted": COLOURS[1], "negligible": COLOURS[0], "undecided": GREY}
+COLOUR_OF = {
+    "holds": COLOURS[2],
+    "refuted": COLOURS[1],
+    "negligible": COLOURS[0],
+    "undecided": GREY,
+}
 BUILD, KEPT = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims"
 
 
 def main() -> None:
     """Decide the named claims, or all, then write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="cells at once")
     parser.add_argument("--table", action="store_true", help="decide nothing, write the table")
-    parser.add_argument("--judge", action="store_true", help="train nothing, judge what is kept, write the table")
+    parser.add_argument(
+        "--judge", action="store_true", help="train nothing, judge what is kept, write the table"
+    )
     given = parser.parse_args()
     if given.judge:
         judge_again(KEPT)
-    for name in [] if given.table or given.judge else given.names or names():
+    for name in [] if given.table or given.judge else given.names or list_claims():
         decide(name, given.workers)
     verdicts = kept_verdicts(KEPT)
     save(picture(verdicts), DOCS / "images" / "claims.png")
     replace_between(DOCS / "claims.md", "claims", markdown(verdicts))
     decided = {claim.name for claim, _ in verdicts if claim.protocol == PROTOCOL}
-    replace_between(DOCS / "claims.md", "filed", filed(load_claim(name) for name in names() if name not in decided))
+    replace_between(
+        DOCS / "claims.md",
+        "filed",
+        filed(load_claim(name) for name in list_claims() if name not in decided),
+    )
 
 
 def decide(name: str, workers: int) -> None:
     """Run one claim, print its verdict, and keep it."""
     claim = load_claim(name)
-    verdict = run_claim(claim, BUILD, Run(threads=1), Workers(workers), lambda text: print(text, file=sys.stderr))
+    verdict = run_claim(
+        claim, BUILD, Run(threads=1), Workers(workers), lambda text: print(text, file=sys.stderr)
+    )
     print("\n".join([*verdict_text(claim, verdict), ""]))
     KEPT.mkdir(parents=True, exist_ok=True)
     for path in (verdict_path(claim, BUILD), *(BUILD / LEARNGENES).glob(f"*/{CONFIG}")):
@@ -98,7 +124,11 @@ def judge_again(folder: Path) -> None:
 
 def kept_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:
     """Every verdict of the standard budget in a folder, by name."""
-    return [read_verdict(path) for path in sorted(folder.glob("*.json")) if not path.name.endswith(".full.json")]
+    return [
+        read_verdict(path)
+        for path in sorted(folder.glob("*.json"))
+        if not path.name.endswith(".full.json")
+    ]
 
 
 def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
@@ -136,12 +166,23 @@ def picture(verdicts: Iterable[tuple[Claim, Verdict]]) -> Any:
     for height, (claim, word, finding) in enumerate(found):
         fill = COLOUR_OF[word] if claim.protocol == PROTOCOL else PAPER
         if finding.low is not None and finding.high is not None:
-            panel.plot([finding.low, finding.high], [height, height], color=COLOUR_OF[word], linewidth=1.6)
+            panel.plot(
+                [finding.low, finding.high], [height, height], color=COLOUR_OF[word], linewidth=1.6
+            )
         panel.plot(
-            [finding.value], [height], "o", color=COLOUR_OF[word], markerfacecolor=fill, markersize=5, label=word
+            [finding.value],
+            [height],
+            "o",
+            color=COLOUR_OF[word],
+            markerfacecolor=fill,
+            markersize=5,
+            label=word,
         )
     panel.axvline(0, color=INK, linewidth=0.8)
-    panel.set_yticks(range(len(found)), [f"{claim.name}: {shortened(finding.what, 60)}" for claim, _, finding in found])
+    panel.set_yticks(
+        range(len(found)),
+        [f"{claim.name}: {shorten_label(finding.what, 60)}" for claim, _, finding in found],
+    )
     panel.tick_params(axis="y", labelsize=7.5, length=0)
     panel.set_ylim(-0.7, len(found) - 0.3)
     panel.set_xlabel("points, with 95 % intervals; hollow: under protocol 1")

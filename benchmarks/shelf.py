@@ -36,9 +36,16 @@ from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import open_ancestry
-from learngene_zoo.artifacts.card import END, NOTES, Place, descendant_card, learngene_card, notes_of
+from learngene_zoo.artifacts.card import (
+    END,
+    NOTES,
+    ArtifactLocation,
+    descendant_card,
+    learngene_card,
+    notes_of,
+)
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
-from learngene_zoo.artifacts.records import CardRecord, Cost, Worth
+from learngene_zoo.artifacts.records import CardCost, CardRecord, CardResults
 from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.sources import BUNDLED_CARD
@@ -99,7 +106,11 @@ EXCEPTIONS = {
     "front": Made(settings={"keep": 0.5}),  # of the ancestry model's numbers a quarter
     "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
     "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
-    "snnet": Made(settings={"images": 6_000, "judged": 100}, ancestries=(NARROW_CARD, BUNDLED), tasks=(SOURCE_TASK,)),
+    "snnet": Made(
+        settings={"images": 6_000, "judged": 100},
+        ancestries=(NARROW_CARD, BUNDLED),
+        tasks=(SOURCE_TASK,),
+    ),
     "tal": Made(
         settings={
             "images": 450_000,
@@ -118,9 +129,17 @@ SKIPPED = ("distillation", "pretrain_finetune", "scratch")
 def arms() -> dict[str, Arm]:
     """By method what is on the shelf, in an order in which each can be made: SN-Net needs what TAL predicts."""
     found = {}
-    for name in sorted(set(METHODS.references()) - set(SKIPPED), key=lambda name: (name == "snnet", name)):
+    for name in sorted(
+        set(METHODS.references()) - set(SKIPPED), key=lambda name: (name == "snnet", name)
+    ):
         made = EXCEPTIONS.get(name, Made())
-        found[name] = Arm(name=name, method=name, settings=made.settings, ancestries=made.ancestries, tasks=made.tasks)
+        found[name] = Arm(
+            name=name,
+            method=name,
+            settings=made.settings,
+            ancestries=made.ancestries,
+            tasks=made.tasks,
+        )
     return found
 
 
@@ -136,11 +155,17 @@ def ancestry() -> None:
     """Train the ancestry model and put it into cards/ancestry-mini, unless the one there is of this recipe."""
     config = CARDS / BUNDLED_CARD / CONFIG
     ours = read_json(config)["learngene"] if config.is_file() else {}
-    if ours and recipe_of(ours) == PRETRAINING and (ours["spec"]["layers"], ours["spec"]["width"]) == SIZE:
+    if (
+        ours
+        and recipe_of(ours) == PRETRAINING
+        and (ours["spec"]["layers"], ours["spec"]["width"]) == SIZE
+    ):
         return
     out = BUILD / f"ancestry-{fingerprint([to_json(ANCESTRY), to_json(PRETRAINING)])}"
     if not out.exists():
-        lifecycle.train(SOURCE_TASK, spec=ANCESTRY, recipe=PRETRAINING, init="fan_in", out=out, run=RUN)
+        lifecycle.train(
+            SOURCE_TASK, spec=ANCESTRY, recipe=PRETRAINING, init="fan_in", out=out, run=RUN
+        )
     if world() == 1:  # else it is put onto the shelf by one process, in the next call
         shelve(load_descendant(out), BUNDLED_CARD, "ancestry", licence="apache-2.0")
 
@@ -153,7 +178,9 @@ def narrow() -> None:
         return
     out = BUILD / f"narrow-{fingerprint([origin, to_json(BRIEF)])}"
     if not out.exists():
-        start = lifecycle.expand("tal-mini", layers=NARROW[0], width=NARROW[1], task=SOURCE_TASK, run=RUN)
+        start = lifecycle.expand(
+            "tal-mini", layers=NARROW[0], width=NARROW[1], task=SOURCE_TASK, run=RUN
+        )
         lifecycle.finetune(start, task=SOURCE_TASK, recipe=BRIEF, out=out, run=RUN)
     shelve(load_descendant(out), NARROW_CARD, "narrow", origin=origin)
 
@@ -167,9 +194,15 @@ def shelve(trained: Descendant, name: str, stage: str, **facts: str) -> None:
     """Put a model onto the shelf in half precision, evaluated as users will open it."""
     bundled = trained.with_state(cast(cast(trained.state, torch.float16), torch.float32))
     test = lifecycle.evaluate(bundled, run=RUN)
-    metrics = {**trained.provenance["metrics"], "test_accuracy": test.value, "test_images": test.images}
+    metrics = {
+        **trained.provenance["metrics"],
+        "test_accuracy": test.value,
+        "test_images": test.images,
+    }
     about = to_json(CardRecord(command=f"python benchmarks/shelf.py {stage}"))
-    kept = replace(bundled, provenance={**trained.provenance, "metrics": metrics, "card": about, **facts})
+    kept = replace(
+        bundled, provenance={**trained.provenance, "metrics": metrics, "card": about, **facts}
+    )
     notes = notes_of(CARDS / name / "README.md")
     kept.save(CARDS / name, force=True, dtype="fp16")
     rendered(CARDS / name, notes)
@@ -205,7 +238,10 @@ def learngene(arm: Arm) -> None:
     if is_current(arm, card):
         return
     print(f"== {arm.method}", file=sys.stderr)
-    (whole, cost), notes = shelf_cost.extracted(arm, extractions(arm), RUN), notes_of(card / "README.md")
+    (whole, cost), notes = (
+        shelf_cost.extracted(arm, extractions(arm), RUN),
+        notes_of(card / "README.md"),
+    )
     Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(card, force=True)
     rendered(card, notes)
     described(arm, None, cost)
@@ -225,13 +261,19 @@ def costs(methods: list[str]) -> None:
             made, cost = shelf_cost.extracted(arm, extractions(arm), RUN)
             again = replace(made, state=cast(made.state, torch.float16))
             gap = shelf_cost.difference(load_learngene(card_of(name)), again)
-            print(f"{name}: {cost}; the largest difference from the shelf's: {gap}", file=sys.stderr)
+            print(
+                f"{name}: {cost}; the largest difference from the shelf's: {gap}", file=sys.stderr
+            )
             described(arm, before.worth, cost)
 
 
 def card_record(method: str) -> CardRecord | None:
     """What a learngene's card says of it."""
-    return (read_config(card_of(method)).card or CardRecord()) if (card_of(method) / CONFIG).is_file() else None
+    return (
+        (read_config(card_of(method)).card or CardRecord())
+        if (card_of(method) / CONFIG).is_file()
+        else None
+    )
 
 
 def sums(arm: Arm) -> list[str | None]:
@@ -244,7 +286,9 @@ def is_current(arm: Arm, card: Path) -> bool:
     if not (card / CONFIG).is_file():
         return False
     config, method, wanted = read_config(card), METHODS.load(arm.method), arm.extractor
-    tasks = method.references(arm.tasks, method.sources(arm.ancestries)) if wanted.needs_tasks() else []
+    tasks = (
+        method.references(arm.tasks, method.sources(arm.ancestries)) if wanted.needs_tasks() else []
+    )
     return (
         from_json(type(wanted), to_json(config.settings), str(card)) == wanted
         and [record.sha256 for record in config.ancestries] == sums(arm)
@@ -255,7 +299,9 @@ def is_current(arm: Arm, card: Path) -> bool:
 def command(arm: Arm) -> str:
     """The call of `lgzoo extract` that makes an arm's learngene."""
     words = ["lgzoo extract", arm.method]
-    words += [f"--ancestry {source}" for source in arm.ancestries] + [f"--task {name}" for name in arm.tasks]
+    words += [f"--ancestry {source}" for source in arm.ancestries] + [
+        f"--task {name}" for name in arm.tasks
+    ]
     preset = METHODS.load(arm.method).preset(arm.preset)
     usual = {setting.name: setting.default for setting in settings_of(preset)}
     changed = [one for one in settings_of(arm.extractor) if one.default != usual[one.name]]
@@ -274,15 +320,19 @@ def worth(methods: list[str]) -> None:
     for name, arm in arms().items():
         if name in methods:
             print(f"== what {name} is worth", file=sys.stderr)
-            found = shelf_worth.measured(arm, card_of(name), BUILD / f"worth-{fingerprint(checksum(BUNDLED))}")
+            found = shelf_worth.measured(
+                arm, card_of(name), BUILD / f"worth-{fingerprint(checksum(BUNDLED))}"
+            )
             before = card_record(name)
             described(arm, found, before.cost if before else None)
 
 
-def described(arm: Arm, found: Worth | None, cost: Cost | None) -> None:
+def described(arm: Arm, found: CardResults | None, cost: CardCost | None) -> None:
     """Tell in a learngene's config.json, and on its card, how it is made and what it is worth; nothing else changes."""
     card = card_of(arm.method)
-    about = CardRecord(command=command(arm), paper=METHODS.load(arm.method).paper, worth=found, cost=cost)
+    about = CardRecord(
+        command=command(arm), paper=METHODS.load(arm.method).paper, worth=found, cost=cost
+    )
     write_json(card / CONFIG, {**read_json(card / CONFIG), "card": to_json(about)})
     rendered(card, notes_of(card / "README.md"))
 
@@ -299,7 +349,12 @@ def tal_in_full() -> None:
     """Judge the TAL learngene on all of its tasks (see tal_worth.py) and show the tables on its card and on TAL's page."""
     tal_worth.main()
     kept = tal_worth.read()
-    tables = (tal_worth.markdown, tal_worth.sentence, tal_worth.unseen_markdown, tal_worth.unseen_sentence)
+    tables = (
+        tal_worth.markdown,
+        tal_worth.sentence,
+        tal_worth.unseen_markdown,
+        tal_worth.unseen_sentence,
+    )
     text = "\n\n".join(table(kept) for table in tables)
     replace_between(DOCS / "methods" / "tal.md", "worth", text)
     shown(card_of("tal"), "worth", text)
@@ -318,7 +373,9 @@ def cards() -> None:
         config = CARDS / name / CONFIG
         if config.is_file():
             data = read_json(config)
-            data["learngene"] |= {"card": to_json(CardRecord(command=f"python benchmarks/shelf.py {stage}"))}
+            data["learngene"] |= {
+                "card": to_json(CardRecord(command=f"python benchmarks/shelf.py {stage}"))
+            }
             write_json(config, data)
             rendered(config.parent, notes_of(config.parent / "README.md"))
 
@@ -332,8 +389,15 @@ def table() -> None:
 def rendered(folder: Path, notes: str) -> None:
     """Write one card's page, with its notes; a page without any has room for them."""
     config = read_json(folder / CONFIG)
-    place = Place(reference=folder.name, note=f"`{folder.name}` is its name on the shelf that comes with the package.")
-    page = descendant_card(config) if "learngene" in config else learngene_card(read_config(folder), place)
+    place = ArtifactLocation(
+        reference=folder.name,
+        note=f"`{folder.name}` is its name on the shelf that comes with the package.",
+    )
+    page = (
+        descendant_card(config)
+        if "learngene" in config
+        else learngene_card(read_config(folder), place)
+    )
     (folder / "README.md").write_text(page + (notes or f"\n{NOTES}\n{END}\n"), encoding="utf-8")
 
 
@@ -342,7 +406,9 @@ def shown(folder: Path, name: str, text: str) -> None:
     card = folder / "README.md"
     old = card.read_text(encoding="utf-8")
     if f"<!-- {name} -->" not in old:
-        card.write_text(old.replace(END, f"\n<!-- {name} -->\n<!-- /{name} -->\n\n{END}"), encoding="utf-8")
+        card.write_text(
+            old.replace(END, f"\n<!-- {name} -->\n<!-- /{name} -->\n\n{END}"), encoding="utf-8"
+        )
     replace_between(card, name, text)
 
 
@@ -364,8 +430,18 @@ def extracted(methods: list[str]) -> None:
 
 
 BEFORE = {"ancestry": ancestry, "probe": probed, "gate": judged, "narrow": narrow}
-LEARNGENES = {"learngenes": extracted, "worth": worth, "cost": costs}  # stages that may be had of some methods only
-AFTER = {"tal-depth": tal_depth, "tal-worth": tal_in_full, "cards": cards, "table": table, "demo": story}
+LEARNGENES = {
+    "learngenes": extracted,
+    "worth": worth,
+    "cost": costs,
+}  # stages that may be had of some methods only
+AFTER = {
+    "tal-depth": tal_depth,
+    "tal-worth": tal_in_full,
+    "cards": cards,
+    "table": table,
+    "demo": story,
+}
 
 
 def main(names: list[str]) -> None:
@@ -373,8 +449,12 @@ def main(names: list[str]) -> None:
     methods, stages = [name for name in names if name in arms()], [*BEFORE, *LEARNGENES, *AFTER]
     unknown = sorted(set(names) - set(stages) - set(methods))
     if unknown:
-        raise SystemExit(f"no stage or method named {unknown[0]}; there are: {', '.join([*stages, *arms()])}")
-    named = [name for name in names if name in stages] or (["learngenes", "worth"] if methods else stages)
+        raise SystemExit(
+            f"no stage or method named {unknown[0]}; there are: {', '.join([*stages, *arms()])}"
+        )
+    named = [name for name in names if name in stages] or (
+        ["learngenes", "worth"] if methods else stages
+    )
     for name in stages:
         if name in named:
             print(f"== {name}", file=sys.stderr)

@@ -14,28 +14,38 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.records import Cost
+from learngene_zoo.artifacts.records import CardCost
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.bench.cell import Arm
-from learngene_zoo.bench.extraction import seen
+from learngene_zoo.bench.extraction import count_images
 from learngene_zoo.families.family import cost
-from learngene_zoo.runs.cache import taken
+from learngene_zoo.runs.cache import measure_cost_alone
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint, to_json
 from learngene_zoo.storage import read_json, write_json
 
 
-def extracted(arm: Arm, out: Path, run: Run) -> tuple[Learngene, Cost]:
+def extracted(arm: Arm, out: Path, run: Run) -> tuple[Learngene, CardCost]:
     """The learngene of an arm, and what it cost; each is extracted once in `out`, by itself, and goes on after a stop."""
-    place = out / f"{arm.method}-{fingerprint([to_json(arm.extractor), arm.ancestries, arm.tasks, run.seed])}"
+    place = (
+        out
+        / f"{arm.method}-{fingerprint([to_json(arm.extractor), arm.ancestries, arm.tasks, run.seed])}"
+    )
     clock = place.with_name(f"{place.name}.seconds.json")
     if not place.exists():
         with timed(clock):
             lifecycle.extract(
-                arm.method, ancestries=arm.ancestries, tasks=arm.tasks, extractor=arm.extractor, out=place, run=run
+                arm.method,
+                ancestries=arm.ancestries,
+                tasks=arm.tasks,
+                extractor=arm.extractor,
+                out=place,
+                run=run,
             )
     made = load_learngene(place)
-    images = seen(arm, taken(place.with_name(f"{place.name}.run"), None).images)
+    images = count_images(
+        arm, measure_cost_alone(place.with_name(f"{place.name}.run"), None).images
+    )
     return made, cost_of(made, read_json(clock)["seconds"], images)
 
 
@@ -50,12 +60,12 @@ def timed(clock: Path) -> Iterator[None]:
         write_json(clock, {"seconds": before + time.process_time() - began})
 
 
-def cost_of(made: Learngene, seconds: float, images: int) -> Cost:
+def cost_of(made: Learngene, seconds: float, images: int) -> CardCost:
     """What an extraction cost. A learngene that names its ancestry models, and does not hold them, needs them at every expansion."""
     own = sum(tensor.numel() for tensor in made.state.values())
     named = made.config.settings.get("store") is False
     needed = sum(cost(record.spec).params for record in made.config.ancestries) if named else 0
-    return Cost(seconds=round(seconds, 3), images=images, params=own + needed)
+    return CardCost(seconds=round(seconds, 3), images=images, params=own + needed)
 
 
 def difference(one: Learngene, other: Learngene) -> float | None:

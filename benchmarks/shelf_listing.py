@@ -22,7 +22,11 @@ from machine import write
 ROOT = Path(__file__).resolve().parent.parent
 CARD = ROOT / "cards" / "lsamd-mini" / "config.json"
 CARDS, METHODS, REPEATS, MOST = 10_000, 20, 5, 1.0
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}",
+    "OMP_NUM_THREADS": "1",
+}
 HERE = "import sys\nfrom pathlib import Path\nfrom learngene_zoo.artifacts import shelf\nshelf.cards_folder = lambda: Path({!r})\n"
 COMMAND = "from learngene_zoo.cli.main import main\nmain(sys.argv[1:], prog_name='lgzoo')"
 ONE = "method03-00003"
@@ -35,7 +39,11 @@ CALLS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     "completion": (
         COMMAND,
         [],
-        {"_LGZOO_COMPLETE": "bash_complete", "COMP_WORDS": f"lgzoo expand {ONE} --l", "COMP_CWORD": "3"},
+        {
+            "_LGZOO_COMPLETE": "bash_complete",
+            "COMP_WORDS": f"lgzoo expand {ONE} --l",
+            "COMP_CWORD": "3",
+        },
     ),
 }
 
@@ -49,7 +57,9 @@ def make(place: Path, cards: int) -> None:
         (folder / "config.json").write_bytes(config)
 
 
-def timed(place: Path, program: str, words: list[str], extra: dict[str, str]) -> tuple[float, float]:
+def timed(
+    place: Path, program: str, words: list[str], extra: dict[str, str]
+) -> tuple[float, float]:
     """Wall and processor seconds of a fresh interpreter whose shelf is `place`."""
     line = [sys.executable, "-c", HERE.format(str(place)) + program, *words]
     used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -67,7 +77,13 @@ def main() -> None:
         make(place, cards)
         for name, call in CALLS.items():
             walls, used = zip(*(timed(place, *call) for _ in range(REPEATS)))
-            rows.append({"command": name, "seconds": round(min(walls), 3), "processor_s": round(min(used), 3)})
+            rows.append(
+                {
+                    "command": name,
+                    "seconds": round(min(walls), 3),
+                    "processor_s": round(min(used), 3),
+                }
+            )
             print(f"{min(walls):.3f} s, {min(used):.3f} s of a processor   {name}, {cards} cards")
     numbers = {"cards": cards, "bytes_each": CARD.stat().st_size, "most_s": MOST, "commands": rows}
     print(write("shelf_listing", numbers))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shelf_worth import DESCENDANT, TASKS
 
-from learngene_zoo.artifacts.records import Cost, LearngeneConfig, Measured
+from learngene_zoo.artifacts.records import CardCost, LearngeneConfig, Measured
 from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import human_count, human_seconds
@@ -24,7 +24,8 @@ def markdown(cards: Sequence[Path]) -> str:
     configs = [read_config(card) for card in cards if (card / CONFIG).is_file()]
     lines = {config.method: middle(config) for config in configs}
     shown = sorted(
-        (name for name in lines if lines[name]), key=lambda name: -lines[name][TASKS[0]].accuracy[DESCENDANT]
+        (name for name in lines if lines[name]),
+        key=lambda name: -lines[name][TASKS[0]].accuracy[DESCENDANT],
     )
     costs = {config.method: config.card.cost if config.card else None for config in configs}
     head = [
@@ -42,11 +43,15 @@ def markdown(cards: Sequence[Path]) -> str:
     return f"{table}\n\nNot measured yet: {missing}." if missing else table
 
 
-def cost_of(cost: Cost | None) -> list[str]:
+def cost_of(cost: CardCost | None) -> list[str]:
     """The numbers that must be kept, the images that were trained on, and the seconds; nothing where no card says it."""
     if cost is None:
         return ["", "", ""]
-    return [human_count(cost.params), human_count(cost.images) if cost.images else "0", human_seconds(cost.seconds)]
+    return [
+        human_count(cost.params),
+        human_count(cost.images) if cost.images else "0",
+        human_seconds(cost.seconds),
+    ]
 
 
 def middle(config: LearngeneConfig) -> dict[str, Measured]:
@@ -57,12 +62,24 @@ def middle(config: LearngeneConfig) -> dict[str, Measured]:
     by_task = {task: [row for row in worth.rows if row.task == task] for task in TASKS}
     if not all(by_task.values()):
         return {}
-    return {task: sorted(rows, key=lambda row: row.params)[len(rows) // 2] for task, rows in by_task.items()}
+    return {
+        task: sorted(rows, key=lambda row: row.params)[len(rows) // 2]
+        for task, rows in by_task.items()
+    }
 
 
 def row_of(name: str, measured: Mapping[str, Measured]) -> list[str]:
     """The cells of one line; gains are the means over the tasks."""
     size = measured[TASKS[0]]
     accuracies = [f"{100 * measured[task].accuracy[DESCENDANT]:.1f}" for task in TASKS]
-    gains = [f"{100 * sum(row.gains[rival][0] for row in measured.values()) / len(TASKS):+.1f}" for rival in RIVALS]
-    return [f"`{name}`", f"{size.layers} x {size.width}", human_count(size.params), *accuracies, *gains]
+    gains = [
+        f"{100 * sum(row.gains[rival][0] for row in measured.values()) / len(TASKS):+.1f}"
+        for rival in RIVALS
+    ]
+    return [
+        f"`{name}`",
+        f"{size.layers} x {size.width}",
+        human_count(size.params),
+        *accuracies,
+        *gains,
+    ]

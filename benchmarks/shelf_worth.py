@@ -19,12 +19,12 @@ from grids import finished
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec
-from learngene_zoo.artifacts.records import CONTROLS, Measured, Worth
+from learngene_zoo.artifacts.records import CONTROLS, CardResults, Measured
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import MORE_AXES, Arm, Cell, Extraction
 from learngene_zoo.bench.contrasts import gains_over_images
-from learngene_zoo.bench.extraction import Spent
-from learngene_zoo.bench.grid import RECIPE, SCRATCH, scheduled
+from learngene_zoo.bench.extraction import ExtractionCost
+from learngene_zoo.bench.grid import RECIPE, SCRATCH, set_epochs
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.summary import STEMS
 from learngene_zoo.families.family import cost
@@ -35,11 +35,11 @@ from learngene_zoo.tasks.catalogue import find_entry
 
 TASKS = ("digits", "fashion_mnist", "textures", "numbers")
 IMAGES, EPOCHS, SEED = 500, 4, 0
-TRAINING = scheduled(replace(RECIPE, images=IMAGES), EPOCHS)
+TRAINING = set_epochs(replace(RECIPE, images=IMAGES), EPOCHS)
 DESCENDANT, SHUFFLED = "descendant", "shuffled"
 
 
-def measured(arm: Arm, card: Path, out: Path) -> Worth:
+def measured(arm: Arm, card: Path, out: Path) -> CardResults:
     """What the learngene on a card is worth; the results of all cards lie in one folder, with one scratch arm for all."""
     place(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
     members = lifecycle.plan(card)
@@ -51,7 +51,7 @@ def measured(arm: Arm, card: Path, out: Path) -> Worth:
         line(member, named[id(member)], [rows[cell.key] for cell in cells])
         for member, cells in zip([member for member in sizes for _ in TASKS], grid, strict=True)
     ]
-    return Worth(
+    return CardResults(
         command=f"python benchmarks/shelf.py {arm.method}",
         split="test",
         how=sentence(),
@@ -66,7 +66,7 @@ def place(extraction: Extraction, card: Path, out: Path) -> None:
     if not folder.exists():
         shutil.copytree(card, folder)
         with new_file(extraction.record(out), force=True) as draft:
-            write_json(draft, to_json(Spent(finished=True)))
+            write_json(draft, to_json(ExtractionCost(finished=True)))
 
 
 def three(members: Sequence[Member]) -> list[Member]:
@@ -90,7 +90,10 @@ def named_by(member: Member, members: Sequence[Member]) -> dict[str, object]:
 
 def cells_of(arm: Arm, member: Member, size: dict[str, object], task: str) -> list[Cell]:
     """The trainings of one line: a descendant, its controls, and the plain models of as many layers from scratch."""
-    own = [arm, *(replace(arm, name=f"{arm.name} {control}", control=control) for control in CONTROLS)]
+    own = [
+        arm,
+        *(replace(arm, name=f"{arm.name} {control}", control=control) for control in CONTROLS),
+    ]
     spec = member.spec
     width = max(part.width for part in spec.sizes)
     found = [cell(one, task, spec.layers, None if member.settings else width, size) for one in own]
@@ -99,7 +102,16 @@ def cells_of(arm: Arm, member: Member, size: dict[str, object], task: str) -> li
 
 def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, object]) -> Cell:
     """One training; every arm of a task draws the same."""
-    return Cell(arm=arm, task=task, layers=layers, width=width, size=size, seed=SEED, recipe=TRAINING, look=False)
+    return Cell(
+        arm=arm,
+        task=task,
+        layers=layers,
+        width=width,
+        size=size,
+        seed=SEED,
+        recipe=TRAINING,
+        look=False,
+    )
 
 
 def line(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measured:
@@ -108,7 +120,11 @@ def line(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measur
     names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in others}}
     scratch = [row.arm for row in others if row.control is None]
     stems = [row.arm for row in others if row.control in STEMS]
-    rivals = {SHUFFLED: [row.arm for row in others if row.control == SHUFFLED], "stem": stems, "scratch": scratch}
+    rivals = {
+        SHUFFLED: [row.arm for row in others if row.control == SHUFFLED],
+        "stem": stems,
+        "scratch": scratch,
+    }
     found = gains_over_images(rows, ours.arm, rivals)
     ends = ("", "_low", "_high")
     return Measured(
@@ -120,7 +136,9 @@ def line(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measur
         flops=ours.flops,
         images=ours.evaluated,
         accuracy={name: round(found[arm], 4) for arm, name in names.items()},
-        gains={name: tuple(round(found[f"over_{name}{end}"], 4) for end in ends) for name in rivals},  # type: ignore[misc]
+        gains={
+            name: tuple(round(found[f"over_{name}{end}"], 4) for end in ends) for name in rivals
+        },  # type: ignore[misc]
     )
 
 

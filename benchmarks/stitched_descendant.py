@@ -27,8 +27,8 @@ from learngene_zoo.lifecycle import expand
 from learngene_zoo.method import Target
 from learngene_zoo.storage import WEIGHTS
 from lgzoo_pool.details import read_details
-from lgzoo_pool.network import anchors_state, initial_stitches
-from lgzoo_pool.pool import FillPool
+from lgzoo_pool.network import draw_stitches, merge_anchors
+from lgzoo_pool.pool import PoolExtractor
 
 MOST_TIME = 0.25
 PATHS = ((5, 1), (3, 3), (1, 5))  # low, high
@@ -49,7 +49,9 @@ def main() -> None:
 
 
 def _compared(pool: Path, low: int, high: int, place: Path) -> dict[str, float]:
-    task = Target(task="imagenet", classes=1000, dense=False)  # the pool's own: the head is loaded on both sides
+    task = Target(
+        task="imagenet", classes=1000, dense=False
+    )  # the pool's own: the head is loaded on both sides
     spec = expand(pool, target=task, low=low, high=high).spec
     alike = _as_large(spec)
     settings = {"embed_dim": alike.width, "num_heads": alike.heads, "depth": alike.layers}
@@ -75,13 +77,13 @@ def _compared(pool: Path, low: int, high: int, place: Path) -> dict[str, float]:
 
 def _pool() -> Learngene:
     """A pool of random numbers."""
-    config = FillPool().outline([ARCHITECTURES["deit_base_patch16_224"]])
+    config = PoolExtractor().outline([ARCHITECTURES["deit_base_patch16_224"]])
     details = read_details(config)
-    specs = details.specs(config.spec)
-    state = anchors_state([initial(spec, seed) for seed, spec in enumerate(specs)])
+    specs = details.derive_specs(config.spec)
+    state = merge_anchors([initial(spec, seed) for seed, spec in enumerate(specs)])
     details_told = {**details.json(), "task": "imagenet", "classes": config.spec.classes}
     config = Learngene(config=config, state={}).with_config(details=details_told).config
-    return Learngene(config=config, state={**state, **initial_stitches(specs, details.layout, 0)})
+    return Learngene(config=config, state={**state, **draw_stitches(specs, details.layout, 0)})
 
 
 def _as_large(spec: ViTSpec) -> ViTSpec:

@@ -46,7 +46,14 @@ def main() -> None:
             stored = sum(file.stat().st_size for file in top.rglob("*") if file.is_file()) / 2**20
             command = [sys.executable, __file__, f"{kind}:{top}"]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
-            rows.append({"reader": kind, "images": images, "stored_mb": round(stored), **json.loads(done.stdout)})
+            rows.append(
+                {
+                    "reader": kind,
+                    "images": images,
+                    "stored_mb": round(stored),
+                    **json.loads(done.stdout),
+                }
+            )
             print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     machine.write("streaming", {"side": SIDE, "images_per_tar": PER_TAR, "rows": rows})
 
@@ -54,7 +61,9 @@ def main() -> None:
 def one_pass(reference: str) -> dict[str, Any]:
     """Read every training image once; what it took."""
     torch.set_num_threads(1)
-    list(Loader(open_task("digits"), "validation", VIEW, batch_size=64).epoch(0))  # what any first pass imports
+    list(
+        Loader(open_task("digits"), "validation", VIEW, batch_size=64).epoch(0)
+    )  # what any first pass imports
     before = memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     started = time.process_time()
@@ -86,8 +95,12 @@ def pictures() -> list[bytes]:
     """Encoded images, some hundred different ones: smooth colours with noise, about as large as a photograph's thumbnail."""
     rng, made = np.random.default_rng(0), []
     for _ in range(DIFFERENT):
-        coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((SIDE, SIDE))
-        noisy = np.clip(np.asarray(coarse) + rng.normal(0, 20, (SIDE, SIDE, 3)), 0, 255).astype(np.uint8)
+        coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize(
+            (SIDE, SIDE)
+        )
+        noisy = np.clip(np.asarray(coarse) + rng.normal(0, 20, (SIDE, SIDE, 3)), 0, 255).astype(
+            np.uint8
+        )
         stream = io.BytesIO()
         Image.fromarray(noisy).save(stream, "jpeg", quality=90)
         made.append(stream.getvalue())
@@ -108,7 +121,10 @@ def write_tar(path: Path, made: list[bytes], first: int, count: int) -> None:
     """A tar of images and their labels."""
     with tarfile.open(path, "w") as archive:
         for number in range(first, first + count):
-            for kind, data in (("jpg", made[number % DIFFERENT]), ("cls", str(number % CLASSES).encode())):
+            for kind, data in (
+                ("jpg", made[number % DIFFERENT]),
+                ("cls", str(number % CLASSES).encode()),
+            ):
                 member = tarfile.TarInfo(f"{number:08d}.{kind}")
                 member.size = len(data)
                 archive.addfile(member, io.BytesIO(data))
@@ -121,7 +137,9 @@ def write_folder(top: Path, images: int) -> None:
         for label in range(CLASSES):
             (top / split / str(label)).mkdir(parents=True)
         for number in range(count):
-            (top / split / str(number % CLASSES) / f"{number:08d}.jpg").write_bytes(made[number % DIFFERENT])
+            (top / split / str(number % CLASSES) / f"{number:08d}.jpg").write_bytes(
+                made[number % DIFFERENT]
+            )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,14 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
-from lgzoo_lsamd.supernet import BASE, SPECIFIC, SearchObjective, groups_with_routers, routed_blocks, super_net
+from lgzoo_lsamd.supernet import (
+    BASE,
+    SPECIFIC,
+    SearchObjective,
+    build_super_net,
+    group_parameters,
+    iterate_routed_blocks,
+)
 
 MOST_TIME = 1.15
 REPEATS, ROUNDS = 2, 8  # many short rounds: the arms should meet the same machine
@@ -54,10 +61,10 @@ class Trainer:
         objective: nn.Module = Classification(model)
         groups = parameter_groups(objective, recipe)
         if arm != "plain":
-            objective = SearchObjective(Classification(super_net(model)))
-            groups = groups_with_routers(objective, recipe, router_lr=1e-3)
+            objective = SearchObjective(Classification(build_super_net(model)))
+            groups = group_parameters(objective, recipe, router_lr=1e-3)
         if arm == "all specific":
-            for block in routed_blocks(model):
+            for block in iterate_routed_blocks(model):
                 block.router.register_forward_hook(_for_specific)
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randn(images, 3, spec.image_size, spec.image_size, generator=generator)
@@ -74,7 +81,11 @@ class Trainer:
     def standing_bytes(self) -> int:
         """Weights and moments; the moments of every trainable weight, also of those no step has touched yet."""
         weights = sum(parameter.nbytes for parameter in self.objective.parameters())
-        moments = sum(2 * parameter.nbytes for parameter in self.objective.parameters() if parameter.requires_grad)
+        moments = sum(
+            2 * parameter.nbytes
+            for parameter in self.objective.parameters()
+            if parameter.requires_grad
+        )
         return weights + moments
 
     def peak_bytes(self) -> int:
@@ -83,7 +94,9 @@ class Trainer:
         self.optimizer.zero_grad()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
             self.step()
-        events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
+        events = [
+            event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"
+        ]
         changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
         return self.standing_bytes() + max(accumulate(changes))
 
@@ -105,10 +118,25 @@ def compare(name: str, spec: ViTSpec, images: int) -> dict[str, Any]:
     print(f"{name}, {images} images a step, base weights {base / 1e6:.1f} MB")
     for arm in ARMS:
         times, more = seconds[arm] / seconds["plain"], (peaks[arm] - peaks["plain"]) / base
-        rows[arm] = {"seconds": seconds[arm], "times_plain": times, "peak_bytes": peaks[arm], "base_copies_more": more}
-        print(f"  {arm:13} {1e3 * seconds[arm]:8.1f} ms {times:6.3f} x   {peaks[arm] / 1e6:8.1f} MB {more:+.3f} copies")
-    kept = all(row["times_plain"] <= MOST_TIME and row["base_copies_more"] <= 1 for row in rows.values())
-    return {"model": name, "images": images, "base_bytes": base, "arms": rows, "within_limits": kept}
+        rows[arm] = {
+            "seconds": seconds[arm],
+            "times_plain": times,
+            "peak_bytes": peaks[arm],
+            "base_copies_more": more,
+        }
+        print(
+            f"  {arm:13} {1e3 * seconds[arm]:8.1f} ms {times:6.3f} x   {peaks[arm] / 1e6:8.1f} MB {more:+.3f} copies"
+        )
+    kept = all(
+        row["times_plain"] <= MOST_TIME and row["base_copies_more"] <= 1 for row in rows.values()
+    )
+    return {
+        "model": name,
+        "images": images,
+        "base_bytes": base,
+        "arms": rows,
+        "within_limits": kept,
+    }
 
 
 def main() -> None:
@@ -116,7 +144,12 @@ def main() -> None:
     torch.set_num_threads(1)
     assert DEIT_TINY is not None
     found = [compare("bundled ancestry", BUNDLED, 64), compare("DeiT-Ti", DEIT_TINY, 8)]
-    print(write("supernet_step", {"most_times_plain": MOST_TIME, "most_base_copies_more": 1, "rows": found}))
+    print(
+        write(
+            "supernet_step",
+            {"most_times_plain": MOST_TIME, "most_base_copies_more": 1, "rows": found},
+        )
+    )
     if not all(row["within_limits"] for row in found):
         sys.exit("a super-net step costs more than it may")
 

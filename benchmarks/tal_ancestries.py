@@ -29,7 +29,7 @@ from shelf import ANCESTRY, PRETRAINING
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.bench.claim_cells import cells_of, rates_of
-from learngene_zoo.bench.claim_file import Claim, Comparison, load_claim
+from learngene_zoo.bench.claim_file import ArmComparison, Claim, load_claim
 from learngene_zoo.bench.contrasts import Finding
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.runner import run_grid
@@ -50,9 +50,13 @@ RUN = Run(seed=0, threads=1, progress=True, resume=True)
 
 def main() -> None:
     """Train the other ancestry model and its learngenes, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--table", action="store_true", help="train nothing, write the table")
-    os.chdir(ROOT)  # the arm names its ancestry model by a path from here, and rows are known by their arms
+    os.chdir(
+        ROOT
+    )  # the arm names its ancestry model by a path from here, and rows are known by their arms
     if not parser.parse_args().table:
         measure()
     table = markdown()
@@ -69,7 +73,9 @@ def measure() -> None:
     cells = [cell for cell in cells_of(claim, rates) if cell.arm.name == OTHER]
     run_grid(cells, BUILD, Run(threads=1), say=lambda text: print(text, flush=True))
     shutil.copyfile(BUILD / RESULTS, ROWS)
-    machine.write("tal_ancestries", {"models": {name: known(place) for name, place in PLACES.items()}})
+    machine.write(
+        "tal_ancestries", {"models": {name: known(place) for name, place in PLACES.items()}}
+    )
 
 
 def known(place: Path) -> dict[str, Any]:
@@ -83,11 +89,14 @@ def over(first: str, second: str) -> Claim:
     """The claim that one arm is better than another."""
     arm = CLAIM.arms[BUNDLED]
     settings = {**arm.settings, "hold_out": [*arm.settings["hold_out"], f"x{SPEC.width}"]}
-    arms = {**CLAIM.arms, OTHER: replace(arm, settings=settings, ancestries=(str(PLACE.relative_to(ROOT)),))}
+    arms = {
+        **CLAIM.arms,
+        OTHER: replace(arm, settings=settings, ancestries=(str(PLACE.relative_to(ROOT)),)),
+    }
     return replace(
         CLAIM,
         name="tal-ancestries",
-        compare=Comparison(kind="over", arms=(first, second)),
+        compare=ArmComparison(kind="over", arms=(first, second)),
         arms={name: arms[name] for name in (first, second)},
     )
 
@@ -113,7 +122,10 @@ def markdown() -> str:
     models = machine.read("tal_ancestries")["models"]
     for name, model in models.items():
         verdict = decided(name, WITHOUT)
-        shape, own = f"{model['layers']} layers, {model['width']} wide", f"{100 * model['accuracy']:.1f}"
+        shape, own = (
+            f"{model['layers']} layers, {model['width']} wide",
+            f"{100 * model['accuracy']:.1f}",
+        )
         lines.append(_line(shape, own, verdict.means[name], verdict.findings[0]))
     lines.append(_line("none", "", verdict.means[WITHOUT], None))
     gain = _gain(decided(OTHER, BUNDLED).findings[0])

@@ -25,7 +25,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.cell import Arm, Extraction
-from learngene_zoo.bench.extraction import planned
+from learngene_zoo.bench.extraction import estimate_work
 from learngene_zoo.families.family import cost
 from learngene_zoo.method import BUNDLED, METHODS
 from learngene_zoo.runs.run import Run
@@ -69,7 +69,7 @@ def told(plan: Plan, speed: float | None, run: Run) -> Iterator[str]:
     """What the extraction takes, and the models that are predicted."""
     spec = ancestry_spec(plan.ancestry, offline=run.offline)
     extraction = Extraction(arm=plan.arm, seed=run.seed)
-    images = planned(extraction, run.offline) / spec.layers
+    images = estimate_work(extraction, run.offline) / spec.layers
     speed = speed or measured_speed(spec, 64, run)
     yield f"meta-training: the work of {human_count(round(images))} training images of {plan.ancestry}"
     yield f"{human_seconds(images / speed)} at {speed:.3g} of them per second"
@@ -83,11 +83,17 @@ def carry_out(plan: Plan, run: Run) -> Path:
     gene = plan.build / "learngene"
     if not (gene / CONFIG).is_file():
         extractor = with_settings(METHODS.load("tal").preset(plan.preset), plan.arm.settings)
-        lifecycle.extract("tal", ancestries=plan.ancestry, tasks=plan.task, extractor=extractor, out=gene, run=run)
+        lifecycle.extract(
+            "tal", ancestries=plan.ancestry, tasks=plan.task, extractor=extractor, out=gene, run=run
+        )
     lines = ["| layers | parameters | untrained | shuffled |", "|---:|---:|---:|---:|"]
     for layers in plan.depths:
-        predicted, shuffled = (accuracy(plan, layers, control, run) for control in (None, "shuffled"))
-        lines.append(f"| {layers} | {human_count(predicted[1])} | {predicted[0]:.2f} | {shuffled[0]:.2f} |")
+        predicted, shuffled = (
+            accuracy(plan, layers, control, run) for control in (None, "shuffled")
+        )
+        lines.append(
+            f"| {layers} | {human_count(predicted[1])} | {predicted[0]:.2f} | {shuffled[0]:.2f} |"
+        )
     place = plan.build / "table.md"
     place.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return place
@@ -95,24 +101,37 @@ def carry_out(plan: Plan, run: Run) -> Path:
 
 def accuracy(plan: Plan, layers: int, control: Control | None, run: Run) -> tuple[float, int]:
     """The test accuracy of an untrained model in per cent, and its parameters."""
-    model = lifecycle.expand(plan.build / "learngene", layers=layers, task=plan.task, control=control, run=run)
+    model = lifecycle.expand(
+        plan.build / "learngene", layers=layers, task=plan.task, control=control, run=run
+    )
     found = lifecycle.evaluate(model, task=plan.task, run=run)
     return 100 * found.value, cost(model.spec).params
 
 
 def main() -> None:
     """Say what it takes; with --yes, do it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--yes", action="store_true", help="start")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument(
-        "--speed", type=float, help="training images of the ancestry model per second (default: measured)"
+        "--speed",
+        type=float,
+        help="training images of the ancestry model per second (default: measured)",
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=8, help="processes that read pictures")
     parser.add_argument("--offline", action="store_true")
     given = parser.parse_args()
-    run = Run(seed=0, device=given.device, workers=given.workers, offline=given.offline, resume=True, progress=True)
+    run = Run(
+        seed=0,
+        device=given.device,
+        workers=given.workers,
+        offline=given.offline,
+        resume=True,
+        progress=True,
+    )
     if run.device_name.startswith("cuda"):
         run = replace(run, precision="bf16")
     plan = SMOKE if given.smoke else Plan()

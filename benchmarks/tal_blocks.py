@@ -23,7 +23,7 @@ from learngene_zoo.method import details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.evaluate import judge
-from lgzoo_tal.learngene import Details
+from lgzoo_tal.learngene import HypernetDetails
 from lgzoo_tal.places import WRITERS
 
 NAME = "tal_blocks"
@@ -39,7 +39,9 @@ SENTENCE = (
 def main() -> None:
     """Measure, print, and write."""
     learngene = load_learngene(find("tal"))
-    rows = [line_of(learngene, task) for task in details_of(learngene.config, Details).tasks]
+    rows = [
+        line_of(learngene, task) for task in details_of(learngene.config, HypernetDetails).tasks
+    ]
     machine.write(NAME, {"width": WIDTH, "rows": rows})
     print(markdown(read()))
 
@@ -52,19 +54,25 @@ def read() -> dict[str, Any]:
 def line_of(learngene: Learngene, task: str) -> dict[str, Any]:
     """What descendants of several depths know of a task, and what the later blocks of the deepest have in it."""
     made = {
-        layers: lifecycle.expand(learngene, layers=layers, width=WIDTH, task=task, run=RUN) for layers in sorted(DEPTHS)
+        layers: lifecycle.expand(learngene, layers=layers, width=WIDTH, task=task, run=RUN)
+        for layers in sorted(DEPTHS)
     }
     right = {layers: correct(one, task) for layers, one in made.items()}
     silent = {f"blocks.{block}.{writer}" for block in IDLE for writer in WRITERS}
     whole = made[max(DEPTHS)]
-    zeroed = correct(whole.with_state({n: t * 0 if n in silent else t for n, t in whole.state.items()}), task)
+    zeroed = correct(
+        whole.with_state({n: t * 0 if n in silent else t for n, t in whole.state.items()}), task
+    )
     share = {name: sum(own) / len(own) for name, own in {**right, "zeroed": zeroed}.items()}
     chance, deepest = 1 / whole.spec.classes, share[max(DEPTHS)]
     gain = paired_gain([right[6]], [right[3]])
     return {
         "task": task,
         "chance": chance,
-        **{f"{name} layers" if isinstance(name, int) else name: value for name, value in share.items()},
+        **{
+            f"{name} layers" if isinstance(name, int) else name: value
+            for name, value in share.items()
+        },
         "share": (deepest - share["zeroed"]) / (deepest - chance),
         "gain": {"value": gain.value, "low": gain.low, "high": gain.high},
     }

@@ -29,18 +29,21 @@ from pages import DOCS, replace_between
 from tal_forms import ANCESTRY, RECIPE, SIZES, trained
 
 from learngene_zoo.tasks.catalogue import open_task
-from lgzoo_tal.architectures import drawn
+from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.centred import CHANGES
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import Form, HypernetSpec
-from lgzoo_tal.objective import Lesson, MetaObjective
+from lgzoo_tal.objective import MetaObjective, TaskSpec
 
 ROWS = RESULTS / "tal_centred.jsonl"
 RATES = (3e-4, 1e-3)
 TRAINING = replace(RECIPE, epochs=6, warmup=0.3)
 ONE, SEVERAL = ("signs",), ("signs", "textures", "numbers")  # as many images in all
 EMBEDDING, LARGER = 64, 12.0  # numbers of a task's embedding; factor of the published start
-WITHOUT = {f"centred without {change}": CHANGES["centred"] - {change} for change in sorted(CHANGES["centred"])}
+WITHOUT = {
+    f"centred without {change}": CHANGES["centred"] - {change}
+    for change in sorted(CHANGES["centred"])
+}
 CHANGES.update(WITHOUT)
 
 
@@ -77,9 +80,14 @@ def of(spec: HypernetSpec, form: str) -> HypernetSpec:
 
 def main() -> None:
     """Train what has no row yet, print each row, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "names", nargs="*", default=[""], help="parts of the names of what is trained; all unless given"
+        "names",
+        nargs="*",
+        default=[""],
+        help="parts of the names of what is trained; all unless given",
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--table", action="store_true")
@@ -107,9 +115,12 @@ def run(name: str, arm: Arm, rate: float, seed: int, rows: list[dict[str, Any]])
             hypernet.get_parameter("decoder.conv.2.weight").mul_(LARGER)
     tasks = [open_task(task) for task in arm.tasks]
     recipe = replace(TRAINING, lr=rate, images=tasks[0].sizes["train"] // len(tasks))
-    zoo = drawn("tal+", (), ANCESTRY.spec)
-    lessons = [Lesson(classes=task.classes, embedding=embedding(number, arm)) for number, task in enumerate(tasks)]
-    objective = MetaObjective(hypernet, zoo, lessons, seed)
+    zoo = draw_training_set("tal+", (), ANCESTRY.spec)
+    task_specs = [
+        TaskSpec(classes=task.classes, embedding=embedding(number, arm))
+        for number, task in enumerate(tasks)
+    ]
+    objective = MetaObjective(hypernet, zoo, task_specs, seed)
     rows.append({**key, **trained(objective, tasks, recipe, seed)})
     with ROWS.open("a") as file:
         file.write(json.dumps(rows[-1]) + "\n")
@@ -126,7 +137,11 @@ def embedding(number: int, arm: Arm) -> torch.Tensor | None:
 
 def best_rate(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
     """The rate with the lowest cross-entropy of the first seed; one whose training diverged is not the best."""
-    found = {row["rate"]: row["cross_entropy"][-1] for row in rows if row["name"] == name and row["seed"] == 0}
+    found = {
+        row["rate"]: row["cross_entropy"][-1]
+        for row in rows
+        if row["name"] == name and row["seed"] == 0
+    }
     return min(found, key=lambda rate: found[rate] if math.isfinite(found[rate]) else math.inf)
 
 
@@ -135,7 +150,9 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     lines = ["| | rate | first sixth | last sixth | range | seeds |", f"|---|{'---:|' * 5}"]
     for name in [name for name in arms() if any(row["name"] == name for row in rows)]:
         rate = best_rate(name, rows)
-        curves = [row["cross_entropy"] for row in rows if row["name"] == name and row["rate"] == rate]
+        curves = [
+            row["cross_entropy"] for row in rows if row["name"] == name and row["rate"] == rate
+        ]
         first, last = ([curve[part] for curve in curves] for part in (0, -1))
         spread = f"{min(last):.2f} to {max(last):.2f}"
         lines.append(

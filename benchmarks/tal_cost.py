@@ -26,12 +26,12 @@ from learngene_zoo.method import METHODS
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal import ghn3, logah, tal
-from lgzoo_tal.architectures import drawn
+from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Stage
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.mixture import TaskBatch
-from lgzoo_tal.objective import Guide, Lesson, MetaObjective
+from lgzoo_tal.objective import Guide, MetaObjective, TaskSpec
 
 ARMS = {  # arm -> the claim that describes it
     "tal": "tal-parts",
@@ -43,7 +43,7 @@ ARMS = {  # arm -> the claim that describes it
     "logah v1": "tal-v2-v1",
     "ghn3": "tal-v1-ghn3",
 }
-Meta = tal.MetaTrain | logah.MetaTrain | ghn3.MetaTrain
+Meta = tal.TalExtractor | logah.LogahExtractor | ghn3.Ghn3Extractor
 BATCH, STEPS, CLASSES = 64, 30, {1: 326, 2: 43}  # of the source task, and of `signs`
 
 
@@ -60,8 +60,10 @@ def main() -> None:
     """Time every kind of step, print and keep the table."""
     torch.set_num_threads(1)
     extractors = {name: extractor_of(name, claim) for name, claim in ARMS.items()}
-    kinds = list(dict.fromkeys(kind for extractor in extractors.values() for kind, _ in stages(extractor)))
-    first, _ = extractors["tal"].stages(ANCESTRY.spec)
+    kinds = list(
+        dict.fromkeys(kind for extractor in extractors.values() for kind, _ in stages(extractor))
+    )
+    first, _ = extractors["tal"].build_stages(ANCESTRY.spec)
     seconds = medians([Steps(kind, first) for kind in kinds], repeats=1)
     each = {kind: taken / STEPS / BATCH for kind, taken in zip(kinds, seconds)}
     rows = [row(name, extractor, each) for name, extractor in extractors.items()]
@@ -80,10 +82,13 @@ def extractor_of(name: str, claim: str) -> Meta:
 
 def stages(extractor: Meta) -> Iterator[tuple[Kind, int]]:
     """The kinds of step of a training, and the number of images that each is trained on."""
-    first, second = extractor.stages(ANCESTRY.spec)
+    first, second = extractor.build_stages(ANCESTRY.spec)
     if extractor.curriculum.source is not None:
         assert first.recipe.images is not None
-        yield Kind(1, first.hypernet, first.guidance is not None), first.recipe.images * first.recipe.epochs
+        yield (
+            Kind(1, first.hypernet, first.guidance is not None),
+            first.recipe.images * first.recipe.epochs,
+        )
     images = sum(min(second.recipe.images or each, each) for each in tasks())
     yield Kind(2, second.hypernet, False), images * second.recipe.epochs
 
@@ -99,10 +104,16 @@ class Steps:
     def __init__(self, kind: Kind, guided: Stage) -> None:
         classes = CLASSES[kind.stage]
         embedding = torch.randn(ANCESTRY.spec.width) if kind.hypernet.task else None
-        guide = Guide(ANCESTRY.model(), guided.guidance) if kind.guided and guided.guidance else None
-        zoo = drawn(guided.step.architectures, guided.step.hold_out, ANCESTRY.spec)[:STEPS]
-        lessons = [Lesson(classes=classes, embedding=embedding)]
-        self.objective = MetaObjective(Hypernet(kind.hypernet), zoo, lessons, 0, label_smoothing=0.1, guide=guide)
+        guide = (
+            Guide(ANCESTRY.model(), guided.guidance) if kind.guided and guided.guidance else None
+        )
+        zoo = draw_training_set(guided.step.architectures, guided.step.hold_out, ANCESTRY.spec)[
+            :STEPS
+        ]
+        task_specs = [TaskSpec(classes=classes, embedding=embedding)]
+        self.objective = MetaObjective(
+            Hypernet(kind.hypernet), zoo, task_specs, 0, label_smoothing=0.1, guide=guide
+        )
         learnt = [parameter for parameter in self.objective.parameters() if parameter.requires_grad]
         self.optimiser = torch.optim.AdamW(learnt, lr=1e-5)
         images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(classes, (BATCH,))
@@ -122,7 +133,7 @@ class Steps:
 def row(name: str, extractor: Meta, each: dict[Kind, float]) -> dict[str, Any]:
     """The images and seconds of both stages, and the numbers kept."""
     found = {kind.stage: (images, images * each[kind]) for kind, images in stages(extractor)}
-    _, second = extractor.stages(ANCESTRY.spec)
+    _, second = extractor.build_stages(ANCESTRY.spec)
     kept = sum(parameter.numel() for parameter in Hypernet(second.hypernet, None).parameters())
     embeddings = (len(tasks()) + 1) * ANCESTRY.spec.width if extractor.curriculum.task_layer else 0
     return {
@@ -142,7 +153,9 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     first = sum(rows[0]["seconds"])
     for found in rows:
         (one, two), (early, late) = found["images"], found["seconds"]
-        line = f"| {found['name']} | {one:,} | {early:.0f} | {two:,} | {late:.0f} | {early + late:.0f}"
+        line = (
+            f"| {found['name']} | {one:,} | {early:.0f} | {two:,} | {late:.0f} | {early + late:.0f}"
+        )
         lines.append(f"{line} | {(early + late) / first:.2f} | {found['kept']:,} |")
     return "\n".join(lines)
 

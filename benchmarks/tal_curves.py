@@ -33,7 +33,7 @@ from learngene_zoo.bench.claim_file import load_claim
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import SCRATCH
 from learngene_zoo.bench.pictures import looks_of
-from learngene_zoo.bench.trial import build
+from learngene_zoo.bench.trial import build_start
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
@@ -59,9 +59,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     if "--table" not in arguments:
         found = {}
         for name, arm in {**dict.fromkeys(ARMS), **{arm.name: arm for arm in SCRATCH}}.items():
-            runs = [trained(arm or arm_of(load_claim(ARMS[name]), name, seed), seed) for seed in SEEDS]
+            runs = [
+                trained(arm or arm_of(load_claim(ARMS[name]), name, seed), seed) for seed in SEEDS
+            ]
             found[name] = row(runs)
-            print(f"{name:20} {' '.join(f'{loss:.2f}' for loss in found[name]['loss'])}", flush=True)
+            print(
+                f"{name:20} {' '.join(f'{loss:.2f}' for loss in found[name]['loss'])}", flush=True
+            )
         machine.write("tal_curves", {"arms": found})
     kept = machine.read("tal_curves")["arms"]
     draw(kept)
@@ -75,21 +79,33 @@ def trained(arm: Arm, seed: int) -> tuple[list[float], StateDict, StateDict]:
     cell = Cell(arm=arm, task=TASK.name, layers=LAYERS, width=WIDTH, seed=seed, recipe=RECIPE)
     learngene, _ = extract_once(cell.extraction, CLAIMS, run)
     run = replace(run, seed=cell.draws)
-    start = build(cell, learngene, TASK, run)
+    start = build_start(cell, learngene, TASK, run)
     names = sorted(name for name in start.state if start.state[name].is_floating_point())
     before = {name: start.state[name].clone() for name in names}
     folder = BUILD / f"{arm.name} {seed}".replace(" ", "-").replace(",", "")
     tuned = fit(start, TASK, RECIPE, replace(run, folder=folder), judge=False)
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
-    losses = [[step["loss"] for step in steps if step["epoch"] == epoch] for epoch in range(RECIPE.epochs)]
-    return [sum(each) / len(each) for each in losses], before, {name: tuned.state[name] for name in names}
+    losses = [
+        [step["loss"] for step in steps if step["epoch"] == epoch] for epoch in range(RECIPE.epochs)
+    ]
+    return (
+        [sum(each) / len(each) for each in losses],
+        before,
+        {name: tuned.state[name] for name in names},
+    )
 
 
 def row(runs: Sequence[tuple[list[float], StateDict, StateDict]]) -> dict[str, Any]:
     """The means over seeds."""
-    flat = [tuple(torch.cat([part[name].flatten() for name in part]) for part in run[1:]) for run in runs]
+    flat = [
+        tuple(torch.cat([part[name].flatten() for name in part]) for part in run[1:])
+        for run in runs
+    ]
     changes = [float((after - before).norm() / before.norm()) for before, after in flat]
-    pairs = [1 - float(torch.cosine_similarity(a[1], b[1], dim=0)) for a, b in itertools.combinations(flat, 2)]
+    pairs = [
+        1 - float(torch.cosine_similarity(a[1], b[1], dim=0))
+        for a, b in itertools.combinations(flat, 2)
+    ]
     return {
         "loss": [_mean(epoch) for epoch in zip(*(run[0] for run in runs), strict=True)],
         "sparsity_before": _mean([_sparsity(before) for before, _ in flat]),
@@ -131,8 +147,12 @@ def markdown(kept: Mapping[str, Any]) -> str:
     ]
     for name, found in kept.items():
         losses = " | ".join(f"{found['loss'][epoch - 1]:.2f}" for epoch in (1, last // 2, last))
-        shares = " | ".join(f"{100 * found[which]:.1f} %" for which in ("sparsity_before", "sparsity_after"))
-        lines.append(f"| {name} | {losses} | {shares} | {found['change']:.2f} | {found['diversity']:.3f} |")
+        shares = " | ".join(
+            f"{100 * found[which]:.1f} %" for which in ("sparsity_before", "sparsity_after")
+        )
+        lines.append(
+            f"| {name} | {losses} | {shares} | {found['change']:.2f} | {found['diversity']:.3f} |"
+        )
     return "\n".join(lines)
 
 

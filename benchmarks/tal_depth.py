@@ -28,11 +28,11 @@ from tal_forms import ANCESTRY, RECIPE, TASK, trained
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.training.evaluate import evaluate
-from lgzoo_tal.architectures import drawn, plain
-from lgzoo_tal.hypernet import Hypernet, predicted
+from lgzoo_tal.architectures import derive_plain_spec, draw_training_set
+from lgzoo_tal.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.logah import MINI
-from lgzoo_tal.objective import Lesson, MetaObjective
+from lgzoo_tal.objective import MetaObjective, TaskSpec
 from lgzoo_tal.places import WRITERS
 
 
@@ -45,7 +45,7 @@ class Arm:
     norm_weight: float = 3e-5
 
 
-BASE = replace(MINI, places="input", writers="published").spec()
+BASE = replace(MINI, places="input", writers="published").build_spec()
 ARMS = {
     "distance from the input": Arm(BASE),
     "relative places": Arm(BASE.with_(places="relative")),
@@ -60,9 +60,14 @@ IDLE = range(3, 12)  # the blocks that are made to add nothing
 
 def main() -> None:
     """Train what has no row yet, print each row, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "names", nargs="*", default=[""], help="parts of the names of what is trained; all unless given"
+        "names",
+        nargs="*",
+        default=[""],
+        help="parts of the names of what is trained; all unless given",
     )
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
@@ -81,29 +86,47 @@ def main() -> None:
 
 def measured(arm: Arm, seed: int) -> dict[str, Any]:
     """A training's curve, and what its predictions are worth."""
-    zoo, lessons = drawn("tal+", arm.hold_out, ANCESTRY.spec), [Lesson(classes=TASK.classes)]
-    objective = MetaObjective(Hypernet(arm.spec, seed), zoo, lessons, seed, norm_weight=arm.norm_weight)
+    zoo, task_specs = (
+        draw_training_set("tal+", arm.hold_out, ANCESTRY.spec),
+        [TaskSpec(classes=TASK.classes)],
+    )
+    objective = MetaObjective(
+        Hypernet(arm.spec, seed), zoo, task_specs, seed, norm_weight=arm.norm_weight
+    )
     curve = trained(objective, [TASK], RECIPE, seed)
     accuracies = {f"{layers} layers": accuracy(objective.hypernet, layers) for layers in (3, 6, 12)}
-    whole, zeroed, chance = accuracies["12 layers"], accuracy(objective.hypernet, 12, IDLE), 1 / TASK.classes
-    return {**curve, **accuracies, "zeroed": zeroed, "share": (whole - zeroed) / max(whole - chance, 1 / 1000)}
+    whole, zeroed, chance = (
+        accuracies["12 layers"],
+        accuracy(objective.hypernet, 12, IDLE),
+        1 / TASK.classes,
+    )
+    return {
+        **curve,
+        **accuracies,
+        "zeroed": zeroed,
+        "share": (whole - zeroed) / max(whole - chance, 1 / 1000),
+    }
 
 
 def accuracy(hypernet: Hypernet, layers: int, idle: Sequence[int] = ()) -> float:
     """Of an untrained prediction of width 96 on the validation images; blocks in `idle` add nothing."""
-    spec = plain(ANCESTRY.spec).with_(layers=layers, classes=TASK.classes)
+    spec = derive_plain_spec(ANCESTRY.spec).with_(layers=layers, classes=TASK.classes)
     silent = tuple(f"blocks.{block}.{writer}" for block in idle for writer in WRITERS)
     tensors = {
         name: torch.zeros_like(tensor) if name in silent else tensor
-        for name, tensor in predicted(hypernet, spec, None, Run()).items()
+        for name, tensor in predict_tensors(hypernet, spec, None, Run()).items()
     }
-    return evaluate(model_of(spec, tensors), TASK, "validation", ANCESTRY.input_format, Run(threads=1)).value
+    return evaluate(
+        model_of(spec, tensors), TASK, "validation", ANCESTRY.input_format, Run(threads=1)
+    ).value
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """A line per arm: means over seeds, and the range of the share."""
     columns = ["3 layers", "6 layers", "12 layers", "zeroed"]
-    lines = ["| | cross-entropy | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share | seeds |"]
+    lines = [
+        "| | cross-entropy | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share | seeds |"
+    ]
     lines.append(f"|---|{'---:|' * 7}")
     for name in dict.fromkeys(row["name"] for row in rows):
         own = [row for row in rows if row["name"] == name]

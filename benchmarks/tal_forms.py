@@ -32,23 +32,25 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import Classification, training_images
-from lgzoo_tal.architectures import drawn, plain
+from lgzoo_tal.architectures import derive_plain_spec, draw_training_set
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import Conv, Form, HypernetSpec
 from lgzoo_tal.logah import MINI
-from lgzoo_tal.mixture import Mixture
-from lgzoo_tal.objective import Lesson, MetaObjective
+from lgzoo_tal.mixture import TaskMixture
+from lgzoo_tal.objective import MetaObjective, TaskSpec
 
-RECIPE = Recipe(epochs=12, batch_size=64, lr=3e-4, warmup=0.6, weight_decay=0.01, clip=5.0, augment="none")
+RECIPE = Recipe(
+    epochs=12, batch_size=64, lr=3e-4, warmup=0.6, weight_decay=0.01, clip=5.0, augment="none"
+)
 PARTS = 6
 TASK, ANCESTRY = open_task("signs"), open_ancestry("bundled")
-VIT = plain(ANCESTRY.spec).with_(layers=6, classes=TASK.classes)
+VIT = derive_plain_spec(ANCESTRY.spec).with_(layers=6, classes=TASK.classes)
 
 
 def hypernetwork(spec: HypernetSpec, seed: int) -> nn.Module:
     """What trains one on the task."""
-    zoo = drawn("tal+", (), ANCESTRY.spec)
-    return MetaObjective(Hypernet(spec, seed), zoo, [Lesson(classes=TASK.classes)], seed)
+    zoo = draw_training_set("tal+", (), ANCESTRY.spec)
+    return MetaObjective(Hypernet(spec, seed), zoo, [TaskSpec(classes=TASK.classes)], seed)
 
 
 def direct(seed: int) -> nn.Module:
@@ -57,7 +59,7 @@ def direct(seed: int) -> nn.Module:
 
 
 Arm = tuple[Callable[[int], nn.Module], Recipe]
-SIZES = {"low-rank (LoGAH, TAL)": MINI.spec(), "convolutional (GHN-3)": Conv().spec()}
+SIZES = {"low-rank (LoGAH, TAL)": MINI.build_spec(), "convolutional (GHN-3)": Conv().build_spec()}
 FORMS: tuple[Form, ...] = ("published", "centred")
 
 
@@ -73,15 +75,22 @@ def arms() -> dict[str, Arm]:
 
 def main() -> None:
     """Train all of them, print and keep the curves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "names", nargs="*", default=[""], help="parts of the names of what is trained; all unless given"
+        "names",
+        nargs="*",
+        default=[""],
+        help="parts of the names of what is trained; all unless given",
     )
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     images = RECIPE.epochs * TASK.sizes["train"]
     before = read("tal_forms").get("rows", [])
-    found: dict[tuple[str, int], dict[str, Any]] = {(row["name"], row["seed"]): row for row in before}
+    found: dict[tuple[str, int], dict[str, Any]] = {
+        (row["name"], row["seed"]): row for row in before
+    }
     for name, (make, recipe) in arms().items():
         for seed in range(given.seeds) if any(part in name for part in given.names) else ():
             row = {"name": name, "seed": seed, **trained(make(seed), [TASK], recipe, seed)}
@@ -100,7 +109,10 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"| {'| ' * PARTS}| seconds |", f"|---|{'---:|' * (PARTS + 1)}"]
     for name in dict.fromkeys(row["name"] for row in rows):
         own = [row for row in rows if row["name"] == name]
-        curve = [statistics.fmean(values) for values in zip(*(row["cross_entropy"] for row in own), strict=True)]
+        curve = [
+            statistics.fmean(values)
+            for values in zip(*(row["cross_entropy"] for row in own), strict=True)
+        ]
         seconds = statistics.fmean(row["seconds"] for row in own)
         lines.append(f"| {name} | {' | '.join(map('{:.2f}'.format, curve))} | {seconds:.0f} |")
     return "\n".join(lines)
@@ -111,7 +123,7 @@ def trained(
 ) -> dict[str, Any]:
     """The mean cross-entropy of each sixth of the steps, and their seconds; `share` is what it counts in the loss."""
     run = Run(seed=seed, threads=1)
-    loader = Mixture(
+    loader = TaskMixture(
         {task.name: training_images(task, ANCESTRY.input_format, recipe, run) for task in tasks},
         batch_size=recipe.batch_size,
         temperature=1,
@@ -123,7 +135,10 @@ def trained(
             objective.finished.fill_(step.step)
         losses.append(step.losses["cross_entropy"] / share)
     steps = len(losses) // PARTS
-    means = [round(statistics.fmean(losses[part * steps : (part + 1) * steps]), 3) for part in range(PARTS)]
+    means = [
+        round(statistics.fmean(losses[part * steps : (part + 1) * steps]), 3)
+        for part in range(PARTS)
+    ]
     return {"cross_entropy": means, "seconds": round(time.perf_counter() - started, 1)}
 
 

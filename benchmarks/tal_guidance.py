@@ -20,11 +20,11 @@ from tal_forms import ANCESTRY, trained
 
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
-from lgzoo_tal.architectures import drawn
+from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Guidance
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.logah import MINI
-from lgzoo_tal.objective import Guide, Lesson, MetaObjective
+from lgzoo_tal.objective import Guide, MetaObjective, TaskSpec
 
 TASK = open_task(SOURCE_TASK)
 RECIPE = Recipe(
@@ -43,11 +43,17 @@ SHARES, SEED = (0.0, 0.2, 0.5, 0.9), 0
 
 def main() -> None:
     """Train with each share, print and keep the curves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("alpha", nargs="*", type=float, default=list(SHARES), help="shares, each below 1")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "alpha", nargs="*", type=float, default=list(SHARES), help="shares, each below 1"
+    )
     rows: list[dict[str, Any]] = []
     for alpha in parser.parse_args().alpha:
-        rows.append({"alpha": alpha, **trained(objective(alpha), [TASK], RECIPE, SEED, share=1 - alpha)})
+        rows.append(
+            {"alpha": alpha, **trained(objective(alpha), [TASK], RECIPE, SEED, share=1 - alpha)}
+        )
         print(f"{alpha:4g}  {_curve(rows[-1], ' ')}   {rows[-1]['seconds']:4.0f} s", flush=True)
     print(write("tal_guidance", {"rows": rows, "images": RECIPE.images, "threads": 1}))
     lines = ["| α | | | | | | | seconds |", f"|---|{'---:|' * 7}"]
@@ -57,10 +63,17 @@ def main() -> None:
 
 def objective(alpha: float) -> MetaObjective:
     """What trains a hypernetwork with this share; with alpha = 0 the ancestry is not used."""
-    zoo, smoothing = drawn("tal+", (), ANCESTRY.spec), RECIPE.label_smoothing
+    zoo, smoothing = draw_training_set("tal+", (), ANCESTRY.spec), RECIPE.label_smoothing
     guide = Guide(ANCESTRY.model(), Guidance(alpha=alpha)) if alpha else None
-    lessons = [Lesson(classes=TASK.classes)]
-    return MetaObjective(Hypernet(MINI.spec(), SEED), zoo, lessons, SEED, label_smoothing=smoothing, guide=guide)
+    task_specs = [TaskSpec(classes=TASK.classes)]
+    return MetaObjective(
+        Hypernet(MINI.build_spec(), SEED),
+        zoo,
+        task_specs,
+        SEED,
+        label_smoothing=smoothing,
+        guide=guide,
+    )
 
 
 def _curve(row: dict[str, Any], mark: str) -> str:

@@ -39,18 +39,31 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.training.distillation import divergence
 from learngene_zoo.training.loop import parameter_groups
 from lgzoo_tal.config import Guidance
-from lgzoo_tal.graph import SINK, graph_of
+from lgzoo_tal.graph import SINK, build_graph
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.logah import SMALL
 from lgzoo_tal.mixture import TaskBatch
-from lgzoo_tal.objective import Guide, Lesson, MetaObjective, random_matrix, tokens_of, total_norm
+from lgzoo_tal.objective import (
+    Guide,
+    MetaObjective,
+    TaskSpec,
+    compute_tokens,
+    draw_random_matrix,
+    sum_norms,
+)
 
 TARGET = ViTSpec(layers=6, width=192, heads=3)
-TEACHER, HYPERNET = ARCHITECTURES["vit_base_patch16_224"], SMALL.spec()
+TEACHER, HYPERNET = ARCHITECTURES["vit_base_patch16_224"], SMALL.build_spec()
 IMAGES, SEED, LR, CLIP = 4, 0, 3e-4, 5.0
 SMOOTHING, NORM_WEIGHT = 0.1, 3e-5
-AS_RELEASED = Guidance(direction="teacher-student", temperature=3.0, reduction="classes", projection="random")
-ROWS: dict[str, Guidance | None] = {"stage 1": AS_RELEASED, "stage 1, M predicted": Guidance(), "stage 2": None}
+AS_RELEASED = Guidance(
+    direction="teacher-student", temperature=3.0, reduction="classes", projection="random"
+)
+ROWS: dict[str, Guidance | None] = {
+    "stage 1": AS_RELEASED,
+    "stage 1, M predicted": Guidance(),
+    "stage 2": None,
+}
 RELEASED = {"stage 1": 7.99, "stage 2": 6.74}
 WANTED = {"stage 1": 2.5, "stage 2": 4.0}  # times faster than the released code
 
@@ -59,7 +72,9 @@ Parameters = Mapping[str, Tensor]
 
 def main() -> None:
     """Measure each row in a process of its own, print and keep them; exit with 1 if a step is slower than its target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--one", choices=ROWS, help=argparse.SUPPRESS)
@@ -72,13 +87,36 @@ def main() -> None:
     )
     rows = []
     for name in ROWS:
-        command = [sys.executable, __file__, "--one", name, "--rounds", str(given.rounds), "--device", given.device]
-        row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        rows.append(row | {"released_elsewhere_s": RELEASED.get(name), "wanted_times": WANTED.get(name)})
+        command = [
+            sys.executable,
+            __file__,
+            "--one",
+            name,
+            "--rounds",
+            str(given.rounds),
+            "--device",
+            given.device,
+        ]
+        row = json.loads(
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        )
+        rows.append(
+            row | {"released_elsewhere_s": RELEASED.get(name), "wanted_times": WANTED.get(name)}
+        )
         _print(rows[-1])
     print("* another machine")
-    print(write("tal_step" if given.device == "cpu" else f"tal_step_{given.device}", {"rows": rows, "threads": 1}))
-    late = [name for name in WANTED for row in rows if row["name"] == name and _times(row) < WANTED[name]]
+    print(
+        write(
+            "tal_step" if given.device == "cpu" else f"tal_step_{given.device}",
+            {"rows": rows, "threads": 1},
+        )
+    )
+    late = [
+        name
+        for name in WANTED
+        for row in rows
+        if row["name"] == name and _times(row) < WANTED[name]
+    ]
     if late and given.device == "cpu":
         sys.exit(f"slower than the target: {', '.join(late)}")
 
@@ -101,29 +139,42 @@ def measured(name: str, rounds: int, device: str) -> dict[str, Any]:
     """Seconds of a step, of its parts and of the plain one; the most bytes that the process held before the plain one."""
     torch.set_num_threads(1)
     guidance, batch = ROWS[name], random_batch(device)
-    guide = Guide(model_of(TEACHER, initial(TEACHER, SEED)).to(device), guidance) if guidance else None
+    guide = (
+        Guide(model_of(TEACHER, initial(TEACHER, SEED)).to(device), guidance) if guidance else None
+    )
     told = torch.randn(TEACHER.width, generator=torch.Generator().manual_seed(SEED))
-    lesson = Lesson(classes=TARGET.classes, embedding=None if guide else told.to(device))
+    task_spec = TaskSpec(classes=TARGET.classes, embedding=None if guide else told.to(device))
     spec = HYPERNET.with_(task=None if guide else TEACHER.width)
-    hypernet, rules = Hypernet(spec, SEED).to(device), {"label_smoothing": SMOOTHING, "norm_weight": NORM_WEIGHT}
-    objective = MetaObjective(hypernet, [TARGET], [lesson], SEED, guide=guide, **rules).train()
+    hypernet, rules = (
+        Hypernet(spec, SEED).to(device),
+        {"label_smoothing": SMOOTHING, "norm_weight": NORM_WEIGHT},
+    )
+    objective = MetaObjective(hypernet, [TARGET], [task_spec], SEED, guide=guide, **rules).train()
     ours = Step(objective.hypernet, lambda: torch.stack(list(objective(batch).values())).sum())
     ours()
     ours()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     other = Hypernet(spec, SEED).to(device)
     other.load_state_dict(objective.hypernet.state_dict())
-    plain = Step(other, lambda: plain_loss(other, batch, lesson, guide))
+    plain = Step(other, lambda: plain_loss(other, batch, task_spec, guide))
     check_equal(ours, plain)
-    tensors = {key: tensor.detach().to(device).requires_grad_() for key, tensor in initial(TARGET, SEED).items()}
+    tensors = {
+        key: tensor.detach().to(device).requires_grad_()
+        for key, tensor in initial(TARGET, SEED).items()
+    }
     parts: dict[str, Callable[[], object]] = {
         "ours_s": ours,
-        "teacher_s": (lambda: guide.tokens(batch.images)) if guide else lambda: None,
+        "teacher_s": (lambda: guide.compute_tokens(batch.images)) if guide else lambda: None,
         "target_s": lambda: _classified(tensors, batch).backward(),
         "plain_s": plain,
     }
     seconds = medians(parts, rounds, time.process_time if device == "cpu" else _synchronised)
-    return {"name": name, **seconds, "limit_s": seconds["teacher_s"] + seconds["target_s"], "peak_bytes": most}
+    return {
+        "name": name,
+        **seconds,
+        "limit_s": seconds["teacher_s"] + seconds["target_s"],
+        "peak_bytes": most,
+    }
 
 
 class Step:
@@ -131,7 +182,9 @@ class Step:
 
     def __init__(self, hypernet: Hypernet, loss: Callable[[], Tensor]) -> None:
         self.hypernet, self.loss = hypernet, loss
-        self.optimizer = torch.optim.AdamW(parameter_groups(hypernet, Recipe(weight_decay=0.01)), lr=LR, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(hypernet, Recipe(weight_decay=0.01)), lr=LR, fused=True
+        )
 
     def backward(self) -> float:
         """The loss; the gradients are fresh."""
@@ -147,28 +200,34 @@ class Step:
         self.optimizer.step()
 
 
-def plain_loss(hypernet: Hypernet, batch: TaskBatch, lesson: Lesson, guide: Guide | None) -> Tensor:
+def plain_loss(
+    hypernet: Hypernet, batch: TaskBatch, task_spec: TaskSpec, guide: Guide | None
+) -> Tensor:
     """The loss by its formula, from what is decoded in full."""
     predicted = guide is not None and guide.settings.projection == "predicted"
-    graph = graph_of(TARGET, sink=(TEACHER.width, TARGET.width) if predicted else None)
-    parameters = Plain(hypernet)(graph, task=lesson.embedding)
-    told, norm = _classified(parameters, batch), NORM_WEIGHT * total_norm(parameters)
+    graph = build_graph(TARGET, sink=(TEACHER.width, TARGET.width) if predicted else None)
+    parameters = Plain(hypernet)(graph, task=task_spec.embedding)
+    told, norm = _classified(parameters, batch), NORM_WEIGHT * sum_norms(parameters)
     if guide is None:
         return told + norm
     with torch.no_grad():
         wanted = guide.model.forward_features(batch.images)[:, 0]
-    again = tokens_of(TARGET, parameters, batch.images)[:, 0]
-    random = [tensor.to(again) for tensor in random_matrix(TEACHER.width, TARGET.width, SEED, 0)]
-    given = functional.linear(again, *((parameters[name] for name in SINK) if predicted else random))
+    again = compute_tokens(TARGET, parameters, batch.images)[:, 0]
+    random = [
+        tensor.to(again) for tensor in draw_random_matrix(TEACHER.width, TARGET.width, SEED, 0)
+    ]
+    given = functional.linear(
+        again, *((parameters[name] for name in SINK) if predicted else random)
+    )
     asked = guide.settings
     distance = divergence(given, wanted, asked.temperature, asked.direction)
     if asked.reduction == "classes":
-        distance = distance / lesson.classes
+        distance = distance / task_spec.classes
     return (1 - asked.alpha) * told + asked.alpha * distance + norm
 
 
 def _classified(parameters: Parameters, batch: TaskBatch) -> Tensor:
-    feature = tokens_of(TARGET, parameters, batch.images)[:, 0]
+    feature = compute_tokens(TARGET, parameters, batch.images)[:, 0]
     logits = functional.linear(feature, parameters["head.weight"], parameters["head.bias"])
     return functional.cross_entropy(logits, batch.labels, label_smoothing=SMOOTHING)
 
@@ -186,7 +245,9 @@ def check_equal(ours: Step, plain: Step) -> None:
             sys.exit(f"the gradients of {name} are {away} apart, of {size}")
 
 
-def medians(parts: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+def medians(
+    parts: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
+) -> dict[str, float]:
     """Of each part twice a round, of which the first meets the memory as another part left it and does not count."""
     found: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(rounds):

@@ -24,7 +24,7 @@ from grids import best_rates, finished, gain_text
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.contrasts import gains_over_images
-from learngene_zoo.bench.extraction import Spent
+from learngene_zoo.bench.extraction import ExtractionCost
 from learngene_zoo.bench.grid import SCRATCH, cells
 from learngene_zoo.bench.results import Row
 from learngene_zoo.settings import Recipe, to_json
@@ -55,7 +55,11 @@ def main(arguments: Sequence[str] = ()) -> None:
         before = finished([cell for size in SIZES for cell in untrained(*size)], BUILD)
         rates = chosen_rates(TUNING_TASKS)
         after = finished(trained(TASKS, SEEDS, rates, "test"), BUILD)
-        found = {"recipe": summary(), "lr": rates, "rows": [line_of(task, before, after) for task in TASKS]}
+        found = {
+            "recipe": summary(),
+            "lr": rates,
+            "rows": [line_of(task, before, after) for task in TASKS],
+        }
         machine.write("tal_worth", {**found, "unseen": unseen()})
     kept = read()
     for text in (markdown(kept), sentence(kept), unseen_markdown(kept), unseen_sentence(kept)):
@@ -80,23 +84,41 @@ def place(extraction: Extraction) -> None:
     if not folder.exists():
         shutil.copytree(CARD, folder)
         with new_file(extraction.record(BUILD), force=True) as draft:
-            write_json(draft, to_json(Spent(finished=True)))
+            write_json(draft, to_json(ExtractionCost(finished=True)))
 
 
 def summary() -> dict[str, Any]:
     """What all arms have in common."""
-    return {"images": RECIPE.images, "batch_size": RECIPE.batch_size, "epochs": EPOCHS, "seeds": len(SEEDS)}
+    return {
+        "images": RECIPE.images,
+        "batch_size": RECIPE.batch_size,
+        "epochs": EPOCHS,
+        "seeds": len(SEEDS),
+    }
 
 
 def untrained(layers: int, width: int) -> list[Cell]:
     """The descendants as they are predicted: nothing is random, so one seed is enough."""
-    found = cells(TASKS, [TAL], layers=[layers], widths=[width], epochs=[0], seeds=SEEDS[:1], recipe=RECIPE)
+    found = cells(
+        TASKS, [TAL], layers=[layers], widths=[width], epochs=[0], seeds=SEEDS[:1], recipe=RECIPE
+    )
     return [replace(cell, look=False) for cell in found]
 
 
-def trained(tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float], split: Any) -> list[Cell]:
+def trained(
+    tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float], split: Any
+) -> list[Cell]:
     """All arms after their epochs."""
-    found = cells(tasks, ARMS, layers=[LAYERS], epochs=[EPOCHS], seeds=seeds, recipe=RECIPE, rates=rates, split=split)
+    found = cells(
+        tasks,
+        ARMS,
+        layers=[LAYERS],
+        epochs=[EPOCHS],
+        seeds=seeds,
+        recipe=RECIPE,
+        rates=rates,
+        split=split,
+    )
     return [replace(cell, look=False) for cell in found]
 
 
@@ -105,7 +127,9 @@ def chosen_rates(tasks: Sequence[str]) -> dict[str, float]:
     return best_rates(
         ARMS,
         RATES,
-        lambda rate: finished(trained(tasks, [TUNING_SEED], {arm.name: rate for arm in ARMS}, "validation"), BUILD),
+        lambda rate: finished(
+            trained(tasks, [TUNING_SEED], {arm.name: rate for arm in ARMS}, "validation"), BUILD
+        ),
     )
 
 
@@ -117,7 +141,11 @@ def line_of(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str,
     for row in before:
         if row.task == task:
             line[f"{row.layers}x{row.width}"] = row.value
-    rivals = {"shuffled": [SHUFFLED.name], "stem": [arm.name for arm in STEM], "scratch": [arm.name for arm in SCRATCH]}
+    rivals = {
+        "shuffled": [SHUFFLED.name],
+        "stem": [arm.name for arm in STEM],
+        "scratch": [arm.name for arm in SCRATCH],
+    }
     line |= gains_over_images([row for row in after if row.task == task], TAL.name, rivals)
     return {**line, **{rival: max(line[name] for name in names) for rival, names in rivals.items()}}
 
@@ -135,9 +163,15 @@ def unseen_markdown(kept: Mapping[str, Any]) -> str:
 def _table(rows: Sequence[Mapping[str, Any]], more: Sequence[str]) -> str:
     """A line for every task: further shares, what TAL and its rivals reach, and its gains over them."""
     shares, gains = [*more, TAL.name, *RIVALS], [f"gain over {rival}" for rival in RIVALS]
-    lines = [f"| task | {' | '.join([*shares, *gains])} |", f"|---|{'---:|' * len([*shares, *gains])}"]
+    lines = [
+        f"| task | {' | '.join([*shares, *gains])} |",
+        f"|---|{'---:|' * len([*shares, *gains])}",
+    ]
     for row in rows:
-        values = [*(f"{100 * row[name]:.1f}" for name in shares), *(gain_text(row, rival) for rival in RIVALS)]
+        values = [
+            *(f"{100 * row[name]:.1f}" for name in shares),
+            *(gain_text(row, rival) for rival in RIVALS),
+        ]
         lines.append(f"| `{row['task']}` | {' | '.join(values)} |")
     return "\n".join(lines)
 
@@ -150,7 +184,9 @@ def unseen_sentence(kept: Mapping[str, Any]) -> str:
 def _rates(chosen: Mapping[str, float], candidates: Sequence[float]) -> str:
     """Each arm's rate, and which of them lie at the edge of what was tried."""
     told_rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())
-    edge = " and ".join(name for name, rate in chosen.items() if rate in (min(candidates), max(candidates)))
+    edge = " and ".join(
+        name for name, rate in chosen.items() if rate in (min(candidates), max(candidates))
+    )
     at_edge = f"; at the edge of the candidates for {edge}" if edge else ""
     return f"Learning rates, chosen on validation images with another seed: {told_rates}{at_edge}."
 

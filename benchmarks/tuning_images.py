@@ -22,7 +22,7 @@ from typing import Any
 import machine
 import numpy as np
 
-from learngene_zoo.bench.results import Row, read_rows, unpacked
+from learngene_zoo.bench.results import Row, read_rows, unpack_flags
 from learngene_zoo.bench.search import SIGMAS
 from learngene_zoo.tasks.catalogue import entries
 
@@ -37,7 +37,14 @@ def main() -> None:
     """Simulate, print and write."""
     cases = list(find_cases())
     rows = [measure(cases, size) for size in SIZES]
-    pays = next((row["images"] for row in rows if row["gain"] >= SHARE * row["best"] and row["lost"] < LOST), None)
+    pays = next(
+        (
+            row["images"]
+            for row in rows
+            if row["gain"] >= SHARE * row["best"] and row["lost"] < LOST
+        ),
+        None,
+    )
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     print(f"choosing pays from {pays} images on")
@@ -50,14 +57,20 @@ def find_cases() -> Iterator[tuple[str, np.ndarray]]:
     """The task, and for three rates in rising order whether each image was right, bool (3, images)."""
     classes = {entry.name: entry.classes for entry in entries()}
     for group in group_trials().values():
-        right = {rate: np.array(unpacked(row.correct or "", row.evaluated)) for rate, row in group.items()}
+        right = {
+            rate: np.array(unpack_flags(row.correct or "", row.evaluated))
+            for rate, row in group.items()
+        }
         first = next(iter(group.values()))
         chance, images = 1 / classes[first.task], first.evaluated
         least = chance + SIGMAS * math.sqrt(chance * (1 - chance) / images)
         for low, middle, high in combinations(sorted(right), 3):
             ratios = (middle / low, high / middle)
             flags = np.stack([right[rate] for rate in (low, middle, high)])
-            if any(np.allclose(ratios, step) for step in STEPS) and flags.mean(axis=1).max() > least:
+            if (
+                any(np.allclose(ratios, step) for step in STEPS)
+                and flags.mean(axis=1).max() > least
+            ):
                 yield first.task, flags
 
 
@@ -66,7 +79,17 @@ def group_trials() -> dict[tuple[Any, ...], dict[float, Row]]:
     found: dict[tuple[Any, ...], dict[float, Row]] = {}
     for row in read_rows(machine.RESULTS / "claims" / "results.jsonl"):
         if row.split == "validation" and row.correct and row.evaluated >= MIN_IMAGES:
-            about = (row.arm, row.task, row.layers, row.width, row.size, row.seed, row.epochs, row.images, row.version)
+            about = (
+                row.arm,
+                row.task,
+                row.layers,
+                row.width,
+                row.size,
+                row.seed,
+                row.epochs,
+                row.images,
+                row.version,
+            )
             found.setdefault(about, {}).setdefault(row.lr, row)
     return found
 
@@ -79,7 +102,9 @@ def measure(cases: list[tuple[str, np.ndarray]], size: int) -> dict[str, float]:
         images = flags.shape[1]
         for _ in range(DRAWS):
             order = generator.permutation(images)
-            chosen = int(flags[:, order[:size]].mean(axis=1).argmax())  # of equal rates the lowest, as in a bench
+            chosen = int(
+                flags[:, order[:size]].mean(axis=1).argmax()
+            )  # of equal rates the lowest, as in a bench
             rest = 100 * flags[:, order[size:]].mean(axis=1)
             gains.append(rest[chosen] - rest[1])
             best.append(100 * (flags.mean(axis=1).max() - flags[1].mean()))

@@ -20,12 +20,12 @@ from pages import DOCS, replace_between
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene, find, load_learngene
-from learngene_zoo.bench.trial import probed
+from learngene_zoo.bench.trial import probe_start
 from learngene_zoo.method import details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
-from lgzoo_closed_form.elastic import Details
-from lgzoo_closed_form.pruning import Rank, Scoring
+from lgzoo_closed_form.elastic import ElasticDetails
+from lgzoo_closed_form.pruning import PruningExtractor, Scoring
 
 NAME = "untrained"
 Size = dict[str, Any]
@@ -34,9 +34,9 @@ Rows = dict[str, Row]
 RUN = Run(threads=1, device="cpu")
 TASKS, IMAGES = ("digits", "numbers", "textures"), 1000
 CRITERIA = {
-    "energy": Rank(each=Scoring(criterion="energy")),
-    "magnitude": Rank(each=Scoring(criterion="magnitude")),
-    "taylor": Rank(each=Scoring(criterion="taylor")),
+    "energy": PruningExtractor(each=Scoring(criterion="energy")),
+    "magnitude": PruningExtractor(each=Scoring(criterion="magnitude")),
+    "taylor": PruningExtractor(each=Scoring(criterion="taylor")),
 }
 # Sizes and settings of descendants.
 WHOLE: Size = {"ranking": "global", "keep": 1}
@@ -71,8 +71,14 @@ def main() -> None:
         key = f"{learngene} {words(size)}"
         if key not in rows:
             rows[key] = sliced(size) if learngene == "nested" else cut(learngene, size)
-            machine.write(NAME, {"seed": RUN.seed, "split": "validation", "images": IMAGES, "rows": rows})
-    for method, text in {"pruning": pruning(rows), "elastic": elastic(rows), "nested": nested(rows)}.items():
+            machine.write(
+                NAME, {"seed": RUN.seed, "split": "validation", "images": IMAGES, "rows": rows}
+            )
+    for method, text in {
+        "pruning": pruning(rows),
+        "elastic": elastic(rows),
+        "nested": nested(rows),
+    }.items():
         replace_between(DOCS / "methods" / f"{method}.md", NAME, text)
         print(text, end="\n\n")
 
@@ -87,8 +93,14 @@ def cut(name: str, size: Size) -> Row:
     learngene, row = opened(name), Row()
     for arm, compensate in (("compensated", True), ("cut", False)):
         made = lifecycle.expand(learngene, num_classes=10, compensate=compensate, run=RUN, **size)
-        found = {task: probed(made, open_task(task), "validation", IMAGES, RUN).probe or 0 for task in TASKS}
-        row |= {"params": made.cost().params, arm: {task: round(100 * value, 1) for task, value in found.items()}}
+        found = {
+            task: probe_start(made, open_task(task), "validation", IMAGES, RUN).probe or 0
+            for task in TASKS
+        }
+        row |= {
+            "params": made.cost().params,
+            arm: {task: round(100 * value, 1) for task, value in found.items()},
+        }
     return row
 
 
@@ -96,7 +108,11 @@ def cut(name: str, size: Size) -> Row:
 def opened(name: str) -> Learngene:
     """A bundled learngene, or for a criterion one of `pruning` that is extracted now."""
     extractor = CRITERIA.get(name)
-    return lifecycle.extract("pruning", extractor=extractor, run=RUN) if extractor else load_learngene(find(name))
+    return (
+        lifecycle.extract("pruning", extractor=extractor, run=RUN)
+        if extractor
+        else load_learngene(find(name))
+    )
 
 
 def sliced(size: Size) -> Row:
@@ -104,7 +120,11 @@ def sliced(size: Size) -> Row:
     made = lifecycle.expand(opened("nested"), task=SOURCE_TASK, run=RUN, **size)
     found = lifecycle.evaluate(made, task=SOURCE_TASK, split="validation", run=RUN)
     trained = made.spec in (member.spec for member in lifecycle.plan("nested"))
-    return {"params": made.cost().params, "accuracy": round(100 * found.value, 1), "trained": trained}
+    return {
+        "params": made.cost().params,
+        "accuracy": round(100 * found.value, 1),
+        "trained": trained,
+    }
 
 
 def pruning(rows: Rows) -> str:
@@ -120,7 +140,7 @@ def pruning(rows: Rows) -> str:
 
 def elastic(rows: Rows) -> str:
     """A line for every size, and what the evolution has reached."""
-    found = details_of(opened("elastic").config, Details)
+    found = details_of(opened("elastic").config, ElasticDetails)
     return (
         f"{lines(rows, BEGINNINGS, ['elastic'])}\n\nAgreement of the features of pruned models with the whole model's: "
         f"{found.start:.3f} with the factors of the start, {found.reached:.3f} with those found."
@@ -134,7 +154,9 @@ def lines(rows: Rows, sizes: Sequence[Size], learngenes: Sequence[str]) -> str:
     for size in sizes:
         found = [rows[f"{name} {words(size)}"] for name in learngenes]
         cells = " | ".join(f"{shown(row, 'compensated')} / {shown(row, 'cut')}" for row in found)
-        counts = dict.fromkeys(f"{params / 1e6:.2f}" for params in sorted(row["params"] for row in found))
+        counts = dict.fromkeys(
+            f"{params / 1e6:.2f}" for params in sorted(row["params"] for row in found)
+        )
         text.append(f"| `{words(size)}` | {' to '.join(counts)} M | {cells} |")
     return "\n".join(text)
 
@@ -150,7 +172,9 @@ def nested(rows: Rows) -> str:
     for size in SLICES:
         row = rows[f"nested {words(size)}"]
         trained = "yes" if row["trained"] else "no"
-        text.append(f"| `{words(size)}` | {row['params'] / 1e6:.2f} M | {row['accuracy']} | {trained} |")
+        text.append(
+            f"| `{words(size)}` | {row['params'] / 1e6:.2f} M | {row['accuracy']} | {trained} |"
+        )
     return "\n".join(text)
 
 

@@ -14,7 +14,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "CHANGELOG.md", "docs/**/*.md", "docs/images/*", "cards/*/README.md", "tests/exhaustive.md")
+PAGES = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs/**/*.md",
+    "docs/images/*",
+    "cards/*/README.md",
+    "tests/exhaustive.md",
+)
 LINKED = (
     "LICENSE",
     "CITATION.cff",
@@ -37,7 +44,7 @@ nav = [
   {{ "Using it" = ["docs/concepts.md", "docs/cli.md", "docs/ancestries.md", "docs/tasks.md", "docs/training.md", "docs/export.md", "docs/hub.md", "docs/artifact.md", "docs/json.md", "docs/streaming.md", "docs/security.md"] }},
   {{ "Methods" = [{methods}] }},
   {{ "Evidence" = ["docs/bench.md", "docs/claims.md", "docs/catalogues.md", "docs/real.md", "tests/exhaustive.md"] }},
-  {{ "Extending it" = ["docs/plugins.md", "docs/api/index.md", "docs/api/plugin.md"] }},
+  {{ "Extending it" = ["docs/plugins.md", "docs/contributing.md", "docs/api/index.md", "docs/api/plugin.md"] }},
   {{ "Shelf" = [{cards}] }},
   {{ "Changes" = "CHANGELOG.md" }},
 ]
@@ -86,7 +93,9 @@ def _copied(pages: Path) -> list[str]:
 
 def _configured(folder: Path, copied: list[str]) -> None:
     def quoted(start: str) -> str:
-        return ", ".join(f'"{name}"' for name in copied if name.startswith(start) and name.endswith(".md"))
+        return ", ".join(
+            f'"{name}"' for name in copied if name.startswith(start) and name.endswith(".md")
+        )
 
     text = CONFIG.format(root=ROOT, methods=quoted("docs/methods/"), cards=quoted("cards/"))
     (folder / "zensical.toml").write_text(text, encoding="utf-8")

@@ -5,8 +5,9 @@
     lg.extract("lsamd", out="learngene")
     model = lg.expand("learngene", layers=7).model()
 
-Importing this imports nothing else: each name is fetched from its module when it is first used. Which names there are, and where
-they come from, is said once, by the stub beside this file, which type checkers read too; so it is of `learngene_zoo.plugin`.
+Importing this package imports nothing else: each name is fetched from its module when it is first
+used. The names and their modules are defined once, in the stub beside this file, which type
+checkers read too; `learngene_zoo.plugin` works in the same way.
 """
 
 import ast
@@ -18,7 +19,10 @@ from learngene_zoo.version import __version__ as __version__
 
 
 def homes(module: str) -> dict[str, tuple[str, str]]:
-    """For every name of a facade its module, and what it is called there; `module` is the facade's file."""
+    """Return the module and the original name of every name of a facade.
+
+    `module` is the facade's file.
+    """
     stub = ast.parse(Path(module).with_suffix(".pyi").read_bytes()).body
     return {
         alias.asname or alias.name: (node.module or "", alias.name)

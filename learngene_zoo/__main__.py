@@ -4,7 +4,7 @@ import sys
 
 
 def run() -> None:
-    """Run the command line; Ctrl-C while it is still being imported ends it as it does later."""
+    """Run the command line; Ctrl-C during its import exits as it does later."""
     try:
         from learngene_zoo.cli.main import main
     except KeyboardInterrupt:

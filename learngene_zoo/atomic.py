@@ -1,9 +1,11 @@
-"""Files and folders that are written whole or not at all, and replaced in one atomic exchange.
+"""Files and folders that are written atomically, and replaced in one exchange.
 
-A draft lies beside its place, in a folder whose name says which process writes it and which is marked as a draft. It is flushed to
-disk and then takes its place: by `renameat2` with RENAME_EXCHANGE where the system has it, so that there is no moment without a
-whole artifact; elsewhere by two renames, which the next call finishes. Drafts that a killed process left are removed by the next
-call that writes to the same place. What is replaced or removed carries a mark that only we write (`ownership`), never only a name.
+A draft lies beside its target, in a folder whose name identifies the process that writes it and
+which is marked as a draft. It is flushed to disk and then replaces the target: by `renameat2` with
+RENAME_EXCHANGE where the system has it, so that a complete artifact exists at every moment;
+elsewhere by two renames, which the next call finishes. Drafts that a killed process left are
+removed by the next call that writes to the same target. Only folders with our mark (`ownership`)
+are ever replaced or removed; a name is not enough.
 """
 
 import ctypes
@@ -19,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from learngene_zoo.errors import Exists, Refused, Unavailable, explained
+from learngene_zoo.errors import Exists, Refused, Unavailable, explain_os_error
 from learngene_zoo.ownership import (
     DRAFT,
     find_foreign,
@@ -33,41 +35,47 @@ from learngene_zoo.ownership import (
 
 _ARTIFACT = ("config.json", "model.safetensors", "README.md", "manifest.json", "report.html")
 _PART = ("record.json", "checkpoint.json", "state.safetensors")
-_DIGESTED = sorted({*_ARTIFACT, *_PART})  # what `digest_of` hashes, in every version
+_DIGESTED = sorted({*_ARTIFACT, *_PART})  # hashed by `digest_of`, in every version
 _ENDING = ".draft"
-_OLD = ".old"  # follows a draft's name in that of what it replaces
+_OLD = ".old"  # added to a draft's name for the folder that it replaces
 _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
 _AT_FDCWD = -100
 
 
 def claim(path: Path, force: bool) -> Path:
-    """Fail now rather than after an hour: `path` must be free, or with `force` hold something of ours, and be writable.
+    """Check before a long computation that `path` can be written, and return it without links.
 
-    Finishes what an interrupted replacement left, and removes the drafts of processes that have ended. Returns the place with
-    links resolved. Raises `Refused` or `Unavailable`.
+    `path` must be free, or with `force` hold something of ours, and be writable. Finishes an
+    interrupted replacement, and removes the drafts of processes that have ended. Raises `Refused`
+    or `Unavailable`.
     """
-    place = resolved(path)
-    recover(place)
-    if place.exists() and not force:
+    target = resolve_path(path)
+    recover(target)
+    if target.exists() and not force:
         raise Exists(path)
     check_folder(path)
-    if place == Path.cwd() or place in Path.cwd().parents:
+    if target == Path.cwd() or target in Path.cwd().parents:
         raise Refused(f"{path} contains the current folder; choose another place with -o")
-    foreign = find_foreign(place) if place.exists() else ""
+    foreign = find_foreign(target) if target.exists() else ""
     if foreign:
-        raise Refused(f"{path} holds {foreign}; nothing was changed: move it, or choose another place with -o")
-    return place
+        raise Refused(
+            f"{path} holds {foreign}; nothing was changed: move it, or choose another place with -o"
+        )
+    return target
 
 
 @contextmanager
-def new_folder(path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """A temporary folder to fill; on leaving it is flushed to disk and takes its place, on an error it is removed.
+def new_folder(
+    path: Path, force: bool = False, before: Callable[[Path], None] | None = None
+) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `path` on success and is removed on an error.
 
-    What was at `path` stays until the new one is whole. `before` is called with the flushed draft, just before it takes its
-    place. Raises `Refused` if something is there that may not be replaced, `Unavailable` if the disk is full or not writable.
+    It is flushed to disk first; the old content of `path` stays until the new folder is complete.
+    `before` is called with the flushed draft, just before it replaces `path`. Raises `Refused` if
+    the content of `path` may not be replaced, `Unavailable` if the disk is full or not writable.
     """
-    place = claim(path, force)
-    draft = _draft(place)
+    target = claim(path, force)
+    draft = _draft(target)
     try:
         _make_draft(draft)
         yield draft
@@ -78,36 +86,41 @@ def new_folder(path: Path, force: bool = False, before: Callable[[Path], None] |
             before(draft)
         (draft / DRAFT).unlink()
         _flush(draft)
-        replace(draft, place)
+        replace(draft, target)
     except OSError as error:
-        raise Unavailable(f"{path} could not be written: {explained(error)}; nothing was changed") from error
+        raise Unavailable(
+            f"{path} could not be written: {explain_os_error(error)}; nothing was changed"
+        ) from error
     finally:
         _discard(draft)
 
 
 @contextmanager
 def new_file(path: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary file of the same name to fill; on leaving it is flushed to disk and renamed to `path`, on an error removed.
+    """Yield a temporary file that is renamed to `path` on success and removed on an error.
 
-    Raises `Refused` if `path` exists and `force` is not set, or is a folder; `Unavailable` if it cannot be written.
+    It is flushed to disk first. Raises `Refused` if `path` exists and `force` is not set, or is a
+    folder; `Unavailable` if it cannot be written.
     """
-    place = resolved(path)
-    remove_drafts(place)
-    if place.exists() and not force:
+    target = resolve_path(path)
+    remove_drafts(target)
+    if target.exists() and not force:
         raise Exists(path)
-    if place.is_dir():
+    if target.is_dir():
         raise Refused(f"{path} is a folder, not a file; choose another place with -o")
-    folder = _draft(place)
-    draft = folder / place.name
+    folder = _draft(target)
+    draft = folder / target.name
     try:
-        nearest_parent(place)
+        nearest_parent(target)
         _make_draft(folder)
         yield draft
         _flush(draft)
-        os.replace(draft, place)
-        _flush(place.parent)
+        os.replace(draft, target)
+        _flush(target.parent)
     except OSError as error:
-        raise Unavailable(f"{path} could not be written: {explained(error)}; nothing was changed") from error
+        raise Unavailable(
+            f"{path} could not be written: {explain_os_error(error)}; nothing was changed"
+        ) from error
     finally:
         _discard(folder)
 
@@ -119,43 +132,51 @@ def _make_draft(draft: Path) -> None:
 
 
 def _discard(draft: Path) -> None:
-    """Remove what lies under the name of a draft: the draft, or what it replaced."""
+    """Remove the folder with the name of a draft: the draft, or the folder that it replaced."""
     with suppress(OSError):
         remove_draft(draft)
         remove_marked(draft)
 
 
-def replace(draft: Path, place: Path) -> None:
-    """`draft` takes the place of what is at `place`, if anything is; that is then removed. There is always a whole one."""
-    if not place.exists():
-        os.replace(draft, place)
-        _flush(place.parent)
+def replace(draft: Path, target: Path) -> None:
+    """Replace `target` by `draft` and remove the old content, if there is any.
+
+    A complete folder exists at every moment.
+    """
+    if not target.exists():
+        os.replace(draft, target)
+        _flush(target.parent)
         return
-    if _exchange(draft, place):
-        _flush(place.parent)
+    if _exchange(draft, target):
+        _flush(target.parent)
         remove_marked(draft)
         return
     old = draft.with_name(draft.name + _OLD)
-    os.replace(place, old)
-    os.replace(draft, place)
-    _flush(place.parent)
+    os.replace(target, old)
+    os.replace(draft, target)
+    _flush(target.parent)
     remove_marked(old)
 
 
-def recover(place: Path) -> None:
-    """Finish a replacement that was interrupted between its two renames, and remove what dead processes left beside `place`."""
-    left = _left(place)
-    moved = next((entry for entry in left if entry.name.endswith(_ENDING + _OLD) and is_whole(entry)), None)
-    if moved is not None and not place.exists():
+def recover(target: Path) -> None:
+    """Finish an interrupted replacement, and remove the drafts of dead processes.
+
+    The replacement was interrupted between its two renames.
+    """
+    left = _list_abandoned(target)
+    moved = next(
+        (entry for entry in left if entry.name.endswith(_ENDING + _OLD) and is_whole(entry)), None
+    )
+    if moved is not None and not target.exists():
         draft = moved.with_name(moved.name.removesuffix(_OLD))
         is_ready = draft in left and not (draft / DRAFT).exists() and is_whole(draft)
-        os.replace(draft if is_ready else moved, place)
-    remove_drafts(place)
+        os.replace(draft if is_ready else moved, target)
+    remove_drafts(target)
 
 
-def remove_drafts(place: Path) -> None:
-    """Remove drafts of `place` whose writers have ended."""
-    for entry in _left(place):
+def remove_drafts(target: Path) -> None:
+    """Remove drafts of `target` whose writers have ended."""
+    for entry in _list_abandoned(target):
         _discard(entry)
 
 
@@ -163,49 +184,69 @@ def remove_drafts_in(folder: Path) -> None:
     """Remove the drafts of everything in a folder whose writers have ended."""
     with suppress(OSError):
         names = [entry.name for entry in folder.iterdir() if is_draft(entry.name)]
-        for place in {name.partition(_ENDING)[0].rpartition(".")[0].removeprefix(".") for name in names}:
-            remove_drafts(folder / place)
+        for target in {
+            name.partition(_ENDING)[0].rpartition(".")[0].removeprefix(".") for name in names
+        }:
+            remove_drafts(folder / target)
 
 
-def _left(place: Path) -> list[Path]:
-    """Drafts of `place` whose writers have ended, and what such a writer moved away: folders that carry a mark of ours."""
-    prefix = f".{place.name}."
+def _list_abandoned(target: Path) -> list[Path]:
+    """List drafts of `target` whose writers have ended, and folders that such writers moved away.
+
+    All of them carry a mark of ours.
+    """
+    prefix = f".{target.name}."
     with suppress(OSError):
-        beside = [entry for entry in place.parent.iterdir() if entry.name.startswith(prefix) and _ENDING in entry.name]
-        ended = [entry for entry in beside if _dead(entry.name.removeprefix(prefix).partition(_ENDING)[0])]
+        beside = [
+            entry
+            for entry in target.parent.iterdir()
+            if entry.name.startswith(prefix) and _ENDING in entry.name
+        ]
+        ended = [
+            entry
+            for entry in beside
+            if _has_ended(entry.name.removeprefix(prefix).partition(_ENDING)[0])
+        ]
         return [entry for entry in sorted(ended) if _is_ours(entry)]
     return []
 
 
 def _is_ours(entry: Path) -> bool:
-    """Whether a folder with the name of a draft is one, or something of ours that a draft replaced."""
+    """Return whether a folder with the name of a draft is one, or was replaced by one."""
     with suppress(OSError):
-        return not entry.is_symlink() and entry.is_dir() and (is_marked_draft(entry) or not find_foreign(entry))
+        return (
+            not entry.is_symlink()
+            and entry.is_dir()
+            and (is_marked_draft(entry) or not find_foreign(entry))
+        )
     return False
 
 
 def is_draft(name: str) -> bool:
-    """Whether a file or folder of this name is one that is being written, or that a killed process left."""
+    """Return whether a file or folder of this name is a draft, of a running or a killed process."""
     return name.startswith(".") and _ENDING in name
 
 
-def _draft(place: Path) -> Path:
-    return place.with_name(f".{place.name}.{_writer()}-{secrets.token_hex(3)}{_ENDING}")
+def _draft(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{_writer()}-{secrets.token_hex(3)}{_ENDING}")
 
 
 def _writer() -> str:
-    """Which process this is: its machine, number and start, so that a number that was given again is not mistaken for it."""
-    return f"{_machine()}-{os.getpid()}-{_started(os.getpid())}"
+    """Return the identity of this process: its machine, number and start.
+
+    The start distinguishes processes that had the same number.
+    """
+    return f"{_machine()}-{os.getpid()}-{_read_start_time(os.getpid())}"
 
 
-def _dead(writer: str) -> bool:
-    """Whether the process that a draft's name says has ended; of another machine's it is not known."""
+def _has_ended(writer: str) -> bool:
+    """Return whether the process in a draft's name has ended; False for another machine's."""
     machine, _, rest = writer.partition("-")
     number, _, rest = rest.partition("-")
     started = rest.partition("-")[0]
     if machine != _machine() or not number.isdecimal() or not started:
         return False
-    return _started(int(number)) != started
+    return _read_start_time(int(number)) != started
 
 
 @cache
@@ -213,8 +254,11 @@ def _machine() -> str:
     return f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
 
-def _started(process: int) -> str:
-    """When a process began, in the system's ticks; "0" where that is not known and it runs, "" if it does not run."""
+def _read_start_time(process: int) -> str:
+    """Return the start of a process in the system's ticks.
+
+    "0" if it runs and its start is unknown, "" if it does not run.
+    """
     stat = Path(f"/proc/{process}/stat")
     try:
         return stat.read_text().rpartition(")")[2].split()[19]
@@ -232,13 +276,14 @@ def _started(process: int) -> str:
     return "0"
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths atomically; False where the system or the file system cannot."""
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two paths atomically; return False where the system or file system cannot."""
     function = _renameat2()
     if function is None:
         return False
-    sys.audit("os.rename", str(one), str(other), -1, -1)  # as Python's own renames announce themselves
-    if function(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+    # As Python's own renames announce themselves.
+    sys.audit("os.rename", str(first), str(second), -1, -1)
+    if function(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
@@ -260,7 +305,9 @@ def _renameat2() -> Callable[..., int] | None:
 def _flush(path: Path) -> None:
     try:
         handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # folders cannot be opened on some systems; then there is nothing to flush
+    except (
+        PermissionError
+    ):  # folders cannot be opened on some systems; then there is nothing to flush
         return
     try:
         os.fsync(handle)
@@ -271,20 +318,25 @@ def _flush(path: Path) -> None:
 # Where may be written.
 
 
-def shown(path: Path) -> str:
-    """A path as a message has it: from the current folder, where it lies inside."""
+def show_path(path: Path) -> str:
+    """Return a path for a message: relative to the current folder, if it lies inside."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def resolved(path: Path) -> Path:
-    """The absolute path without links. Raises `Refused` for links that lead in a circle, `Unavailable` for a bad name."""
+def resolve_path(path: Path) -> Path:
+    """Return the absolute path without links.
+
+    Raises `Refused` for links that form a circle, `Unavailable` for a bad name.
+    """
     try:
-        return Path(os.path.realpath(path, strict=False)) if not _circular(path) else _refuse(path)
+        return (
+            Path(os.path.realpath(path, strict=False)) if not _is_circular(path) else _refuse(path)
+        )
     except OSError as error:
-        raise Unavailable(f"{path}: {explained(error)}") from error
+        raise Unavailable(f"{path}: {explain_os_error(error)}") from error
 
 
-def _circular(path: Path) -> bool:
+def _is_circular(path: Path) -> bool:
     try:
         path.stat()
     except OSError as error:
@@ -300,42 +352,46 @@ def _refuse(path: Path) -> Path:
 
 
 def nearest_parent(path: Path) -> Path:
-    """The nearest folder above `path` that exists. Raises `Refused` if a file is in the way."""
+    """Return the nearest existing folder above `path`. Raises `Refused` for a file in the way."""
     parent = path.absolute().parent
     while not parent.is_dir():
         if parent.exists():
-            raise Refused(f"{parent} is a file, so {path} cannot be made; choose another place with -o")
+            raise Refused(
+                f"{parent} is a file, so {path} cannot be made; choose another place with -o"
+            )
         parent = parent.parent
     return parent
 
 
 def check_folder(path: Path) -> None:
-    """Raises `Refused` if `path` is a file, `Unavailable` without the permission to make or change it."""
-    place = resolved(path)
-    if place.exists() and not place.is_dir():
+    """Raise `Refused` if `path` is a file, `Unavailable` if it cannot be made or changed."""
+    target = resolve_path(path)
+    if target.exists() and not target.is_dir():
         raise Refused(f"{path} is a file, not a folder; choose another place with -o")
-    parent = nearest_parent(place)
+    parent = nearest_parent(target)
     if not os.access(parent, os.W_OK):
         raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
 
 
 def check_file(path: Path, force: bool) -> None:
     """Raise as `new_file` does if a file cannot be written at `path`, before it is computed."""
-    place = resolved(path)
-    if place.exists() and not force:
+    target = resolve_path(path)
+    if target.exists() and not force:
         raise Exists(path)
-    if place.is_dir():
+    if target.is_dir():
         raise Refused(f"{path} is a folder, not a file; choose another place with -o")
-    parent = nearest_parent(place)
+    parent = nearest_parent(target)
     if not os.access(parent, os.W_OK):
         raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
 
 
 def digest_of(folder: Path) -> str:
-    """A hash of the names and contents of what we wrote into a folder."""
+    """Return a hash of the names and contents of our files in a folder."""
     digest = hashlib.sha256()
     for name in _DIGESTED:
         if (folder / name).is_file():
             with open(folder / name, "rb") as file:
-                digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+                digest.update(
+                    f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
+                )
     return digest.hexdigest()

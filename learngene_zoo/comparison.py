@@ -1,4 +1,4 @@
-"""Two models on the same images: how each does, the difference with a paired interval, and what each costs."""
+"""Comparison of two models on the same images: results, paired interval and costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from learngene_zoo.training.objectives import RESAMPLES, MeanIoU
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One of the two, measured."""
+    """Results and costs of one of the compared models."""
 
     evaluation: Evaluation
     params: int
@@ -34,7 +34,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What `compare` finds. `difference` is the second's value less the first's, with its 95 % interval."""
+    """Result of `compare`; `difference` is the second's value less the first's."""
 
     first: Contender
     second: Contender
@@ -53,43 +53,85 @@ def compare(
     *,
     timed: bool = False,
 ) -> Comparison:
-    """Both models on every image of a split, each with its own input size and normalisation.
+    """Evaluate both models on every image of a split, each with its input size and normalisation.
 
-    Accuracies: the interval is that of a mean of paired differences, whose variance comes from the images that only one of them
-    gets right; `p` is McNemar's exact test of those. mIoU: from 1,000 resamplings of the images, the same for both models.
-    Raises `WrongCall` if one of them does not have the classes of the task.
+    For accuracies, the interval is that of a mean of paired differences, whose variance comes from
+    the images that only one of them gets right; `p` is McNemar's exact test of those. For mIoU, the
+    interval comes from 1,000 resamplings of the images, the same for both models.
+
+    Args:
+        first: a model.
+        second: a model, whose value less that of `first` is the difference.
+        task: the task with the images.
+        split: "train", "validation" or "test".
+        run: how to compute.
+        timed: also measure latencies.
+
+    Raises:
+        WrongCall: if one of them does not have the classes of the task.
     """
     for model, which in ((first, "the first model"), (second, "the second model")):
         check_head(model, task, which, named="THAT_MODEL -o NEW ")
-    (one, judged_one), (other, judged_other) = (_measured(model, task, split, run, timed) for model in (first, second))
+    (first_contender, first_judged), (second_contender, second_judged) = (
+        _measure_model(model, task, split, run, timed) for model in (first, second)
+    )
     if task.dense:
-        return Comparison(first=one, second=other, difference=_resampled(task, judged_one, judged_other), p=None)
-    right_one, right_other = (np.array(contender.evaluation.correct) for contender in (one, other))
-    lost, won = int((right_one & ~right_other).sum()), int((right_other & ~right_one).sum())
-    gain = paired_gain([other.evaluation.correct], [one.evaluation.correct])
-    return Comparison(first=one, second=other, difference=gain, p=mcnemar(lost, won), only_first=lost, only_second=won)
+        return Comparison(
+            first=first_contender,
+            second=second_contender,
+            difference=_resample_gain(task, first_judged, second_judged),
+            p=None,
+        )
+    first_right, second_right = (
+        np.array(contender.evaluation.correct) for contender in (first_contender, second_contender)
+    )
+    lost, won = int((first_right & ~second_right).sum()), int((second_right & ~first_right).sum())
+    gain = paired_gain([second_contender.evaluation.correct], [first_contender.evaluation.correct])
+    return Comparison(
+        first=first_contender,
+        second=second_contender,
+        difference=gain,
+        p=mcnemar(lost, won),
+        only_first=lost,
+        only_second=won,
+    )
 
 
 def mcnemar(lost: int, won: int) -> float:
-    """The two-sided p of McNemar's exact test (1947): how likely a fair coin splits lost + won tosses at least as unevenly."""
+    """Return the two-sided p of McNemar's exact test (1947).
+
+    It is the probability that a fair coin splits lost + won tosses at least as unevenly.
+    """
     tosses, fewer = lost + won, min(lost, won)
     halves = tosses * math.log(2)
     logs = (
-        math.lgamma(tosses + 1) - math.lgamma(k + 1) - math.lgamma(tosses - k + 1) - halves for k in range(fewer + 1)
+        math.lgamma(tosses + 1) - math.lgamma(k + 1) - math.lgamma(tosses - k + 1) - halves
+        for k in range(fewer + 1)
     )
     return min(1.0, 2 * sum(map(math.exp, logs)))
 
 
-def _measured(model: Descendant | TimmModel, task: Task, split: str, run: Run, timed: bool) -> tuple[Contender, Judged]:
+def _measure_model(
+    model: Descendant | TimmModel, task: Task, split: str, run: Run, timed: bool
+) -> tuple[Contender, Judged]:
     module = model.model()
     judged = judge(module, task, split, model.input_format, run)
     params, flops = cost_of(module, model.input_format)
-    latency = seconds_of(module, model.input_format.channels, model.input_format.image_size, run) if timed else None
-    return Contender(evaluation=judged.evaluation, params=params, flops=flops, latency=latency), judged
+    latency = (
+        seconds_of(module, model.input_format.channels, model.input_format.image_size, run)
+        if timed
+        else None
+    )
+    return Contender(
+        evaluation=judged.evaluation, params=params, flops=flops, latency=latency
+    ), judged
 
 
 def cost_of(model: nn.Module, input_format: InputFormat) -> tuple[int, int]:
-    """Parameters, and FLOPs of one image by the convention `exact` (`families.family`), counted while the model runs."""
+    """Count parameters, and FLOPs of one image by the convention `exact` (`families.family`).
+
+    FLOPs are counted while the model runs.
+    """
     extra = 0
 
     def norm(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
@@ -105,30 +147,45 @@ def cost_of(model: nn.Module, input_format: InputFormat) -> tuple[int, int]:
     finally:
         for hook in hooks:
             hook.remove()
-    return sum(tensor.numel() for tensor in model.parameters()), counter.get_total_flops() // 2 + extra
+    return sum(
+        tensor.numel() for tensor in model.parameters()
+    ), counter.get_total_flops() // 2 + extra
 
 
 def flop_counter() -> FlopCounterMode:
-    """PyTorch's counter of FLOPs (two for a multiply-add), which before version 2.15 does not know attention on the processor."""
+    """Return PyTorch's counter of FLOPs (two for a multiply-add).
+
+    Before version 2.15 it does not count attention on the CPU, which is added here.
+    """
     on_the_processor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     return FlopCounterMode(display=False, custom_mapping={on_the_processor: _attention_flops})
 
 
 def _attention_flops(
-    query: torch.Size, key: torch.Size, value: torch.Size, *others: object, out_shape: object = None, **named: object
+    query: torch.Size,
+    key: torch.Size,
+    value: torch.Size,
+    *rest: object,
+    out_shape: object = None,
+    **named: object,
 ) -> int:
-    """Of one attention, from the shapes (B, H, N, d) of its tensors: that of queries and keys, and that of weights and values."""
+    """Count one attention, from the shapes (B, H, N, d) of its tensors.
+
+    Both products count: queries with keys, and weights with values.
+    """
     return sdpa_flop_count(query, key, value)
 
 
-def _resampled(task: Task, first: Judged, second: Judged) -> Gain:
-    """The difference in mIoU; in every resampling both models have the same images."""
+def _resample_gain(task: Task, first: Judged, second: Judged) -> Gain:
+    """Return the difference in mIoU; each resampling has the same images for both models."""
     metric, images = MeanIoU(task.classes), len(first.rows)
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
     values = []
     for _ in range(RESAMPLES):
-        drawn = draws.integers(images, size=images)
-        one, other = (metric.value(judged.rows[drawn].sum(axis=0), images) for judged in (first, second))
-        values.append(other - one)
+        sample = draws.integers(images, size=images)
+        first_value, second_value = (
+            metric.value(judged.rows[sample].sum(axis=0), images) for judged in (first, second)
+        )
+        values.append(second_value - first_value)
     low, high = np.quantile(values, (0.025, 0.975))
     return Gain(second.evaluation.value - first.evaluation.value, float(low), float(high))

@@ -1,4 +1,4 @@
-"""Every error a user can cause, as one family. A message says what was got, what was expected and what to do."""
+"""All errors that a user can cause; a message states input, expectation and remedy."""
 
 import errno
 import re
@@ -6,23 +6,26 @@ from collections.abc import Iterable
 
 
 class ZooError(Exception):
-    """Something that the user can fix. The command line prints its one line and exits with `exit_code`."""
+    """An error that the user can fix.
+
+    The command line prints its one line and exits with `exit_code`.
+    """
 
     exit_code = 1
 
 
 class WrongCall(ZooError):
-    """The call itself is wrong: an unknown name, an impossible size, settings that exclude each other."""
+    """A wrong call: an unknown name, an impossible size, contradictory settings."""
 
     exit_code = 2
 
 
 class BadFile(ZooError):
-    """A file or folder is not what it claims to be: truncated, foreign, of another format, or unsafe to open."""
+    """A file or folder that is truncated, foreign, of another format, or unsafe to open."""
 
 
 class BadPlugin(ZooError):
-    """A plugin breaks the contract of its kind: it cannot be imported, or does not build what it was asked for."""
+    """A plugin that breaks its contract: it cannot be imported, or builds something else."""
 
 
 class BadData(ZooError):
@@ -30,14 +33,16 @@ class BadData(ZooError):
 
 
 class Refused(ZooError):
-    """Continuing would overwrite or mix up something that exists already."""
+    """A call that would overwrite or mix up something that exists already."""
 
 
 class Exists(Refused):
-    """Something is at the place of a result. The command line adds the call that writes beside it."""
+    """The path of a result exists; the command line adds the call that writes beside it."""
 
     def __init__(self, path: object) -> None:
-        super().__init__(f"{path} already exists; choose another place with -o, or replace it with --force")
+        super().__init__(
+            f"{path} already exists; choose another place with -o, or replace it with --force"
+        )
         self.path = str(path)
 
 
@@ -62,25 +67,29 @@ _REMEDIES = {
 }
 
 
-def explained(error: OSError) -> str:
-    """An operating system's error in words, with what to do about it where that is known."""
+def explain_os_error(error: OSError) -> str:
+    """Describe an operating system's error, with a remedy where one is known."""
     return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 
 
-def nearest(got: str, known: Iterable[str]) -> str | None:
+def nearest(got: str, known_names: Iterable[str]) -> str | None:
     """Return the known name that was most probably meant; None if no name is near.
 
-    First comes the shortest name that begins with what was typed (`deit_tiny` for
+    First comes the shortest name that begins with the typed text (`deit_tiny` for
     `deit_tiny_patch16_224`), then the one that has all of its words, then the one that differs by a
-    slip or two of the fingers (`sings` for `signs`), last one that contains it.
+    typing error or two (`sings` for `signs`), last one that contains it.
     """
     typed = _plain(got)
-    names = {_plain(name): name for name in sorted(known, reverse=True)}
+    names = {_plain(name): name for name in sorted(known_names, reverse=True)}
     if typed in names:
         return names[typed]
     ordered = sorted(names, key=lambda name: (len(name), name))
     for is_near in (_begins_with, _has_words, None, _contains):
-        close = [name for name in ordered if is_near(name, typed)] if is_near else _misspelt(typed, ordered)
+        close = (
+            [name for name in ordered if is_near(name, typed)]
+            if is_near
+            else _misspelt(typed, ordered)
+        )
         if close:
             return names[close[0]]
     return None
@@ -99,7 +108,11 @@ def _begins_with(name: str, typed: str) -> bool:
 
 def _has_words(name: str, typed: str) -> bool:
     words = re.findall(r"[^\W_]+", typed)
-    return len(typed) >= LEAST_LETTERS and bool(words) and set(words) <= set(re.findall(r"[^\W_]+", name))
+    return (
+        len(typed) >= LEAST_LETTERS
+        and bool(words)
+        and set(words) <= set(re.findall(r"[^\W_]+", name))
+    )
 
 
 def _contains(name: str, typed: str) -> bool:
@@ -107,8 +120,11 @@ def _contains(name: str, typed: str) -> bool:
 
 
 def _misspelt(typed: str, names: Iterable[str]) -> list[str]:
-    """Return the names that `typed` is a misspelling of, or of their beginning; the nearest first."""
-    found = []
+    """Return the names that `typed` misspells, or whose beginning it misspells.
+
+    The nearest come first.
+    """
+    close = []
     for name in names:
         limit = _most_slips(typed, name)
         if abs(len(name) - len(typed)) <= limit:
@@ -118,39 +134,45 @@ def _misspelt(typed: str, names: Iterable[str]) -> list[str]:
         else:
             continue
         if slips <= limit:
-            found.append((slips, sorted(typed) != sorted(name), typed[0] != name[0], len(name), name))
-    return [name for *_, name in sorted(found)]
+            close.append(
+                (slips, sorted(typed) != sorted(name), typed[0] != name[0], len(name), name)
+            )
+    return [name for *_, name in sorted(close)]
 
 
 def _most_slips(typed: str, name: str) -> int:
-    """Return how many slips are believable: more in long names, fewer where the first letter differs."""
+    """Return how many slips are plausible.
+
+    More in long names, fewer where the first letter differs.
+    """
     if not typed or not name or len(typed) < LEAST_LETTERS:
         return 0
     most = 1 if len(typed) < 4 else 2 if len(typed) < 10 else 3
     return most if typed[0] == name[0] else min(most, len(typed) // 4)
 
 
-def count_slips(one: str, other: str) -> int:
+def count_slips(first: str, second: str) -> int:
     """Return how many letters are left out, added, changed or exchanged with their neighbour."""
     before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
+    row = list(range(len(second) + 1))
+    for i, letter in enumerate(first, 1):
         last, row, older = row, [i], before
-        for j, wanted in enumerate(other, 1):
-            slips = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != wanted))
-            if i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], wanted):
+        for j, expected in enumerate(second, 1):
+            slips = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != expected))
+            if i > 1 and j > 1 and (letter, first[i - 2]) == (second[j - 2], expected):
                 slips = min(slips, older[j - 2] + 1)
             row.append(slips)
         before = last
     return row[-1]
 
 
-def unknown(kind: str, got: str, known: Iterable[str]) -> WrongCall:
-    """An error for a name that does not exist, with the nearest one that does.
+def unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall:
+    """Return the error for an unknown name, with the nearest known one.
 
-    `unknown("method", "tlge", ["tleg"])` says: no method named 'tlge'; did you mean tleg?
+    The message of `unknown("method", "tlge", ["tleg"])` is: no method named 'tlge'; did you mean
+    tleg?
     """
-    names = sorted(known)
+    names = sorted(known_names)
     close = nearest(got, names)
     if close is not None:
         hint = f"did you mean {close}?"

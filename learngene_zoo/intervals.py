@@ -17,12 +17,13 @@ class Gain(NamedTuple):
 
 
 def paired_gain(ours: Runs, theirs: Runs) -> Gain:
-    """The difference in accuracy of two models on the same images; one sequence per seed, one flag per image.
+    """Return the difference in accuracy of two models on the same images, with its interval.
 
-    The unit is the image: each one's difference is averaged over seeds first. The interval is the normal one of a paired
-    mean; it generalises over images of the same kind, not over trainings. Its variance is at least that of two images of
-    which each model gets one right alone (Agresti and Min 2005 add these two): models that agree on a few images may differ
-    on others. No end lies beyond -1 or 1.
+    The unit is the image: its difference is averaged over seeds first. The interval is the normal
+    one of a paired mean; it generalises over images of the same kind, not over trainings. Its
+    variance is at least that of two images of which each model gets one right alone (Agresti and
+    Min 2005 add these two): models that agree on a few images may differ on others. The ends lie
+    between -1 and 1.
     """
     images = len(ours[0])
     differences = [a - b for a, b in zip(_means(ours), _means(theirs), strict=True)]
@@ -33,21 +34,25 @@ def paired_gain(ours: Runs, theirs: Runs) -> Gain:
 
 
 def proportion(right: float, total: float) -> tuple[float, float]:
-    """Wilson's 95 % interval of an accuracy: `right` of `total` images are classified correctly."""
+    """Return Wilson's 95 % interval of an accuracy: `right` of `total` images are correct."""
     if total == 0:
         return 0.0, 1.0
     share, squared = right / total, Z95**2
     centre = (share + squared / (2 * total)) / (1 + squared / total)
-    half = Z95 * math.sqrt(share * (1 - share) / total + squared / (4 * total**2)) / (1 + squared / total)
+    half = (
+        Z95
+        * math.sqrt(share * (1 - share) / total + squared / (4 * total**2))
+        / (1 + squared / total)
+    )
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def pooled_proportion(runs: Runs) -> tuple[float, float]:
     """Return Wilson's 95 % interval of an accuracy that is averaged over seeds, on the same images.
 
-    The unit is the image, as in `paired_gain`: the flags of one image in several runs are averaged first. These means vary
-    less than flags do, so they count as more images, as many as give flags the same standard error. Of one run it is
-    `proportion`.
+    The unit is the image, as in `paired_gain`: the flags of one image in several runs are averaged
+    first. These means vary less than flags do, so they count as more images, as many as give flags
+    the same standard error. Of one run it is `proportion`.
     """
     means = _means(runs)
     images, share = len(means), sum(means) / len(means)
@@ -57,5 +62,5 @@ def pooled_proportion(runs: Runs) -> tuple[float, float]:
 
 
 def _means(runs: Runs) -> list[float]:
-    """The share of the runs that are right, by image."""
+    """Return the fraction of the runs that are right, by image."""
     return [sum(flags) / len(runs) for flags in zip(*runs, strict=True)]

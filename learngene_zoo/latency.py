@@ -1,4 +1,4 @@
-"""Which descendant fits a budget, and the latency of a model on this machine."""
+"""Choice of a descendant within a budget, and the latency of a model on this machine."""
 
 from __future__ import annotations
 
@@ -21,16 +21,29 @@ WARM_UP, REPEATS = 5, 30
 
 
 def choose(
-    members: Iterable[Member], budget: Budget, latency: Callable[[Member], float], convention: Convention = "exact"
+    members: Iterable[Member],
+    budget: Budget,
+    latency: Callable[[Member], float],
+    convention: Convention = "exact",
 ) -> Member:
-    """The member with the most parameters (then the most FLOPs) that fits the budget.
+    """Return the member with the most parameters (then the most FLOPs) within the budget.
 
-    `latency` measures the seconds that one image takes, from the largest member that fits otherwise to the smallest,
-    until one is fast enough. Raises `WrongCall` if none fits, and names the smallest.
+    Args:
+        members: the candidates.
+        budget: the bounds.
+        latency: measures the seconds for one image. It is called from the largest member that fits
+            otherwise to the smallest, until one is fast enough.
+        convention: how FLOPs are counted.
+
+    Raises:
+        WrongCall: if none fits; the message names the smallest.
     """
     ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
     if not ordered:
-        raise WrongCall("this learngene has no descendant with these sizes; `lgzoo show` lists those that it has")
+        raise WrongCall(
+            "this learngene has no descendant with these sizes; "
+            "`lgzoo show` lists those that it has"
+        )
     affordable_ones = affordable(ordered, budget, convention)
     if budget.max_latency is None:
         return affordable_ones[0]
@@ -40,24 +53,36 @@ def choose(
             return member
     raise WrongCall(
         f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
-        f"the smallest ({affordable_ones[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
+        f"the smallest ({affordable_ones[-1].spec.layers} layers) takes "
+        f"{human_seconds(seconds)} on this machine"
     )
 
 
-def affordable(members: Sequence[Member], budget: Budget, convention: Convention = "exact") -> list[Member]:
-    """The members that have no more parameters and FLOPs than the budget. Raises `WrongCall` if none has."""
-    found = fitting(members, budget, convention)
-    if members and not found:
-        raise _none_fits(sorted(members, key=lambda member: member.cost(convention), reverse=True), budget, convention)
-    return found
+def affordable(
+    members: Sequence[Member], budget: Budget, convention: Convention = "exact"
+) -> list[Member]:
+    """Return the members within the budget of parameters and FLOPs.
+
+    Raises `WrongCall` if there are none.
+    """
+    fitting = select_fitting(members, budget, convention)
+    if members and not fitting:
+        raise _none_fits(
+            sorted(members, key=lambda member: member.cost(convention), reverse=True),
+            budget,
+            convention,
+        )
+    return fitting
 
 
-def fitting(members: Iterable[Member], budget: Budget, convention: Convention = "exact") -> list[Member]:
-    """The members that have no more parameters and FLOPs than the budget, in their order; maybe none."""
-    return [member for member in members if _affordable(member, budget, convention)]
+def select_fitting(
+    members: Iterable[Member], budget: Budget, convention: Convention = "exact"
+) -> list[Member]:
+    """Return the members within the budget of parameters and FLOPs, in their order."""
+    return [member for member in members if _is_affordable(member, budget, convention)]
 
 
-def _affordable(member: Member, budget: Budget, convention: Convention) -> bool:
+def _is_affordable(member: Member, budget: Budget, convention: Convention) -> bool:
     cost = member.cost(convention)
     return (budget.max_params is None or cost.params <= budget.max_params) and (
         budget.max_flops is None or cost.flops <= budget.max_flops
@@ -72,13 +97,14 @@ def _none_fits(ordered: Sequence[Member], budget: Budget, convention: Convention
         bounds.append(f"{human_count(budget.max_flops)} FLOPs")
     least = ordered[-1].cost(convention)
     return WrongCall(
-        f"no descendant fits within {' and '.join(bounds)}; the smallest has {ordered[-1].spec.layers} layers, "
-        f"{human_count(least.params)} parameters ({least.params}) and {human_count(least.flops)} FLOPs ({least.flops})"
+        f"no descendant fits within {' and '.join(bounds)}; "
+        f"the smallest has {ordered[-1].spec.layers} layers, {human_count(least.params)} "
+        f"parameters ({least.params}) and {human_count(least.flops)} FLOPs ({least.flops})"
     )
 
 
 def latency(spec: Spec, run: Run) -> float:
-    """Seconds of one forward pass: batch 1, eval mode, median of 30 after a warm-up of 5.
+    """Measure the seconds of one forward pass: batch 1, eval mode, median of 30 after 5.
 
     The weights are random: latency does not depend on them.
     """
@@ -88,7 +114,7 @@ def latency(spec: Spec, run: Run) -> float:
 
 
 def seconds_of(model: nn.Module, channels: int, image_size: int, run: Run) -> float:
-    """The same of a module in eval mode."""
+    """Measure the seconds of one forward pass of a module in eval mode, as `latency` does."""
     import torch
 
     from learngene_zoo.runs.run import open_device

@@ -1,7 +1,8 @@
-"""The seam: what a method is, which sizes it can build, and which of them fits a budget.
+"""The interface of methods: their records, the sizes that they build, and budgets.
 
-An extractor and an expander are functions with named settings; the frozen dataclass is the configuration. Everything
-that the command line, the artifacts and the cards know of a method comes from its `Method` record.
+An extractor and an expander are functions with named settings; the frozen dataclass is the
+configuration. The command line, the artifacts and the cards use only the `Method` record of a
+method.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from learngene_zoo.errors import BadFile, BadPlugin, WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost, load_family
 from learngene_zoo.families.spec import FAMILIES, TIMM_NAMES, Spec
 from learngene_zoo.registry import Plugins
-from learngene_zoo.settings import Bounds, Json, Recipe, check_bounds, from_json, settings_of, with_settings
+from learngene_zoo.settings import (
+    Bounds,
+    Json,
+    Recipe,
+    check_bounds,
+    from_json,
+    settings_of,
+    with_settings,
+)
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK, tasks_named
 from learngene_zoo.text import parse_count, parse_seconds
 
@@ -37,46 +46,59 @@ Tasks = Literal["none", "one", "many"]
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What to build. What is None comes from the learngene.
+    """Sizes and task of a model to build. None: as in the learngene.
 
-    Each number is an axis of size, with the name that it has in a spec (`AXES`). Raises `WrongCall` for an impossible
-    number.
+    Each number is an axis of size, with its name in a spec (`AXES`). Raises `WrongCall` for an
+    impossible number.
     """
 
     layers: Annotated[int | None, "transformer blocks", Bounds(least=1)] = None
     width: Annotated[int | None, "width of the tokens", Bounds(least=1)] = None
-    heads: Annotated[int | None, "attention heads of each block; they must divide the width", Bounds(least=1)] = None
-    mlp_ratio: Annotated[float | None, "hidden width of the MLPs, as a multiple of the width", Bounds(above=0)] = None
+    heads: Annotated[
+        int | None, "attention heads of each block; they must divide the width", Bounds(least=1)
+    ] = None
+    mlp_ratio: Annotated[
+        float | None, "hidden width of the MLPs, as a multiple of the width", Bounds(above=0)
+    ] = None
     classes: Annotated[int | None, "outputs of the head; 0: no head", Bounds(least=0)] = None
-    image_size: Annotated[int | None, "height and width of the images in pixels", Bounds(least=1)] = None
-    task: Annotated[str | None, "the task that the model is for; sets the classes (lgzoo list tasks)"] = None
+    image_size: Annotated[
+        int | None, "height and width of the images in pixels", Bounds(least=1)
+    ] = None
+    task: Annotated[
+        str | None, "the task that the model is for; sets the classes (lgzoo list tasks)"
+    ] = None
     dense: Annotated[bool | None, "one class per pixel instead of one per image"] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
     def apply(self, spec: Spec) -> Spec:
-        """`spec` with what this target names. Raises `WrongCall` for an impossible shape."""
+        """Return `spec` with this target's sizes. Raises `WrongCall` for an impossible shape."""
         return spec.with_(**self.axes(), dense=self.dense)
 
     def whole_heads(self, spec: Spec) -> Target:
-        """Where only the width is named, or only the heads, the other too, so that a head is as wide as in `spec`.
+        """Return the target with both width and heads, if it names one of them.
 
-        Raises `WrongCall` for a width that is no multiple of that of a head.
+        Heads stay as wide as in `spec`. Raises `WrongCall` for a width that is not a multiple of
+        the width of a head.
         """
         unit = spec.head_width
         if self.width is not None and self.heads is None:
             if self.width % unit:
                 near = max(round(self.width / unit), 1) * unit
                 raise WrongCall(
-                    f"width is {self.width}, which is not a multiple of the head width of {unit}; choose {near}, "
-                    "or give --heads as well"
+                    f"width is {self.width}, which is not a multiple of the head width of {unit}; "
+                    f"choose {near}, or give --heads as well"
                 )
             return replace(self, heads=self.width // unit)
-        return replace(self, width=self.heads * unit) if self.heads is not None and self.width is None else self
+        return (
+            replace(self, width=self.heads * unit)
+            if self.heads is not None and self.width is None
+            else self
+        )
 
     def axes(self) -> dict[str, Any]:
-        """The axes of size that it names, with their values."""
+        """Return the named axes of size, with their values."""
         values = {name: getattr(self, name) for name in AXES}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -87,54 +109,69 @@ AXES = tuple(setting.name for setting in settings_of(Target()) if setting.kind i
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One descendant that an expander can build: its shape, and the expander's settings that lead to it."""
+    """One descendant of an expander: its shape, and the settings that build it."""
 
     spec: Spec
     settings: Mapping[str, Json] = field(default_factory=dict)
 
     def cost(self, convention: Convention = "exact") -> Cost:
-        """Parameters and FLOPs of this member."""
+        """Return parameters and FLOPs of this member."""
         return cost(self.spec, convention)
 
     @property
     def target(self) -> Target:
-        """The target that names this member's shape; of several sizes, with `settings`, exactly this member."""
+        """Return the target that names this member's shape.
+
+        If settings choose among several members of one shape, it needs `settings` as well.
+        """
         return Target(**{name: getattr(self.spec, name) for name in AXES}, dense=self.spec.dense)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extractor(ABC):
-    """From ancestry models (and tasks) to a learngene. Subclasses are frozen dataclasses, whose fields are the settings."""
+    """A function from ancestry models (and tasks) to a learngene.
+
+    Subclasses are frozen dataclasses, whose fields are the settings.
+    """
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
     @abstractmethod
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The config that an extraction would write, as far as it is known beforehand; refuses impossible settings.
+        """Return the config of an extraction, as far as it is known beforehand.
 
-        Needs plain numbers only: it must not import torch.
+        Raises `WrongCall` for impossible settings. Needs plain numbers only: it must not import
+        torch.
         """
 
     @abstractmethod
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Extract. The caller adds provenance (settings, ancestries, tasks, seed, versions) to the config."""
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Extract a learngene.
+
+        The caller adds provenance (settings, ancestries, tasks, seed, versions) to the config.
+        """
 
     def needs_tasks(self) -> bool:
-        """Whether these settings need any data."""
+        """Return whether these settings need any data."""
         return True
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> Iterable[Work]:
-        """Estimated cost, part by part, from the ancestries' shapes and the tasks' numbers of training images."""
+        """Estimate the cost, part by part.
+
+        It follows from the ancestries' shapes and the tasks' numbers of training images.
+        """
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expander(ABC):
-    """From a learngene to descendants of many sizes.
+    """A function from a learngene to descendants of many sizes.
 
-    `axes` are the sizes that it can change. A target that names another one is refused before the expander is called,
-    unless the learngene has that size.
+    `axes` are the sizes that it can change. A target that names another one is refused before the
+    expander is called, unless the learngene has that size.
     """
 
     axes: ClassVar[frozenset[str]] = frozenset({"layers", "classes", "image_size"})
@@ -144,19 +181,26 @@ class Expander(ABC):
 
     @abstractmethod
     def family(self, config: LearngeneConfig) -> Iterable[Member]:
-        """Every descendant of a finite, documented grid, with the classes and image size of `config.spec`.
+        """Return every descendant of a finite, documented grid.
 
-        Needs plain numbers only: it must not import torch.
+        They have the classes and image size of `config.spec`. Needs plain numbers only: it must not
+        import torch.
         """
 
     @abstractmethod
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Build one descendant. Raises `WrongCall` for a size that this learngene cannot be expanded to."""
+        """Build one descendant.
+
+        Raises `WrongCall` for a size that this learngene cannot be expanded to.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The estimated cost of a part of an extraction. Layers are counted in layers of the ancestry's width."""
+    """The estimated cost of a part of an extraction.
+
+    Layers are counted in layers of the ancestry's width.
+    """
 
     images: int  # training images over all epochs
     trained: float  # layers that each image passes forward and back
@@ -165,10 +209,11 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Finetuning:
-    """How a paper trains the descendants of its method: one recipe, and the learning rates of the tasks that it has."""
+    """The training of a method's descendants in its paper: a recipe, and learning rates by task."""
 
     recipe: Recipe
-    task_lr: Mapping[str, float] = field(default_factory=dict)  # other tasks: as `lgzoo finetune` has it for the width
+    # Other tasks: as `lgzoo finetune` has it for the width.
+    task_lr: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,14 +227,20 @@ class Method:
     title: str  # one line for `lgzoo list`
     paper: str  # authors, title, venue, year; empty if there is none
     expander: Expander  # with its default settings
-    presets: Mapping[str, Extractor]  # "mini" is the default; "smoke" is what check_method runs; "paper" the paper's
+    # "mini" is the default; check_method runs "smoke"; "paper" is the paper's.
+    presets: Mapping[str, Extractor]
     ancestries: tuple[int, int | None] = (1, 1)  # least and most (None: any number)
     families: tuple[str, ...] = ("vit",)  # the families of ancestry models that it takes
-    tasks: Tasks = "many"  # what the extraction trains on; "one" and "many" need at least one
-    details: type | None = None  # the frozen dataclass in `config.details` of its learngenes, see `details_of`
+    tasks: Tasks = "many"  # training tasks of the extraction; "one" and "many" need at least one
+    details: type | None = (
+        None  # the frozen dataclass in `config.details` of its learngenes, see `details_of`
+    )
     inherits: bool = True  # whether descendants inherit tensors
-    plot: str | None = None  # "package.module:function", which draws: (learngene, expander) -> matplotlib Figure
-    finetuning: Mapping[str, Finetuning] = field(default_factory=dict)  # presets of `lgzoo finetune`, as "paper"
+    plot: str | None = (
+        None  # "package.module:function", which draws: (learngene, expander) -> matplotlib Figure
+    )
+    # Presets of `lgzoo finetune`, as "paper".
+    finetuning: Mapping[str, Finetuning] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for fault in _faults(self):
@@ -197,37 +248,56 @@ class Method:
 
     @property
     def extractor(self) -> Extractor:
-        """The extractor with the default preset's settings."""
+        """Return the extractor with the default preset's settings."""
         return self.presets["mini"]
 
     def preset(self, name: str | None) -> Extractor:
-        """The extractor with the settings of a preset; "mini" if none is named. Raises `WrongCall`."""
+        """Return the extractor with the settings of a preset; "mini" if none is named.
+
+        Raises `WrongCall` for an unknown preset.
+        """
         if name is not None and name not in self.presets:
             raise unknown(f"preset of {self.name}", name, self.presets)
         return self.presets[name] if name else self.extractor
 
     def sources(self, named: Sequence[str]) -> list[str]:
-        """The ancestry models of an extraction, by default the bundled one. Raises `WrongCall` for a wrong number."""
+        """Return the ancestry models of an extraction, by default the bundled one.
+
+        Raises `WrongCall` for a wrong number.
+        """
         least, most = self.ancestries
         sources = list(named) or [BUNDLED] * least
         if len(sources) < least or (most is not None and len(sources) > most):
-            expected = f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
-            raise WrongCall(f"{self.name} takes {expected} ancestries (--ancestry), not {len(sources)}")
+            expected = (
+                f"{least}"
+                if most == least
+                else f"{least} or more"
+                if most is None
+                else f"{least} to {most}"
+            )
+            raise WrongCall(
+                f"{self.name} takes {expected} ancestries (--ancestry), not {len(sources)}"
+            )
         return sources
 
     def references(
         self, named: Sequence[str], sources: Sequence[str] = (BUNDLED,), option: str = "--task"
     ) -> list[str]:
-        """The tasks of an extraction from the ancestry models `sources`: those named (by `option`), else the defaults.
+        """Return the tasks of an extraction: those named, else the defaults.
 
-        The name of a suite stands for its tasks. Raises `WrongCall` for a wrong number, and if none is named and an ancestry model is not one of the shelf's: only those
-        have default tasks.
+        Args:
+            named: names of tasks; the name of a suite stands for its tasks.
+            sources: the ancestry models. Only bundled ones have default tasks.
+            option: the name of the argument in messages.
+
+        Raises:
+            WrongCall: for a wrong number of tasks, and if none is named and there are no defaults.
         """
         other = next((source for source in sources if not is_ours(source)), None)
         if self.tasks != "none" and not named and other is not None:
             raise WrongCall(
-                f"no task is named; with an ancestry model of your own ({other}), name the data to extract from, "
-                f"such as {option} folder:PATH (lgzoo list tasks)"
+                f"no task is named; with an ancestry model of your own ({other}), name the data to "
+                f"extract from, such as {option} folder:PATH (lgzoo list tasks)"
             )
         defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
         references = tasks_named(named) or list(defaults[self.tasks])
@@ -246,11 +316,20 @@ def _faults(method: Method) -> Iterator[str]:
         yield f"name is {method.name!r}; expected letters, digits and underscores"
     if method.tasks not in get_args(Tasks):
         yield f"tasks is {method.tasks!r}; expected one of {', '.join(get_args(Tasks))}"
-    if not (isinstance(method.families, tuple) and method.families and set(method.families) <= set(FAMILIES)):
+    if not (
+        isinstance(method.families, tuple)
+        and method.families
+        and set(method.families) <= set(FAMILIES)
+    ):
         yield f"families is {method.families!r}; expected a tuple of some of {', '.join(FAMILIES)}"
     if not _is_range(method.ancestries):
-        yield f"ancestries is {method.ancestries!r}; expected the least and the greatest number, or (least, None)"
-    if method.details is not None and not (isinstance(method.details, type) and is_dataclass(method.details)):
+        yield (
+            f"ancestries is {method.ancestries!r}; "
+            "expected the least and the greatest number, or (least, None)"
+        )
+    if method.details is not None and not (
+        isinstance(method.details, type) and is_dataclass(method.details)
+    ):
         yield f"details is {method.details!r}; expected a dataclass or None"
     if method.plot is not None and not (isinstance(method.plot, str) and ":" in method.plot):
         yield f"plot is {method.plot!r}; expected 'package.module:function' or None"
@@ -296,56 +375,79 @@ METHODS = Plugins("learngene_zoo.methods", "method", Method)
 
 
 def method_of(config: LearngeneConfig, where: object) -> Method:
-    """The method of a learngene, which lies at `where`.
+    """Return the method of a learngene at `where`.
 
-    Raises `BadFile` for one that cannot be used or is not installed: with the package that brought it, if the learngene says so.
+    Raises `BadFile` for one that cannot be used or is not installed, with the package that it came
+    from, if the learngene records it.
     """
     name = config.method
-    if name not in METHODS.references() and name not in {plugin.name for plugin in METHODS.refused()}:
+    if not name:
+        raise WrongCall(
+            f"{where} names no method; lg.extract names it, or learngene.with_config(method=...)"
+        )
+    if name not in METHODS.references() and name not in {
+        plugin.name for plugin in METHODS.list_refused()
+    }:
         named = sorted(set(config.versions) - set(OWN_PACKAGES))
-        package = f"the package that it names ({', '.join(named)}), if you trust it" if named else "its plugin"
+        package = (
+            f"the package that it names ({', '.join(named)}), if you trust it"
+            if named
+            else "its plugin"
+        )
         raise BadFile(
-            f"{where} was made by the method {name!r}, which is not installed; install {package} (lgzoo list methods)"
+            f"{where} was made by the method {name!r}, which is not installed; "
+            f"install {package} (lgzoo list methods)"
         )
     return METHODS.load(name)
 
 
 def details_of(config: LearngeneConfig, kind: type[T]) -> T:
-    """What a method wrote into a learngene's `details`, decoded. Raises `BadFile` if it is not a `kind`."""
+    """Decode the record of a method in a learngene's `details`.
+
+    Raises `BadFile` if it is not a `kind`.
+    """
     return from_json(kind, dict(config.details), f"details of the {config.method} learngene")
 
 
 def check_family(method: Method, spec: Spec) -> None:
-    """Raises `WrongCall` for an ancestry model of a family that the method does not support."""
+    """Raise `WrongCall` for an ancestry model of a family that the method does not support."""
     if spec.family not in method.families:
-        others = ", ".join(sorted(one.name for one in METHODS.load_all()[0] if spec.family in one.families))
+        alternatives = ", ".join(
+            sorted(other.name for other in METHODS.load_all()[0] if spec.family in other.families)
+        )
         supported = "; ".join(load_family(name).supported for name in method.families)
         raise WrongCall(
-            f"{method.name} does not support models of the family {spec.family!r}, only {supported}; "
-            f"methods that do: {others or 'none'}"
+            f"{method.name} does not support models of the family {spec.family!r}, only "
+            f"{supported}; methods that do: {alternatives or 'none'}"
         )
 
 
 def check_axes(expander: Expander, spec: Spec, target: Target) -> None:
-    """Raises `WrongCall` if `target` names a size that the expander cannot change, and `spec`, the learngene's, differs."""
+    """Raise `WrongCall` if `target` differs from `spec` in a size that the expander cannot change.
+
+    `spec` is the learngene's.
+    """
     for name, value in target.axes().items():
         if name not in expander.axes and value != getattr(spec, name):
             free = ", ".join(axis for axis in AXES if axis in expander.axes)
             raise WrongCall(
-                f"{name} is {value}, but all descendants of this learngene have {name} {getattr(spec, name)}; "
-                f"sizes that can be chosen: {free}"
+                f"{name} is {value}, but all descendants of this learngene have {name} "
+                f"{getattr(spec, name)}; sizes that can be chosen: {free}"
             )
 
 
-def check_built(expander: Expander, spec: Spec, target: Target, built: Spec) -> None:
-    """Raises `BadPlugin` unless `built`, from a learngene of shape `spec`, has the sizes that `target` names."""
+def check_built(expander: Expander, spec: Spec, target: Target, built_spec: Spec) -> None:
+    """Raise `BadPlugin` unless `built_spec` has the sizes that `target` names.
+
+    `spec` is the shape of the learngene that it was built from.
+    """
     fixed = {name: getattr(spec, name) for name in AXES if name not in expander.axes}
     for name, value in {**fixed, **target.axes()}.items():
-        if getattr(built, name) != value:
-            kind, got = type(expander), getattr(built, name)
+        if getattr(built_spec, name) != value:
+            kind, got = type(expander), getattr(built_spec, name)
             raise BadPlugin(
-                f"{kind.__module__}.{kind.__qualname__} built a model with {name} {got} instead of {value}; "
-                "`axes` of an expander holds the sizes that it can change, and no others"
+                f"{kind.__module__}.{kind.__qualname__} built a model with {name} {got} instead of "
+                f"{value}; `axes` of an expander holds the sizes that it can change, and no others"
             )
 
 
@@ -353,46 +455,67 @@ def check_built(expander: Expander, spec: Spec, target: Target, built: Spec) -> 
 SYNONYMS = {timm: ours for ours, timm in TIMM_NAMES.items() if ours in AXES}
 
 
-def named_sizes(
+def parse_sizes(
     target: Target, budget: Budget, expander: Expander, sizes: Mapping[str, Any]
 ) -> tuple[Target, Budget, Expander]:
-    """Target, budget and expander with sizes and settings given by name: in our words or timm's, as numbers or as text.
+    """Return target, budget and expander with sizes and settings given by name.
 
-    Raises `WrongCall` for an unknown name, with the nearest known one, and for what is not a number.
+    The names are ours or timm's, the values numbers or text. Raises `WrongCall` for an unknown
+    name, with the nearest known one, and for a value that is not a number.
     """
     rest = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
     rest = {name: _number(name, value) if name in _KINDS else value for name, value in rest.items()}
-    named, bounds = ({f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest} for kind in (Target, Budget))
+    named, bounds = (
+        {f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest}
+        for kind in (Target, Budget)
+    )
     settings = [setting.name for setting in settings_of(expander)]
     for name in rest:
         if name not in settings:
-            known = {*SYNONYMS, *settings, *(f.name for kind in (Target, Budget) for f in fields(kind))}
-            raise unknown("size or setting", name, known)
+            known_names = {
+                *SYNONYMS,
+                *settings,
+                *(f.name for kind in (Target, Budget) for f in fields(kind)),
+            }
+            raise unknown("size or setting", name, known_names)
     return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
 
 
 def _number(name: str, value: Any) -> Any:
-    """A size, also from text as the command line takes it: "7", "20M", "15ms". Raises `WrongCall`."""
+    """Return a size, also from text as on the command line: "7", "20M", "15ms".
+
+    Raises `WrongCall`.
+    """
     kind = _KINDS[name]
     if isinstance(value, str):
         if name in _BOUNDS:
             return parse_count(value) if kind is int else parse_seconds(value)
         value = float(value) if _DECIMAL.fullmatch(value) else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
-        raise WrongCall(f"{name} is {value!r:.40}; expected {'a whole number' if kind is int else 'a number'}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or (kind is int and value != int(value))
+    ):
+        raise WrongCall(
+            f"{name} is {value!r:.40}; expected {'a whole number' if kind is int else 'a number'}"
+        )
     return kind(value)
 
 
 def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
-    """The members of an expander's grid with the sizes that `target` names.
+    """Return the members of an expander's grid with the sizes that `target` names.
 
-    A member is left out if its settings differ from an optional setting that `expander` has. Raises `WrongCall` if
-    `target` names a size that the expander cannot change.
+    A member is left out if its settings differ from an optional setting that `expander` has. Raises
+    `WrongCall` if `target` names a size that the expander cannot change.
     """
     check_axes(expander, config.spec, target)
-    spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
+    spec = config.spec.with_(
+        classes=target.classes, image_size=target.image_size, dense=target.dense
+    )
     sizes = target.axes()
-    fixed = {s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None}
+    fixed = {
+        s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None
+    }
     return [
         member
         for member in expander.family(replace(config, spec=spec))
@@ -403,17 +526,22 @@ def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Upper bounds: parameters of the built model, FLOPs of one image, seconds for a batch of one. None: no bound."""
+    """Upper bounds: parameters of the built model, FLOPs of one image, seconds for a batch of one.
+
+    None: no bound.
+    """
 
     max_params: int | None = None
     max_flops: int | None = None
     max_latency: float | None = None
 
     def __bool__(self) -> bool:
-        return any(bound is not None for bound in (self.max_params, self.max_flops, self.max_latency))
+        return any(
+            bound is not None for bound in (self.max_params, self.max_flops, self.max_latency)
+        )
 
 
 _DECIMAL = re.compile(r"[+-]?\d+(\.\d+)?")
 _BOUNDS = {"max_params": int, "max_flops": int, "max_latency": float}
-# What is a number, in calls by name.
+# Types of the numbers in calls by name.
 _KINDS = {**{s.name: s.kind for s in settings_of(Target()) if s.kind in (int, float)}, **_BOUNDS}

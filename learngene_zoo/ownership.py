@@ -1,9 +1,10 @@
-"""Which folders lgzoo wrote: a hidden file, `.lgzoo`, says so. Nothing else is ever replaced or removed.
+"""Ownership of folders: a hidden file, `.lgzoo`, marks those that lgzoo wrote.
 
-There are two kinds. In the folder of an artifact, a checkpoint or a part (`write_marker`) it lists every file with its size
-and sha256, so that what a user added or changed is known. In a folder that a command works in for long, of a run or a bench
-(`mark_workspace`), it says which of the two that is. The first line is a format, the last a checksum over all before it; a
-file of that name with any other content marks nothing.
+Only marked folders are ever replaced or removed. There are two kinds. In the folder of an artifact,
+a checkpoint or a part (`write_marker`) the marker lists every file with its size and sha256, so
+that files which a user added or changed are detected. In the working folder of a run or a bench
+(`mark_workspace`), it states the kind. The first line is a format, the last a checksum of all lines
+before it; a file of that name with any other content marks nothing.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ _MOST_BYTES = 4 * 2**20
 
 
 class _File(NamedTuple):
-    """What a marker says of a file."""
+    """The entry of a file in a marker."""
 
     sha256: str
     size: int
@@ -44,22 +45,25 @@ def write_marker(folder: Path) -> None:
 
 
 def mark_workspace(folder: Path, kind: str) -> None:
-    """Mark a new or empty folder as that of a `run` or a `bench`, which belongs to lgzoo from now on."""
+    """Mark a new or empty folder as that of a `run` or a `bench`.
+
+    From now on it belongs to lgzoo.
+    """
     _write(folder / MARKER, [_WORKSPACE.format(kind)])
 
 
 def is_workspace(folder: Path, kind: str) -> bool:
-    """Whether `mark_workspace` marked this folder."""
+    """Return whether `mark_workspace` marked this folder."""
     return _read(folder / MARKER) == [_WORKSPACE.format(kind)]
 
 
 def find_foreign(folder: Path, *, content: bool = True) -> str:
-    """Return what in a folder lgzoo did not write there, in words; empty if that is nothing.
+    """Describe content of a folder that lgzoo did not write there; empty if there is none.
 
-    A folder without a valid marker is foreign as soon as it holds anything. With `content`, a file that was changed since
-    counts too; without, names are enough: a checkpoint that is damaged is still one.
+    A folder without a valid marker is foreign as soon as it holds anything. With `content`, a
+    changed file counts too; without, only names count: a damaged checkpoint is still a checkpoint.
     """
-    marked = _marked(folder)
+    marked = _read_marker(folder)
     if marked is None:
         name = next((entry.name for entry in _scan(folder) if entry.name != MARKER), "")
         return f"{name}, and no valid {MARKER} file that says that lgzoo wrote it" if name else ""
@@ -74,33 +78,38 @@ def find_foreign(folder: Path, *, content: bool = True) -> str:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a marked folder holds every file that its marker lists, unchanged, and nothing else."""
-    marked = _marked(folder)
-    return marked is not None and all((folder / name).is_file() for name in marked) and not find_foreign(folder)
+    """Return whether a marked folder holds exactly the files of its marker, unchanged."""
+    marked = _read_marker(folder)
+    return (
+        marked is not None
+        and all((folder / name).is_file() for name in marked)
+        and not find_foreign(folder)
+    )
 
 
 def remove_marked(folder: Path) -> None:
-    """Remove what lgzoo wrote into a marked folder, the marker last, and the folder itself unless something else is left.
+    """Remove our files from a marked folder, the marker last, and the folder if it is empty then.
 
-    Does nothing to a folder without a valid marker that holds anything. A call that was killed is finished by the next.
+    Does nothing to a folder without a valid marker that holds anything. The next call finishes one
+    that was killed.
     """
     if folder.is_symlink() or not folder.is_dir():
         return
-    marked = _marked(folder) or {}
+    marked = _read_marker(folder) or {}
     for name in marked:
         _unlink(folder / name)
     parents = {parent.as_posix() for name in marked for parent in Path(name).parents} - {"."}
     for parent in sorted(parents, key=len, reverse=True):
         _rmdir(folder / parent)
-    if _marked(folder) is not None and [entry.name for entry in _scan(folder)] == [MARKER]:
+    if _read_marker(folder) is not None and [entry.name for entry in _scan(folder)] == [MARKER]:
         _unlink(folder / MARKER)
     _rmdir(folder)
 
 
 def find_foreign_below(folder: Path, is_ours: Callable[[str], bool]) -> str:
-    """Return what below a folder of a workspace lgzoo did not write: a file that `is_ours` does not know by its name.
+    """Return a file below a workspace's folder that lgzoo did not write; empty if there is none.
 
-    Folders with a marker are judged by it. Empty if there is nothing.
+    `is_ours` recognises our files by their names. Folders with a marker are judged by it.
     """
     for entry in _scan(folder) if folder.is_dir() else ():
         path = Path(entry.path)
@@ -108,7 +117,7 @@ def find_foreign_below(folder: Path, is_ours: Callable[[str], bool]) -> str:
         if not entry.is_dir(follow_symlinks=False):
             if entry.is_symlink() or not (is_ours(entry.name) or entry.name == MARKER):
                 return entry.name
-        elif _marked(path) is not None:
+        elif _read_marker(path) is not None:
             inner = find_foreign(path, content=False).partition(",")[0]
         elif not (entry.name.startswith(".") and is_marked_draft(path)):
             inner = find_foreign_below(path, is_ours)
@@ -118,13 +127,13 @@ def find_foreign_below(folder: Path, is_ours: Callable[[str], bool]) -> str:
 
 
 def remove_below(folder: Path, is_ours: Callable[[str], bool]) -> None:
-    """Remove what `find_foreign_below` takes for lgzoo's, and every folder that is empty then."""
+    """Remove the files that `find_foreign_below` accepts, and every folder that is empty then."""
     for entry in _scan(folder) if folder.is_dir() else ():
         path = Path(entry.path)
         if not entry.is_dir(follow_symlinks=False):
             if not entry.is_symlink() and (is_ours(entry.name) or entry.name == MARKER):
                 _unlink(path)
-        elif _marked(path) is not None:
+        elif _read_marker(path) is not None:
             remove_marked(path)
         elif entry.name.startswith(".") and is_marked_draft(path):
             remove_draft(path)
@@ -133,15 +142,19 @@ def remove_below(folder: Path, is_ours: Callable[[str], bool]) -> None:
     _rmdir(folder)
 
 
-def _marked(folder: Path) -> dict[str, _File] | None:
-    """The files that a marker lists; None without a valid marker."""
+def _read_marker(folder: Path) -> dict[str, _File] | None:
+    """Return the files that a marker lists; None without a valid marker."""
     lines = _read(folder / MARKER)
     if not lines or lines[0] != _FOLDER:
         return None
-    found = [_LINE.fullmatch(line) for line in lines[1:]]
-    if not all(found):
+    matches = [_LINE.fullmatch(line) for line in lines[1:]]
+    if not all(matches):
         return None
-    return {match[3]: _File(match[1], int(match[2])) for match in found if match and _is_inside(match[3])}
+    return {
+        match[3]: _File(match[1], int(match[2]))
+        for match in matches
+        if match and _is_inside(match[3])
+    }
 
 
 def _is_inside(name: str) -> bool:
@@ -154,7 +167,10 @@ def _write(path: Path, lines: list[str]) -> None:
 
 
 def _read(path: Path) -> list[str]:
-    """The lines of a marker without the checksum; none if that is wrong, or if it is no plain file."""
+    """Return the lines of a marker without the checksum.
+
+    Empty if the checksum is wrong, or if it is not a regular file.
+    """
     with suppress(OSError, ValueError):
         about = path.lstat()
         if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
@@ -178,7 +194,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Everything below a folder by its relative name; links are not followed."""
+    """Yield everything below a folder by its relative name; links are not followed."""
     waiting = [folder]
     while waiting:
         for entry in _scan(waiting.pop()):
@@ -189,8 +205,8 @@ def _entries(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _scan(folder: Path) -> list["os.DirEntry[str]"]:
-    with os.scandir(folder) as found:
-        return sorted(found, key=lambda entry: entry.name)
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
 
 
 def _unlink(path: Path) -> None:
@@ -203,30 +219,33 @@ def _rmdir(path: Path) -> None:
         path.rmdir()
 
 
-# Drafts: folders that are being written. Their first file says which draft this is, and it goes last.
+# Drafts: folders that are being written. Their first file says which draft this is, and it goes
+# last.
 
 
 def write_draft_mark(draft: Path) -> None:
-    """Mark a new folder as a draft; the mark is of this very name."""
+    """Mark a new folder as a draft; the mark contains its name."""
     (draft / DRAFT).write_bytes(_draft_mark(draft.name))
 
 
 def is_marked_draft(draft: Path) -> bool:
-    """Whether we made a draft: it has the mark of its name, or nothing but the beginning of one."""
+    """Return whether we made a draft: it has the mark of its name, or a part of one."""
     if draft.is_symlink() or not draft.is_dir():
         return False
     names = [entry.name for entry in _scan(draft)]
     if not names:
         return True
     with suppress(OSError):
-        mark = (draft / DRAFT).read_bytes() if stat.S_ISREG((draft / DRAFT).lstat().st_mode) else b"-"
-        wanted = _draft_mark(draft.name)
-        return mark == wanted or (names == [DRAFT] and wanted.startswith(mark))
+        mark = (
+            (draft / DRAFT).read_bytes() if stat.S_ISREG((draft / DRAFT).lstat().st_mode) else b"-"
+        )
+        expected = _draft_mark(draft.name)
+        return mark == expected or (names == [DRAFT] and expected.startswith(mark))
     return False
 
 
 def remove_draft(draft: Path) -> None:
-    """Remove a draft of ours with all that it holds, its mark last."""
+    """Remove a draft of ours with all of its content, its mark last."""
     if not is_marked_draft(draft):
         return
     for name, path in sorted(_entries(draft), reverse=True):

@@ -1,8 +1,8 @@
-"""What all pictures share: colours, the frame of a figure, and PNG or SVG files.
+"""Shared parts of all pictures: colours, figures, and PNG or SVG files.
 
-The colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart. Figures are made without
-pyplot: no window system is needed and no global state is touched. `svg_text` gives an `<svg>` element that follows the light or
-dark scheme of the page around it.
+The colours are those of Okabe and Ito, which people with any kind of colour vision can distinguish.
+Figures are made without pyplot: no window system is needed and no global state is changed.
+`svg_text` returns an `<svg>` element that follows the light or dark scheme of the page around it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, QUIET, LINE, PAPER = "#1a1b1e", "#5d6168", "#c9ced3", "#ffffff"  # text; secondary text; rules; background
+# Text; secondary text; rules; background.
+INK, QUIET, LINE, PAPER = "#1a1b1e", "#5d6168", "#c9ced3", "#ffffff"
 GREY = "#8a8a8a"  # readable on white and on black
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "D", "s", "^")
 FOOT = 0.6  # inches that `subplots` adds below the panels, for a legend of two lines
 TITLE, TEXT, SMALL = 13.0, 10.0, 9.0  # font sizes in points
-# What a page sets in place of these colours: see `svg_text`.
+# The colours of a page that replace these: see `svg_text`.
 _PAGE = {INK: "currentColor", QUIET: "var(--quiet)", LINE: "var(--line)", PAPER: "var(--paper)"} | {
     colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)
 }
@@ -43,13 +44,15 @@ _RC = {
     "legend.frameon": False,
     "svg.hashsalt": "learngene_zoo",  # no random names: the same picture gives the same file
     "text.parse_math": False,  # names may hold dollars and backslashes
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"), INK
+    ),
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Within it, figures are made in the common style: its fonts, sizes and colours are the defaults."""
+    """Make the common fonts, sizes and colours the defaults of figures within this context."""
     import matplotlib
 
     with matplotlib.rc_context(_RC):
@@ -57,157 +60,205 @@ def style() -> Iterator[None]:
 
 
 def mark(number: int) -> dict[str, str]:
-    """Colour and marker of the series with this number, for `Axes.plot`; the first 24 differ."""
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number // len(COLOURS) % len(MARKERS)]}
+    """Return colour and marker of a series by its number, for `Axes.plot`; the first 24 differ."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number // len(COLOURS) % len(MARKERS)],
+    }
 
 
 def tint(colour: str, share: float = 0.2) -> str:
-    """`colour` mixed with white: `share` is the colour's part, from 0 to 1."""
+    """Mix `colour` with white; `share` is the fraction of the colour, from 0 to 1."""
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
 
 
-def shortened(name: str, most: int = 14) -> str:
-    """`name` in one line of at most `most` characters: the beginning and the end of a longer one."""
+def shorten_label(name: str, most: int = 14) -> str:
+    """Return `name` in one line of at most `most` characters.
+
+    Of a longer name the beginning and the end are kept.
+    """
     name, half = " ".join(name.split()), most // 2
     return name if len(name) <= most else f"{name[: most - half - 1]}…{name[-half:]}"
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty white figure of this size in inches; `axes_at` puts axes on it."""
+    """Return an empty white figure of this size in inches; `axes_at` puts axes on it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), facecolor=PAPER)
-    FigureCanvasAgg(made)
-    return made
+    figure = Figure(figsize=(width, height), facecolor=PAPER)
+    FigureCanvasAgg(figure)
+    return figure
 
 
-def axes_at(figure: Figure, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
-    """New axes at a place given in inches from the lower left corner of the figure."""
+def axes_at(
+    figure: Figure, left: float, bottom: float, width: float, height: float, **options: Any
+) -> Axes:
+    """Add axes at a position in inches from the lower left corner of the figure."""
     wide, tall = figure.get_size_inches()
     return figure.add_axes((left / wide, bottom / tall, width / wide, height / tall), **options)
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """A figure with a grid of panels of `size` inches each, row by row, laid out by matplotlib; see `settle`."""
-    made = new_figure(size[0] * columns, size[1] * rows + FOOT)
-    made.set_layout_engine("constrained")
-    found = [panel for row in made.subplots(rows, columns, squeeze=False) for panel in row]
-    for panel in found:
+    """Return a figure with a grid of panels of `size` inches each, row by row.
+
+    matplotlib lays them out; see `settle`.
+    """
+    figure = new_figure(size[0] * columns, size[1] * rows + FOOT)
+    figure.set_layout_engine("constrained")
+    panels = [panel for row in figure.subplots(rows, columns, squeeze=False) for panel in row]
+    for panel in panels:
         panel.set_facecolor("none")
-        ruled(panel)
-    return made, found
+        draw_rules(panel)
+    return figure, panels
 
 
-def ruled(axes: Axes) -> None:
-    """A light grid behind what is drawn, and only the axes' left and lower edges."""
+def draw_rules(axes: Axes) -> None:
+    """Draw a light grid behind the data, and only the left and lower edges of the axes."""
     axes.grid(color=GREY, alpha=0.25, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def bare(axes: Axes, *edges: str) -> None:
-    """No tick marks, and of the axes' edges only those named ("left", "bottom", "right", "top")."""
+def hide_edges(axes: Axes, *edges: str) -> None:
+    """Hide tick marks and all edges but those named ("left", "bottom", "right", "top")."""
     for name, edge in axes.spines.items():
         edge.set_visible(name in edges)
     axes.tick_params(length=0)
 
 
-def heading(figure: Figure, left: float, title: str, under: str = "") -> None:
-    """A bold title with a line below it, in the uppermost 0.9 inches; `left` is in inches."""
+def draw_heading(figure: Figure, left: float, title: str, under: str = "") -> None:
+    """Draw a bold title with a line below it, in the uppermost 0.9 inches.
+
+    `left` is in inches.
+    """
     wide, tall = figure.get_size_inches()
-    place: dict[str, Any] = {"va": "center", "parse_math": False}
-    figure.text(left / wide, 1 - 0.38 / tall, title, fontsize=TITLE, weight="bold", color=INK, **place)
-    figure.text(left / wide, 1 - 0.7 / tall, under, fontsize=TEXT, color=QUIET, **place)
+    alignment: dict[str, Any] = {"va": "center", "parse_math": False}
+    figure.text(
+        left / wide, 1 - 0.38 / tall, title, fontsize=TITLE, weight="bold", color=INK, **alignment
+    )
+    figure.text(left / wide, 1 - 0.7 / tall, under, fontsize=TEXT, color=QUIET, **alignment)
 
 
 def legend_below(figure: Figure, axes: Axes, handles: Sequence[Artist], **options: Any) -> None:
-    """A legend in one line at the foot of the figure, centred below the axes."""
-    place, foot = axes.get_position(), 0.3 / figure.get_figheight()
-    middle = ((place.x0 + place.x1) / 2, foot)
+    """Draw a legend in one line at the foot of the figure, centred below the axes."""
+    position, foot = axes.get_position(), 0.3 / figure.get_figheight()
+    middle = ((position.x0 + position.x1) / 2, foot)
     spaces = {"columnspacing": 1.4, "handlelength": 1.5, "handletextpad": 0.6, **options}
     figure.legend(
-        handles=list(handles), loc="center", bbox_to_anchor=middle, ncols=len(handles), fontsize=SMALL, frameon=False,
-        labelcolor=INK, **spaces,
-    )  # fmt: skip
+        handles=list(handles),
+        loc="center",
+        bbox_to_anchor=middle,
+        ncols=len(handles),
+        fontsize=SMALL,
+        frameon=False,
+        labelcolor=INK,
+        **spaces,
+    )
 
 
 def legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
-    """One legend below all panels, with every name once, in as many columns as the figure is wide enough for.
+    """Draw one legend below all panels, with every name once.
 
-    The figure grows by the height of the legend's lines, so that the panels keep theirs.
+    It has as many columns as the width of the figure permits. The figure grows by the height of the
+    legend, so that the panels keep theirs.
     """
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for panel in panels:
         for handle, name in zip(*panel.get_legend_handles_labels()):
-            found.setdefault(name, handle)
-    if not found:
+            handles.setdefault(name, handle)
+    if not handles:
         return
-    for count in range(max(1, min(columns, len(found))), 0, -1):
-        made = figure.legend(
-            list(found.values()), list(found), loc="outside lower center", ncols=count, handlelength=3.2, frameon=False
+    for count in range(max(1, min(columns, len(handles))), 0, -1):
+        box_legend = figure.legend(
+            list(handles.values()),
+            list(handles),
+            loc="outside lower center",
+            ncols=count,
+            handlelength=3.2,
+            frameon=False,
         )
-        box = made.get_window_extent(figure.canvas.get_renderer())  # type: ignore[attr-defined]
+        renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+        box = box_legend.get_window_extent(renderer)
         if count == 1 or box.width <= figure.bbox.width:
             break
-        made.remove()
+        box_legend.remove()
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + max(0.0, box.height / figure.dpi - FOOT))
 
 
 def settle(figure: Figure) -> Figure:
-    """Lay the panels out now, once for every format that the figure is saved in."""
+    """Lay out the panels now, once for all formats that the figure is saved in."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
 
 
 def check_suffix(path: Path) -> None:
-    """Raises `WrongCall` if pictures cannot be written in the format that the suffix of `path` names."""
+    """Raise `WrongCall` unless pictures can be written in the format of the suffix of `path`."""
     if path.suffix.lower() not in (".png", ".svg"):
         raise WrongCall(f"expected a file name that ends in .png or .svg, got {path.name}")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG or SVG, by the suffix of `path`, with white behind it. The same figure gives the same bytes."""
+    """Write a PNG or SVG, by the suffix of `path`, on white. Equal figures give equal bytes."""
     check_suffix(path)
-    _printable(figure)
+    _make_labels_printable(figure)
     undated = {".png": "Software", ".svg": "Date"}[path.suffix.lower()]
     with style():
-        figure.savefig(path, dpi=160, facecolor="white", bbox_inches="tight", pad_inches=0.18, metadata={undated: None})
+        figure.savefig(
+            path,
+            dpi=160,
+            facecolor="white",
+            bbox_inches="tight",
+            pad_inches=0.18,
+            metadata={undated: None},
+        )
 
 
 def svg_text(figure: Figure, name: str, label: str) -> str:
-    """The figure as an `<svg>` element for a page, read aloud as `label`.
+    """Return the figure as an `<svg>` element for a page, with `label` for screen readers.
 
-    Its ids begin with `name` and it needs nothing from outside but the page's colours: the current one and the variables
+    Its ids begin with `name`. It needs only the page's colours: the current one and the variables
     `--quiet`, `--line`, `--paper` and `--series-0` to `--series-5`.
     """
     import matplotlib
 
     text, name = io.StringIO(), re.sub(r"[^\w.-]", "_", name)
-    _printable(figure)
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "text.parse_math": False}):
+    _make_labels_printable(figure)
+    with matplotlib.rc_context(
+        {"svg.hashsalt": name, "svg.fonttype": "none", "text.parse_math": False}
+    ):
         figure.savefig(
-            text, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            text,
+            format="svg",
+            transparent=True,
+            metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
         )
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
-    svg = re.sub(r'\bid="', f'id="{name}-', svg).replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # a hundredth of a point is sharp enough, and halves the size
+    svg = (
+        re.sub(r'\bid="', f'id="{name}-', svg)
+        .replace('href="#', f'href="#{name}-')
+        .replace("url(#", f"url(#{name}-")
+    )
+    # A hundredth of a point is sharp enough, and halves the size.
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
     for colour, in_page in _PAGE.items():
         svg = svg.replace(colour, in_page)
     # As wide as the page, but with letters no larger than the page's own.
     width = f"max-width: {115 * figure.get_figwidth():.0f}px"
     opening = f'<svg role="img" aria-label="{html(label)}" style="{width}"'
-    return re.sub(r'^<svg [^>]*(viewBox="[^"]*")[^>]*>', lambda found: f"{opening} {found[1]}>", svg)
+    return re.sub(
+        r'^<svg [^>]*(viewBox="[^"]*")[^>]*>', lambda match: f"{opening} {match[1]}>", svg
+    )
 
 
-def _printable(figure: Figure) -> None:
-    """Take characters out of all labels that no font has and that XML forbids."""
+def _make_labels_printable(figure: Figure) -> None:
+    """Remove characters from all labels that no font has and that XML forbids."""
     from matplotlib.text import Text
 
     for label in figure.findobj(Text):

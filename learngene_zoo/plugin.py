@@ -1,8 +1,9 @@
-"""Everything that an author of a plugin imports: `from learngene_zoo.plugin import Extractor, Expander, Method, ...`.
+"""The names that an author of a plugin imports: `from learngene_zoo.plugin import Method, ...`.
 
-One facade for methods and for suites of tasks, with names that stay. Importing it costs nothing: each name is fetched
-from its module when it is first used, so a cold module of a plugin stays cold as long as it takes hot names inside its
-functions. Which names there are, and where they come from, is said once: by `plugin.pyi`, which type checkers read too.
+One facade for methods and for suites of tasks, with stable names. Importing it costs nothing: each
+name is fetched from its module when it is first used, so a cold module of a plugin stays cold as
+long as it uses hot names inside its functions. The names and their modules are defined once, in
+`plugin.pyi`, which type checkers read too.
 """
 
 from importlib import import_module

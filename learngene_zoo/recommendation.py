@@ -1,4 +1,4 @@
-"""Which descendant of which learngene suits given pictures, judged before anything is trained."""
+"""Ranking of descendants of several learngenes for given pictures, before any training."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from learngene_zoo.training.probes import compute_features, is_right_left_out
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A descendant that could be built, and what its untrained features say of the pictures."""
+class RankedDescendant:
+    """A descendant that could be built, and the probe of its untrained features."""
 
-    learngene: str  # what it is built from, as the verbs take it
+    learngene: str  # the source, as a reference for the verbs
     member: Member
     probe: float  # share of the pictures that a linear probe names rightly, each left out in turn
     interval: tuple[float, float]  # 95 %, over the pictures
@@ -29,61 +29,87 @@ class Candidate:
 
     @property
     def tied(self) -> bool:
-        """Whether these pictures do not tell it from the first one."""
+        """Return whether these pictures do not distinguish it from the first one."""
         return self.difference.low <= 0 <= self.difference.high
 
 
-def spread(members: Iterable[Member], count: int) -> list[Member]:
-    """At most `count` members from the smallest to the largest, in steps of their places by cost."""
+def choose_evenly(members: Iterable[Member], count: int) -> list[Member]:
+    """Return at most `count` members from the smallest to the largest.
+
+    They are equally spaced in the order of cost.
+    """
     ordered = sorted(members, key=lambda member: member.cost())
-    places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
-    return [ordered[place] for place in places]
+    indices = np.unique(
+        np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int)
+    )
+    return [ordered[index] for index in indices]
 
 
-def ranked(
-    built: Iterable[tuple[str, Member, Descendant]],
+def rank_descendants(
+    descendants: Iterable[tuple[str, Member, Descendant]],
     task: Task,
     run: Run,
     *,
     images: int | None,
     report: Callable[[str, Member, float], None] = lambda *_: None,
-) -> list[Candidate]:
-    """The descendants, best first, by a probe of the same training images of `task` (None: of all).
+) -> list[RankedDescendant]:
+    """Rank descendants, best first, by a probe of the same training images of `task`.
 
-    A probe (see `training.probes.is_right_left_out`) says what the features know before any training; what a fine-tuning
-    makes of them may rank otherwise. `report` hears of each as it is done. Raises `WrongCall` for a task with a class per pixel, and `BadData`.
+    A probe (see `training.probes.is_right_left_out`) measures the features before any training; the
+    order after fine-tuning may differ.
+
+    Args:
+        descendants: names of learngenes, members and their descendants.
+        task: the task with the images.
+        run: how to compute.
+        images: number of training images. None: all.
+        report: called after each probe with its result.
+
+    Raises:
+        WrongCall: for a task with a class per pixel.
+        BadData: as the probe does.
     """
     if task.dense:
-        raise WrongCall(f"{task.name} has a class for every pixel; what suits it cannot be told by a probe")
-    found = []
-    for name, member, descendant in built:
-        right_N = probed(descendant, task, images, run)
+        raise WrongCall(
+            f"{task.name} has a class for every pixel; what suits it cannot be told by a probe"
+        )
+    probes = []
+    for name, member, descendant in descendants:
+        right_N = probe_descendant(descendant, task, images, run)
         report(name, member, float(right_N.mean()))
-        found.append((name, member, right_N))
-    return in_order(found)
+        probes.append((name, member, right_N))
+    return sort_candidates(probes)
 
 
-def in_order(probes: Iterable[tuple[str, Member, np.ndarray]]) -> list[Candidate]:
-    """Candidates, best first, from what `probed` says of each; of equally good ones the cheapest first."""
-    found = sorted(probes, key=lambda one: (-int(one[2].sum()), one[1].cost()))
-    return [_candidate(name, member, right_N, found[0][2]) for name, member, right_N in found]
+def sort_candidates(probes: Iterable[tuple[str, Member, np.ndarray]]) -> list[RankedDescendant]:
+    """Return the candidates, best first, from their probes; of equal ones the cheapest first."""
+    ordered = sorted(probes, key=lambda item: (-int(item[2].sum()), item[1].cost()))
+    return [_candidate(name, member, right_N, ordered[0][2]) for name, member, right_N in ordered]
 
 
-def _candidate(name: str, member: Member, right_N: np.ndarray, best_N: np.ndarray) -> Candidate:
+def _candidate(
+    name: str, member: Member, right_N: np.ndarray, best_N: np.ndarray
+) -> RankedDescendant:
     right, total = int(np.sum(right_N)), len(right_N)
     is_first = right_N is best_N  # it does not differ from itself, on these or any other images
-    return Candidate(
+    return RankedDescendant(
         learngene=name,
         member=member,
         probe=right / total,
         interval=proportion(right, total),
         images=total,
-        difference=Gain(0.0, 0.0, 0.0) if is_first else paired_gain([list(right_N)], [list(best_N)]),
+        difference=Gain(0.0, 0.0, 0.0)
+        if is_first
+        else paired_gain([list(right_N)], [list(best_N)]),
     )
 
 
-def probed(descendant: Descendant, task: Task, images: int | None, run: Run) -> np.ndarray:
-    """Which of the task's training images the probe of a descendant's features names rightly, bool (N,)."""
+def probe_descendant(
+    descendant: Descendant, task: Task, images: int | None, run: Run
+) -> np.ndarray:
+    """Return which training images a probe of a descendant classifies correctly, bool (N,)."""
     return is_right_left_out(
-        compute_features(descendant.model(), task, "train", descendant.input_format, run, images=images)
+        compute_features(
+            descendant.model(), task, "train", descendant.input_format, run, images=images
+        )
     )

@@ -1,8 +1,9 @@
-"""Models in other runtimes: one `.onnx` or `.pt2` file that opens without this package and without timm.
+"""Models in other runtimes: one `.onnx` or `.pt2` file that needs neither this package nor timm.
 
-The file takes `pixel_values` of shape (batch, channels, size, size), normalised fp32 images, and gives `logits`: (batch,
-classes), or (batch, classes, size, size) of a dense model. The batch is dynamic. Labels, preprocessing and origin are in
-its metadata. Before it takes its place it is opened again and compared with the module.
+The file takes `pixel_values` of shape (batch, channels, size, size), normalised fp32 images, and
+returns `logits`: (batch, classes), or (batch, classes, size, size) of a dense model. The batch is
+dynamic. Labels, preprocessing and origin are in its metadata. Before the file is moved to its path
+it is opened again and compared with the module.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ Runner = Callable[[torch.Tensor], torch.Tensor]  # images_BCHW -> logits, both f
 
 BATCH = "batch"
 BATCHES = (1, 2, 5)  # sizes that are compared with the module
-# The largest difference that is accepted, relative to the largest logit: many times what was measured.
+# The largest difference that is accepted, relative to the largest logit: many times what was
+# measured.
 TOLERANCES: Mapping[Dtype, float] = {"fp32": 1e-4, "fp16": 2e-2}
 OPSET = 20
 WARM_UP, REPEATS = 5, 30
@@ -50,14 +52,14 @@ WARM_UP, REPEATS = 5, 30
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A file that was written, and how near it is to the module."""
+    """An exported file and its largest difference from the PyTorch module."""
 
     path: Path
     format: Format
     dtype: Dtype
     bytes: int
     difference: float  # the largest of a logit, over BATCHES
-    task: str | None = None  # the int8 file's: what it was measured on (the validation split)
+    task: str | None = None  # of an int8 file: measured on its validation split
     metric: str | None = None
     value: float | None = None  # of the file
     model_value: float | None = None
@@ -76,12 +78,26 @@ def export_descendant(
     run: Run,
     force: bool = False,
 ) -> Exported:
-    """Write `descendant` as one file, ONNX or `torch.export`'s by its suffix, checked against its module.
+    """Write `descendant` as one file, ONNX or `torch.export`'s, and check it.
 
-    Nothing is written if a check fails. `fp16` halves the file; its input and output stay fp32. `int8` (ONNX only) stores
-    the matrices of linear layers as signed bytes, one scale per output channel, and quantises their inputs as it runs; it
-    is measured on the validation split of `task` first. Raises `Refused` if it falls there by more than `max_drop`, `TrainingFailed` if the file answers
-    differently from the module, `Unavailable` if packages are missing.
+    Nothing is written if a check fails.
+
+    Args:
+        descendant: the model.
+        path: the file; its suffix chooses the format.
+        dtype: "fp16" halves the file; its input and output stay fp32. "int8" (ONNX only) stores the
+            matrices of linear layers as signed bytes, one scale per output channel, and quantises
+            their inputs at run time.
+        task: its validation split measures an int8 file before it is written.
+        max_drop: the largest accepted fall of the metric of an int8 file.
+        timed: also measure latencies.
+        run: how to compute.
+        force: replace existing content of `path`.
+
+    Raises:
+        Refused: if the metric of an int8 file falls by more than `max_drop`.
+        TrainingFailed: if the outputs of the file differ from those of the module.
+        Unavailable: if packages are missing.
     """
     format = check_format(path, dtype)
     check_packages(format)
@@ -90,24 +106,27 @@ def export_descendant(
     open_device(run)
     model = descendant.model()
     images_BCHW = _images(descendant, max(BATCHES))
-    found: dict[str, Any] = {"format": format, "dtype": dtype}
+    facts: dict[str, Any] = {"format": format, "dtype": dtype}
     with new_file(path, force) as draft:
         with report_activity(f"writing {path.name}"):
             write_file(descendant, draft, dtype)
         with report_activity(f"comparing {path.name} with the model"):
-            runner = opened(draft, run.threads)
-            found["difference"] = _difference(model, runner, images_BCHW, dtype)
+            runner = open_runner(draft, run.threads)
+            facts["difference"] = _difference(model, runner, images_BCHW, dtype)
         if dtype == "int8":
             assert task is not None, "int8 is measured on a task"
-            found |= _measured(descendant, model, runner, task, max_drop, run)
+            facts |= _measure_file(descendant, model, runner, task, max_drop, run)
         if timed:
-            found["model_latency"], found["latency"] = _latencies(model, runner, images_BCHW[:1])
-        found["bytes"] = draft.stat().st_size
-    return Exported(path=path, **found)
+            facts["model_latency"], facts["latency"] = _latencies(model, runner, images_BCHW[:1])
+        facts["bytes"] = draft.stat().st_size
+    return Exported(path=path, **facts)
 
 
 def check_format(path: Path, dtype: Dtype) -> Format:
-    """The format that a path's suffix names. Raises `WrongCall` for any other, and for a dtype that it does not have."""
+    """Return the format of a path's suffix.
+
+    Raises `WrongCall` for any other suffix, and for a dtype that the format does not have.
+    """
     format = path.suffix.removeprefix(".")
     if format == "onnx":
         return "onnx"
@@ -119,7 +138,7 @@ def check_format(path: Path, dtype: Dtype) -> Format:
 
 
 def check_packages(format: Format) -> None:
-    """Raises `Unavailable` if the packages that write and run this format are not installed."""
+    """Raise `Unavailable` unless the packages for this format are installed."""
     try:
         if format == "onnx":
             import onnx  # noqa: F401
@@ -127,12 +146,13 @@ def check_packages(format: Format) -> None:
             import onnxscript  # noqa: F401
     except ImportError as error:
         raise Unavailable(
-            f"ONNX files need {error.name}, which is not installed: pip install 'learngene-zoo[onnx]'"
+            f"ONNX files need {error.name}, which is not installed: "
+            "pip install 'learngene-zoo[onnx]'"
         ) from error
 
 
-def opened(path: Path, threads: int | None = None) -> Runner:
-    """What an exported file computes, in its own runtime on the CPU."""
+def open_runner(path: Path, threads: int | None = None) -> Runner:
+    """Return the function of an exported file, in its runtime on the CPU."""
     if path.suffix == ".pt2":
         program: Runner = torch.export.load(path).module()
         return program
@@ -145,9 +165,9 @@ def opened(path: Path, threads: int | None = None) -> Runner:
 
 
 def metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
-    """What an exported file says about itself: text under each name, JSON where it is more than a word.
+    """Return the metadata of an exported file: text by name, JSON if it is more than a word.
 
-    `preprocessing` says all that is needed to present images to it; nothing is left to a reader's defaults.
+    `preprocessing` is complete: no reader's defaults are needed to present images to it.
     """
     images = descendant.input_format
     facts: dict[str, Json] = {
@@ -165,11 +185,13 @@ def metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
         "method": descendant.provenance.get("method", ""),
         "learngene_zoo": to_json(descendant.provenance.get("versions", {})),
     }
-    return {name: fact if isinstance(fact, str) else json.dumps(fact) for name, fact in facts.items()}
+    return {
+        name: fact if isinstance(fact, str) else json.dumps(fact) for name, fact in facts.items()
+    }
 
 
-class _Served(nn.Module):
-    """The model with the names of its input and output fixed, and both in fp32 whatever it computes in."""
+class _ExportModule(nn.Module):
+    """The model with fixed names of input and output, both in fp32."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -181,32 +203,44 @@ class _Served(nn.Module):
 
 
 def write_file(descendant: Descendant | TimmModel, path: Path, dtype: Dtype) -> None:
-    """Write the file, unchecked, over whatever is at `path`. Raises `Unavailable` for a model that torch cannot export."""
+    """Write the file, unchecked, over any file at `path`.
+
+    Raises `Unavailable` for a model that torch cannot export.
+    """
     with _silent():
         program = _trace(descendant, torch.float16 if dtype == "fp16" else torch.float32)
         if check_format(path, dtype) == "pt2":
             # Into memory first: torch's writer ends the process if the disk is full.
             archive = io.BytesIO()
-            torch.export.save(program, archive, extra_files={"metadata.json": json.dumps(metadata(descendant))})
+            torch.export.save(
+                program, archive, extra_files={"metadata.json": json.dumps(metadata(descendant))}
+            )
             path.write_bytes(archive.getbuffer())
         else:
             _write_onnx(program, descendant, path, quantised=dtype == "int8")
 
 
-def _trace(descendant: Descendant | TimmModel, numbers: torch.dtype) -> torch.export.ExportedProgram:
-    """Return the model as a program for any batch."""
-    served = _Served(descendant.model(), numbers).eval()
+def _trace(
+    descendant: Descendant | TimmModel, numbers: torch.dtype
+) -> torch.export.ExportedProgram:
+    """Return the model as a program for batches of any size."""
+    served = _ExportModule(descendant.model(), numbers).eval()
     try:
         return torch.export.export(
-            served, (_images(descendant, 2),), dynamic_shapes={PIXELS: {0: torch.export.Dim(BATCH, min=1)}}
+            served,
+            (_images(descendant, 2),),
+            dynamic_shapes={PIXELS: {0: torch.export.Dim(BATCH, min=1)}},
         )
-    except Exception as error:  # torch's tracer raises what the model's own code makes of it
+    except Exception as error:  # tracing runs the model's code, which may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise Unavailable(f"torch cannot export this model for any batch: {reason}") from error
 
 
 def _write_onnx(
-    program: torch.export.ExportedProgram, descendant: Descendant | TimmModel, draft: Path, quantised: bool
+    program: torch.export.ExportedProgram,
+    descendant: Descendant | TimmModel,
+    draft: Path,
+    quantised: bool,
 ) -> None:
     import onnx
 
@@ -223,23 +257,27 @@ def _write_onnx(
     )
     graph = onnx.load(draft)
     if quantised:
-        graph = _quantised(graph, draft)
+        graph = _quantise(graph, draft)
     for name, text in metadata(descendant).items():
         entry = graph.metadata_props.add()
         entry.key, entry.value = name, text
     onnx.save(graph, draft)
 
 
-def _quantised(graph: Any, draft: Path) -> Any:
-    """The graph with the matrices of its linear layers in int8, their inputs quantised as it runs."""
+def _quantise(graph: Any, draft: Path) -> Any:
+    """Return the graph with the matrices of its linear layers in int8.
+
+    Their inputs are quantised at run time.
+    """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # The shapes that the exporter recorded are of names that quantising replaces; it refuses the graph with them.
+    # The shapes that the exporter recorded are of names that quantising replaces; it refuses the
+    # graph with them.
     del graph.graph.value_info[:]
     onnx.save(graph, draft)
-    # Signed: unsigned weights are slower by a third to a half. Of 7 bits: sums of two products of 8 bits saturate on x86
-    # processors without VNNI, so that one file would answer differently there.
+    # Signed: unsigned weights are slower by a third to a half. Of 7 bits: sums of two products of 8
+    # bits saturate on x86 processors without VNNI, so that one file would answer differently there.
     quantize_dynamic(
         draft,
         draft,
@@ -253,7 +291,10 @@ def _quantised(graph: Any, draft: Path) -> Any:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """torch's and onnxscript's exporters print their steps and warn about their own internals."""
+    """Silence torch's and onnxscript's exporters within this context.
+
+    They print their steps and warn about their internals.
+    """
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -270,41 +311,61 @@ def _images(descendant: Descendant | TimmModel, count: int) -> torch.Tensor:
 
 
 def _difference(model: nn.Module, runner: Runner, images_BCHW: torch.Tensor, dtype: Dtype) -> float:
-    """The largest difference of a logit over `BATCHES`. Raises `TrainingFailed` if it is beyond rounding."""
+    """Return the largest difference of a logit over `BATCHES`.
+
+    Raises `TrainingFailed` if it is beyond rounding.
+    """
     worst = largest = 0.0
     with torch.no_grad():
         for size in BATCHES:
-            expected, found = model(images_BCHW[:size]), runner(images_BCHW[:size])
-            if found.shape != expected.shape or not torch.isfinite(found).all():
+            expected, logits = model(images_BCHW[:size]), runner(images_BCHW[:size])
+            if logits.shape != expected.shape or not torch.isfinite(logits).all():
                 raise TrainingFailed(
-                    f"the file's logits are not those of the model for {size} images; nothing was written"
+                    f"the file's logits are not those of the model for {size} images; "
+                    "nothing was written"
                 )
-            worst = max(worst, float((found - expected).abs().max()))
+            worst = max(worst, float((logits - expected).abs().max()))
             largest = max(largest, float(expected.abs().max()))
     if dtype in TOLERANCES and worst > TOLERANCES[dtype] * max(1.0, largest):
-        raise TrainingFailed(f"the file's logits differ from the model's by up to {worst:.2g}; nothing was written")
+        raise TrainingFailed(
+            f"the file's logits differ from the model's by up to {worst:.2g}; nothing was written"
+        )
     return worst
 
 
-def _measured(
-    descendant: Descendant | TimmModel, model: nn.Module, runner: Runner, task: Task, max_drop: float, run: Run
+def _measure_file(
+    descendant: Descendant | TimmModel,
+    model: nn.Module,
+    runner: Runner,
+    task: Task,
+    max_drop: float,
+    run: Run,
 ) -> dict[str, Any]:
     def answers(images_BCHW: torch.Tensor) -> Iterator[torch.Tensor]:
         yield model(images_BCHW)
         yield runner(images_BCHW)
 
     judged = evaluate_each(answers, model, task, "validation", descendant.input_format, run)
-    module, file = (one.evaluation for one in judged)
+    module, file = (result.evaluation for result in judged)
     if module.value - file.value > max_drop:
         raise Refused(
-            f"in int8 the {file.metric} on {file.images} validation images of {task.name} falls from {module.value:.3f} to "
-            f"{file.value:.3f}, by more than {max_drop:g} (--max-drop); nothing was written; try --dtype fp16"
+            f"in int8 the {file.metric} on {file.images} validation images of {task.name} falls "
+            f"from {module.value:.3f} to {file.value:.3f}, by more than {max_drop:g} (--max-drop); "
+            "nothing was written; try --dtype fp16"
         )
-    return {"task": task.name, "metric": file.metric, "value": file.value, "model_value": module.value}
+    return {
+        "task": task.name,
+        "metric": file.metric,
+        "value": file.value,
+        "model_value": module.value,
+    }
 
 
 def _latencies(model: nn.Module, runner: Runner, image_1CHW: torch.Tensor) -> tuple[float, float]:
-    """Median seconds of the module and of the file for one image, in turns, so that a busy machine is the same for both."""
+    """Return the median seconds of the module and of the file for one image.
+
+    They take turns, so that other load affects both alike.
+    """
     functions: tuple[Runner, ...] = (model, runner)
     seconds: tuple[list[float], ...] = ([], [])
     with torch.inference_mode():

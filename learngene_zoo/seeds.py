@@ -1,10 +1,11 @@
-"""Every random number in the zoo is a function of a seed and names: no generator's state is ever saved.
+"""Random numbers as functions of a seed and names: no generator's state is ever saved.
 
-`derive_seed` gives a generator its seed. `bits`, `uniform` and `noise` are counter-based: each number depends on
-(key, index, stream) alone, whatever was drawn before, so any subset of the indices, in any order and in any process, gets the
-same numbers. They are splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) applied to a
-counter. `seed_step` seeds the global generators for one training step. `balanced` and `stratified_parts` draw images of a
-data set, so many of each class.
+`derive_seed` returns the seed for a generator. `bits`, `uniform` and `noise` are counter-based:
+each number depends only on (key, index, stream), so any subset of the indices, in any order and in
+any process, gets the same numbers. They are splitmix64 (Steele, Lea, Flood, "Fast splittable
+pseudorandom number generators", OOPSLA 2014) applied to a counter. `seed_step` seeds the global
+generators for one training step. `draw_balanced` and `stratified_parts` draw images of a data set
+by class.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def derive_seed(seed: int, *names: object) -> int:
-    """A seed below 2^63 that is a function of `seed` and the names."""
+    """Return a seed below 2^63 that is a function of `seed` and the names."""
     text = "/".join([str(seed), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -38,23 +39,31 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def bits(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
-    """uint64 (N, streams): independent uniform bits for every index. `key` is 0 <= key < 2^63."""
+    """Return independent uniform bits for every index, uint64 (N, streams).
+
+    `key` is 0 <= key < 2^63.
+    """
     import numpy as np
 
     step = np.uint64(_STEP)
     counters_N = (np.asarray(indices).astype(np.uint64) + np.uint64(1)) * step + np.uint64(key)
-    return _mix(_mix(counters_N)[:, None] + (np.arange(streams, dtype=np.uint64) + np.uint64(1)) * step)
+    return _mix(
+        _mix(counters_N)[:, None] + (np.arange(streams, dtype=np.uint64) + np.uint64(1)) * step
+    )
 
 
 def uniform(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
-    """float32 (N, streams) in [0, 1)."""
+    """Return uniform numbers in [0, 1) for every index, float32 (N, streams)."""
     import numpy as np
 
     return (bits(key, indices, streams) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def noise(key: int, indices: Sequence[int] | np.ndarray, values: int) -> np.ndarray:
-    """uint8 (N, values), uniform; `values` is a multiple of 8 (one word of bits makes eight)."""
+    """Return uniform bytes for every index, uint8 (N, values).
+
+    `values` is a multiple of 8 (one word of bits makes eight).
+    """
     import numpy as np
 
     return bits(key, indices, values // 8).view(np.uint8)
@@ -74,10 +83,11 @@ def _mix(counters: np.ndarray) -> np.ndarray:
 # Stratified choices of images.
 
 
-def interleaved(labels_N: np.ndarray, seed: int) -> np.ndarray:
-    """All indices in an order of which every beginning has the classes in their shares: int64 (N,).
+def interleave_classes(labels_N: np.ndarray, seed: int) -> np.ndarray:
+    """Return all indices in an order whose every prefix is stratified: int64 (N,).
 
-    Image j of the n_c images of class c stands at (j + u) / n_c, where u in [0, 1) is drawn from the seed.
+    Image j of the n_c images of class c is at (j + u) / n_c, where u in [0, 1) is drawn from the
+    seed.
     """
     import numpy as np
 
@@ -88,7 +98,8 @@ def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
     import numpy as np
 
     draws_N2 = uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
-    order = np.lexsort((draws_N2[:, 0], labels_N))  # class after class, the images of each by their first draw
+    # Class after class, the images of each by their first draw.
+    order = np.lexsort((draws_N2[:, 0], labels_N))
     _, firsts, counts = np.unique(labels_N[order], return_index=True, return_counts=True)
     ranks_N = np.arange(len(order)) - np.repeat(firsts, counts)
     shares_N = np.repeat(counts, counts) if proportional else 1
@@ -98,18 +109,21 @@ def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
 
 
 def stratified_parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
-    """Disjoint sets of indices of these sizes, each with every class in its share, sorted."""
+    """Return disjoint sorted sets of indices of these sizes, each stratified by class."""
     import numpy as np
 
-    order = interleaved(labels_N, seed)
+    order = interleave_classes(labels_N, seed)
     ends = np.cumsum(counts)
     if ends[-1] > len(order):
         raise ValueError(f"expected at most {len(order)} images in all parts, got {ends[-1]}")
     return [np.sort(order[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 
-def balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` indices with equally many of each class where there are enough, sorted; a larger count includes every smaller."""
+def draw_balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Return `count` sorted indices with equally many of each class, where there are enough.
+
+    A larger count includes every smaller one.
+    """
     import numpy as np
 
     places_N = _places(labels_N, seed, proportional=False)

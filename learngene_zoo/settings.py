@@ -1,9 +1,9 @@
-"""Settings are frozen dataclasses; this is the one place that reads them.
+"""Settings as frozen dataclasses, and all functions that read them.
 
-From one class come the JSON in an artifact (`to_json`, `from_json`), the options of the command line (`settings_of`,
-`with_settings`) and the fingerprint that ties a resumed run to its settings. Fields are int, float, str, bool, Literal,
-Path, `X | None`, `tuple[X, ...]`, mappings of JSON, or another frozen dataclass: mostly a `Recipe`, which every method that
-trains has.
+From one class come the JSON in an artifact (`to_json`, `from_json`), the options of the command
+line (`settings_of`, `with_settings`) and the fingerprint that ties a resumed run to its settings.
+Fields are int, float, str, bool, Literal, Path, `X | None`, `tuple[X, ...]`, mappings of JSON, or
+another frozen dataclass: mostly a `Recipe`, which every method that trains has.
 """
 
 import dataclasses
@@ -22,18 +22,22 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
-NO_OPTION = {"option": False}  # metadata of a field that is in files and in Python, and has no option
-# Metadata of a nested record, with a default, whose options and JSON keys are as if it were not nested.
+# Metadata of a field that is in files and in Python, and has no option.
+NO_OPTION = {"option": False}
+# Metadata of a nested record, with a default, whose options and JSON keys are as if it were not
+# nested.
 FLAT = {"flat": True}
-# Metadata of a field that is younger than the format: JSON leaves out its default, so that what was there before stays equal.
+# Metadata of a field that is younger than the format: JSON leaves out its default, so that the JSON
+# of earlier versions stays equal.
 YOUNG = {"young": True}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The values that a setting may have, in its annotation: `Annotated[int, "passes over the data", Bounds(least=1)]`.
+    """The allowed values of a setting, in its annotation.
 
-    A tuple's bounds are those of each of its elements; None is always within.
+    `Annotated[int, "passes over the data", Bounds(least=1)]`. A tuple's bounds are those of each of
+    its elements; None is always within.
     """
 
     least: float | None = None
@@ -42,8 +46,15 @@ class Bounds:
     below: float | None = None
 
     def __str__(self) -> str:
-        limits = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
-        return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+        limits = {
+            "at least": self.least,
+            "above": self.above,
+            "at most": self.most,
+            "below": self.below,
+        }
+        return " and ".join(
+            f"{words} {limit:g}" for words, limit in limits.items() if limit is not None
+        )
 
     def __contains__(self, value: float) -> bool:
         return (
@@ -55,7 +66,10 @@ class Bounds:
 
 
 def check_bounds(settings: Any) -> None:
-    """Raises `WrongCall` for a number that is out of bounds or not finite. Called where settings are built."""
+    """Raise `WrongCall` for a number that is out of bounds or not finite.
+
+    Settings call it when they are built.
+    """
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         bounds = _bounds(_hints(type(settings))[field.name])  # type: ignore[arg-type]
@@ -73,7 +87,7 @@ def _bounds(hint: Any) -> Bounds | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One leaf of a settings class, as an option sees it."""
+    """One leaf of a settings class, with the facts that an option needs."""
 
     name: str  # unique within the class: "lr", "tuning_lr"
     path: tuple[str, ...]  # where it sits: ("tuning", "lr")
@@ -87,12 +101,12 @@ class Setting:
 
     @property
     def option(self) -> str:
-        """Its name on the command line, without the dashes."""
+        """Return its name on the command line, without the dashes."""
         return self.name.replace("_", "-")
 
     @property
     def none_is_nothing(self) -> bool:
-        """Whether the word `none` means None; it does not where it is one of the choices."""
+        """Return whether the word `none` means None: not if it is one of the choices."""
         return self.optional and "none" not in (self.choices or ())
 
 
@@ -102,7 +116,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _unwrap(hint: Any) -> tuple[Any, str, bool]:
-    """The bare type, the help text of `Annotated`, and whether None is allowed."""
+    """Return the bare type, the help text of `Annotated`, and whether None is allowed."""
     help_text = ""
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
@@ -118,27 +132,29 @@ def _unwrap(hint: Any) -> tuple[Any, str, bool]:
 
 
 def settings_of(settings: Any) -> list[Setting]:
-    """Every leaf of a settings instance, nested ones flattened.
+    """Return every leaf of a settings instance, nested ones flattened.
 
-    The first nested dataclass lends its fields unprefixed (`training: Recipe` gives `lr`); later ones, and any name
-    that is taken, are prefixed with the field's name (`tuning: Recipe` gives `tuning_lr`). A `FLAT` one never adds a
-    prefix. Fields that are `NO_OPTION` are left out.
+    The fields of the first nested dataclass have no prefix (`training: Recipe` gives `lr`); those
+    of later ones, and any name that exists already, have the field's name as a prefix (`tuning:
+    Recipe` gives `tuning_lr`). A `FLAT` one never adds a prefix. Fields that are `NO_OPTION` are
+    left out.
     """
-    found: dict[str, Setting] = {}
+    leaves: dict[str, Setting] = {}
     nested_before = False
     for field in (field for field in dataclasses.fields(settings) if field.metadata != NO_OPTION):
-        hint, help_text, optional = _unwrap(_hints(type(settings))[field.name])  # type: ignore[arg-type]
+        annotation = _hints(type(settings))[field.name]  # type: ignore[arg-type]
+        hint, help_text, optional = _unwrap(annotation)
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(hint):
             flat = field.metadata == FLAT
             for inner in settings_of(value):
-                prefixed = not flat and (nested_before or inner.name in found)
+                prefixed = not flat and (nested_before or inner.name in leaves)
                 name = f"{field.name}_{inner.name}" if prefixed else inner.name
-                found[name] = dataclasses.replace(inner, name=name, path=(field.name, *inner.path))
+                leaves[name] = dataclasses.replace(inner, name=name, path=(field.name, *inner.path))
             nested_before = nested_before or not flat
             continue
         kind, choices, repeated = _leaf(hint)
-        found[field.name] = Setting(
+        leaves[field.name] = Setting(
             name=field.name,
             path=(field.name,),
             kind=kind,
@@ -147,9 +163,9 @@ def settings_of(settings: Any) -> list[Setting]:
             repeated=repeated,
             default=value,
             help=help_text,
-            bounds=_bounds(_hints(type(settings))[field.name]),  # type: ignore[arg-type]
+            bounds=_bounds(annotation),
         )
-    return list(found.values())
+    return list(leaves.values())
 
 
 def _leaf(hint: Any) -> tuple[type, tuple[str, ...] | None, bool]:
@@ -164,70 +180,94 @@ def _leaf(hint: Any) -> tuple[type, tuple[str, ...] | None, bool]:
 
 
 def with_settings(settings: T, values: Mapping[str, Any]) -> T:
-    """A copy of `settings` with the named leaves replaced; names as `settings_of` gives them. A list becomes a tuple.
+    """Return a copy of `settings` with the named leaves replaced.
 
-    Raises `WrongCall` for an unknown name, and for a value of another type.
+    Names are as in `settings_of`. A list becomes a tuple. Raises `WrongCall` for an unknown name,
+    and for a value of another type.
     """
-    known = {setting.name: setting for setting in settings_of(settings)}
+    leaves = {setting.name: setting for setting in settings_of(settings)}
     changes: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in known:
-            raise unknown("setting", name, known)
-        *outer, last = known[name].path
+        if name not in leaves:
+            raise unknown("setting", name, leaves)
+        *outer, last = leaves[name].path
         branch = changes
         for field in outer:
             branch = branch.setdefault(field, {})
-        branch[last] = _fitting(known[name], value)
-    return _replaced(settings, changes)
+        branch[last] = _check_value(leaves[name], value)
+    return _replace_settings(settings, changes)
 
 
-def _fitting(setting: Setting, value: Any) -> Any:
-    """A value for a setting, checked as one from a file is; lists are tuples here, and texts may be paths."""
+def _check_value(setting: Setting, value: Any) -> Any:
+    """Return a value for a setting, checked as one from a file is.
+
+    Lists become tuples, and texts may become paths.
+    """
     if value is None and setting.optional:
         return None
     if setting.repeated and isinstance(value, (list, tuple)):
-        one = dataclasses.replace(setting, repeated=False, optional=False)
-        return tuple(_fitting(one, item) for item in value)
+        element = dataclasses.replace(setting, repeated=False, optional=False)
+        return tuple(_check_value(element, item) for item in value)
     if setting.repeated:
         raise WrongCall(f"{setting.name} is {_short(value)}; expected a sequence of values")
-    if (isinstance(value, Path) and setting.kind is Path) or (type(value) is int and setting.kind is float):
+    if (isinstance(value, Path) and setting.kind is Path) or (
+        type(value) is int and setting.kind is float
+    ):
         return value
     try:
-        return _decode_leaf(Literal[setting.choices] if setting.choices else setting.kind, value, setting.name)
+        return _decode_leaf(
+            Literal[setting.choices] if setting.choices else setting.kind, value, setting.name
+        )
     except BadFile as error:
         raise WrongCall(str(error)) from None
 
 
-def _replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
-    """All changes at once: values that only fit together (a width and its heads) never meet the old ones."""
+def _replace_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
+    """Return a copy with all changes made at once.
+
+    Values that must fit together (a width and its heads) never meet the old ones.
+    """
     nested = {
-        field.name for field in dataclasses.fields(settings) if dataclasses.is_dataclass(getattr(settings, field.name))
+        field.name
+        for field in dataclasses.fields(settings)
+        if dataclasses.is_dataclass(getattr(settings, field.name))
     }
-    new = {name: _replaced(getattr(settings, name), item) if name in nested else item for name, item in changes.items()}
+    new = {
+        name: _replace_settings(getattr(settings, name), item) if name in nested else item
+        for name, item in changes.items()
+    }
     return dataclasses.replace(settings, **new)
 
 
 def to_json(value: Any) -> Json:
-    """Dataclasses to objects, tuples to lists, paths to strings; everything else is JSON already."""
+    """Convert dataclasses to objects, tuples to lists, paths to strings.
+
+    All other values are JSON already.
+    """
     if isinstance(value, (str, int, float)):  # most values; the other questions take longer
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found: dict[str, Json] = {}
+        content: dict[str, Json] = {}
         for field in stated_fields(value):
             item = to_json(getattr(value, field.name))
-            found |= item if field.metadata == FLAT else {field.name: item}
-        return found
+            content |= item if field.metadata == FLAT else {field.name: item}
+        return content
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list, frozenset)):
-        return [to_json(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
+        return [
+            to_json(item) for item in (sorted(value) if isinstance(value, frozenset) else value)
+        ]
     if isinstance(value, Path):
         return value.as_posix()
     return value
 
 
 def stated_fields(value: Any) -> list[dataclasses.Field[Any]]:
-    """The fields of a dataclass that its JSON has: all but the young ones that are at their defaults."""
+    """Return the fields of a dataclass that its JSON has.
+
+    All but `YOUNG` ones at their defaults.
+    """
     return [
         field
         for field in dataclasses.fields(value)
@@ -236,26 +276,31 @@ def stated_fields(value: Any) -> list[dataclasses.Field[Any]]:
 
 
 def from_json(cls: type[T], data: Json, where: str) -> T:
-    """The strict inverse of `to_json`: every type is checked, nothing extra is accepted, what is absent is the default.
+    """Build a dataclass from JSON, the strict inverse of `to_json`.
 
-    A class with subclasses says by its classmethod `variant` which of them the data are of. `where` names the file (and
-    the place in it) in errors. Raises `BadFile`.
+    Every type is checked, unknown keys are refused, and absent keys have their defaults. A class
+    with subclasses chooses one of them by its classmethod `variant`. `where` names the file (and
+    the position in it) in errors. Raises `BadFile`.
     """
     if not isinstance(data, dict):
         raise BadFile(f"{where}: expected an object, got {_short(data)}")
     cls = _variant(cls, data, where)
     hints = _hints(cls)  # type: ignore[arg-type]
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-    flat = {field.name: _all(field.default) for field in fields if field.metadata == FLAT}
-    known = (set(hints) - set(flat)).union(*flat.values())
-    extra = sorted(set(data) - known)
+    flat = {field.name: _to_full_json(field.default) for field in fields if field.metadata == FLAT}
+    known_keys = (set(hints) - set(flat)).union(*flat.values())
+    extra = sorted(set(data) - known_keys)
     if extra:
-        raise BadFile(f"{where}: unknown key {extra[0]!r}; known are {', '.join(sorted(known))}")
+        raise BadFile(
+            f"{where}: unknown key {extra[0]!r}; known are {', '.join(sorted(known_keys))}"
+        )
     data = {name: data[name] for name in data if name in hints} | {
-        record: {name: data.get(name, default) for name, default in inner.items()} for record, inner in flat.items()
+        record: {name: data.get(name, default) for name, default in inner.items()}
+        for record, inner in flat.items()
     }
     values = {
-        name: _decode(hints[name], item, where if name in flat else f"{where}: {name}") for name, item in data.items()
+        name: _decode(hints[name], item, where if name in flat else f"{where}: {name}")
+        for name, item in data.items()
     }
     for field in fields:
         bare = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -267,13 +312,13 @@ def from_json(cls: type[T], data: Json, where: str) -> T:
         raise BadFile(f"{where}: {error}") from error
 
 
-def _all(record: Any) -> dict[str, Json]:
-    """The JSON of a dataclass with all of its fields."""
-    found: dict[str, Json] = {}
+def _to_full_json(record: Any) -> dict[str, Json]:
+    """Return the JSON of a dataclass with all of its fields."""
+    content: dict[str, Json] = {}
     for field in dataclasses.fields(record):
         item = getattr(record, field.name)
-        found |= _all(item) if field.metadata == FLAT else {field.name: to_json(item)}
-    return found
+        content |= _to_full_json(item) if field.metadata == FLAT else {field.name: to_json(item)}
+    return content
 
 
 def _variant(cls: type[T], data: Mapping[str, Json], where: str) -> type[T]:
@@ -300,25 +345,34 @@ def _decode(hint: Any, data: Json, where: str) -> Any:
         if arms[-1] is not Ellipsis and len(arms) != len(data):
             raise BadFile(f"{where}: expected {len(arms)} values, got {len(data)}")
         kinds = [arms[0]] * len(data) if arms[-1] is Ellipsis else list(arms)
-        return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, data)))
+        return tuple(
+            _decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, data))
+        )
     if origin in (Mapping, dict):
         if not isinstance(data, dict):
             raise BadFile(f"{where}: expected an object, got {_short(data)}")
-        return {key: _decode(get_args(hint)[1], item, f"{where}: {key}") for key, item in data.items()}
+        return {
+            key: _decode(get_args(hint)[1], item, f"{where}: {key}") for key, item in data.items()
+        }
     return _decode_leaf(hint, data, where)
 
 
 def _decode_leaf(hint: Any, data: Json, where: str) -> Any:
     if get_origin(hint) is Literal:
         if data not in get_args(hint):
-            raise BadFile(f"{where} is {_short(data)}; it must be one of {', '.join(map(str, get_args(hint)))}")
+            raise BadFile(
+                f"{where} is {_short(data)}; it must be one of "
+                f"{', '.join(map(str, get_args(hint)))}"
+            )
         return data
     if hint is Path and isinstance(data, str):
         return Path(data)
     if hint is float and type(data) is int and abs(data) < 2**64:
         data = float(data)
     if type(data) is not hint:
-        raise BadFile(f"{where} is {_short(data)}; expected a value of type {getattr(hint, '__name__', hint)}")
+        raise BadFile(
+            f"{where} is {_short(data)}; expected a value of type {getattr(hint, '__name__', hint)}"
+        )
     if hint is float and not math.isfinite(data):
         raise BadFile(f"{where} is {data}; expected a finite number")
     return data
@@ -330,48 +384,68 @@ def _short(data: Json) -> str:
 
 
 def fingerprint(data: Json) -> str:
-    """A short hash of JSON data; equal data, equal fingerprint."""
+    """Return a short hash of JSON data; equal data have equal fingerprints."""
     text = json.dumps(to_json(data), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """AdamW over whole epochs; the learning rate is a function of the step alone, so that a run can be resumed anywhere.
+    """AdamW over complete epochs, with the learning rate as a function of the step alone.
 
-    Raises `WrongCall` for values outside their bounds, and for a batch that `accumulate` does not divide.
+    So a run can be resumed at any step. Raises `WrongCall` for values outside their bounds, and for
+    a batch that `accumulate` does not divide.
     """
 
     epochs: Annotated[int, "passes over the training images", Bounds(least=0)] = 10
-    images: Annotated[int | None, "train on at most N images, sampled with the seed", Bounds(least=1)] = None
+    images: Annotated[
+        int | None, "train on at most N images, sampled with the seed", Bounds(least=1)
+    ] = None
     batch_size: Annotated[int, "images per step, over all processes", Bounds(least=1)] = 128
     accumulate: Annotated[int, "split each batch into N forward passes", Bounds(least=1)] = 1
     lr: Annotated[float, "peak learning rate", Bounds(above=0, most=10)] = 5e-4
     min_lr: Annotated[float, "learning rate at the end", Bounds(least=0)] = 0.0
-    schedule: Annotated[Literal["cosine", "poly", "constant"], "how the learning rate decays after warm-up"] = "cosine"
-    power: Annotated[float, "exponent of the poly schedule: lr (1 - t/T)^power", Bounds(least=0)] = 0.9
+    schedule: Annotated[
+        Literal["cosine", "poly", "constant"], "how the learning rate decays after warm-up"
+    ] = "cosine"
+    power: Annotated[
+        float, "exponent of the poly schedule: lr (1 - t/T)^power", Bounds(least=0)
+    ] = 0.9
     warmup: Annotated[float, "epochs of linear warm-up", Bounds(least=0)] = 0.0
     weight_decay: Annotated[
-        float, "AdamW's weight decay of matrices (biases, norms and tokens have none)", Bounds(least=0)
+        float,
+        "AdamW's weight decay of matrices (biases, norms and tokens have none)",
+        Bounds(least=0),
     ] = 0.05
     layer_decay: Annotated[
-        float, "each block's learning rate is that of the block after it times this; 1 is off", Bounds(above=0, most=1)
+        float,
+        "each block's learning rate is that of the block after it times this; 1 is off",
+        Bounds(above=0, most=1),
     ] = dataclasses.field(default=1.0, metadata=YOUNG)
     clip: Annotated[float | None, "clip the gradient to this norm", Bounds(above=0)] = None
     drop_path: Annotated[
-        float, "stochastic depth, rising linearly to this rate at the last block", Bounds(least=0, below=1)
+        float,
+        "stochastic depth, rising linearly to this rate at the last block",
+        Bounds(least=0, below=1),
     ] = 0.0
-    label_smoothing: Annotated[float, "share of the target spread over all classes", Bounds(least=0, below=1)] = 0.0
+    label_smoothing: Annotated[
+        float, "share of the target spread over all classes", Bounds(least=0, below=1)
+    ] = 0.0
     mixup: Annotated[float, "mixup's alpha; 0 is off", Bounds(least=0)] = 0.0
     cutmix: Annotated[float, "cutmix's alpha; 0 is off", Bounds(least=0)] = 0.0
     augment: Annotated[
-        Literal["none", "light", "rand", "deit"], "none, shifts (and flips where allowed), RandAugment, or DeiT's"
+        Literal["none", "light", "rand", "deit"],
+        "none, shifts (and flips where allowed), RandAugment, or DeiT's",
     ] = "light"
     repeats: Annotated[
-        int, "repeated augmentation: an epoch shows an N-th of the images, N times each", Bounds(least=1)
+        int,
+        "repeated augmentation: an epoch shows an N-th of the images, N times each",
+        Bounds(least=1),
     ] = dataclasses.field(default=1, metadata=YOUNG)
     ema: Annotated[
-        float | None, "keep an exponential moving average of the weights with this decay", Bounds(least=0, below=1)
+        float | None,
+        "keep an exponential moving average of the weights with this decay",
+        Bounds(least=0, below=1),
     ] = None
     compile: Annotated[bool, "torch.compile the objective"] = False
 
@@ -379,5 +453,6 @@ class Recipe:
         check_bounds(self)
         if self.batch_size % self.accumulate:
             raise WrongCall(
-                f"accumulate is {self.accumulate}, which does not divide the batch size of {self.batch_size}"
+                f"accumulate is {self.accumulate}, "
+                f"which does not divide the batch size of {self.batch_size}"
             )

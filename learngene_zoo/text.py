@@ -1,7 +1,8 @@
-"""What people read and write: text made safe for where it is shown, tables, quantities such as 20M or 15ms, blocks of Markdown.
+"""Text for people: escaping, tables, quantities such as 20M or 15ms, blocks of Markdown.
 
-Text that others wrote (artifacts, tasks, file names, errors) passes the function of its place: a terminal, JSON, a shell's command
-line, HTML, Markdown, a cell of a spreadsheet. None of them changes what ordinary text of any language says.
+Text from others (artifacts, tasks, file names, errors) passes the function for its output: a
+terminal, JSON, a shell's command line, HTML, Markdown, a cell of a spreadsheet. None of them
+changes the meaning of ordinary text of any language.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ _JOINERS = "\u200c\u200d"  # within words of some scripts and within emoji; invi
 
 
 def printable(text: str) -> str:
-    """`text` on one line, without characters that control a terminal or reorder what is around them.
+    """Return `text` on one line, without characters that control a terminal or reorder text.
 
-    Whitespace of every kind becomes a space; control characters, directional overrides, surrogates and other invisible
-    characters are shown by their number: `\\x1b`, `\\u202e`.
+    Whitespace of every kind becomes a space; control characters, directional overrides, surrogates
+    and other invisible characters are shown by their number: `\\x1b`, `\\u202e`.
     """
-    return text if text.isprintable() else "".join(map(_shown, text))
+    return text if text.isprintable() else "".join(map(_show_letter, text))
 
 
-def _shown(letter: str) -> str:
+def _show_letter(letter: str) -> str:
     if letter.isprintable() or letter in _JOINERS:
         return letter
     return " " if letter.isspace() else letter.encode("unicode_escape").decode()
 
 
 def is_text(text: str) -> bool:
-    """Whether UTF-8 can say it: names of files may hold bytes that no letter has."""
+    """Return whether UTF-8 can encode it: names of files may hold other bytes."""
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
@@ -49,44 +50,61 @@ MOST_OF_PATH = 4096  # of one that may be a path: of a task, an ancestry model
 def check_name(text: str, kind: str, most: int = MOST_LETTERS) -> None:
     """Check that a name is short enough to be laid out. Raises `WrongCall`."""
     if len(text) > most:
-        raise WrongCall(f"the {kind} {text[:30]!r}... has {len(text):,} characters; expected at most {most}")
+        raise WrongCall(
+            f"the {kind} {text[:30]!r}... has {len(text):,} characters; expected at most {most}"
+        )
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in which every character that is not `printable` is escaped; what it says is unchanged."""
+    """Return JSON in which every character that is not `printable` is escaped.
+
+    Its value is unchanged.
+    """
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return text if text.isprintable() else "".join(map(_json_letter, text))
 
 
 def _json_letter(letter: str) -> str:
-    if letter.isprintable() or letter in _JOINERS or letter == "\n":  # strings hold none: it is that of `indent`
+    if (
+        letter.isprintable() or letter in _JOINERS or letter == "\n"
+    ):  # strings hold none: it is that of `indent`
         return letter
     return json.dumps(letter)[1:-1]
 
 
 def shell_word(text: str) -> str:
-    """`text` as one word of a command line that the user may copy."""
+    """Return `text` as one word of a command line that the user may copy."""
     return shlex.quote(printable(text))
 
 
 def html(text: str) -> str:
-    """`text` as a text of a page, or as the value of an attribute in quotes."""
+    """Return `text` for HTML, or for the value of an attribute in quotes."""
     return escape(printable(text))
 
 
 def markdown(text: str) -> str:
-    """`text` as prose, a heading or a table's cell in Markdown: no tags, code, emphasis, links or columns of its own."""
+    """Return `text` for prose, a heading or a table's cell in Markdown.
+
+    It cannot add tags, code, emphasis, links or columns.
+    """
     return re.sub(r"[\\`*<>|&]|(?<=\])[(\[:]", r"\\\g<0>", printable(text))
 
 
 def spreadsheet(value: Any) -> Any:
-    """A value of a CSV file; text that a spreadsheet would compute begins with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    """Return a value for a CSV file.
+
+    Text that a spreadsheet would compute begins with an apostrophe.
+    """
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 GAP = "   "
 PROSE = 40  # columns of sentences are folded to this width at least
-WIDTH = 80  # characters of a line where no terminal says another number
+WIDTH = 80  # characters of a line without a terminal
 
 
 def text_table(
@@ -99,14 +117,19 @@ def text_table(
 ) -> str:
     """Return a heading, a rule and the lines of every row.
 
-    right: numbers of the columns that are aligned to the right; their cells are never folded.
-    width: lines have at most this many characters (None: as many as they need). No word is broken
-    and the first column, which names the row, is neither folded nor left out: other columns are
-    left out first, as `choose_columns` says, then the cells of the others are folded.
+    Args:
+        columns: names of the columns.
+        rows: cells of each row.
+        right: numbers of the columns that are aligned to the right; their cells are never folded.
+        title: a line above the table.
+        width: maximum length of a line (None: unlimited). Words are not broken, and the first
+            column, which names the row, is neither folded nor left out: other columns are left out
+            first, as in `choose_columns`, then the cells of the others are folded.
+        drops: as in `choose_columns`.
     """
-    kept = choose_columns(columns, rows, right, width, drops)
-    right = [place for place, index in enumerate(kept) if index in right]
-    columns, rows = [columns[index] for index in kept], [[row[i] for i in kept] for row in rows]
+    chosen = choose_columns(columns, rows, right, width, drops)
+    right = [position for position, index in enumerate(chosen) if index in right]
+    columns, rows = [columns[index] for index in chosen], [[row[i] for i in chosen] for row in rows]
     widths = _fit_widths(columns, rows, right, width)
     heading, *parts = (_fold_row(row, widths, right) for row in [columns, *rows])
     rule = "─" * (sum(widths) + len(GAP) * (len(widths) - 1))
@@ -126,24 +149,24 @@ def choose_columns(
     `drops` names those that may be missed, the least important first; after them the last column
     goes. The first two always stay.
     """
-    kept = list(range(len(columns)))
+    remaining = list(range(len(columns)))
     if width is None:
-        return kept
+        return remaining
     cells = list(zip(columns, *rows))
     wide = [_least_width(column, index, right) for index, column in enumerate(cells)]
     narrow = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
     named = [columns.index(name) for name in drops if name in columns]
-    others = [index for index in reversed(kept) if index > 1 and index not in named]
+    unnamed = [index for index in reversed(remaining) if index > 1 and index not in named]
     lost: list[int] = []
-    for indices, least in ((named, wide), (others, narrow)):
+    for indices, least in ((named, wide), (unnamed, narrow)):
         for index in indices:
-            if _line_width(least[i] for i in kept) > width:
-                kept.remove(index)
+            if _line_width(least[i] for i in remaining) > width:
+                remaining.remove(index)
                 lost.append(index)
     for index in reversed(lost):  # a narrow one may fit once a wide one has gone
-        if _line_width(wide[i] for i in [*kept, index]) <= width:
-            kept.append(index)
-    return sorted(kept)
+        if _line_width(wide[i] for i in [*remaining, index]) <= width:
+            remaining.append(index)
+    return sorted(remaining)
 
 
 def _line_width(widths: Iterable[int]) -> int:
@@ -151,7 +174,9 @@ def _line_width(widths: Iterable[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _least_width(cells: Sequence[str], index: int, right: Collection[int], prose: int = PROSE) -> int:
+def _least_width(
+    cells: Sequence[str], index: int, right: Collection[int], prose: int = PROSE
+) -> int:
     """Return the width to which a column may be folded; `cells` begins with its heading."""
     heading, *texts = cells
     word = max(map(len, _split_words(heading)), default=0)
@@ -165,7 +190,7 @@ def _least_width(cells: Sequence[str], index: int, right: Collection[int], prose
 def _fit_widths(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int], width: int | None
 ) -> list[int]:
-    """Return the width of every column: as its widest cell, or less where lines would be too long."""
+    """Return the widths of the columns, narrowed until a line has `width` characters."""
     cells = list(zip(columns, *rows))
     widths = [max(map(len, column)) for column in cells]
     least = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
@@ -194,7 +219,8 @@ def _fold_row(row: Sequence[str], widths: Sequence[int], right: Collection[int])
 def wrap_words(text: str, width: int) -> list[str]:
     """Return the lines of `text`, at most `width` characters long where no word is longer.
 
-    A line ends at a space, or within a path or a list after a slash or a comma; words are not broken.
+    A line ends at a space, or within a path or a list after a slash or a comma; words are not
+    broken.
     """
     if len(text) <= width:
         return [text]
@@ -221,8 +247,8 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((WIDTH, 24)).columns
 
 
-def counted(count: int, noun: str) -> str:
-    """A number of things: "1 file", "2 files"."""
+def count_noun(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 file", "2 files"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -232,7 +258,7 @@ _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.
 
 
 def parse_count(text: str) -> int:
-    """`20M` is 20,000,000; `3G` (or `3B`) is 3e9; a bare number is itself. Raises `WrongCall`."""
+    """Parse a number: `20M` is 20,000,000; `3G` (or `3B`) is 3e9. Raises `WrongCall`."""
     number, unit = _split(text, "20M or 3G")
     if unit not in _SCALES:
         raise WrongCall(f"{text!r} has no known unit; write K, M, G or T, as in 20M")
@@ -240,7 +266,10 @@ def parse_count(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """`15ms` is 0.015; the unit (s, ms or us) is required. Raises `WrongCall`."""
+    """Parse a duration: `15ms` is 0.015; the unit (s, ms or us) is required.
+
+    Raises `WrongCall`.
+    """
     number, unit = _split(text, "15ms")
     if unit not in _SECONDS:
         raise WrongCall(f"{text!r} is not a duration; write s, ms or us, as in 15ms")
@@ -255,7 +284,7 @@ def _split(text: str, example: str) -> tuple[float, str]:
 
 
 def human_count(value: int) -> str:
-    """1,234,567 as `1.23M`."""
+    """Format a number for people: 1,234,567 is `1.23M`."""
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
         if value >= scale:
             return f"{value / scale:.2f}{unit}"
@@ -263,7 +292,7 @@ def human_count(value: int) -> str:
 
 
 def human_seconds(value: float) -> str:
-    """Durations for people: 12ms, 3.4s, 5m 06s, 1h 02m."""
+    """Format a duration for people: 12ms, 3.4s, 5m 06s, 1h 02m."""
     if value < 1e-3:
         return f"{value * 1e6:.0f}us"
     if value < 1:
@@ -275,49 +304,50 @@ def human_seconds(value: float) -> str:
 
 
 def in_notebook() -> bool:
-    """Whether this runs in a cell of a notebook."""
+    """Return whether this runs in a cell of a notebook."""
     shell = sys.modules.get("IPython")
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
-# Blocks of Markdown out of anything, so that it can end neither the front matter of a page nor a block.
+# Blocks of Markdown out of anything, so that it can end neither the front matter of a page nor a
+# block.
 
 
 def page(front: str, *parts: str) -> str:
-    """A page with its front matter; empty parts are left out."""
+    """Return a page with its front matter; empty parts are left out."""
     return f"---\n{front}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
-def printed(value: Any) -> Any:
-    """Every text of it as `printable` shows it: YAML and Markdown carry no others."""
+def make_printable(value: Any) -> Any:
+    """Return data with every text as `printable` shows it, as YAML and Markdown need it."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
-        return {printed(str(key)): printed(item) for key, item in value.items()}
-    return [printed(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {make_printable(str(key)): make_printable(item) for key, item in value.items()}
+    return [make_printable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def plain(text: str) -> str:
-    """One line of Markdown prose out of anything."""
-    return re.sub(r"[^\w .,:@/+-]", "", printed(text))
+    """Return one line of Markdown prose without any special characters."""
+    return re.sub(r"[^\w .,:@/+-]", "", make_printable(text))
 
 
 def prose(text: str) -> str:
-    """A sentence as it was written, without links, HTML, code and the bars of tables."""
-    return re.sub(r"[\[\]<>`|*]", "", printed(text))
+    """Return a sentence without links, HTML, code and the bars of tables."""
+    return re.sub(r"[\[\]<>`|*]", "", make_printable(text))
 
 
 def code(text: Any) -> str:
-    """Inline code out of anything."""
-    return "`" + re.sub(r"[`|]", "", printed(str(text))) + "`"
+    """Return inline code of any value."""
+    return "`" + re.sub(r"[`|]", "", make_printable(str(text))) + "`"
 
 
 def fence(text: str, language: str = "") -> str:
-    """A block of code, which the text cannot end."""
+    """Return a block of code, which the text cannot end."""
     return f"```{language}\n{text.replace('```', chr(39) * 3)}\n```"
 
 
 def table(head: str, rows: Iterable[Sequence[Any]]) -> str:
-    """A table, or nothing if it has no rows; `head` is its first line."""
+    """Return a table, or nothing if it has no rows; `head` is its first line."""
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines]) if lines else ""

@@ -1,4 +1,7 @@
-"""`import learngene_zoo.timm` registers our models with timm, so that it opens folders of dense and stitched models."""
+"""Register our models with timm: it then opens folders of dense and stitched models.
+
+Use it as `import learngene_zoo.timm`.
+"""
 
 from learngene_zoo.families.eva.host import DenseEva, learngene_dense_eva
 from learngene_zoo.families.vit.modules import (

@@ -1,4 +1,4 @@
-"""What the entries of hubconf.py do. Needs only torch, timm, safetensors and huggingface_hub."""
+"""Functions behind hubconf.py; they need only torch, timm, safetensors and huggingface_hub."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ SUFFIX = "_vit"
 
 
 def entries() -> list[str]:
-    """`METHOD_vit` for every registered method that builds with what is in this package and torch, timm and safetensors alone."""
+    """List `METHOD_vit` for every method that can build without further packages.
+
+    Such a method needs only files of this package and torch, timm and safetensors.
+    """
     return [f"{name}{SUFFIX}" for name in METHODS.references() if not _why_unlisted(name)]
 
 
@@ -42,17 +45,26 @@ def _why_unlisted(method: str) -> str:
     except ZooError as error:
         return str(error)
     if any(isinstance(value, Recipe) for value in vars(record.expander).values()):
-        return f"{method} trains when it builds, which needs this package installed: pip install learngene-zoo"
-    if _needs_no_learngene(record) or any(card.rpartition("-")[0] == method for card in shelf.learngenes()):
+        return (
+            f"{method} trains when it builds, which needs this package installed: "
+            "pip install learngene-zoo"
+        )
+    if _needs_no_learngene(record) or any(
+        card.rpartition("-")[0] == method for card in shelf.learngenes()
+    ):
         return ""
     return (
-        f"no learngene of {method} comes with this package; make one with `lgzoo extract {method}` and load it with "
+        f"no learngene of {method} comes with this package; "
+        f"make one with `lgzoo extract {method}` and load it with "
         "the entry `descendant`, learngene='PATH'"
     )
 
 
 def entry(name: str) -> Callable[..., nn.Module]:
-    """The entry of that name. Raises `AttributeError`, as a module does, if there is none."""
+    """Return the entry of that name.
+
+    Raises `AttributeError`, as a module does, if there is none.
+    """
     method = name.removesuffix(SUFFIX)
     if name not in entries():
         if method in METHODS.references():
@@ -61,8 +73,10 @@ def entry(name: str) -> Callable[..., nn.Module]:
     function = partial(method_vit, method)
     function.__doc__ = (
         f"A Vision Transformer from a learngene of the method {method}.\n\n"
-        "The same parameters as `descendant`; `learngene` is optional. Without a task and classes the model has no head. A head\n"
-        "that the learngene does not have for the task is random, and a warning says so; `model.label_names` are its classes."
+        "The same parameters as `descendant`; `learngene` is optional. Without a task and classes "
+        "the model has no head. A head\n"
+        "that the learngene does not have for the task is random, and a warning says so; "
+        "`model.label_names` are its classes."
     )
     return function
 
@@ -70,7 +84,7 @@ def entry(name: str) -> Callable[..., nn.Module]:
 def method_vit(
     method: str, task: str | None = None, *, learngene: str | Path | None = None, **options: Any
 ) -> nn.Module:
-    """A model from a learngene of one method (default: the one on the shelf).
+    """Build a model from a learngene of one method (default: the one on the shelf).
 
     Raises `WrongCall` for a learngene of another method, or if the shelf has none of this one.
     """
@@ -78,13 +92,14 @@ def method_vit(
         gene = _on_shelf(method) if learngene is None else shelf.open_learngene(learngene)
     if gene.config.method != method:
         raise WrongCall(
-            f"{learngene} is a learngene of {gene.config.method}, not of {method}; use the entry `descendant`"
+            f"{learngene} is a learngene of {gene.config.method}, not of {method}; "
+            "use the entry `descendant`"
         )
     return build(gene, task, **options)
 
 
 def _needs_no_learngene(method: Method) -> bool:
-    """Whether a method builds without anything that an extraction would have to learn: `scratch`."""
+    """Return whether a method builds without anything learned in an extraction: `scratch`."""
     return not method.inherits and method.tasks == "none"
 
 
@@ -95,8 +110,10 @@ def _on_shelf(method: str) -> Learngene:
     if _needs_no_learngene(METHODS.load(method)):
         return lifecycle.extract(method)
     raise WrongCall(
-        f"{method}{SUFFIX} needs a learngene, and the shelf has none of {method} (only {shelf.some(shelf.learngenes())}); "
-        f"make one with `lgzoo extract {method}` and give its folder, learngene='PATH', or name one on the Hub"
+        f"{method}{SUFFIX} needs a learngene, and the shelf has none of {method} (only "
+        f"{shelf.abbreviate_names(shelf.learngenes())}); "
+        f"make one with `lgzoo extract {method}` and give its folder, "
+        "learngene='PATH', or name one on the Hub"
     )
 
 
@@ -110,46 +127,72 @@ def build(
     ancestry: str | None = None,
     **sizes: Any,
 ) -> nn.Module:
-    """A timm model in eval mode. `sizes` are those of `lifecycle.expand`, by our names or timm's; so are the errors.
+    """Build a timm model in eval mode from a learngene.
 
-    `model.label_names` are the classes of its outputs, empty where they are not known. Warns if its head is random: a model
-    with such a head has to be fine-tuned. Where neither a task nor classes are named, and the learngene is for no task, the
-    model has no head: its outputs are features, as with timm's `num_classes=0`. `device` (default: torch's) is where the model is; on `meta` it has no numbers.
-    `ancestry` is where the ancestry model lies, for the methods that embed an unseen task with it (see `Run.ancestry`).
+    `model.label_names` are the classes of its outputs, empty where they are not known. Warns if the
+    head is random: a model with such a head has to be fine-tuned. If neither a task nor classes are
+    named, and the learngene is for no task, the model has no head: its outputs are features, as
+    with timm's `num_classes=0`.
+
+    Args:
+        learngene: a learngene or a reference to one.
+        task: the task that the model is for.
+        pretrained: False: all weights are random.
+        seed: for the weights that are not inherited.
+        device: the model's device; default: torch's. On `meta` it has no numbers.
+        ancestry: location of the ancestry model, for the methods that embed an unseen task with it
+            (see `Run.ancestry`).
+        sizes: as of `lifecycle.expand`, by our names or timm's; errors too are the same.
     """
     with _packages_named():
         import torch
 
         from learngene_zoo.families.tensors import initial
 
-        place = torch.get_default_device() if device is None else torch.device(device)
-        run = Run(seed=seed, device="cpu" if place.type not in DEVICES else str(place), ancestry=ancestry)
+        model_device = torch.get_default_device() if device is None else torch.device(device)
+        run = Run(
+            seed=seed,
+            device="cpu" if model_device.type not in DEVICES else str(model_device),
+            ancestry=ancestry,
+        )
         with torch.device("cpu"):
             gene = shelf.open_learngene(learngene)
-            made = lifecycle.expand(gene, run=run, **{"task": task, **_headless(gene, task, sizes), **sizes})
-            made = replace(made, class_names=made.class_names or _class_names(made))
+            descendant = lifecycle.expand(
+                gene, run=run, **{"task": task, **_headless(gene, task, sizes), **sizes}
+            )
+            descendant = replace(
+                descendant, class_names=descendant.class_names or _class_names(descendant)
+            )
             if pretrained:
-                _tell_of_head(made)
+                _tell_of_head(descendant)
             else:
-                made = made.with_state(initial(made.spec, seed), inherited=frozenset())
-            model = made.model()
-        model.label_names = list(made.class_names)
-        return model.to(place)
+                descendant = descendant.with_state(
+                    initial(descendant.spec, seed), inherited=frozenset()
+                )
+            model = descendant.model()
+        model.label_names = list(descendant.class_names)
+        return model.to(model_device)
 
 
 def _headless(gene: Learngene, task: str | None, sizes: Mapping[str, Any]) -> dict[str, int]:
-    """Return that the model has no classes, if nobody named a task or classes and the learngene is for none."""
+    """Return `classes: 0` if no task or classes are named and the learngene is for none."""
     config, table = gene.config, table_of(gene.config.spec)
     is_for_task = config.purpose is not None or any(table.is_head(name) for name in gene.state)
-    is_named = task is not None or any(sizes.get(name) is not None for name in ("task", "classes", "num_classes"))
+    is_named = task is not None or any(
+        sizes.get(name) is not None for name in ("task", "classes", "num_classes")
+    )
     changes_classes = "classes" in method_of(config, gene.folder or "it").expander.axes
     return {} if is_for_task or is_named or not changes_classes else {"classes": 0}
 
 
-def _class_names(made: Descendant) -> tuple[str, ...]:
-    """The names of the classes of a task of the catalogue whose data is on this machine anyway."""
-    entry = find_entry(made.task or "")
-    if entry is None or suite_of(entry).hub(entry) is not None or entry.classes != made.spec.classes:
+def _class_names(descendant: Descendant) -> tuple[str, ...]:
+    """Return the class names of a catalogue task whose data needs no download."""
+    entry = find_entry(descendant.task or "")
+    if (
+        entry is None
+        or suite_of(entry).hub(entry) is not None
+        or entry.classes != descendant.spec.classes
+    ):
         return ()
     try:
         return suite_of(entry).open(entry, True).class_names
@@ -157,25 +200,34 @@ def _class_names(made: Descendant) -> tuple[str, ...]:
         return ()
 
 
-def _tell_of_head(made: Descendant) -> None:
-    """Warn if the model has a head, and it does not come from the learngene."""
-    table = table_of(made.spec)
-    head = {name for name in made.state if table.is_head(name)}
-    if head and not head <= made.inherited:
-        what = f"the {made.spec.classes} classes of {made.task}" if made.task else f"{made.spec.classes} classes"
+def _tell_of_head(descendant: Descendant) -> None:
+    """Warn if the model has a head that does not come from the learngene."""
+    table = table_of(descendant.spec)
+    head = {name for name in descendant.state if table.is_head(name)}
+    if head and not head <= descendant.inherited:
+        classes_text = (
+            f"the {descendant.spec.classes} classes of {descendant.task}"
+            if descendant.task
+            else f"{descendant.spec.classes} classes"
+        )
         warnings.warn(
-            f"the head of this model, for {what}, is random, because its learngene has none for them: it guesses until "
-            "it is fine-tuned (classes=0 leaves the head out)",
+            f"the head of this model, for {classes_text}, is random, because its learngene has "
+            "none for them: it guesses until it is fine-tuned (classes=0 leaves the head out)",
             stacklevel=4,
         )
 
 
 @contextmanager
 def _packages_named() -> Iterator[None]:
-    """Raises `Unavailable`, which says what to install, for a package that is missing; messages say what to type in Python."""
+    """Raise `Unavailable` with the install command for a missing package.
+
+    Within the context, messages name Python arguments.
+    """
     try:
         with in_python():
             yield
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        raise Unavailable(f"this needs the package {package}, which is not installed: pip install {package}") from error
+        raise Unavailable(
+            f"this needs the package {package}, which is not installed: pip install {package}"
+        ) from error

@@ -1,3 +1,3 @@
-"""The version, alone in a file that costs nothing to read."""
+"""The version, in a module that imports nothing."""
 
 __version__ = "0.1.0"

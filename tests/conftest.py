@@ -23,9 +23,14 @@ log = logging.getLogger(__name__)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How much is fuzzed."""
-    parser.addoption("--fuzz-cases", type=int, default=400, help="cases of tests/fuzz, over all targets")
     parser.addoption(
-        "--fuzz-only", type=int, default=None, help="only the case of this number, of each target that -k selects"
+        "--fuzz-cases", type=int, default=400, help="cases of tests/fuzz, over all targets"
+    )
+    parser.addoption(
+        "--fuzz-only",
+        type=int,
+        default=None,
+        help="only the case of this number, of each target that -k selects",
     )
 
 
@@ -65,17 +70,30 @@ def torchrun(tmp_path: Path) -> Callable[[list[str], Callable[[str], bool]], str
     def run(program: list[str], began: Callable[[str], bool]) -> str:
         for attempt in (1, 2):
             place = Path(tempfile.mkdtemp(prefix="torchrun-", dir=tmp_path))
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+            command = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc_per_node",
+                "2",
+            ]
             command += ["--redirects", "3", "--log-dir", str(place), *program]
-            path = os.pathsep.join([str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")])
+            path = os.pathsep.join(
+                [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
+            )
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=240
+            )
             output = _logs(place, "stdout.log")
             if done.returncode == 0:
                 return output
             if attempt == 2 or began(output):
                 break
-            log.warning("torchrun died before its first step; trying once more: %s", done.stderr[-500:])
+            log.warning(
+                "torchrun died before its first step; trying once more: %s", done.stderr[-500:]
+            )
         raise AssertionError(done.stderr + _logs(place, "stderr.log"))
 
     return run

@@ -31,7 +31,8 @@ class Keep(Shape):  # type: ignore[misc, valid-type]
 
     def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
         return Learngene(
-            config=self.outline([ancestries[0].spec]), state=without_head(ancestries[0].state, ancestries[0].spec)
+            config=self.outline([ancestries[0].spec]),
+            state=without_head(ancestries[0].state, ancestries[0].spec),
         )
 
 
@@ -63,23 +64,34 @@ class Take(Draw):  # type: ignore[misc, valid-type]
     axes = frozenset({"layers", "classes"})
 
     def family(self, config: Any) -> Any:
-        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, config.spec.layers + 1)]
+        return [
+            Member(spec=config.spec.with_(layers=layers))
+            for layers in range(1, config.spec.layers + 1)
+        ]
 
     def __call__(self, learngene: Any, target: Any, run: Run) -> Any:
         spec = target.apply(learngene.config.spec)
         if spec.layers > learngene.config.spec.layers:
             return Draw()(learngene, replace(target, layers=10**9), run)  # a `WrongCall`
-        return assemble(spec, take_blocks(learngene.state, learngene.config.spec, range(spec.layers)), seed=run.seed)
+        return assemble(
+            spec,
+            take_blocks(learngene.state, learngene.config.spec, range(spec.layers)),
+            seed=run.seed,
+        )
 
 
-TOY = replace(SCRATCH, name="toy", inherits=True, expander=Take(), presets={"mini": Keep(), "smoke": Keep()})
+TOY = replace(
+    SCRATCH, name="toy", inherits=True, expander=Take(), presets={"mini": Keep(), "smoke": Keep()}
+)
 TRAINS = replace(TOY, tasks="one", presets={"mini": Train(), "smoke": Train()})
 
 
 def extracting(kind: type = Keep, **members: Any) -> Method:
     """The toy with another extractor, of which these attributes are given."""
     extractor = type("Odd", (kind,), {"__module__": __name__, **members})()
-    return replace(TRAINS if kind is Train else TOY, presets={"mini": extractor, "smoke": extractor})
+    return replace(
+        TRAINS if kind is Train else TOY, presets={"mini": extractor, "smoke": extractor}
+    )
 
 
 def expanding(**members: Any) -> Method:
@@ -89,7 +101,9 @@ def expanding(**members: Any) -> Method:
 
 def changed(change: Callable[[Descendant], Any]) -> Method:
     """The toy, whose descendants are changed before it returns them."""
-    return expanding(__call__=lambda self, learngene, target, run: change(Take()(learngene, target, run)))
+    return expanding(
+        __call__=lambda self, learngene, target, run: change(Take()(learngene, target, run))
+    )
 
 
 def breaks(method: Method, says: str) -> None:

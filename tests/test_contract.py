@@ -19,7 +19,7 @@ from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
-from learngene_zoo.testing.expansion import BUILT, sampled
+from learngene_zoo.testing.expansion import MAX_BUILT, sample_members
 from learngene_zoo.testing.laws import HOT
 from learngene_zoo.training.loop import Engine
 
@@ -31,7 +31,8 @@ ALIKE = {"evenly_spaced", "last_k", "middle_k", "sws"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in NAMES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in NAMES],
 )
 def test_the_method_keeps_the_contract(name: str) -> None:
     check_method(METHODS.load(name))
@@ -74,7 +75,10 @@ class Renaming(Keep):
         ({"expander": Keep()}, "expander is"),
         ({"presets": {"mini": Keep()}}, "lacks the preset smoke"),
         ({"presets": {}}, "lacks the preset mini and smoke"),
-        ({"presets": {"mini": Keep(), "smoke": Shadowing()}}, "presets are of several types, Keep, Shadowing"),
+        (
+            {"presets": {"mini": Keep(), "smoke": Shadowing()}},
+            "presets are of several types, Keep, Shadowing",
+        ),
     ],
 )
 def test_a_wrong_record_cannot_be_made(changes: dict[str, Any], says: str) -> None:
@@ -148,7 +152,9 @@ def test_details_that_their_type_cannot_read_are_caught() -> None:
         kept: int
 
     breaks(replace(TOY, details=Details), "writes details that it cannot read: .*'kept' is missing")
-    undeclared = extracting(outline=lambda self, ancestries: replace(Keep().outline(ancestries), details={"kept": 3}))
+    undeclared = extracting(
+        outline=lambda self, ancestries: replace(Keep().outline(ancestries), details={"kept": 3})
+    )
     breaks(undeclared, "writes details; declare their type")
 
 
@@ -164,9 +170,12 @@ def forgetful(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
 
 def test_a_training_that_a_kill_changes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Engine._step
-    monkeypatch.setattr(Engine, "_step", lambda self, *arguments: (STEPS.append(1), step(self, *arguments))[1])
+    monkeypatch.setattr(
+        Engine, "_step", lambda self, *arguments: (STEPS.append(1), step(self, *arguments))[1]
+    )
     breaks(
-        extracting(Train, __call__=forgetful), "extracts another learngene when it is killed and resumed: tensor steps"
+        extracting(Train, __call__=forgetful),
+        "extracts another learngene when it is killed and resumed: tensor steps",
     )
 
 
@@ -185,7 +194,10 @@ def test_a_setting_that_a_parts_key_does_not_show_is_caught() -> None:
         part = once(run, "toy.train", trained, Hiding(epochs=1, batch_size=16), [start, tasks[0]])
         return replace(Keep()(ancestries, tasks, run), state=part.state)
 
-    breaks(extracting(Train, __call__=extracted), "setting images that does not change the key of its part toy.train")
+    breaks(
+        extracting(Train, __call__=extracted),
+        "setting images that does not change the key of its part toy.train",
+    )
 
 
 def loose(settings: dict[str, Any], run: Run) -> Any:
@@ -197,7 +209,10 @@ def test_settings_of_a_part_that_are_not_a_frozen_record_are_caught() -> None:
         part: Part = once(run, "toy.loose", loose, {"lr": 1})
         return replace(Keep()(ancestries, tasks, run), state=part.state)
 
-    breaks(extracting(__call__=extracted), "passes {'lr': 1} to its part toy.loose; expected a frozen dataclass")
+    breaks(
+        extracting(__call__=extracted),
+        "passes {'lr': 1} to its part toy.loose; expected a frozen dataclass",
+    )
 
 
 def refused(self: Any, ancestries: Any) -> Any:
@@ -206,7 +221,9 @@ def refused(self: Any, ancestries: Any) -> Any:
     return Keep().outline(ancestries)
 
 
-def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[Any] = []
 
     def watching(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
@@ -227,13 +244,17 @@ def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(mon
 # What a method raises is told with the promise that it breaks.
 
 
-def raising(error: BaseException, when: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
+def raising(
+    error: BaseException, when: Callable[..., bool] = lambda *_: True
+) -> Callable[..., Any]:
     """A part of a method that raises an error when its arguments are these, and else does what the toy's does."""
 
     def part(self: Any, *arguments: Any) -> Any:
         if when(*arguments):
             raise error
-        return (Take() if len(arguments) == 3 and hasattr(arguments[1], "layers") else Keep())(*arguments)
+        return (Take() if len(arguments) == 3 and hasattr(arguments[1], "layers") else Keep())(
+            *arguments
+        )
 
     return part
 
@@ -256,7 +277,9 @@ RAISED = [
 
 
 @pytest.mark.parametrize(("method", "says"), RAISED, ids=[says[:60] for _, says in RAISED])
-def test_an_error_of_a_method_is_told_with_the_promise_that_it_breaks(method: Method, says: str) -> None:
+def test_an_error_of_a_method_is_told_with_the_promise_that_it_breaks(
+    method: Method, says: str
+) -> None:
     breaks(method, says)
 
 
@@ -265,16 +288,19 @@ def test_an_ancestry_model_that_is_refused_only_after_its_outline_is_caught() ->
         refused(self, [ancestries[0].spec])
         return Keep()(ancestries, tasks, run)
 
-    breaks(extracting(__call__=late), "that its outline accepts': .* raised WrongCall: this method needs a class token")
+    breaks(
+        extracting(__call__=late),
+        "that its outline accepts': .* raised WrongCall: this method needs a class token",
+    )
 
 
 def test_of_a_large_family_an_even_sample_is_built() -> None:
     members = [Member(spec=tiny_ancestry().spec.with_(layers=layers)) for layers in range(1, 101)]
-    chosen = sampled(members)
-    assert len(chosen) == BUILT
+    chosen = sample_members(members)
+    assert len(chosen) == MAX_BUILT
     assert chosen[0] == members[0]
     assert chosen[-1] == members[-1]
-    assert sampled(members[:5]) == members[:5]
+    assert sample_members(members[:5]) == members[:5]
 
 
 def test_what_a_plan_must_not_need_exists() -> None:

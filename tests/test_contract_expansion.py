@@ -60,7 +60,9 @@ def heads_as_well(self: Any, learngene: Any, target: Any, run: Run) -> Any:
 def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
     """Mends a target that cannot be built."""
     spec = learngene.config.spec
-    return Take()(learngene, replace(target, layers=min(target.layers or spec.layers, spec.layers)), run)
+    return Take()(
+        learngene, replace(target, layers=min(target.layers or spec.layers, spec.layers)), run
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,10 @@ def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
         ({"family": lambda self, config: []}, "plans no descendant|has an empty family"),
         ({"family": endless}, "family of more than"),
         ({"family": lambda self, config: None}, "has the family None; expected members"),
-        ({"family": lambda self, config: [config.spec]}, "has ViTSpec.* in its family; expected a Member"),
+        (
+            {"family": lambda self, config: [config.spec]},
+            "has ViTSpec.* in its family; expected a Member",
+        ),
         ({"family": fickle}, "family that changes from call to call"),
         ({"family": stubborn}, "member without the classes of its config"),
         ({"__call__": smaller}, "built a model with layers 1 instead of 2"),
@@ -80,7 +85,10 @@ def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
             "builds two different models of a model with 2 layers.* with one seed: tensor head.bias",
         ),
         ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Descendant"),
-        ({"__call__": heads_as_well, "axes": Take.axes | {"heads"}}, "built a model with heads 2 instead of"),
+        (
+            {"__call__": heads_as_well, "axes": Take.axes | {"heads"}},
+            "built a model with heads 2 instead of",
+        ),
         ({"__call__": careless}, "built a model with layers 3 instead of 6"),
     ],
 )
@@ -89,11 +97,15 @@ def test_a_wrong_expansion_is_caught(members: dict[str, Any], says: str) -> None
 
 
 def zeroed(made: Descendant) -> Descendant:
-    return made.with_state({**made.state, "norm.weight": torch.zeros_like(made.state["norm.weight"])})
+    return made.with_state(
+        {**made.state, "norm.weight": torch.zeros_like(made.state["norm.weight"])}
+    )
 
 
 def drawn_anew(made: Descendant) -> Descendant:
-    return made.with_state({**made.state, "norm.weight": torch.rand(32, generator=torch.Generator().manual_seed(1))})
+    return made.with_state(
+        {**made.state, "norm.weight": torch.rand(32, generator=torch.Generator().manual_seed(1))}
+    )
 
 
 def not_a_number(made: Descendant) -> Descendant:
@@ -104,7 +116,10 @@ def not_a_number(made: Descendant) -> Descendant:
     ("change", "says"),
     [
         (zeroed, "records tensor norm.weight as inherited, although it is all zeros"),
-        (drawn_anew, "records tensor norm.weight as inherited, but it is the same for another learngene"),
+        (
+            drawn_anew,
+            "records tensor norm.weight as inherited, but it is the same for another learngene",
+        ),
         (not_a_number, "builds a tensor norm.weight with values that are not finite"),
         (
             lambda made: replace(made, inherited=made.inherited | {"stem"}),

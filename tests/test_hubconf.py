@@ -78,11 +78,11 @@ def learngene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from learngene_zoo.artifacts.records import LearngeneConfig
     from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.families.vit.spec import ViTSpec
-    from lgzoo_lsamd.blocks import base_blocks
+    from lgzoo_lsamd.blocks import select_base_blocks
 
     spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)
     config = LearngeneConfig(method="lsamd", spec=spec, details={"kept": [1, 3]})
-    state = base_blocks(assemble(spec, {}, seed=5).state, spec, [1, 3])
+    state = select_base_blocks(assemble(spec, {}, seed=5).state, spec, [1, 3])
     return Learngene(config=config, state=state).save(tmp_path_factory.mktemp("gene") / "learngene")
 
 
@@ -100,14 +100,21 @@ def story(code: str, cache: Path, learngene: Path, folder: Path) -> dict[str, ob
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, "-c", whole], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", whole],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
     line = next(line for line in ran.stdout.splitlines() if line.startswith("TOLD "))
     return json.loads(line.removeprefix("TOLD "))
 
 
-def test_a_bare_checkout_builds_plain_timm_models(cache: Path, learngene: Path, tmp_path: Path) -> None:
+def test_a_bare_checkout_builds_plain_timm_models(
+    cache: Path, learngene: Path, tmp_path: Path
+) -> None:
     told = story(
         """
         path = list(sys.path)
@@ -150,11 +157,15 @@ def test_a_bare_checkout_builds_plain_timm_models(cache: Path, learngene: Path, 
     code = "import sys, torch; m = torch.load('model.pt', weights_only=False); print(m(torch.zeros(1, 3, 16, 16)).shape[1])"
     code += "; assert not any(name.startswith(('learngene_zoo', 'lgzoo_')) for name in sys.modules)"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert ran.stdout.strip() == "10", ran.stderr
 
 
-def test_list_and_help_and_load_work_offline_from_the_hub_cache(cache: Path, learngene: Path, tmp_path: Path) -> None:
+def test_list_and_help_and_load_work_offline_from_the_hub_cache(
+    cache: Path, learngene: Path, tmp_path: Path
+) -> None:
     told = story(
         """
         asked = dict(trust_repo=True, skip_validation=True)
@@ -190,11 +201,16 @@ def test_list_and_help_and_load_work_offline_from_the_hub_cache(cache: Path, lea
     assert "learngene of lsamd, not of scratch" in str(told["method"])
 
 
-ENTRIES = [*entries(), *(f"descendant {card}" for card in ("closed_form-mini", "tal-mini", "pool-mini"))]
+ENTRIES = [
+    *entries(),
+    *(f"descendant {card}" for card in ("closed_form-mini", "tal-mini", "pool-mini")),
+]
 
 
 @pytest.fixture(scope="module")
-def loaded(cache: Path, learngene: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def loaded(
+    cache: Path, learngene: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, object]:
     """What every entry returns for a task, or the error that it raises; all of them in one process without the blocked packages."""
     return story(
         f"""
@@ -218,7 +234,9 @@ def loaded(cache: Path, learngene: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("name", [*ENTRIES, "blocked"])
-def test_every_entry_works_with_the_declared_packages_alone(loaded: dict[str, object], name: str) -> None:
+def test_every_entry_works_with_the_declared_packages_alone(
+    loaded: dict[str, object], name: str
+) -> None:
     assert loaded[name] == ([] if name == "blocked" else ["VisionTransformer", [1, 10]])
 
 
@@ -256,5 +274,7 @@ runpy.run_path({str(ROOT / "hubconf.py")!r})
 print([name for name in ("torch", "timm", "numpy", "click", "learngene_zoo") if name in sys.modules])
 """
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    ran = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True
+    )
     assert ran.stdout.strip() == "[]", ran.stderr

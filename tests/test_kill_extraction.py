@@ -24,7 +24,9 @@ BRIEF = ["--epochs", "2", "--images", "96", "--batch-size", "8", "--threads", "1
 @pytest.fixture(scope="module")
 def ancestry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny = tiny_ancestry(image_size=32)
-    return assemble(tiny.spec, tiny.state, seed=0).save(tmp_path_factory.mktemp("ancestry") / "tiny")
+    return assemble(tiny.spec, tiny.state, seed=0).save(
+        tmp_path_factory.mktemp("ancestry") / "tiny"
+    )
 
 
 def command(ancestry: Path, out: Path, *more: str) -> list[str]:
@@ -40,7 +42,9 @@ def steps_in(run: Path) -> int:
     """Steps of all parts that are written down."""
     found = 0
     for folder, _, _ in os.walk(run):
-        with suppress(FileNotFoundError):  # none there, or a draft that has taken its place meanwhile
+        with suppress(
+            FileNotFoundError
+        ):  # none there, or a draft that has taken its place meanwhile
             found += Path(folder, "metrics.jsonl").read_bytes().count(b"\n")
     return found
 

@@ -37,9 +37,7 @@ def test_every_mutant_applies(mutants: Any, checkout: Path) -> None:
 
 
 SOURCE = "def larger(a, b):\n    while a < 0:\n        a += 1\n    return a if a > b else b\n"
-TESTS = (
-    "from source import larger\n\n\ndef test_larger():\n    assert larger(2, 1) == 2\n    assert larger(-1, 3) == 3\n"
-)
+TESTS = "from source import larger\n\n\ndef test_larger():\n    assert larger(2, 1) == 2\n    assert larger(-1, 3) == 3\n"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +48,9 @@ TESTS = (
         ("a += 1", "a += 0", "killed", "timeout"),
     ],
 )
-def test_a_mutant_is_killed_or_survives(mutants: Any, tmp_path: Path, old: str, new: str, status: str, by: str) -> None:
+def test_a_mutant_is_killed_or_survives(
+    mutants: Any, tmp_path: Path, old: str, new: str, status: str, by: str
+) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "source.py").write_text(SOURCE)
     (tmp_path / "tests" / "test_source.py").write_text(TESTS)
@@ -87,7 +87,11 @@ def test_a_mutant_that_does_not_apply_says_why(
 
 def change_all(draw: Any, text: str) -> set[str]:
     """Every text that a change of a line gives."""
-    return {draw.Text(text).apply(change) for change in draw.list_changes(text) if draw.is_fault(text, change)}
+    return {
+        draw.Text(text).apply(change)
+        for change in draw.list_changes(text)
+        if draw.is_fault(text, change)
+    }
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,9 @@ def test_what_no_mutant_is_drawn_from(draw: Any, text: str) -> None:
 
 
 def test_a_seed_and_a_tree_give_one_list_that_an_edit_elsewhere_does_not_move(draw: Any) -> None:
-    texts = {f"{name}.py": "".join(f"{name}{line} = {line}\n" for line in range(20)) for name in "abcd"}
+    texts = {
+        f"{name}.py": "".join(f"{name}{line} = {line}\n" for line in range(20)) for name in "abcd"
+    }
     drawn = draw.draw_changes(texts, 30, 7)
     assert draw.draw_changes(texts, 30, 7) == drawn
     assert draw.draw_changes(texts, 15, 7) == drawn[:15]
@@ -156,7 +162,9 @@ def test_every_line_is_as_likely(draw: Any) -> None:
     assert 22 <= drawn.count("few.py") <= 38
 
 
-def test_a_drawn_mutant_applies_once_and_knows_its_line(mutants: Any, draw: Any, tmp_path: Path) -> None:
+def test_a_drawn_mutant_applies_once_and_knows_its_line(
+    mutants: Any, draw: Any, tmp_path: Path
+) -> None:
     text = "def a():\n    x = 1\n    return x\n\n\ndef b():\n    x = 1\n    return x\n"
     (tmp_path / "source.py").write_text(text)
     for change in draw.list_changes(text):
@@ -166,7 +174,9 @@ def test_a_drawn_mutant_applies_once_and_knows_its_line(mutants: Any, draw: Any,
         assert one.find_line(tmp_path) == change.line
 
 
-def test_tests_are_chosen_by_what_they_name_and_by_what_they_run(mutants: Any, maps: Any, tmp_path: Path) -> None:
+def test_tests_are_chosen_by_what_they_name_and_by_what_they_run(
+    mutants: Any, maps: Any, tmp_path: Path
+) -> None:
     for name, text in {
         "learngene_zoo/far.py": "def other():\n    return 1\n",
         "learngene_zoo/near.py": "def larger(a, b):\n    return a if a > b else b\n",
@@ -180,16 +190,23 @@ def test_tests_are_chosen_by_what_they_name_and_by_what_they_run(mutants: Any, m
     assert [one.file for one in chosen] == ["tests/test_near.py", "tests/test_both.py"]
     both = "tests/test_both.py::test"
     row = {"code": 0, "shared": 0.0, "seconds": {both: 1.0}, "fixtures": {both: []}}
-    for test, lines in {"tests/test_near.py": {}, "tests/test_both.py": {"learngene_zoo/near.py": {both: [2]}}}.items():
+    for test, lines in {
+        "tests/test_near.py": {},
+        "tests/test_both.py": {"learngene_zoo/near.py": {both: [2]}},
+    }.items():
         maps.keep_row({**row, "test": test, "lines": lines}, tmp_path, tmp_path / "map")
-    (tmp_path / "learngene_zoo/near.py").write_text("\n\ndef larger(a, b):\n    return a if a > b else b\n")
+    (tmp_path / "learngene_zoo/near.py").write_text(
+        "\n\ndef larger(a, b):\n    return a if a > b else b\n"
+    )
     (chosen,) = maps.Selector(tmp_path, tmp_path / "map").choose("learngene_zoo/near.py", 4, 9)
     assert (chosen.file, chosen.tests, chosen.seconds) == ("tests/test_both.py", (both,), 1.0)
     assert maps.list_unmeasured(tmp_path, tmp_path / "map") == ["tests/test_far.py"]
 
 
 @pytest.mark.exhaustive
-def test_a_test_that_fails_without_the_mutant_does_not_kill_it(mutants: Any, maps: Any, tmp_path: Path) -> None:
+def test_a_test_that_fails_without_the_mutant_does_not_kill_it(
+    mutants: Any, maps: Any, tmp_path: Path
+) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
@@ -198,7 +215,9 @@ def test_a_test_that_fails_without_the_mutant_does_not_kill_it(mutants: Any, map
     (tmp_path / "tests/test_source.py").write_text(TESTS.replace("\n\n\n", broken))
     selector = maps.Selector(tmp_path, tmp_path / "map")
     rows = [
-        mutants.judge_drawn(tmp_path, mutants.Mutant("plugins/source.py", "a > b", new, ()), selector)
+        mutants.judge_drawn(
+            tmp_path, mutants.Mutant("plugins/source.py", "a > b", new, ()), selector
+        )
         for new in ("a >= b", "a < b")
     ]
     assert [(row["status"], row["by"]) for row in rows] == [

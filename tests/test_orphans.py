@@ -23,7 +23,9 @@ SECONDS = 60  # 10 as promised, and the pauses of a machine on which other tests
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins"), str(CORE), os.environ.get("PYTHONPATH", "")]),
+    "PYTHONPATH": os.pathsep.join(
+        [str(ROOT), str(ROOT / "plugins"), str(CORE), os.environ.get("PYTHONPATH", "")]
+    ),
 }
 # Two extractions that take for ever, each in a worker with a data loading process of its own.
 BENCH = """
@@ -47,7 +49,10 @@ if __name__ == "__main__":
 """
 GRID = """bench {task} --method lsamd --preset smoke --extract-task {task} --ancestry {ancestry} --layers 2,3 --epochs 2
 --seeds 2 --images 16 --batch-size 8 --augment none --workers 2 --quiet -o"""
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc"),
+]
 
 
 def running() -> dict[int, int]:
@@ -89,7 +94,9 @@ def started(tmp_path: Path) -> Iterator[Callable[[list[str]], subprocess.Popen[b
 
     def start(words: list[str]) -> subprocess.Popen[bytes]:
         with (tmp_path / "log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, *words], env=ENVIRONMENT, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                [sys.executable, *words], env=ENVIRONMENT, stdout=log, stderr=log
+            )
         processes.append(process)
         return process
 
@@ -120,9 +127,15 @@ def test_the_workers_of_a_bench_end_with_it(tmp_path: Path, started, kind: signa
     assert_ends(process, kind)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "kind", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
+)
 def test_the_ranks_of_torchrun_end_with_it(tmp_path: Path, started, kind: signal.Signals) -> None:
-    toy = [str(CORE / "training_toy.py"), str(tmp_path / "run"), str(tmp_path / "result.safetensors")]
+    toy = [
+        str(CORE / "training_toy.py"),
+        str(tmp_path / "run"),
+        str(tmp_path / "result.safetensors"),
+    ]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     process = started([*launcher, *toy, "--epochs", "2000", "--delay", "0.1"])
     log = tmp_path / "log"
@@ -131,12 +144,16 @@ def test_the_ranks_of_torchrun_end_with_it(tmp_path: Path, started, kind: signal
 
 
 @pytest.mark.exhaustive
-def test_a_bench_that_is_killed_three_times_ends_with_the_rows_of_one_that_is_not(tmp_path: Path, started) -> None:
+def test_a_bench_that_is_killed_three_times_ends_with_the_rows_of_one_that_is_not(
+    tmp_path: Path, started
+) -> None:
     ancestry, task = make_world(tmp_path / "world")
     line = ["-m", "learngene_zoo", *GRID.format(ancestry=ancestry, task=task).split()]
     assert started([*line, str(tmp_path / "whole")]).wait(240) == 0, (tmp_path / "log").read_text()
     out = tmp_path / "out"
-    places: list[Callable[[], bool]] = [  # in an extraction, and among the cells of the first and of the second one
+    places: list[
+        Callable[[], bool]
+    ] = [  # in an extraction, and among the cells of the first and of the second one
         lambda: any(out.rglob("metrics.jsonl")),
         lambda: len(rows(out)) >= 3,
         lambda: len(rows(out)) >= 12,

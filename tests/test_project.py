@@ -23,25 +23,36 @@ def workflow(name: str) -> dict[str, object]:
 
 def test_the_pythons_that_are_promised_are_those_that_are_tested() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = [words.rpartition(" :: ")[2] for words in project["classifiers"] if "Python :: 3." in words]
+    named = [
+        words.rpartition(" :: ")[2] for words in project["classifiers"] if "Python :: 3." in words
+    ]
     tested = workflow("ci")["jobs"]["fast"]["strategy"]["matrix"]["python"]  # type: ignore[index]
     assert named == tested
     assert project["requires-python"] == f">={named[0]}"
 
 
-PACKAGE_OF = {"PIL": "pillow", "yaml": "pyyaml"}  # where a module is called otherwise than its package
+PACKAGE_OF = {
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+}  # where a module is called otherwise than its package
 
 
 def imported_packages() -> dict[str, str]:
     """Return the packages of others that any module imports, each with a module that does."""
     found: dict[str, str] = {}
-    files = [*(ROOT / "learngene_zoo").rglob("*.py"), *(ROOT / "plugins").rglob("*.py"), ROOT / "hubconf.py"]
+    files = [
+        *(ROOT / "learngene_zoo").rglob("*.py"),
+        *(ROOT / "plugins").rglob("*.py"),
+        ROOT / "hubconf.py",
+    ]
     for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in {module.partition(".")[0] for module in modules}:
-                if name not in sys.stdlib_module_names and not name.startswith(("learngene_zoo", "lgzoo_")):
+                if name not in sys.stdlib_module_names and not name.startswith(
+                    ("learngene_zoo", "lgzoo_")
+                ):
                     found[PACKAGE_OF.get(name, name)] = str(file.relative_to(ROOT))
     return found
 
@@ -58,7 +69,9 @@ def test_every_package_that_is_imported_is_declared() -> None:
 
 def test_every_dependency_has_a_lower_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert [line for line in project["dependencies"] if not re.fullmatch(r"[\w-]+>=[\d.]+", line)] == []
+    assert [
+        line for line in project["dependencies"] if not re.fullmatch(r"[\w-]+>=[\d.]+", line)
+    ] == []
 
 
 def test_the_release_has_no_token() -> None:
@@ -71,7 +84,11 @@ def test_the_release_has_no_token() -> None:
 def checkout(tmp_path: Path) -> Path:
     """What the site is made of, copied."""
     for name in ("docs", "cards", "benchmarks", "learngene_zoo", "plugins"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+        shutil.copytree(
+            ROOT / name,
+            tmp_path / name,
+            ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"),
+        )
     (tmp_path / "tests").mkdir()
     for name in ("tests/exhaustive.md", "README.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"):
         shutil.copyfile(ROOT / name, tmp_path / name)
@@ -80,7 +97,10 @@ def checkout(tmp_path: Path) -> Path:
 
 def built(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, checkout / "docs/site.py", checkout / "site"], capture_output=True, text=True, cwd=checkout
+        [sys.executable, checkout / "docs/site.py", checkout / "site"],
+        capture_output=True,
+        text=True,
+        cwd=checkout,
     )
 
 

@@ -83,7 +83,9 @@ def hostile_bench(folder: Path) -> Path:
         "versions": {HOSTILE: HOSTILE},
         "keys": [row["key"] for row in rows],
     }
-    (folder / "grid.json").write_text(json.dumps({**grid, "arms": [{HOSTILE: {HOSTILE: [HOSTILE]}}]}))
+    (folder / "grid.json").write_text(
+        json.dumps({**grid, "arms": [{HOSTILE: {HOSTILE: [HOSTILE]}}]})
+    )
     return folder
 
 
@@ -105,24 +107,36 @@ def test_a_bench_is_data_in_its_report(tmp_path: Path) -> None:
         code, out, err = lgzoo("bench", "--report", "-o", str(folder))
     assert code == 0, err
     assert not {"\x1b", "\u202e"} & set(out + err)
-    assert [fault for fault in seen.faults(folder) if fault.startswith(("changed", "asked", "started"))] == []
+    assert [
+        fault for fault in seen.faults(folder) if fault.startswith(("changed", "asked", "started"))
+    ] == []
     text = (folder / "report.html").read_text()
     found = Tags()
     found.feed(text)
     assert [tag for tag, _ in found.tags].count("script") == 1
-    policy = next(words["content"] for _, words in found.tags if words.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        words["content"]
+        for _, words in found.tags
+        if words.get("http-equiv") == "Content-Security-Policy"
+    )
     script = re.search("<script>(.*)</script>", text, re.DOTALL)
     assert script
     assert policy
     assert base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode() in policy
-    assert not [tag for tag, _ in found.tags if tag in ("img", "iframe", "object", "a", "link", "form")]
-    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
+    assert not [
+        tag for tag, _ in found.tags if tag in ("img", "iframe", "object", "a", "link", "form")
+    ]
+    assert not [
+        name for _, attributes in found.tags for name in attributes if name.startswith("on")
+    ]
     assert not {"\x1b", "\u202e"} & set(text)
     for name in ("summary.md", "summary.csv"):
         written = (folder / name).read_text()
         assert not {"\x1b", "\u202e"} & set(written)
     marked = (folder / "summary.md").read_text()
-    assert not re.search(r"(?<!\\)[<>`]|\](?=\()", re.sub("`(shuffled|stem|stem_fan_in|forms|source)`", "", marked))
+    assert not re.search(
+        r"(?<!\\)[<>`]|\](?=\()", re.sub("`(shuffled|stem|stem_fan_in|forms|source)`", "", marked)
+    )
     for table in re.findall(r"(?:^\|.*\n)+", marked, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
     assert all(path.parent == folder / "pictures" for path in folder.rglob("*.png"))
@@ -147,7 +161,9 @@ def test_a_bench_is_data_in_its_report(tmp_path: Path) -> None:
         ({"size": {}}, "size is {}"),
     ],
 )
-def test_rows_that_no_cell_leaves_are_refused(values: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_rows_that_no_cell_leaves_are_refused(
+    values: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     folder = hostile_bench(tmp_path / "bench")
     lines = (folder / "results.jsonl").read_text().splitlines()
     lines[3] = json.dumps({**json.loads(lines[3]), **values})
@@ -166,12 +182,17 @@ def lgzoo(*words: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("offline", [(), ("--offline",)])
 @pytest.mark.parametrize("task", FOREIGN)
 @pytest.mark.parametrize("verb", ["finetune", "evaluate"])
-def test_a_model_chooses_no_data(verb: str, task: str, offline: tuple[str, ...], model: Path, tmp_path: Path) -> None:
+def test_a_model_chooses_no_data(
+    verb: str, task: str, offline: tuple[str, ...], model: Path, tmp_path: Path
+) -> None:
     edit(model, task=task)
     lgzoo("show", "digits")  # whatever is loaded lazily is loaded now
     with watched() as seen:
         code, _, told = lgzoo(
-            verb, str(model), *offline, *(("-o", str(tmp_path / "out")) if verb == "finetune" else ())
+            verb,
+            str(model),
+            *offline,
+            *(("-o", str(tmp_path / "out")) if verb == "finetune" else ()),
         )
     assert code == 2
     quoted = task if " " not in task else f"'{task}'"
@@ -181,9 +202,13 @@ def test_a_model_chooses_no_data(verb: str, task: str, offline: tuple[str, ...],
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("name", ["me/learngene", "modles/best@v1.0", "./me/learngene@v1.0", "/me/learngene@v1.0"])
+@pytest.mark.parametrize(
+    "name", ["me/learngene", "modles/best@v1.0", "./me/learngene@v1.0", "/me/learngene@v1.0"]
+)
 @pytest.mark.parametrize("verb", ["expand", "show", "evaluate", "finetune"])
-def test_a_mistyped_path_asks_nobody(verb: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistyped_path_asks_nobody(
+    verb: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     (tmp_path / "modles").mkdir()
@@ -230,7 +255,12 @@ def test_what_these_tests_would_see(tmp_path: Path) -> None:
             importlib.import_module("no_such_package")
         pickle.loads(pickle.dumps(Path))
     own = {"read /etc", "read /etc/passwd", f"changed {tmp_path}/own", f"changed {tmp_path}/other"}
-    rest = {"asked socket.connect", "started 'true'", "imported no_such_package", "unpickled pathlib.Path"}
+    rest = {
+        "asked socket.connect",
+        "started 'true'",
+        "imported no_such_package",
+        "unpickled pathlib.Path",
+    }
     found = seen.faults()
     assert own <= set(found)
     assert all(any(fault.startswith(word) for fault in found) for word in rest), found
@@ -245,10 +275,17 @@ def pictures(folder: Path, *names: bytes) -> None:
             Image.new("RGB", (16, 16), (30 * shade, 0, 9 * len(name))).save(place / f"{shade}.png")
 
 
-def test_a_class_whose_name_is_not_text_is_refused_before_anything_is_computed(model: Path, tmp_path: Path) -> None:
+def test_a_class_whose_name_is_not_text_is_refused_before_anything_is_computed(
+    model: Path, tmp_path: Path
+) -> None:
     pictures(tmp_path / "photos", b"caf\xe9", b"tea")
     code, _, told = lgzoo(
-        "finetune", str(model), "--task", f"folder:{tmp_path / 'photos'}", "-o", str(tmp_path / "out")
+        "finetune",
+        str(model),
+        "--task",
+        f"folder:{tmp_path / 'photos'}",
+        "-o",
+        str(tmp_path / "out"),
     )
     assert code == 1
     assert "'caf\\udce9' is not text in UTF-8; rename it" in told
@@ -258,13 +295,26 @@ def test_a_class_whose_name_is_not_text_is_refused_before_anything_is_computed(m
 def test_names_that_control_a_terminal_are_data(model: Path, tmp_path: Path) -> None:
     pictures(tmp_path / "photos", b"\x1b[2Jred", "\u202eblue".encode())
     task = ["--task", f"folder:{tmp_path / 'photos'}"]
-    brief = ["--epochs", "1", "--images", "8", "--batch-size", "4", "-o", str(tmp_path / "out\x1b[2J")]
+    brief = [
+        "--epochs",
+        "1",
+        "--images",
+        "8",
+        "--batch-size",
+        "4",
+        "-o",
+        str(tmp_path / "out\x1b[2J"),
+    ]
     lines = [
         ["finetune", str(model), *task, *brief],
         ["evaluate", str(tmp_path / "out\x1b[2J"), *task],
         ["doctor", *task],
     ]
-    lines += [["show", task[1], "--json"], ["show", str(tmp_path / "out\x1b[2J")], ["show", "\x1b[2J"]]
+    lines += [
+        ["show", task[1], "--json"],
+        ["show", str(tmp_path / "out\x1b[2J")],
+        ["show", "\x1b[2J"],
+    ]
     for line in lines:
         _, out, told = lgzoo(*line)
         assert not {"\x1b", "\u202e"} & set(out + told), line
@@ -276,13 +326,17 @@ def test_a_folder_of_any_name_can_be_worked_in(model: Path, tmp_path: Path) -> N
     place = model.rename(tmp_path / "\u202e\x1b[2J \"'`$(x)` ; |[b]")
     made = lgzoo("extract", "scratch", "--ancestry", str(place), "-o", f"{place}-learngene")
     assert made[0] == 0, made
-    made = lgzoo("expand", f"{place}-learngene", "--layers", "1", "--task", "digits", "-o", f"{place}-out")
+    made = lgzoo(
+        "expand", f"{place}-learngene", "--layers", "1", "--task", "digits", "-o", f"{place}-out"
+    )
     assert made[0] == 0, made
     assert shlex.split(made[2])[:3] == ["next:", "lgzoo", "finetune"]
     assert lgzoo("show", f"{place}-out")[0] == 0
 
 
-def test_a_folder_whose_name_is_not_text_is_refused_in_one_line(model: Path, tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_not_text_is_refused_in_one_line(
+    model: Path, tmp_path: Path
+) -> None:
     place = model.rename(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")))
     for line in (
         ["evaluate", str(place)],
@@ -301,11 +355,14 @@ def test_an_image_bomb_is_not_decoded(side: int, model: Path, tmp_path: Path) ->
     data = b"IDAT" + zlib.compress(bytes(10**6))
     chunks = [header, data, b"IEND"]
     bomb = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks
+        struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        for chunk in chunks
     )
     for place in (tmp_path / "photos").rglob("*.png"):
         place.write_bytes(bomb)
-    code, out, told = lgzoo("evaluate", str(model), "--task", f"folder:{tmp_path / 'photos'}", "--threads", "1")
+    code, out, told = lgzoo(
+        "evaluate", str(model), "--task", f"folder:{tmp_path / 'photos'}", "--threads", "1"
+    )
     assert (code, out, told.count("\n")) == (1, "", 1)
     assert f"the image is too large ({side**2 / 1e6:.0f} million pixels by its header" in told
 
@@ -316,7 +373,10 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
 def promises() -> list[str]:
     """The promises of the page, one text each."""
     part = PAGE.read_text().split("## What is promised\n")[1].split("\n## ")[0]
-    return [" ".join(item.split()) for item in re.split(r"^- ", part.split("\n### ", 1)[1], flags=re.MULTILINE)[1:]]
+    return [
+        " ".join(item.split())
+        for item in re.split(r"^- ", part.split("\n### ", 1)[1], flags=re.MULTILINE)[1:]
+    ]
 
 
 def names_of_tests() -> set[str]:

@@ -24,7 +24,12 @@ def python(*arguments: str, site: Path, cwd: Path) -> subprocess.CompletedProces
     paths = os.pathsep.join([str(site), *(path for path in sys.path if path)])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=cwd, capture_output=True, text=True, timeout=300
+        [sys.executable, *arguments],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -36,33 +41,54 @@ def lgzoo(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the documented plugins are installed, as `lgzoo new-plugin` writes them."""
     place = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
     for name, kind in DOCUMENTED.items():
         source = tmp_path_factory.mktemp("source") / name
-        written = lgzoo("new-plugin", name, "--kind", kind, "-o", str(source), site=place, cwd=place)
+        written = lgzoo(
+            "new-plugin", name, "--kind", kind, "-o", str(source), site=place, cwd=place
+        )
         assert written.returncode == 0, written.stderr
         assert "pip install -e '.[test]' && pytest" in written.stderr
-        done = subprocess.run([*pip, "--target", str(place), str(source)], capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [*pip, "--target", str(place), str(source)], capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr
     return place
 
 
 def test_the_page_shows_what_new_plugin_writes() -> None:
-    page = (Path(__file__).resolve().parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parent.parent / "docs" / "plugins.md").read_text(
+        encoding="utf-8"
+    )
     shown: list[tuple[str, str]] = re.findall(
         r"^`([\w.]+)`\n\n(?:<!-- [^\n]* -->\n)?```\w+\n(.*?)^```$", page, flags=re.M | re.S
     )
     for name, kind in DOCUMENTED.items():
         files = package(name, kind)
-        assert [shown.pop(0), shown.pop(0)] == [(file, files[file]) for file in ("pyproject.toml", f"lgzoo_{name}.py")]
+        assert [shown.pop(0), shown.pop(0)] == [
+            (file, files[file]) for file in ("pyproject.toml", f"lgzoo_{name}.py")
+        ]
     assert not shown
 
 
 @pytest.mark.parametrize(("name", "kind"), DOCUMENTED.items())
-def test_what_new_plugin_writes_passes_its_own_test(name: str, kind: str, site: Path, tmp_path: Path) -> None:
+def test_what_new_plugin_writes_passes_its_own_test(
+    name: str, kind: str, site: Path, tmp_path: Path
+) -> None:
     written = lgzoo("new-plugin", name, "--kind", kind, "-o", "mine", site=tmp_path, cwd=tmp_path)
     assert written.returncode == 0, written.stderr
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "mine/tests", site=site, cwd=tmp_path)
+    done = python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine/tests", site=site, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -78,7 +104,15 @@ def test_it_is_listed_and_has_a_command_of_its_own(site: Path, tmp_path: Path) -
 
 
 def test_it_plans_without_a_word_of_it_in_the_zoo(site: Path, tmp_path: Path) -> None:
-    words = ("plan", "first_blocks", "--ancestry", "timm:deit_tiny_patch16_224", "--keep", "3", "--json")
+    words = (
+        "plan",
+        "first_blocks",
+        "--ancestry",
+        "timm:deit_tiny_patch16_224",
+        "--keep",
+        "3",
+        "--json",
+    )
     planned = lgzoo(*words, site=site, cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert planned.stdout.count('"layers"') == 3
@@ -100,9 +134,33 @@ def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: 
     assert "shades-side" in listed.stdout, listed.stderr
     shown = lgzoo("show", "shades", "--json", site=site, cwd=tmp_path)
     assert [row["suites"] for row in json.loads(shown.stdout)] == [["shades"]], shown.stderr
-    size = ("--layers", "1", "--width", "16", "--heads", "2", "--image-size", "16", "--patch-size", "8")
-    how = ("--epochs", "16", "--lr", "0.005", "--batch-size", "50", "--augment", "none", "--init", "fan_in")
-    trained = lgzoo("train", "--task", "shades-side", *size, *how, "-o", "model", site=site, cwd=tmp_path)
+    size = (
+        "--layers",
+        "1",
+        "--width",
+        "16",
+        "--heads",
+        "2",
+        "--image-size",
+        "16",
+        "--patch-size",
+        "8",
+    )
+    how = (
+        "--epochs",
+        "16",
+        "--lr",
+        "0.005",
+        "--batch-size",
+        "50",
+        "--augment",
+        "none",
+        "--init",
+        "fan_in",
+    )
+    trained = lgzoo(
+        "train", "--task", "shades-side", *size, *how, "-o", "model", site=site, cwd=tmp_path
+    )
     assert trained.returncode == 0, trained.stderr
     done = lgzoo("evaluate", "model", "--task", "shades-side", "--json", site=site, cwd=tmp_path)
     assert json.loads(done.stdout)["value"] > 0.7, done.stdout + done.stderr
@@ -111,13 +169,18 @@ def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: 
 def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: Path) -> None:
     made = lgzoo("extract", "first_blocks", "--keep", "2", "-o", "mine", site=site, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    assert json.loads((tmp_path / "mine/config.json").read_text())["versions"]["lgzoo-first-blocks"] == "0.1.0"
+    assert (
+        json.loads((tmp_path / "mine/config.json").read_text())["versions"]["lgzoo-first-blocks"]
+        == "0.1.0"
+    )
     (tmp_path / "empty").mkdir()
     for line in (["expand", "mine", "--layers", "2"], ["show", "mine"], ["plot", "mine"]):
         done = lgzoo(*line, site=tmp_path / "empty", cwd=tmp_path)
         assert done.returncode == 1
         assert "by the method 'first_blocks', which is not installed" in done.stderr
-        assert "install the package that it names (lgzoo-first-blocks), if you trust it" in done.stderr
+        assert (
+            "install the package that it names (lgzoo-first-blocks), if you trust it" in done.stderr
+        )
 
 
 @pytest.mark.exhaustive  # so does its own test, above
@@ -131,17 +194,16 @@ def test_a_size_that_it_does_not_declare_is_refused(site: Path, tmp_path: Path) 
     code = (
         "from learngene_zoo import Run, Target, ZooError, expand\n"
         "from learngene_zoo.testing import tiny_ancestry\n"
-        "from lgzoo_first_blocks import FIRST_BLOCKS, Keep\n"
-        "learngene = Keep(keep=2)([tiny_ancestry()], [], Run())\n"
+        "from lgzoo_first_blocks import FIRST_BLOCKS, FirstBlocksExtractor\n"
+        "learngene = FirstBlocksExtractor(keep=2)([tiny_ancestry()], [], Run())\n"
+        "learngene = learngene.with_config(method=FIRST_BLOCKS.name)\n"
         "assert learngene.config.spec.heads == 2\n"
         "assert expand(learngene, layers=2, heads=2).spec.heads == 2\n"
         "try:\n    expand(learngene, target=Target(layers=2, heads=4))\n"
         "except ZooError as error:\n    print(error)"
     )
     done = python("-c", code, site=site, cwd=tmp_path)
-    expected = (
-        "heads is 4, but all descendants of this learngene have heads 2; sizes that can be chosen: layers, classes"
-    )
+    expected = "heads is 4, but all descendants of this learngene have heads 2; sizes that can be chosen: layers, classes"
     assert done.stdout.startswith(expected), done.stderr
 
 
@@ -153,7 +215,9 @@ def broken_copy(site: Path, place: Path, name: str, source: str) -> None:
     (info / "entry_points.txt").write_text(f"[learngene_zoo.methods]\n{source}\n")
 
 
-def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(site: Path, tmp_path: Path) -> None:
+def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(
+    site: Path, tmp_path: Path
+) -> None:
     place = tmp_path / "site"
     broken_copy(site, place, "zoo_sick", "sick = zoo_sick:METHOD")
     (place / "zoo_sick.py").write_text("raise RuntimeError('not today')")

@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 def call(*words: str, cwd: Path, **environment: str) -> str:
     """stdout of a process that must end well."""
     own = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    done = subprocess.run(list(words), cwd=cwd, env=own, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        list(words), cwd=cwd, env=own, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -54,7 +56,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=copy,
     )
     [wheel] = dist.glob("*.whl")
-    call(*pip, "install", "--quiet", "--no-deps", "--no-index", "--target", str(place), str(wheel), cwd=dist)
+    call(
+        *pip,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(place),
+        str(wheel),
+        cwd=dist,
+    )
     return place
 
 
@@ -66,11 +78,15 @@ def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> Non
         "print(json.dumps([[m.__file__ for m in modules], str(shelf.cards_folder()), shelf.names(),"
         " list(METHODS.references())]))"
     )
-    files, cards, names, methods = json.loads(call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)))
+    files, cards, names, methods = json.loads(
+        call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site))
+    )
     assert all(Path(file).is_relative_to(site) for file in files)
     assert not names or Path(cards) == site / "learngene_zoo" / "cards"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    left_out = {Path(name).name for name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"]}
+    left_out = {
+        Path(name).name for name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"]
+    }
     bundled = {card.parent.name for card in (ROOT / "cards").glob("*/config.json")}
     assert not names or set(names) == bundled - left_out
     assert {"lsamd", "scratch", "pretrain_finetune"} <= set(methods)
@@ -79,7 +95,16 @@ def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> Non
 
 def test_the_command_line_lists_from_the_wheel(site: Path, tmp_path: Path) -> None:
     rows = json.loads(
-        call(sys.executable, "-m", "learngene_zoo", "list", "methods", "--json", cwd=tmp_path, PYTHONPATH=str(site))
+        call(
+            sys.executable,
+            "-m",
+            "learngene_zoo",
+            "list",
+            "methods",
+            "--json",
+            cwd=tmp_path,
+            PYTHONPATH=str(site),
+        )
     )
     assert {"lsamd", "scratch"} <= {row["name"] for row in rows}
 

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-_CHANGES = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree"}
+_CHANGES = {
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+    "shutil.rmtree",
+}
 _LOOKS = {"os.listdir", "os.scandir"}
 _HOSTS = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "urllib.Request"}
 _PROGRAMS = {
@@ -28,8 +37,21 @@ _PROGRAMS = {
 }
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Where the program itself lies, and what every program reads of its system.
-_PROGRAM = (*{str(Path(place).resolve()) for place in (sys.prefix, sys.base_prefix, ROOT, *filter(None, sys.path))},)
-_SYSTEM = ("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/usr/lib/", "/usr/share/zoneinfo", "/etc/localtime")
+_PROGRAM = (
+    *{
+        str(Path(place).resolve())
+        for place in (sys.prefix, sys.base_prefix, ROOT, *filter(None, sys.path))
+    },
+)
+_SYSTEM = (
+    "/proc/",
+    "/sys/",
+    "/dev/null",
+    "/dev/urandom",
+    "/usr/lib/",
+    "/usr/share/zoneinfo",
+    "/etc/localtime",
+)
 
 
 @dataclass
@@ -48,8 +70,16 @@ class Seen:
         """Everything but reading and changing what lies in `own`, reading the program itself and loading more of it."""
         inside = tuple(str(place.resolve()) for place in own)
         return [
-            *(f"read {path}" for path in sorted(self.read) if not _within(path, (*inside, *_PROGRAM), _SYSTEM)),
-            *(f"changed {path}" for path in sorted(self.changed) if not _within(path, inside, ("/dev/null",))),
+            *(
+                f"read {path}"
+                for path in sorted(self.read)
+                if not _within(path, (*inside, *_PROGRAM), _SYSTEM)
+            ),
+            *(
+                f"changed {path}"
+                for path in sorted(self.changed)
+                if not _within(path, inside, ("/dev/null",))
+            ),
             *(f"asked {host}" for host in self.hosts),
             *(f"started {program}" for program in self.programs),
             *(f"unpickled {name}" for name in self.unpickled),
@@ -58,7 +88,9 @@ class Seen:
 
 
 def _within(path: str, folders: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
-    return path.startswith(prefixes) or any(path == place or path.startswith(place + os.sep) for place in folders)
+    return path.startswith(prefixes) or any(
+        path == place or path.startswith(place + os.sep) for place in folders
+    )
 
 
 _watching: list[Seen] = []
@@ -76,9 +108,13 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             (seen.changed if writes else seen.read).add(_real(path))
             if not writes:
                 seen.opened.append(_real(path))
-    elif event in _CHANGES and not any(isinstance(item, int) and item != -1 for item in arguments[1:]):
+    elif event in _CHANGES and not any(
+        isinstance(item, int) and item != -1 for item in arguments[1:]
+    ):
         # Within a folder that is open already, as `shutil.rmtree` does after it said so itself, the path would mislead.
-        seen.changed.update(_real(path) for path in arguments if isinstance(path, (str, bytes, os.PathLike)))
+        seen.changed.update(
+            _real(path) for path in arguments if isinstance(path, (str, bytes, os.PathLike))
+        )
     elif event in _LOOKS:
         if isinstance(arguments[0], (str, bytes, os.PathLike)):
             seen.read.add(_real(arguments[0]))

@@ -1,1 +1,1 @@
-"""What lies on disk: learngenes, descendants, ancestry models, their cards, the shelf and the Hub."""
+"""Artifacts on disk: learngenes, descendants, ancestry models, their cards, the shelf, the Hub."""

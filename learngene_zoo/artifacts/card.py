@@ -1,7 +1,8 @@
-"""The README.md of a learngene and of a descendant: what it is and what it is worth, how it was made, how to use it.
+"""The README.md of a learngene and of a descendant: description, results, provenance, usage.
 
-Its front matter is the Hub's model card metadata. All of it comes from the artifact, but for one section: what people write
-between `<!-- notes -->` and `<!-- /notes -->` stays when a card is rendered again.
+Its front matter is the Hub's model card metadata. All of it is rendered from the artifact, except
+one section: text between `<!-- notes -->` and `<!-- /notes -->` is kept when a card is rendered
+again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.artifacts.records import (
     HUB_ID,
     AncestryRecord,
+    CardCost,
     CardRecord,
-    Cost,
     LearngeneConfig,
     TaskRecord,
     dataset_of,
@@ -28,36 +29,62 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.text import code, fence, human_seconds, page, plain, printable, printed, prose, table
+from learngene_zoo.text import (
+    code,
+    fence,
+    human_seconds,
+    make_printable,
+    page,
+    plain,
+    printable,
+    prose,
+    table,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-# The Hub's identifiers of the licences that this zoo's models and data sets have; any other is its "other", with a name.
-_HUB_LICENCES = {"apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "bsd-3-clause", "unknown"}
+# The Hub's identifiers of the licences that this zoo's models and data sets have; any other is its
+# "other", with a name.
+_HUB_LICENCES = {
+    "apache-2.0",
+    "mit",
+    "cc-by-4.0",
+    "cc-by-sa-4.0",
+    "cc-by-nc-4.0",
+    "cc0-1.0",
+    "bsd-3-clause",
+    "unknown",
+}
 NOTES, END = "<!-- notes -->", "<!-- /notes -->"
 
 TRANSPARENT = (
-    "Pictures with transparency are laid over white here; do so before timm's transforms, which drop the transparency."
+    "Pictures with transparency are laid over white here; "
+    "do so before timm's transforms, which drop the transparency."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where an artifact is, as its card says it; by default a folder on disk."""
+class ArtifactLocation:
+    """The location of an artifact as its card shows it; by default a folder on disk."""
 
-    reference: str = "FOLDER"  # what a command takes
-    timm: str = "local-dir:FOLDER"  # what `timm.create_model` takes
+    reference: str = "FOLDER"  # for commands
+    timm: str = "local-dir:FOLDER"  # for `timm.create_model`
     note: str = "`FOLDER` is this folder."
     licence: str = "unknown"  # if nothing else tells it
     learngene: str = ""  # the repository of the learngene that a model was built from
     members: tuple[tuple[str, Spec], ...] = ()  # the descendants in the same repository, by folder
 
 
-def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
-    """The README.md of a learngene folder."""
-    licence = place.licence if config.licence == "unknown" else config.licence
-    made = {"method": config.method, "seed": config.seed, "settings": config.settings, "versions": config.versions}
+def learngene_card(config: LearngeneConfig, location: ArtifactLocation = ArtifactLocation()) -> str:
+    """Render the README.md of a learngene folder."""
+    licence = location.licence if config.licence == "unknown" else config.licence
+    facts = {
+        "method": config.method,
+        "seed": config.seed,
+        "settings": config.settings,
+        "versions": config.versions,
+    }
     about = config.card or CardRecord()
     results = worth_results(about.worth, _pipeline(config.spec)) if about.worth else []
     front = _front(
@@ -72,20 +99,29 @@ def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
     return page(
         front,
         f"# A learngene of {plain(config.method)}",
-        "A small part of a large Vision Transformer, from which Vision Transformers of many sizes are initialised. It is not "
-        "a model by itself.",
+        "A small part of a large Vision Transformer, from which Vision Transformers of many sizes "
+        "are initialised. It is not a model by itself.",
         "## Intended use",
-        "To start a model of the size that a device or a budget allows from more than random numbers. Each descendant is "
-        f"fine-tuned on the task that it is for: {_kind(config.spec)} at {config.spec.image_size} pixels or another size.",
+        "To start a model of the size that a device or a budget allows from more than random "
+        "numbers. Each descendant is fine-tuned on the task that it is for: "
+        f"{_kind(config.spec)} at {config.spec.image_size} pixels or another size.",
         "## Usage",
         fence(
             "pip install learngene-zoo\n"
-            f"lgzoo show {place.reference}   # every size that it can build\n"
-            f"lgzoo expand {place.reference} --layers {config.spec.layers}"
+            f"lgzoo show {location.reference}   # every size that it can build\n"
+            f"lgzoo expand {location.reference} --layers {config.spec.layers}"
         ),
-        f"{place.note} Each descendant is a folder that timm opens; its own card says how.".strip(),
-        f"Descendants are built under the control {code(config.control)}." if config.control else "",
-        *(["## Descendants in this repository", _members(place.members)] if place.members else []),
+        (
+            f"{location.note} Each descendant is a folder that timm opens; its own card says how."
+        ).strip(),
+        f"Descendants are built under the control {code(config.control)}."
+        if config.control
+        else "",
+        *(
+            ["## Descendants in this repository", _members(location.members)]
+            if location.members
+            else []
+        ),
         *(worth_section(about.worth) if about.worth and about.worth.rows else []),
         "## How it was made",
         _command(about),
@@ -93,9 +129,13 @@ def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
         _ancestries(config.ancestries),
         _tasks(config.tasks),
         f"Descendants have this shape unless another is chosen: {_shape(config.spec)}.",
-        _json_block(made),
+        _json_block(facts),
         *(["## Metrics", _json_block(config.metrics)] if config.metrics else []),
-        *(["## Details recorded by the method", _json_block(config.details)] if config.details else []),
+        *(
+            ["## Details recorded by the method", _json_block(config.details)]
+            if config.details
+            else []
+        ),
         "## Limits",
         _limits(config, about),
         "## Citation",
@@ -104,16 +144,23 @@ def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
     )
 
 
-def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
-    """The README.md of a model's folder, from its config.json: timm's layout with our record under `learngene`."""
+def descendant_card(
+    config: Mapping[str, Any], location: ArtifactLocation = ArtifactLocation()
+) -> str:
+    """Render the README.md of a model's folder from its config.json.
+
+    The config has timm's layout, with our record under `learngene`.
+    """
     ours: Mapping[str, Any] = config["learngene"]
     spec = from_json(Spec, to_json(ours["spec"]), "learngene: spec")
-    ancestries = [from_json(AncestryRecord, item, "ancestry") for item in to_json(ours.get("ancestries", ()))]
+    ancestries = [
+        from_json(AncestryRecord, item, "ancestry") for item in to_json(ours.get("ancestries", ()))
+    ]
     trained_on = ours.get("trained_on")
     tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
     inherited = joint_licence(record.licence for record in ancestries)
     licence = inherited if ancestries else str(ours.get("licence", "unknown"))
-    licence = place.licence if licence == "unknown" else licence
+    licence = location.licence if licence == "unknown" else licence
     method = str(ours.get("method", "unknown"))
     widths, control = "-".join(str(part.width) for part in spec.sizes), ours.get("control")
     name = f"vit-{spec.layers}-layers-{widths}-wide-{method}" + (f"-{control}" if control else "")
@@ -124,32 +171,43 @@ def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
         library_name="timm" if spec.plain and not spec.dense else "learngene_zoo",
         pipeline_tag=_pipeline(spec),
         tags=["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
-        base_model=[place.learngene] if place.learngene else _base_models(ancestries),
+        base_model=[location.learngene] if location.learngene else _base_models(ancestries),
         datasets=_datasets(tasks),
         **_index(name, results),
     )
     count = len(ours.get("inherited", ()))
     keys = ("method", "control", "learngene", "seed", "settings", "recipe", "training_seed")
-    made = {key: ours[key] for key in keys if key in ours}
-    origin = "trained from scratch" if method == "train" else f"built from a learngene of {plain(method)}"
+    facts = {key: ours[key] for key in keys if key in ours}
+    origin = (
+        "trained from scratch"
+        if method == "train"
+        else f"built from a learngene of {plain(method)}"
+    )
     origin += f", under the control {code(control)}" if control else ""
-    origin += f", [{place.learngene}](https://huggingface.co/{place.learngene})" if place.learngene else ""
+    origin += (
+        f", [{location.learngene}](https://huggingface.co/{location.learngene})"
+        if location.learngene
+        else ""
+    )
     return page(
         front,
         f"# {plain(name)}",
-        f"A Vision Transformer {origin}: {_shape(spec)}{f'; {count} tensors inherited' if count else ''}.",
+        f"A Vision Transformer {origin}: "
+        f"{_shape(spec)}{f'; {count} tensors inherited' if count else ''}.",
         "## Intended use",
-        f"{_use(spec, ours)} It takes {spec.image_size}-pixel images, normalised as its config says.",
+        f"{_use(spec, ours)} It takes {spec.image_size}-pixel images, "
+        "normalised as its config says.",
         "## Usage",
-        _usage(spec, place),
+        _usage(spec, location),
         "## How it was made",
         _command(about),
         _ancestries(ancestries),
         _tasks(tasks),
-        _json_block({**made, "versions": ours.get("versions", {})}),
+        _json_block({**facts, "versions": ours.get("versions", {})}),
         *(["## Metrics", _json_block(ours["metrics"])] if ours.get("metrics") else []),
         "## Limits",
-        f"{_measured(results)} What it was trained on, and what it inherits, it may have learned wrong.",
+        f"{_write_results(results)} What it was trained on, "
+        "and what it inherits, it may have learned wrong.",
         "## Citation",
         _citation(about, ours.get("versions", {})),
         _licence(licence, ancestries),
@@ -157,7 +215,7 @@ def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
 
 
 def timm_card(config: Mapping[str, Any]) -> str:
-    """The README.md of a folder with a classifier of timm's that was trained here, from its config.json."""
+    """Render the README.md of a folder with a classifier of timm's that was trained here."""
     ours: Mapping[str, Any] = config["learngene"]
     trained_on = ours.get("trained_on")
     tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
@@ -165,12 +223,19 @@ def timm_card(config: Mapping[str, Any]) -> str:
     keys = ("origin", "recipe", "training_seed", "versions")
     return page(
         _front(
-            licence, library_name="timm", pipeline_tag="image-classification", tags=["timm"], datasets=_datasets(tasks)
+            licence,
+            library_name="timm",
+            pipeline_tag="image-classification",
+            tags=["timm"],
+            datasets=_datasets(tasks),
         ),
         f"# {name}",
         f"timm's `{name}` with {config['num_classes']} classes.",
         "## Usage",
-        fence('import timm\n\nmodel = timm.create_model("local-dir:FOLDER", pretrained=True)', "python"),
+        fence(
+            'import timm\n\nmodel = timm.create_model("local-dir:FOLDER", pretrained=True)',
+            "python",
+        ),
         f"`FOLDER` is this folder. Only timm is needed. {TRANSPARENT}",
         "## How it was made",
         _tasks(tasks),
@@ -181,37 +246,56 @@ def timm_card(config: Mapping[str, Any]) -> str:
 
 
 def notes_of(old: Path) -> str:
-    """The section of a card that rendering keeps, to be put behind the new one. Raises `BadFile`."""
+    """Return the section of a card that is kept when the card is rendered again.
+
+    Raises `BadFile` if the card cannot be read.
+    """
     try:
-        found = re.search(f"{NOTES}.*?{END}", old.read_text(encoding="utf-8"), re.DOTALL)
+        match = re.search(f"{NOTES}.*?{END}", old.read_text(encoding="utf-8"), re.DOTALL)
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
-        raise BadFile(f"{old} cannot be read: {error}; remove it, and it is written anew") from error
-    return f"\n{found[0]}\n" if found else ""
+        raise BadFile(
+            f"{old} cannot be read: {error}; remove it, and it is written anew"
+        ) from error
+    return f"\n{match[0]}\n" if match else ""
 
 
 # The front matter
 
 
 def _front(licence: str, **metadata: Any) -> str:
-    """The Hub's metadata as YAML; what is empty is left out."""
+    """Render the Hub's metadata as YAML; empty values are left out."""
     from huggingface_hub import ModelCardData
 
-    known = licence.lower()
-    named = {"license": known} if known in _HUB_LICENCES else {"license": "other", "license_name": printed(licence)}
-    given = {key: value if key == "eval_results" else printed(value) for key, value in metadata.items() if value}
-    return ModelCardData(**named, **given).to_yaml()
+    identifier = licence.lower()
+    licence_fields = (
+        {"license": identifier}
+        if identifier in _HUB_LICENCES
+        else {"license": "other", "license_name": make_printable(licence)}
+    )
+    fields = {
+        key: value if key == "eval_results" else make_printable(value)
+        for key, value in metadata.items()
+        if value
+    }
+    return ModelCardData(**licence_fields, **fields).to_yaml()
 
 
 def _index(name: str, results: list[EvalResult]) -> dict[str, Any]:
-    """The model index, and which metrics it has; nothing without results."""
+    """Return the model index and its metrics; empty without results."""
     metrics = sorted({result.metric_type for result in results})
-    return {"metrics": metrics, "model_name": printed(name), "eval_results": results} if results else {}
+    return (
+        {"metrics": metrics, "model_name": make_printable(name), "eval_results": results}
+        if results
+        else {}
+    )
 
 
-def _results(spec: Spec, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]) -> list[EvalResult]:
-    """Accuracy, or mIoU, on validation and test images, as the Hub shows them in its model index."""
+def _results(
+    spec: Spec, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]
+) -> list[EvalResult]:
+    """Return accuracy or mIoU on validation and test images for the Hub's model index."""
     from huggingface_hub import EvalResult
 
     name = printable(tasks[0].name if tasks else str(metrics.get("task") or ""))
@@ -232,23 +316,25 @@ def _results(spec: Spec, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]
 
 
 def _base_models(records: Iterable[AncestryRecord]) -> list[str]:
-    """The Hub's names of the ancestry models that are there."""
-    found = []
+    """Return the Hub's names of the ancestry models that are on the Hub."""
+    models = []
     for record in records:
         scheme, _, name = record.source.partition(":")
         name = f"timm/{name}" if scheme == "timm" else name.split("@")[0]
         if scheme in ("timm", "hf-hub") and re.fullmatch(HUB_ID, name):
-            found.append(name)
-    return sorted(set(found))
+            models.append(name)
+    return sorted(set(models))
 
 
 def _datasets(records: Iterable[TaskRecord]) -> list[str]:
-    """The Hub's names of the data sets that are there."""
-    return sorted({name for name in (dataset_of(record.source) for record in records) if name is not None})
+    """Return the Hub's names of the data sets that are on the Hub."""
+    return sorted(
+        {name for name in (dataset_of(record.source) for record in records) if name is not None}
+    )
 
 
 def _pipeline(spec: Spec) -> str:
-    """The Hub's word for what a model does."""
+    """Return the Hub's name of a model's task."""
     return "image-segmentation" if spec.dense else "image-classification"
 
 
@@ -256,8 +342,8 @@ def _pipeline(spec: Spec) -> str:
 
 
 def _json_block(data: Any) -> str:
-    """Data as a block of JSON."""
-    return fence(json.dumps(printed(to_json(data)), indent=2, ensure_ascii=False), "json")
+    """Render data as a block of JSON."""
+    return fence(json.dumps(make_printable(to_json(data)), indent=2, ensure_ascii=False), "json")
 
 
 def _kind(spec: Spec) -> str:
@@ -265,10 +351,10 @@ def _kind(spec: Spec) -> str:
 
 
 def _command(about: CardRecord) -> str:
-    return fence(printed(about.command)) if about.command else ""
+    return fence(make_printable(about.command)) if about.command else ""
 
 
-def _cost(cost: Cost | None) -> str:
+def _cost(cost: CardCost | None) -> str:
     if cost is None:
         return ""
     images = f"{cost.images:,} images (every pass counted)" if cost.images else "no images"
@@ -279,14 +365,17 @@ def _cost(cost: Cost | None) -> str:
 
 
 def _limits(config: LearngeneConfig, about: CardRecord) -> str:
-    """What nobody should conclude from a learngene's card."""
-    seen = ", ".join(code(task.name) for task in config.tasks)
+    """List the conclusions that a learngene's card does not support."""
+    task_names = ", ".join(code(task.name) for task in config.tasks)
     parts = [
-        "- A descendant must be fine-tuned before it is used; it inherits what the ancestry model learned, also where that is wrong.",
-        f"- The extraction has seen the training images of {seen}: on these, what is measured says less about other tasks."
-        if seen
+        "- A descendant must be fine-tuned before it is used; it inherits what the ancestry model "
+        "learned, also where that is wrong.",
+        f"- The extraction has seen the training images of {task_names}: on these, what is "
+        "measured says less about other tasks."
+        if task_names
         else "",
-        "- What was measured holds for these sizes, these tasks and a short training; after a longer one, gains may be smaller."
+        "- What was measured holds for these sizes, these tasks and a short training; after a "
+        "longer one, gains may be smaller."
         if about.worth
         else "- What its descendants are worth was not measured.",
     ]
@@ -294,21 +383,21 @@ def _limits(config: LearngeneConfig, about: CardRecord) -> str:
 
 
 def _use(spec: Spec, ours: Mapping[str, Any]) -> str:
-    """What a model is for: its task if it was trained on one, else fine-tuning."""
+    """Describe the use of a model: its task if it was trained on one, else fine-tuning."""
     task = ours.get("task")
     if not ours.get("trained_on"):
         return f"To be fine-tuned for {_kind(spec)}; it has learned no task by itself yet."
     return f"{_kind(spec).capitalize()} on the task {code(task)}, and fine-tuning on others."
 
 
-def _measured(results: Sequence[EvalResult]) -> str:
+def _write_results(results: Sequence[EvalResult]) -> str:
     if not results:
         return "Nothing was measured on it."
     return "What was measured above is on held-out images of its own task."
 
 
 def _citation(about: CardRecord, versions: Mapping[str, Any]) -> str:
-    """The paper of the method, where the artifact names it, and this package."""
+    """Cite the paper of the method, where the artifact names it, and this package."""
     paper = f"- {prose(about.paper)}\n" if about.paper else ""
     return f"{paper}- learngene_zoo {plain(str(versions.get('learngene_zoo', '')))}".rstrip()
 
@@ -319,21 +408,30 @@ def _shape(spec: Spec) -> str:
     blocks = [f"{first.layers} layers of width {first.width} with {first.heads} heads"]
     blocks += [f"then {part.layers} of width {part.width} with {part.heads} heads" for part in rest]
     return (
-        f"{', '.join(blocks)}, {spec.image_size}-pixel images in patches of "
-        f"{spec.patch_size}, {spec.classes} classes; {price.params:,} parameters, {price.flops:,} FLOPs (multiply-adds)"
+        f"{', '.join(blocks)}, {spec.image_size}-pixel images in patches of {spec.patch_size}, "
+        f"{spec.classes} classes; {price.params:,} parameters, {price.flops:,} FLOPs "
+        "(multiply-adds)"
     )
 
 
 def _ancestries(records: Iterable[AncestryRecord]) -> str:
     rows = [
-        [code(cell) for cell in (r.source, r.revision or "none", r.sha256 or "unknown", r.licence)] for r in records
+        [code(cell) for cell in (r.source, r.revision or "none", r.sha256 or "unknown", r.licence)]
+        for r in records
     ]
     return table("| ancestry model | revision | sha256 | licence |", rows)
 
 
 def _tasks(records: Iterable[TaskRecord]) -> str:
     rows = [
-        (code(r.name), code(r.source), code(r.revision or "none"), r.classes, r.images, code(r.licence))
+        (
+            code(r.name),
+            code(r.source),
+            code(r.revision or "none"),
+            r.classes,
+            r.images,
+            code(r.licence),
+        )
         for r in records
     ]
     return table("| task | source | revision | classes | images | licence |", rows)
@@ -341,8 +439,10 @@ def _tasks(records: Iterable[TaskRecord]) -> str:
 
 def _licence(licence: str, ancestries: Sequence[AncestryRecord]) -> str:
     if licence == "unknown":
-        return f"## Licence\n\nUnknown{', because that of an ancestry model is unknown' if ancestries else ''}."
-    return f"## Licence\n\n{code(licence)}{', the licence of the ancestry models' if ancestries else ''}."
+        reason = ", because that of an ancestry model is unknown" if ancestries else ""
+        return f"## Licence\n\nUnknown{reason}."
+    origin = ", the licence of the ancestry models" if ancestries else ""
+    return f"## Licence\n\n{code(licence)}{origin}."
 
 
 def _members(members: Iterable[tuple[str, Spec]]) -> str:
@@ -350,25 +450,36 @@ def _members(members: Iterable[tuple[str, Spec]]) -> str:
     for folder, spec in members:
         price, widths = cost(spec), "-".join(str(part.width) for part in spec.sizes)
         rows.append(
-            (f"[{folder}]({folder})", spec.layers, widths, spec.classes, f"{price.params:,}", f"{price.flops:,}")
+            (
+                f"[{folder}]({folder})",
+                spec.layers,
+                widths,
+                spec.classes,
+                f"{price.params:,}",
+                f"{price.flops:,}",
+            )
         )
     return table("| folder | layers | width | classes | parameters | FLOPs |", rows)
 
 
-def _usage(spec: Spec, place: Place) -> str:
-    """How to open a model."""
-    opened = f'model = timm.create_model("{place.timm}", pretrained=True)'
+def _usage(spec: Spec, location: ArtifactLocation) -> str:
+    """Describe how to open a model."""
+    opening_line = f'model = timm.create_model("{location.timm}", pretrained=True)'
     if spec.plain and not spec.dense:
-        needs = f"{place.note} Only timm is needed. {TRANSPARENT}".strip()
-        return fence(f"import timm\n\n{opened}", "python") + f"\n\n{needs}"
-    parts = [place.note] if place.note else []
+        needs = f"{location.note} Only timm is needed. {TRANSPARENT}".strip()
+        return fence(f"import timm\n\n{opening_line}", "python") + f"\n\n{needs}"
+    parts = [location.note] if location.note else []
     parts += ["The model gives logits for every pixel."] * spec.dense
     parts += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
     parts += ["Its blocks have heads and hidden channels of their own numbers."] * (
         not spec.plain and not spec.stitched
     )
     return (
-        fence(f"import timm\n\nimport learngene_zoo.timm  # registers the model with timm\n\n{opened}", "python")
+        fence(
+            "import timm\n\nimport learngene_zoo.timm  # registers "
+            f"the model with timm\n\n{opening_line}",
+            "python",
+        )
         + f"\n\n{' '.join(parts)} timm has no such model, so it needs the line "
         "`import learngene_zoo.timm` (`pip install learngene-zoo`)."
     )

@@ -1,8 +1,9 @@
-"""`Descendant`: a model that came out of a learngene (or of training), as tensors, spec and provenance.
+"""`Descendant`: a model built from a learngene (or trained), as tensors, spec and provenance.
 
-Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this package (a dense or a
-stitched model's after `import learngene_zoo.timm`). Ours is only the key `learngene` of its config.json. The tensors of a loaded one are
-read from disk when they are used.
+Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this
+package (a dense or a stitched model after `import learngene_zoo.timm`). This package adds only the
+key `learngene` of its config.json. The tensors of a loaded descendant are read from disk when they
+are used.
 """
 
 from __future__ import annotations
@@ -12,13 +13,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from learngene_zoo.artifacts.records import CONTROLS, FORMAT, Control, check_format, joint_licence, read_provenance
+from learngene_zoo.artifacts.records import (
+    CONTROLS,
+    FORMAT,
+    Control,
+    check_format,
+    joint_licence,
+    read_provenance,
+)
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Convention, Cost, cost, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, Fit, InputFormat, Spec, View, fit_view
-from learngene_zoo.families.tensors import Model, Scheme, check_state, filled, initial, model_of, shapes
+from learngene_zoo.families.tensors import (
+    Model,
+    Scheme,
+    check_state,
+    fill_missing_tensors,
+    initial,
+    model_of,
+    shapes,
+)
 from learngene_zoo.families.timm_config import (
     check_agreement,
     check_keys,
@@ -43,10 +59,10 @@ from learngene_zoo.storage import (
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Descendant:
-    """A whole model; tensors of `state` can share memory, those of `model()` never do.
+    """A complete model; tensors of `state` can share memory, those of `model()` never do.
 
-    `inherited` names the tensors that come from a learngene; the others were initialised. `mean` and `std` normalise the images, per
-    channel; `view` says how they are resized and cropped.
+    `inherited` names the tensors that come from a learngene; the others were initialised. `mean`
+    and `std` normalise the images, per channel; `view` describes how they are resized and cropped.
     """
 
     spec: Spec
@@ -58,13 +74,15 @@ class Descendant:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     view: View = USUAL_VIEW
-    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # written beside config and weights
+    # Written beside config and weights.
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
     folder: Path | None = None  # where it was loaded from
 
     def __post_init__(self) -> None:
         if not len(self.mean) == len(self.std) == self.spec.channels:
             raise WrongCall(
-                f"mean and std have {len(self.mean)} and {len(self.std)} values for {self.spec.channels} channels"
+                f"mean and std have {len(self.mean)} and {len(self.std)} values for "
+                f"{self.spec.channels} channels"
             )
         if self.class_names and len(self.class_names) != self.spec.classes:
             raise WrongCall(f"{len(self.class_names)} class names for {self.spec.classes} classes")
@@ -74,92 +92,117 @@ class Descendant:
         where = f", folder={str(self.folder)!r}" if self.folder else ""
         size = f"{spec.layers} layers, width {self.width}, {self.cost().params:,} parameters"
         return (
-            f"Descendant({f'{made_by}: ' if made_by else ''}{size}, task={self.task!r}, classes={spec.classes}{where})"
+            f"Descendant({f'{made_by}: ' if made_by else ''}{size}, task={self.task!r}, "
+            f"classes={spec.classes}{where})"
         )
 
     @property
     def classes(self) -> int:
-        """The number of its classes."""
+        """Return the number of classes."""
         return self.spec.classes
 
     @property
     def width(self) -> int:
-        """The width of its tokens; of a stitched model, where they are widest."""
+        """Return the width of the tokens; of a stitched model, the largest width."""
         return max(segment.width for segment in self.spec.segments)
 
     @property
     def dense(self) -> bool:
-        """Whether it gives every pixel a class."""
+        """Return whether the model has one class per pixel."""
         return self.spec.dense
 
     @property
     def identity(self) -> Json:
-        """What distinguishes its function from that of other models."""
+        """Return the data that distinguish its function from that of other models."""
         return fingerprint_of(self)
 
     @property
     def input_format(self) -> InputFormat:
-        """How images are presented to it."""
+        """Return how images are presented to the model."""
         spec = self.spec
         return InputFormat(
-            image_size=spec.image_size, channels=spec.channels, mean=self.mean, std=self.std, view=self.view
+            image_size=spec.image_size,
+            channels=spec.channels,
+            mean=self.mean,
+            std=self.std,
+            view=self.view,
         )
 
     @property
     def licence(self) -> str:
-        """The licence of the ancestry models in its provenance; "unknown" if any of theirs is."""
+        """Return the licence of the ancestry models; "unknown" if any of theirs is."""
         records = self.provenance.get("ancestries")
         if not isinstance(records, (list, tuple)) or not records:
             records = [self.provenance]
         return joint_licence(
-            str(record.get("licence", "unknown")) if isinstance(record, Mapping) else "unknown" for record in records
+            str(record.get("licence", "unknown")) if isinstance(record, Mapping) else "unknown"
+            for record in records
         )
 
     def cost(self, convention: Convention = "exact") -> Cost:
-        """Parameters and FLOPs of one image."""
+        """Return parameters and FLOPs of one image."""
         return cost(self.spec, convention)
 
     def model(self, device: str = "cpu") -> Model:
-        """timm's module in eval mode, trainable, in memory of its own, fp32."""
-        images = pretrained_cfg(self.spec, mean=self.mean, std=self.std, licence=self.licence, view=self.view)
+        """Return timm's module in eval mode, trainable, fp32; it shares no memory with `state`."""
+        images = pretrained_cfg(
+            self.spec, mean=self.mean, std=self.std, licence=self.licence, view=self.view
+        )
         labels = {"label_names": list(self.class_names)} if self.class_names else {}
-        made = model_of(self.spec, self.state, pretrained_cfg={**images, **labels})
-        return made if device == "cpu" else made.to(device)
+        module = model_of(self.spec, self.state, pretrained_cfg={**images, **labels})
+        return module if device == "cpu" else module.to(device)
 
     def with_state(self, state: StateDict, **changes: object) -> Descendant:
-        """A copy with other tensors; none of it on disk. Raises `BadFile` if they do not fit."""
+        """Return a copy with other tensors, not on disk. Raises `BadFile` if they do not fit."""
         check_state(state, self.spec, "this state")
         return replace(self, state=state, folder=None, **changes)  # type: ignore[arg-type]
 
-    def for_task(self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False) -> Descendant:
-        """This model for a task. It keeps its head if it was built for this task, or for none, and has as many classes.
+    def for_task(
+        self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False
+    ) -> Descendant:
+        """Return this model for a task, with a new head where the old one does not fit.
 
-        Otherwise it gets a fresh head. `dense`: whether the task has one class per pixel.
+        The head is kept if the model was built for this task, or for none, and has as many classes.
+        `dense`: whether the task has one class per pixel.
         """
         names = tuple(class_names)
-        if self.task in (task, None) and self.spec.classes == len(names) and self.spec.dense == dense:
+        if (
+            self.task in (task, None)
+            and self.spec.classes == len(names)
+            and self.spec.dense == dense
+        ):
             return replace(self, task=task, class_names=names)
         spec = self.spec.with_(classes=len(names), dense=dense)
-        own = shapes(spec)  # without pooling, if the head is for pixels
-        kept = tensors.only(self.state, lambda name: name in own and not table_of(spec).is_head(name))
-        fresh = assemble(spec, kept, seed=seed, mean=self.mean, std=self.std)
+        spec_names = shapes(spec)  # without pooling, if the head is for pixels
+        backbone = tensors.only(
+            self.state, lambda name: name in spec_names and not table_of(spec).is_head(name)
+        )
+        fresh = assemble(spec, backbone, seed=seed, mean=self.mean, std=self.std)
         return replace(
             self,
             spec=spec,
             state=fresh.state,
-            inherited=self.inherited & set(kept),
+            inherited=self.inherited & set(backbone),
             task=task,
             class_names=names,
             folder=None,
         )
 
     def with_fit(self, fit: Fit | None) -> Descendant:
-        """A copy that crops, pads or stretches pictures that are not square; None: as this one does."""
+        """Return a copy that crops, pads or stretches pictures that are not square.
+
+        None: as this model does.
+        """
         return self if fit is None else replace(self, view=fit_view(self.view, fit), folder=None)
 
     def config(self) -> dict[str, Json]:
-        """The content of its config.json: timm's keys, and ours under `learngene`."""
-        ours = {"format": FORMAT, "spec": to_json(self.spec), "inherited": sorted(self.inherited), "task": self.task}
+        """Return the content of its config.json: timm's keys, and ours under `learngene`."""
+        ours = {
+            "format": FORMAT,
+            "spec": to_json(self.spec),
+            "inherited": sorted(self.inherited),
+            "task": self.task,
+        }
         timm = timm_config(
             self.spec,
             mean=self.mean,
@@ -177,9 +220,16 @@ class Descendant:
         before: Callable[[Path], None] | None = None,
         dtype: Literal["fp32", "fp16"] = "fp32",
     ) -> Path:
-        """Write the folder, whole or not at all; `before` sees it just before it takes its place.
+        """Write the folder atomically and return its path.
 
-        Raises `Refused` if it exists and `force` is not set.
+        Args:
+            path: the folder.
+            force: replace an existing folder of ours.
+            before: called with the finished draft.
+            dtype: of the stored tensors.
+
+        Raises:
+            Refused: if the folder exists and `force` is not set.
         """
         import torch
 
@@ -208,10 +258,24 @@ def assemble(
     task: str | None = None,
     class_names: Sequence[str] = (),
 ) -> Descendant:
-    """A descendant from inherited parts; every other tensor of `spec` is initialised, see `filled`."""
+    """Build a descendant from inherited parts.
+
+    Args:
+        spec: the shape of the model.
+        parts: inherited tensors by name. Every other tensor is initialised, see
+            `fill_missing_tensors`.
+        seed: for the initialised tensors.
+        scheme: of the initialisation.
+        mean: mean of the images per channel; default: 0.5.
+        std: standard deviation of the images per channel; default: 0.5.
+        view: how images are resized and cropped.
+        provenance: records for its config.json.
+        task: the task that the model is for.
+        class_names: names of its classes.
+    """
     return Descendant(
         spec=spec,
-        state=filled(spec, parts, seed, scheme),
+        state=fill_missing_tensors(spec, parts, seed, scheme),
         inherited=frozenset(parts),
         provenance=dict(provenance or {}),
         task=task,
@@ -223,8 +287,8 @@ def assemble(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Record:
-    """What we read under the key `learngene`; everything else there is provenance."""
+class _DescendantRecord:
+    """The keys read under `learngene`; every other key there is provenance."""
 
     format: int
     spec: Spec
@@ -233,9 +297,10 @@ class _Record:
 
 
 def load_descendant(path: Path | str) -> Descendant:
-    """Open a descendant's folder, strictly. Tensors are read when they are used.
+    """Open a descendant's folder with strict checks; tensors are read when they are used.
 
-    Raises `WrongCall` if there is no such folder and `BadFile` if it cannot be trusted or was not made by this package.
+    Raises `WrongCall` if there is no such folder and `BadFile` if it cannot be trusted or was not
+    made by this package.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -244,16 +309,23 @@ def load_descendant(path: Path | str) -> Descendant:
     config = read_json(folder / CONFIG)
     ours = config.get("learngene")
     if "method" in config and ours is None:
-        raise BadFile(f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder}`")
+        raise BadFile(
+            f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder}`"
+        )
     if not isinstance(ours, dict):
-        raise BadFile(f"{where} has no key 'learngene', so this zoo did not make it; use it as an --ancestry")
+        raise BadFile(
+            f"{where} has no key 'learngene', so this zoo did not make it; use it as an --ancestry"
+        )
     check_format(ours, where)
     if ours.get("method") == "timm":
         raise BadFile(
-            f"{folder} is a model of timm's, not a descendant; it can be finetuned, evaluated and compared, and timm opens it"
+            f"{folder} is a model of timm's, not a descendant; it can be finetuned, evaluated and "
+            "compared, and timm opens it"
         )
-    known = {key: value for key, value in ours.items() if key in _Record.__dataclass_fields__}
-    record = from_json(_Record, known, f"{where}: learngene")
+    record_fields = {
+        key: value for key, value in ours.items() if key in _DescendantRecord.__dataclass_fields__
+    }
+    record = from_json(_DescendantRecord, record_fields, f"{where}: learngene")
     read_provenance(ours, f"{where}: learngene")
     check_keys(config, where)
     check_agreement(config, record.spec, where)
@@ -269,7 +341,7 @@ def load_descendant(path: Path | str) -> Descendant:
             spec=record.spec,
             state=state,
             inherited=frozenset(record.inherited),
-            provenance={key: value for key, value in ours.items() if key not in known},
+            provenance={key: value for key, value in ours.items() if key not in record_fields},
             task=record.task,
             class_names=tuple(images.get("label_names", ())),
             mean=mean,
@@ -282,26 +354,36 @@ def load_descendant(path: Path | str) -> Descendant:
 
 
 def fingerprint_of(descendant: Descendant) -> str:
-    """A hash of its function: spec, view, normalisation and every tensor. A resumed run compares it."""
+    """Return a hash of its function: spec, view, normalisation and every tensor.
+
+    A resumed run compares it.
+    """
     view = [] if descendant.view == USUAL_VIEW else [to_json(descendant.view)]
     settings = [to_json(descendant.spec), descendant.mean, descendant.std, *view]
     return fingerprint([*settings, fingerprint_of_state(descendant.state)])
 
 
-def controlled(descendant: Descendant, control: Control, seed: int) -> Descendant:
-    """The descendant without what it inherited, in one way or another, and otherwise the same; a function of the seed.
+def apply_control(descendant: Descendant, control: Control, seed: int) -> Descendant:
+    """Replace the inherited tensors of a descendant by a control, as a function of the seed.
 
-    `shuffled` permutes the entries of every inherited tensor: what a method gains over it is inherited knowledge, and what it
-    gains over random weights is the scale of the inherited numbers. `stem` keeps the inherited stem and final norm and draws
-    every other inherited tensor as timm does, `stem_fan_in` with a standard deviation of 1/sqrt(fan in): see `initial`. Raises
-    `WrongCall` for a control that does not exist.
+    `shuffled` permutes the entries of every inherited tensor: the gain of a method over it is
+    inherited knowledge, and the gain of `shuffled` over random weights is the scale of the
+    inherited numbers. `stem` keeps the inherited stem and final norm and draws every other
+    inherited tensor as timm does, `stem_fan_in` with a standard deviation of 1/sqrt(fan in): see
+    `initial`.
+
+    Raises `WrongCall` for a control that does not exist.
     """
     if control not in CONTROLS:
         raise unknown("control", control, CONTROLS)
     if control == "shuffled":
-        return descendant.with_state(tensors.shuffled(descendant.state, descendant.inherited, seed))
+        return descendant.with_state(
+            tensors.shuffle_tensors(descendant.state, descendant.inherited, seed)
+        )
     table = table_of(descendant.spec)
-    kept = {name for name in descendant.inherited if table.is_stem(name) or table.is_final_norm(name)}
+    stem_names = {
+        name for name in descendant.inherited if table.is_stem(name) or table.is_final_norm(name)
+    }
     scheme: Scheme = "fan_in" if control == "stem_fan_in" else "timm"
-    drawn = initial(descendant.spec, seed, scheme, names=descendant.inherited - kept)
-    return descendant.with_state({**descendant.state, **drawn}, inherited=frozenset(kept))
+    fresh = initial(descendant.spec, seed, scheme, names=descendant.inherited - stem_names)
+    return descendant.with_state({**descendant.state, **fresh}, inherited=frozenset(stem_names))

@@ -1,6 +1,7 @@
-"""`ExportedModel`: an ONNX file that `lgzoo export` wrote, as a classifier; its metadata say how it takes images.
+"""`ExportedModel`: an ONNX file that `lgzoo export` wrote, as a classifier.
 
-It answers (`evaluate`, `predict`) and nothing else: it has no weights to train and no shape to change. A `.pt2` file is never
+The metadata of the file state how images are presented. It can only compute (`evaluate`,
+`predict`): its weights cannot be trained and its shape cannot change. A `.pt2` file is never
 opened, since `torch.export.load` unpickles; it is for other runtimes.
 """
 
@@ -30,7 +31,7 @@ _EXTRA = "pip install 'learngene-zoo[onnx]'"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedModel:
-    """A file, opened; `session` is onnxruntime's, on the CPU."""
+    """An opened file; `session` is onnxruntime's, on the CPU."""
 
     session: Any
     classes: int
@@ -42,12 +43,12 @@ class ExportedModel:
     folder: Path | None = None  # the file: where it was loaded from
 
     def model(self, device: str = "cpu") -> nn.Module:
-        """Return a module that answers images (batch, channels, size, size) with logits, on their device."""
+        """Return a module from images (batch, channels, size, size) to logits on their device."""
         return _wrap_session(self.session, str(self.folder))
 
 
 def is_exported_file(reference: object) -> bool:
-    """Whether a reference is named as an exported file is, and is no folder."""
+    """Return whether a reference has the name of an exported file and is not a folder."""
     path = Path(str(reference))
     return path.suffix.lower() in SUFFIXES and not path.is_dir()
 
@@ -55,7 +56,7 @@ def is_exported_file(reference: object) -> bool:
 def open_classifier(
     model: Descendant | TimmModel | Path | str, *, offline: bool = False, threads: int | None = None
 ) -> Descendant | TimmModel | ExportedModel:
-    """Open what `open_model` opens, or an exported file."""
+    """Open any model that `open_model` opens, or an exported file."""
     if isinstance(model, (str, Path)) and is_exported_file(model):
         return open_exported(Path(model), threads=threads)
     return open_model(model, offline=offline)
@@ -64,28 +65,32 @@ def open_classifier(
 def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
     """Open an ONNX file that `lgzoo export` wrote.
 
-    Raises `WrongCall` if there is none, `BadFile` for a file that cannot be trusted or does not say how it takes images,
-    `Unavailable` if onnxruntime is not installed.
+    Raises `WrongCall` if there is none, `BadFile` for a file that cannot be trusted or does not
+    state how images are presented, `Unavailable` if onnxruntime is not installed.
     """
     if not path.is_file():
         raise WrongCall(f"there is no file {path}; write one with `lgzoo export -o {path}`")
     if path.suffix.lower() == ".pt2":
         raise WrongCall(
-            f"{path} is not opened: torch.export.load unpickles, which may run code; name the model's folder, or export ONNX"
+            f"{path} is not opened: torch.export.load unpickles, which may run code; name the "
+            "model's folder, or export ONNX"
         )
     session = start_session(path, threads)
     facts = session.get_modelmeta().custom_metadata_map
     if "preprocessing" not in facts:
         raise BadFile(
-            f"{path} does not say how it takes images (no 'preprocessing' in its metadata); expected a file of `lgzoo export`"
+            f"{path} does not say how it takes images (no 'preprocessing' in its metadata); "
+            "expected a file of `lgzoo export`"
         )
-    said = _read_metadata(facts, str(path))
-    images = image_settings({"pretrained_cfg": said["preprocessing"]}, str(path))
+    metadata = _read_metadata(facts, str(path))
+    images = image_settings({"pretrained_cfg": metadata["preprocessing"]}, str(path))
     channels, size, _ = images["input_size"]
     classes, dense = _check_shapes(session, [channels, size, size], str(path))
-    names = tuple(said["labels"])
+    names = tuple(metadata["labels"])
     if names and len(names) != classes:
-        raise BadFile(f"{path} contradicts itself: {len(names)} labels for {classes} classes; export it again")
+        raise BadFile(
+            f"{path} contradicts itself: {len(names)} labels for {classes} classes; export it again"
+        )
     mean, std = normalisation(images, channels)
     view = view_in(images, str(path))
     return ExportedModel(
@@ -101,63 +106,105 @@ def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
 
 
 def start_session(path: Path, threads: int | None = None) -> Any:
-    """Return onnxruntime's session of a file on the CPU. Raises `Unavailable` without the packages, `BadFile` for a bad file."""
+    """Return onnxruntime's session of a file on the CPU.
+
+    Raises `Unavailable` without the packages, `BadFile` for a file that cannot be read.
+    """
     import torch
 
     try:
         import onnx
         import onnxruntime
     except ImportError as error:
-        raise Unavailable(f"ONNX files need {error.name}, which is not installed: {_EXTRA}") from error
+        raise Unavailable(
+            f"ONNX files need {error.name}, which is not installed: {_EXTRA}"
+        ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
-    options.log_severity_level = 4  # what goes wrong is raised
+    options.log_severity_level = 4  # errors are raised
     try:
         graph = onnx.load(path, load_external_data=False)
         tensors = onnx.external_data_helper._get_all_tensors(graph)
-        outside = next((one.name for one in tensors if onnx.external_data_helper.uses_external_data(one)), None)
+        outside = next(
+            (
+                tensor.name
+                for tensor in tensors
+                if onnx.external_data_helper.uses_external_data(tensor)
+            ),
+            None,
+        )
         if outside is None:
             return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # protobuf and onnxruntime have an exception for each of their stages
-        raise BadFile(f"{path} is not a readable ONNX file: {_first_line(error)}; export it again") from error
-    raise BadFile(f"{path} takes the tensor {outside!r:.60} from another file, which is not opened; export it again")
+    except (
+        Exception
+    ) as error:  # protobuf and onnxruntime have an exception for each of their stages
+        raise BadFile(
+            f"{path} is not a readable ONNX file: {_first_line(error)}; export it again"
+        ) from error
+    raise BadFile(
+        f"{path} takes the tensor {outside!r:.60} from another file, which is not opened; "
+        "export it again"
+    )
 
 
 def _read_metadata(facts: Mapping[str, str], where: str) -> dict[str, Any]:
     """Return labels and preprocessing. Raises `BadFile`."""
-    said: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for key, usual in (("labels", "[]"), ("preprocessing", "{}")):
         try:
-            said[key] = parse_json(facts.get(key, usual).encode())
+            metadata[key] = parse_json(facts.get(key, usual).encode())
         except ValueError:
-            said[key] = None
-    labels, images = said["labels"], said["preprocessing"]
+            metadata[key] = None
+    labels, images = metadata["labels"], metadata["preprocessing"]
     written = isinstance(images, dict) and {"input_size", "mean", "std"} <= images.keys()
-    if not written or not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise BadFile(f"{where}: its metadata are not those that `lgzoo export` writes; export it again")
-    return said
+    if (
+        not written
+        or not isinstance(labels, list)
+        or not all(isinstance(label, str) for label in labels)
+    ):
+        raise BadFile(
+            f"{where}: its metadata are not those that `lgzoo export` writes; export it again"
+        )
+    return metadata
 
 
 def _check_shapes(session: Any, image: list[int], where: str) -> tuple[int, bool]:
-    """Return the number of classes, and whether every pixel has one. Raises `BadFile` for other inputs and outputs."""
+    """Return the number of classes, and whether every pixel has one.
+
+    Raises `BadFile` for other inputs and outputs.
+    """
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    taken = [(one.name, one.type, list(one.shape)[1:]) for one in inputs]
-    if taken != [(PIXELS, "tensor(float)", image)]:
+    signature = [(value.name, value.type, list(value.shape)[1:]) for value in inputs]
+    if signature != [(PIXELS, "tensor(float)", image)]:
         raise BadFile(
-            f"{where} takes {_list_values(inputs)}; expected {PIXELS} of tensor(float) (batch, {', '.join(map(str, image))})"
+            f"{where} takes {_list_values(inputs)}; expected {PIXELS} of tensor(float) (batch, "
+            f"{', '.join(map(str, image))})"
         )
     shape = list(outputs[0].shape)
     dense = shape[2:] == image[1:]
     fits = len(outputs) == 1 and outputs[0].name == LOGITS and outputs[0].type == "tensor(float)"
-    if not fits or len(shape) not in (2, 4) or type(shape[1]) is not int or (len(shape) == 4 and not dense):
-        raise BadFile(f"{where} gives {_list_values(outputs)}; expected {LOGITS} of tensor(float) (batch, classes)")
+    if (
+        not fits
+        or len(shape) not in (2, 4)
+        or type(shape[1]) is not int
+        or (len(shape) == 4 and not dense)
+    ):
+        raise BadFile(
+            f"{where} gives {_list_values(outputs)}; "
+            f"expected {LOGITS} of tensor(float) (batch, classes)"
+        )
     if type(inputs[0].shape[0]) is int:
-        raise BadFile(f"{where} takes batches of {inputs[0].shape[0]} only; expected any number of images")
+        raise BadFile(
+            f"{where} takes batches of {inputs[0].shape[0]} only; expected any number of images"
+        )
     return shape[1], dense
 
 
 def _list_values(values: Any) -> str:
-    return ", ".join(f"{one.name!r:.40} of {one.type} {tuple(one.shape)}" for one in values) or "nothing"
+    return (
+        ", ".join(f"{value.name!r:.40} of {value.type} {tuple(value.shape)}" for value in values)
+        or "nothing"
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -169,14 +216,18 @@ def _wrap_session(session: Any, where: str) -> nn.Module:
     from torch import nn
 
     class OnnxModule(nn.Module):
-        """An ONNX session in the place of a module; it has no parameters."""
+        """A module without parameters that runs an ONNX session."""
 
         def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-            """From images to logits."""
+            """Compute logits of images."""
             try:
-                (answers,) = session.run([LOGITS], {PIXELS: images_BCHW.detach().float().cpu().numpy()})
+                (answers,) = session.run(
+                    [LOGITS], {PIXELS: images_BCHW.detach().float().cpu().numpy()}
+                )
             except Exception as error:  # onnxruntime has an exception for each of its stages
-                raise BadFile(f"{where} cannot answer: {_first_line(error)}; export it again") from error
+                raise BadFile(
+                    f"{where} cannot answer: {_first_line(error)}; export it again"
+                ) from error
             return torch.from_numpy(answers).to(images_BCHW.device)
 
     return OnnxModule()

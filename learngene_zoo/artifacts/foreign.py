@@ -1,9 +1,11 @@
-"""Ancestry models in the format of transformers: ViT, DeiT, DINOv2 (with registers too), I-JEPA, MAE and MSN.
+"""Ancestry models in transformers' format: ViT, DeiT, DINOv2 (with registers), I-JEPA, MAE, MSN.
 
-Their config.json says `model_type` where timm's says `architecture`. Each is a model that timm has as well, so it is read as
-that one: `RENAMES` turns names of tensors into timm's, and queries, keys and values become one matrix. Of other kinds (CLIP,
-SigLIP, DINOv3) the twin in timm is named instead. What timm's model has no place for (poolers, mask tokens, decoders, the second
-head of a distilled DeiT) is left out, and named. Keys that would change the function are read, or refused by name.
+Their config.json has `model_type` where timm's has `architecture`. timm has each of these models
+too, so it is read as timm's: `RENAMES` maps names of tensors to timm's, and queries, keys and
+values become one matrix. For other kinds (CLIP, SigLIP, DINOv3) the error names the equivalent in
+timm. Tensors that timm's model lacks (poolers, mask tokens, decoders, the second head of a
+distilled DeiT) are left out and reported. Keys that would change the function are read, or refused
+by name.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
 
-# The models of timm that these are, with other arguments: by whether the MLPs are SwiGLU, and the epsilon of the norms.
+# The models of timm that these are, with other arguments: by whether the MLPs are SwiGLU, and the
+# epsilon of the norms.
 BASES = {
     (False, 1e-6): "vit_base_patch16_224",
     (False, 1e-5): "vit_base_patch16_clip_224",
@@ -65,7 +68,8 @@ TWINS = {
     "google/siglip-so400m-patch14-224": "vit_so400m_patch14_siglip_224.webli",
     "google/siglip2-so400m-patch14-224": "vit_so400m_patch14_siglip_224.v2_webli",
 }
-# From names of tensors to timm's, one rule after the other; of files written by transformers 4 and 5.
+# From names of tensors to timm's, one rule after the other; of files written by transformers 4 and
+# 5.
 RENAMES = (
     (r"^(vit|deit|dinov2|dinov2_with_registers|ijepa)\.", ""),
     (r"^embeddings\.cls_token$", "cls_token"),
@@ -88,30 +92,46 @@ RENAMES = (
 )
 LEFT_OUT = re.compile(r"(^|\.)(pooler|mask_token|distillation_classifier)(\.|$)|^decoder\.")
 # Tensors that are one in timm's model: its name, and those of its parts.
-_JOINED = {".attn.qkv.": (".attn.q.", ".attn.k.", ".attn.v."), ".mlp.fc1.": (".mlp.gate_proj.", ".mlp.up_proj.")}
+_JOINED = {
+    ".attn.qkv.": (".attn.q.", ".attn.k.", ".attn.v."),
+    ".mlp.fc1.": (".mlp.gate_proj.", ".mlp.up_proj."),
+}
 
 
 def spec_of(config: Mapping[str, Json], where: str) -> Spec:
-    """The spec of the model. Raises `WrongCall` for a kind that is not read, with its twin in timm, and `BadFile` for bad values."""
+    """Return the spec of the model.
+
+    Raises `WrongCall` for a kind that is not supported, with its equivalent in timm, and `BadFile`
+    for bad values.
+    """
     kind = config["model_type"]
     if kind not in KINDS:
         twin = next((name for start, name in TWINS.items() if start in where), None)
-        advice = f"use the same weights from timm: timm:{twin}" if twin else "look for the same weights in timm"
+        advice = (
+            f"use the same weights from timm: timm:{twin}"
+            if twin
+            else "look for the same weights in timm"
+        )
         raise WrongCall(
-            f"{where} is a {kind!r:.40} model in the format of transformers, of which {', '.join(KINDS)} are read; {advice} "
-            "(lgzoo list ancestries)"
+            f"{where} is a {kind!r:.40} model in the format of transformers, of which "
+            f"{', '.join(KINDS)} are read; {advice} (lgzoo list ancestries)"
         )
     for key in _REFUSED:
         if config.get(key):
             raise WrongCall(
-                f"{where} has {key}, which is not read; use timm's own weights, or save the model without it"
+                f"{where} has {key}, which is not read; "
+                "use timm's own weights, or save the model without it"
             )
     width, registers = config.get("hidden_size", 768), config.get("num_register_tokens", 4)
     wide = 3072 if kind in _DINOV2 else config.get("intermediate_size", 3072)
     if not all(
-        type(size) is int and size > 0 for size in (width, wide, registers + 1 if registers == 0 else registers)
+        type(size) is int and size > 0
+        for size in (width, wide, registers + 1 if registers == 0 else registers)
     ):
-        raise BadFile(f"{where}: hidden_size, intermediate_size and num_register_tokens must be whole numbers above 0")
+        raise BadFile(
+            f"{where}: hidden_size, "
+            "intermediate_size and num_register_tokens must be whole numbers above 0"
+        )
     gated = kind in _DINOV2 and config.get("use_swiglu_ffn") is True
     arguments = {
         "depth": config.get("num_hidden_layers", 12),
@@ -126,24 +146,39 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
         "act_layer": "silu" if gated else _activation(config, where),
         "pre_norm": False,
         "init_values": 1.0 if kind in _DINOV2 else 0.0,
-        **({"reg_tokens": registers, "no_embed_class": True} if kind == "dinov2_with_registers" else {}),
-        **({"class_token": False, "global_pool": "avg", "fc_norm": False} if kind == "ijepa" else {}),
+        **(
+            {"reg_tokens": registers, "no_embed_class": True}
+            if kind == "dinov2_with_registers"
+            else {}
+        ),
+        **(
+            {"class_token": False, "global_pool": "avg", "fc_norm": False}
+            if kind == "ijepa"
+            else {}
+        ),
     }
     return timm_config.spec_in(
-        {"architecture": BASES[gated, _epsilon(config, gated, where)], "model_args": arguments}, where
+        {"architecture": BASES[gated, _epsilon(config, gated, where)], "model_args": arguments},
+        where,
     )
 
 
 def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
-    """The epsilon of timm's norms: the stated one, or 1e-6 for any below, as timm's own conversions have it."""
-    stated = config.get("layer_norm_eps", 1e-6 if config["model_type"] in (*_DINOV2, "vit_msn") else 1e-12)
+    """Return the epsilon of timm's norms: the stated one, but at least 1e-6.
+
+    timm's own conversions use 1e-6 for any smaller value.
+    """
+    stated = config.get(
+        "layer_norm_eps", 1e-6 if config["model_type"] in (*_DINOV2, "vit_msn") else 1e-12
+    )
     if type(stated) not in (int, float) or not 0 <= stated < 1:
         raise BadFile(f"{where}: layer_norm_eps is {stated!r:.40}; expected a small number")
     epsilon = max(float(stated), 1e-6)
     if (gated, epsilon) not in BASES:
-        known = ", ".join(f"{known:g}" for is_gated, known in BASES if is_gated == gated)
+        epsilons = ", ".join(f"{value:g}" for is_gated, value in BASES if is_gated == gated)
         raise WrongCall(
-            f"{where}: layer_norm_eps is {stated:g}; timm's models of this kind have {known}, so it is not read"
+            f"{where}: layer_norm_eps is {stated:g}; "
+            f"timm's models of this kind have {epsilons}, so it is not read"
         )
     return epsilon
 
@@ -151,15 +186,16 @@ def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
 def _activation(config: Mapping[str, Json], where: str) -> str:
     stated = config.get("hidden_act", "gelu")
     if stated not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
+        names = ", ".join(_ACTIVATIONS)
         raise WrongCall(
-            f"{where}: hidden_act is {stated!r:.40}, which is not read; read are {known}: use timm's own weights"
+            f"{where}: hidden_act is {stated!r:.40}, which is not read; "
+            f"read are {names}: use timm's own weights"
         )
     return _ACTIVATIONS[stated]
 
 
 def _mlp_ratio(config: Mapping[str, Json], width: int, gated: bool, where: str) -> float:
-    """The ratio from which timm computes the hidden width of the MLPs that transformers computes."""
+    """Return the ratio from which timm computes the same hidden width as transformers."""
     if config["model_type"] not in _DINOV2:
         hidden = config.get("intermediate_size", 3072)
     else:
@@ -169,15 +205,27 @@ def _mlp_ratio(config: Mapping[str, Json], width: int, gated: bool, where: str) 
         hidden = int(width * ratio)
         # Two thirds, rounded up to a multiple of 8, for each half.
         hidden = 2 * ((int(hidden * 2 / 3) + 7) // 8 * 8) if gated else hidden
-    return hidden / width if int(width * (hidden / width)) == hidden else math.nextafter(hidden / width, math.inf)
+    return (
+        hidden / width
+        if int(width * (hidden / width)) == hidden
+        else math.nextafter(hidden / width, math.inf)
+    )
 
 
 def _labels(config: Mapping[str, Json]) -> list[str]:
-    """The classes of its head; none if it has none, or one that timm's model has not (DINOv2's sees two kinds of tokens)."""
-    if config["model_type"] in _DINOV2 or "ForImageClassification" not in str(config.get("architectures")):
+    """Return the classes of the head; empty if timm's model does not have this head.
+
+    DINOv2's head reads two kinds of tokens, which timm's does not.
+    """
+    if config["model_type"] in _DINOV2 or "ForImageClassification" not in str(
+        config.get("architectures")
+    ):
         return []
     count = config.get("num_labels", 2)
-    usual = {str(number): f"LABEL_{number}" for number in range(count if type(count) is int and count < 10**6 else 2)}
+    usual = {
+        str(number): f"LABEL_{number}"
+        for number in range(count if type(count) is int and count < 10**6 else 2)
+    }
     named = config.get("id2label") or usual
     try:
         return [str(named[str(number)]) for number in range(len(named))]
@@ -190,7 +238,10 @@ def _labels(config: Mapping[str, Json]) -> list[str]:
 def images_of(
     config: Mapping[str, Json], where: str, beside: Callable[[str], Mapping[str, Json] | None]
 ) -> Mapping[str, Any]:
-    """timm's image settings; `beside` reads another file of the repository, None if it has none of that name."""
+    """Return timm's image settings.
+
+    `beside` reads another file of the repository; it returns None if there is none of that name.
+    """
     names = _labels(config)
     named = names if not all(name.startswith("LABEL_") for name in names) else []
     stated = {
@@ -201,8 +252,13 @@ def images_of(
     return timm_config.image_settings({"pretrained_cfg": stated}, where)
 
 
-def renamed(config: Mapping[str, Json], stored: Mapping[str, Any], spec: Spec) -> tuple[StateDict, tuple[str, ...]]:
-    """The tensors by timm's names, and in words what is left out; whether all are there is checked after."""
+def rename_tensors(
+    config: Mapping[str, Json], stored: Mapping[str, Any], spec: Spec
+) -> tuple[StateDict, tuple[str, ...]]:
+    """Return the tensors by timm's names, and descriptions of those that are left out.
+
+    The caller checks whether all tensors are present.
+    """
     dropped = [name for name in stored if LEFT_OUT.search(name)]
     if not spec.classes:
         dropped += [name for name in stored if _name(name).startswith("head.")]
@@ -214,25 +270,33 @@ def renamed(config: Mapping[str, Json], stored: Mapping[str, Any], spec: Spec) -
     return state, tuple(_describe_changes(config, dropped))
 
 
-def _join(found: dict[str, Any]) -> dict[str, Any]:
-    """The tensors with those of `_JOINED` as one; parts of which one is missing stay as they are, and are refused later."""
+def _join(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Concatenate the tensors of `_JOINED`.
+
+    Parts of which one is missing stay as they are, and are refused later.
+    """
     import torch
 
-    joint = dict(found)
-    for whole, parts in _JOINED.items():
+    joint = dict(tensors)
+    for joint_name, parts in _JOINED.items():
         for name in [name for name in joint if parts[0] in name]:
             names = [name.replace(parts[0], part) for part in parts]
             if all(part in joint for part in names):
-                joint[name.replace(parts[0], whole)] = torch.cat([joint.pop(part) for part in names])
+                joint[name.replace(parts[0], joint_name)] = torch.cat(
+                    [joint.pop(part) for part in names]
+                )
     return joint
 
 
 def _describe_changes(config: Mapping[str, Json], dropped: list[str]) -> list[str]:
-    """One line for what is left out, and one for what differs from the model in transformers."""
+    """Describe the tensors that are left out and the differences from transformers' model."""
     bare = [
-        name.partition(".")[2] if name.startswith(("vit.", "deit.", "dinov2", "ijepa.")) else name for name in dropped
+        name.partition(".")[2] if name.startswith(("vit.", "deit.", "dinov2", "ijepa.")) else name
+        for name in dropped
     ]
-    words = [describe_tensors([name.removeprefix("embeddings.") for name in bare])] if dropped else []
+    words = (
+        [describe_tensors([name.removeprefix("embeddings.") for name in bare])] if dropped else []
+    )
     if any("distillation_classifier" in name for name in dropped):
         words.append("the average of two heads (the head is cls_classifier)")
     stated = config.get("layer_norm_eps", 1e-6)

@@ -1,4 +1,4 @@
-"""How models in the format of transformers take images: `preprocessor_config.json` in the words of timm's `pretrained_cfg`."""
+"""Image settings of models in transformers' format: `preprocessor_config.json` as timm's keys."""
 
 from __future__ import annotations
 
@@ -7,31 +7,49 @@ from collections.abc import Mapping
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import Json
 
-_INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
+# Pillow's numbers.
+_INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _RESCALE = 1 / 255
 
 
 def images_in(config: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """Return timm's image settings, as far as the file states them. Raises `BadFile` for a step that is not supported."""
+    """Return timm's image settings, as far as the file states them.
+
+    Raises `BadFile` for a step that is not supported.
+    """
     factor = config.get("rescale_factor", _RESCALE)
-    if config.get("do_rescale", True) is not True or type(factor) is not float or abs(factor - _RESCALE) > 1e-6:
-        raise BadFile(f"{where}: do_rescale and rescale_factor must turn bytes into 0 to 1 (1/255); got {factor!r:.40}")
+    if (
+        config.get("do_rescale", True) is not True
+        or type(factor) is not float
+        or abs(factor - _RESCALE) > 1e-6
+    ):
+        raise BadFile(
+            f"{where}: do_rescale and rescale_factor must turn bytes into 0 to 1 (1/255); "
+            f"got {factor!r:.40}"
+        )
     stated: dict[str, Json] = {}
     if config.get("do_normalize") is False:
         stated = {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
     else:
         names = {"mean": "image_mean", "std": "image_std"}
-        stated = {ours: config[theirs] for ours, theirs in names.items() if config.get(theirs) is not None}
+        stated = {
+            ours: config[theirs] for ours, theirs in names.items() if config.get(theirs) is not None
+        }
     resample = config.get("resample")
     if resample is not None:
         if resample not in _INTERPOLATIONS:
-            raise BadFile(f"{where}: resample is {resample!r:.40}; expected 0 to 5, as Pillow numbers them")
+            raise BadFile(
+                f"{where}: resample is {resample!r:.40}; expected 0 to 5, as Pillow numbers them"
+            )
         stated["interpolation"] = _INTERPOLATIONS[resample]
     return {**stated, **_read_crop(config, where)}
 
 
 def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """Return how pictures are resized and cropped: `crop_pct` is what is left of the resized side."""
+    """Return the settings for resizing and cropping.
+
+    `crop_pct` is the fraction of the resized side that is kept.
+    """
     if config.get("size") is None or config.get("do_resize") is False:
         return {}
     sides = _sides(config["size"], where, "size")

@@ -1,4 +1,4 @@
-"""One file of a Hub repository, at a pinned revision, from the network or the cache; and what the Hub's client raises, in words."""
+"""Files of Hub repositories at pinned revisions, and translation of the client's errors."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, explained
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, explain_os_error
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ETAG = re.compile(rf'(?:W/)?"?(?:{_COMMIT.pattern}|{_SHA256.pattern})"?')
 _WORD = r"[A-Za-z0-9][\w.-]*"
-_REFERENCE = re.compile(rf"(?P<name>{_WORD}/{_WORD})(?:/(?P<inside>{_WORD}))?(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?")
+_REFERENCE = re.compile(
+    rf"(?P<name>{_WORD}/{_WORD})(?:/(?P<inside>{_WORD}))?(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?"
+)
 _CACHED = re.compile(rf"(?:^|/)models--([^/]*?)--([^/]+)/snapshots/({_COMMIT.pattern})(?:/|$)(.*)")
 SCHEME = "hf-hub:"
 log = logging.getLogger(__name__)
-PATIENCE = 5.0  # seconds after which somebody who waits for the Hub is told so; its client tries again for about twenty
-CERTAIN = (400, 401, 403, 404, 413)  # answers that will be the same next time, and after which nothing was done
+# Seconds before a slow Hub request is reported; the client tries again for about twenty.
+PATIENCE = 5.0
+# Statuses that a repeated request gets again, and after which nothing was done.
+CERTAIN = (400, 401, 403, 404, 413)
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A model repository on the Hub; `revision` is a branch, a tag or a commit, None the default branch.
+    """A model repository on the Hub.
 
-    `inside` is the folder of a member of a family; "" is what lies at the top.
+    `revision` is a branch, a tag or a commit; None is the default branch. `inside` is the folder of
+    a member of a family; "" is the top of the repository.
     """
 
     name: str
@@ -44,50 +49,54 @@ class Repository:
 
     @property
     def pinned(self) -> bool:
-        """Whether the revision is a commit."""
+        """Return whether the revision is a commit."""
         return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
 
     def at(self, revision: str) -> Repository:
-        """The same repository at another revision."""
+        """Return the same repository at another revision."""
         return replace(self, revision=revision)
 
 
 def parse_repository(text: str) -> Repository:
-    """`organisation/name`, `organisation/name@revision` or `organisation/name/member@revision`. Raises `WrongCall`."""
-    found = _REFERENCE.fullmatch(text.removeprefix(SCHEME))
-    if found is None or "--" in found["name"] or ".." in text:
+    """Parse `organisation/name[/member][@revision]`. Raises `WrongCall`."""
+    match = _REFERENCE.fullmatch(text.removeprefix(SCHEME))
+    if match is None or "--" in match["name"] or ".." in text:
         raise WrongCall(
-            f"{text!r} is not the name of a Hub repository; write organisation/name or organisation/name@v1.0"
+            f"{text!r} is not the name of a Hub repository; "
+            "write organisation/name or organisation/name@v1.0"
         )
-    return Repository(found["name"], found["revision"], found["inside"] or "")
+    return Repository(match["name"], match["revision"], match["inside"] or "")
 
 
 def reference_to_hub(text: str) -> Repository | None:
-    """The repository that a reference to an artifact names; None for a path or a name on the shelf, which may be mistyped.
+    """Return the repository that a reference to an artifact names.
 
-    `hf-hub:organisation/name` always names one, `organisation/name@revision` only where there is no folder `organisation`.
+    None for a path or a name on the shelf, which may be mistyped. `hf-hub:organisation/name` always
+    names a repository, `organisation/name@revision` only where there is no folder `organisation`.
     """
     if text.startswith(SCHEME):
         return parse_repository(text)
-    found = _REFERENCE.fullmatch(text)
-    if found is None or not found["revision"] or Path(text.partition("/")[0]).exists():
+    match = _REFERENCE.fullmatch(text)
+    if match is None or not match["revision"] or Path(text.partition("/")[0]).exists():
         return None
     return parse_repository(text)
 
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file in the cache and the commit (40 hexadecimal digits) that it comes from."""
+    """A file in the cache and its commit (40 hexadecimal digits)."""
 
     path: Path
     commit: str
 
 
 def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> HubFile:
-    """The file, downloaded unless this very revision is cached. One whose checksum is not the Hub's is evicted and fetched once more.
+    """Return a file, downloaded unless this revision is cached.
 
-    Raises `WrongCall` for a repository or revision that does not exist, `BadFile` if the repository lacks the file, and
-    `Unavailable` for a gated repository, without a network, or offline if the file is not cached whole.
+    A file whose checksum differs from the Hub's is evicted and fetched once more. Raises
+    `WrongCall` for a repository or revision that does not exist, `BadFile` if the repository lacks
+    the file, and `Unavailable` for a gated repository, without a network, or offline if the file is
+    not cached completely.
     """
     for _ in range(1 if offline else 2):
         path = _in_cache(repository, filename, offline)
@@ -95,33 +104,48 @@ def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> H
             return HubFile(path, _commit(path))
         evict([path])
     where = "in the cache" if offline else "twice on its way"
-    raise Unavailable(f"{filename} of {repository} was damaged {where} and is removed; run again while online")
+    raise Unavailable(
+        f"{filename} of {repository} was damaged {where} and is removed; run again while online"
+    )
 
 
 def _in_cache(repository: Repository, filename: str, offline: bool) -> Path:
     from huggingface_hub import hf_hub_download
 
-    with asking(repository, f"{filename} of {repository} is not available", offline=offline):
+    with translate_hub_errors(
+        repository, f"{filename} of {repository} is not available", offline=offline
+    ):
         try:
-            found = hf_hub_download(repository.name, filename, revision=repository.revision, local_files_only=offline)
+            path = hf_hub_download(
+                repository.name, filename, revision=repository.revision, local_files_only=offline
+            )
         except _client().EntryNotFoundError as error:
             if isinstance(error, _client().LocalEntryNotFoundError) and not (
                 offline and _known_absent(repository, filename)
             ):
                 raise
             raise BadFile(f"the Hub repository {repository} has no {filename}") from None
-    return Path(found)
+    return Path(path)
 
 
 def _known_absent(repository: Repository, filename: str) -> bool:
-    """Whether the cache says that the Hub had no such file when it was asked; offline, the client itself does not look there."""
+    """Return whether the cache records that the Hub has no such file.
+
+    The client itself does not look there offline.
+    """
     from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
 
-    return try_to_load_from_cache(repository.name, filename, revision=repository.revision) is _CACHED_NO_EXIST
+    return (
+        try_to_load_from_cache(repository.name, filename, revision=repository.revision)
+        is _CACHED_NO_EXIST
+    )
 
 
 def _is_damaged(path: Path) -> bool:
-    """Whether a file of the cache is not what the Hub listed: it is a link to a blob that has its checksum for a name."""
+    """Return whether a file of the cache differs from the Hub's listing.
+
+    Each file is a link to a blob that is named by its checksum.
+    """
     listed = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
     if re.fullmatch("[0-9a-f]{64}", listed):
         with path.open("rb") as file:
@@ -130,18 +154,20 @@ def _is_damaged(path: Path) -> bool:
 
 
 def git_checksum(data: bytes) -> str:
-    """git's name of a file's content."""
+    """Return git's checksum of a file's content."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def evict(paths: Sequence[Path]) -> None:
-    """Take files out of the Hub's cache, in every revision that shares their content."""
+    """Remove files from the Hub's cache, in every revision that shares their content."""
     from huggingface_hub import scan_cache_dir
 
     if not paths:
         return
     blobs = {path.resolve() for path in paths}
-    cache = scan_cache_dir(next(parent.parent for parent in paths[0].parents if parent.name.startswith("models--")))
+    cache = scan_cache_dir(
+        next(parent.parent for parent in paths[0].parents if parent.name.startswith("models--"))
+    )
     files = [
         file
         for repository in cache.repos
@@ -153,7 +179,10 @@ def evict(paths: Sequence[Path]) -> None:
 
 
 def _commit(path: Path) -> str:
-    """The cache keeps each revision in a folder named by its commit: .../snapshots/COMMIT/filename."""
+    """Return the commit of a cached file.
+
+    The cache keeps each revision in a folder named by its commit: .../snapshots/COMMIT/filename.
+    """
     for parent in path.parents:
         if _COMMIT.fullmatch(parent.name):
             return parent.name
@@ -161,13 +190,16 @@ def _commit(path: Path) -> str:
 
 
 def cached_repository(folder: Path) -> Repository | None:
-    """The repository and commit that a folder of the Hub's cache holds; None for any other folder."""
-    found = _CACHED.search(folder.as_posix())
-    return Repository(f"{found[1]}/{found[2]}", found[3], found[4]) if found else None
+    """Return the repository and commit of a folder in the Hub's cache; None for other folders."""
+    match = _CACHED.search(folder.as_posix())
+    return Repository(f"{match[1]}/{match[2]}", match[3], match[4]) if match else None
 
 
 def licence_on_card(repository: Repository, *, offline: bool) -> str:
-    """The licence that a repository's model card declares; "unknown" if it has no card or the card no licence."""
+    """Return the licence that a repository's model card declares.
+
+    "unknown" if there is no card, or no licence on it.
+    """
     import yaml  # type: ignore[import-untyped]
     from huggingface_hub.repocard import metadata_load
 
@@ -185,30 +217,38 @@ def licence_on_card(repository: Repository, *, offline: bool) -> str:
     return licence if isinstance(licence, str) else "unknown"
 
 
-# What the client raises
+# Errors of the client
 
 
 def _client() -> Any:
-    """The client's exceptions; it is imported only when it is used."""
+    """Return the module of the client's exceptions, which is imported only when it is used."""
     from huggingface_hub import errors
 
     return errors
 
 
 @contextmanager
-def asking(repository: Repository, failed: str, *, offline: bool = False, progress: bool = False) -> Iterator[None]:
-    """Whatever the client raises leaves as an error of ours: one line that begins with `failed` and says why.
+def translate_hub_errors(
+    repository: Repository, failed: str, *, offline: bool = False, progress: bool = False
+) -> Iterator[None]:
+    """Raise every error of the client as one of ours, in one line that begins with `failed`.
 
-    Meanwhile the client logs nothing, because its warnings quote signed addresses, and it shows bars only with `progress`. Without
-    bars, one warning says that the Hub takes long.
+    Within the context the client logs nothing, because its warnings quote signed addresses, and it
+    shows bars only with `progress`. Without bars, one warning reports that the Hub takes long.
     """
     _guard_client()
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
     from huggingface_hub.utils import logging as client_log
 
     before, hidden = client_log.get_verbosity(), not progress and not are_progress_bars_disabled()
     client_log.set_verbosity(client_log.CRITICAL)
-    patience = Timer(PATIENCE, log.warning, ["no answer from the Hub yet about %s; still trying", repository])
+    patience = Timer(
+        PATIENCE, log.warning, ["no answer from the Hub yet about %s; still trying", repository]
+    )
     patience.daemon = True
     if not progress:
         patience.start()
@@ -220,8 +260,10 @@ def asking(repository: Repository, failed: str, *, offline: bool = False, progre
         raise Unavailable(f"{failed}: {error}") from error
     except ZooError:
         raise
-    except Exception as error:  # it lets errors of its transport, of JSON and of missing keys through
-        raise translated(error, repository, failed, offline) from error
+    except (
+        Exception
+    ) as error:  # it lets errors of its transport, of JSON and of missing keys through
+        raise translate_error(error, repository, failed, offline) from error
     finally:
         patience.cancel()
         client_log.set_verbosity(before)
@@ -230,7 +272,7 @@ def asking(repository: Repository, failed: str, *, offline: bool = False, progre
 
 
 def _guard_client() -> None:
-    """Have every client that huggingface_hub opens from now on pass its answers to `check_answer`."""
+    """Make every client that huggingface_hub opens from now on call `check_answer`."""
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http
 
@@ -249,51 +291,76 @@ def _guard_client() -> None:
 
 
 def check_answer(answer: Any) -> None:
-    """Raises `Unavailable` for headers that the Hub never sends and its client would trust.
+    """Raise `Unavailable` for headers that the Hub never sends and its client would trust.
 
-    The client takes the ETag for the name of a file in its cache, the commit and Xet's hash for parts of paths, and a
-    redirect for an address to ask.
+    The client uses the ETag as the name of a file in its cache, the commit and Xet's hash as parts
+    of paths, and a redirect as the next address.
     """
     headers = answer.headers
     commit, xet = headers.get("X-Repo-Commit"), headers.get("X-Xet-Hash")
     if commit is not None and not _COMMIT.fullmatch(commit):
-        raise _untrusted(f"X-Repo-Commit is {commit!r:.80}; expected a commit of 40 hexadecimal digits")
+        raise _make_untrusted(
+            f"X-Repo-Commit is {commit!r:.80}; expected a commit of 40 hexadecimal digits"
+        )
     if xet is not None and not _SHA256.fullmatch(xet):
-        raise _untrusted(f"X-Xet-Hash is {xet!r:.80}; expected 64 hexadecimal digits")
+        raise _make_untrusted(f"X-Xet-Hash is {xet!r:.80}; expected 64 hexadecimal digits")
     linked = headers.get("X-Linked-Etag")
-    etag = linked or (headers.get("ETag") if commit is not None and answer.status_code < 400 else None)
+    etag = linked or (
+        headers.get("ETag") if commit is not None and answer.status_code < 400 else None
+    )
     if etag is not None and not _ETAG.fullmatch(etag):
-        raise _untrusted(
-            f"{'X-Linked-Etag' if linked else 'ETag'} is {etag!r:.80}; expected a checksum of 40 or 64 hexadecimal digits"
+        raise _make_untrusted(
+            f"{'X-Linked-Etag' if linked else 'ETag'} is {etag!r:.80}; expected a checksum of 40 "
+            "or 64 hexadecimal digits"
         )
     scheme = re.match(r"\s*([a-zA-Z][\w+.-]*):", headers.get("Location", ""))
     if scheme and scheme[1].lower() not in ("http", "https"):
-        raise _untrusted(f"it redirects to an address that begins with {scheme[1]:.40}:; expected https://")
+        raise _make_untrusted(
+            f"it redirects to an address that begins with {scheme[1]:.40}:; expected https://"
+        )
 
 
 class _Untrusted(Unavailable):
-    """An answer that no Hub gives; `asking` says what it was about."""
+    """An answer that no Hub gives; `translate_hub_errors` adds the request."""
 
 
-def _untrusted(reason: str) -> _Untrusted:
+def _make_untrusted(reason: str) -> _Untrusted:
     return _Untrusted(
-        f"the answer is not that of a Hub, so it was not used: {reason}; check HF_ENDPOINT and proxies, or tell its owners"
+        f"the answer is not that of a Hub, so it was not used: {reason}; check HF_ENDPOINT and "
+        "proxies, or tell its owners"
     )
 
 
-def translated(error: Exception, repository: Repository, failed: str, offline: bool = False) -> ZooError:
-    """An error of ours for one of the client's. It quotes no address, because that may hold a signature."""
+def translate_error(
+    error: Exception, repository: Repository, failed: str, offline: bool = False
+) -> ZooError:
+    """Return our error for one of the client's.
+
+    It quotes no address, because an address may hold a signature.
+    """
     hub, chain = _client(), _chain(error)
     if _first(chain, hub.HFValidationError):
-        return WrongCall(f"{repository.name!r} is not the name of a Hub repository; write organisation/name")
+        return WrongCall(
+            f"{repository.name!r} is not the name of a Hub repository; write organisation/name"
+        )
     if _first(chain, hub.GatedRepoError):
-        return Unavailable(f"the Hub repository {repository} is gated; request access, then log in: hf auth login")
+        return Unavailable(
+            f"the Hub repository {repository} is gated; request access, then log in: hf auth login"
+        )
     if _first(chain, hub.RepositoryNotFoundError):
-        return WrongCall(f"there is no Hub repository {repository.name} (or it is private: hf auth login)")
+        return WrongCall(
+            f"there is no Hub repository {repository.name} (or it is private: hf auth login)"
+        )
     if _first(chain, hub.RevisionNotFoundError):
-        return WrongCall(f"the Hub repository {repository.name} has no revision {repository.revision!r}")
-    if _first(chain, hub.OfflineModeIsEnabled) or (offline and _first(chain, hub.LocalEntryNotFoundError)):
-        return Unavailable(f"{failed}: it is not cached and this run is offline; run once while online")
+        return WrongCall(
+            f"the Hub repository {repository.name} has no revision {repository.revision!r}"
+        )
+    if _first(chain, hub.OfflineModeIsEnabled) or (
+        offline and _first(chain, hub.LocalEntryNotFoundError)
+    ):
+        return Unavailable(
+            f"{failed}: it is not cached and this run is offline; run once while online"
+        )
     return Unavailable(f"{failed}: {_reason(chain)}")
 
 
@@ -310,7 +377,7 @@ _ANSWERS = {
 
 
 def _reason(chain: Sequence[BaseException]) -> str:
-    """Why a request failed, and what to do."""
+    """Return why a request failed, and a remedy."""
     from huggingface_hub import get_token
     from huggingface_hub.utils import httpx
 
@@ -321,23 +388,31 @@ def _reason(chain: Sequence[BaseException]) -> str:
         return _ANSWERS.get(status, f"the Hub answered {status}; try again later")
     system = next((error for error in chain if isinstance(error, OSError) and error.errno), None)
     lost = _first(chain, httpx.HTTPError, ConnectionError, TimeoutError)
-    if _first(chain, httpx.ConnectError) or (_first(chain, _client().LocalEntryNotFoundError) and len(chain) == 1):
+    if _first(chain, httpx.ConnectError) or (
+        _first(chain, _client().LocalEntryNotFoundError) and len(chain) == 1
+    ):
         return "the Hub cannot be reached; run again while online"
     if _first(chain, httpx.UnsupportedProtocol):
-        return "the address of the Hub begins with neither http:// nor https://; correct HF_ENDPOINT"
+        return (
+            "the address of the Hub begins with neither http:// nor https://; correct HF_ENDPOINT"
+        )
     if lost is not None:
         return f"the connection to the Hub broke ({type(lost).__name__}); try again"
     if system is not None:
-        return explained(system)
+        return explain_os_error(system)
     last = chain[-1]
     if isinstance(last, OSError):
-        said = [*str(last).strip().splitlines(), type(last).__name__][0]
-        return "it arrived incomplete; try again" if said.startswith("Consistency check failed") else said
+        first_line = [*str(last).strip().splitlines(), type(last).__name__][0]
+        return (
+            "it arrived incomplete; try again"
+            if first_line.startswith("Consistency check failed")
+            else first_line
+        )
     return f"the Hub's answer cannot be understood ({type(last).__name__}); try again"
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an error of the client's is about."""
+    """Return the HTTP status of one of the client's errors."""
     for each in _chain(error):
         status = getattr(getattr(each, "response", None), "status_code", None)
         if isinstance(status, int):
@@ -346,7 +421,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error and what it comes from."""
+    """Return an error and its causes."""
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:

@@ -1,7 +1,7 @@
-"""The ancestry models that are known by name: the bundled one, and the pretrained ViTs of timm that people mostly start from.
+"""The ancestry models that are listed: the bundled one, and widely used pretrained ViTs of timm.
 
-`known.json` beside this file says what timm knows of each (`benchmarks/ancestries.py` writes it), so that `lgzoo list ancestries`
-imports nothing. Any other source opens as well; these are only the ones that are listed.
+`known.json` beside this file holds timm's facts about each (`benchmarks/ancestries.py` writes it),
+so that `lgzoo list ancestries` imports nothing. Any other source opens as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ GROUPS = {
     "DINOv2": r"vit_(small|base|large|giant)_patch14_(reg4_)?dinov2\.lvd142m",
     "DINOv3": r"vit_(small|small_plus|base|large|huge_plus)_patch16_dinov3\.lvd1689m",
     "CLIP": r"vit_(base|large|huge)_patch(14|16|32)_clip_(quickgelu_)?224\.(openai|laion2b)",
-    "SigLIP": r"vit_(base_patch16|large_patch16|so400m_patch14)_siglip_(gap_)?(224|256|384)\.(v2_)?webli",
+    "SigLIP": r"vit_(base_patch16|large_patch16|so400m_patch14)_siglip_(gap_)?"
+    r"(224|256|384)\.(v2_)?webli",
     "EVA02": r"eva02_(tiny|small|base|large)_patch14_(224|336)\.mim_in22k(_ft_in1k)?",
     "EVA02-CLIP": r"eva02_(base|large)_patch1[46]_clip_224\.merged2b",
     "PE": r"vit_pe_core_(tiny|small|base|large)_patch1[46]_\d+\.fb",
@@ -34,10 +35,10 @@ GROUPS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """An ancestry model that can be named."""
+class KnownAncestry:
+    """A listed ancestry model."""
 
-    name: str  # what `--ancestry` takes
+    name: str  # for `--ancestry`
     group: str
     family: str | None  # that it opens to; None: it does not open
     params: int  # with its head, if it has one
@@ -45,17 +46,17 @@ class Known:
     licence: str
 
 
-def known() -> list[Known]:
-    """The bundled ancestry model, if it is installed, and those of the table."""
-    return [*_bundled(), *_table()]
+def list_known() -> list[KnownAncestry]:
+    """Return the bundled ancestry model, if it is installed, and those of the table."""
+    return [*_iterate_bundled(), *_table()]
 
 
 @cache
-def _table() -> tuple[Known, ...]:
-    return tuple(Known(**row) for row in parse_json(TABLE.read_bytes()))
+def _table() -> tuple[KnownAncestry, ...]:
+    return tuple(KnownAncestry(**row) for row in parse_json(TABLE.read_bytes()))
 
 
-def _bundled() -> Iterator[Known]:
+def _iterate_bundled() -> Iterator[KnownAncestry]:
     from learngene_zoo.artifacts.ancestry import ancestry_spec
     from learngene_zoo.artifacts.shelf import cards_folder
     from learngene_zoo.artifacts.sources import BUNDLED_CARD
@@ -63,20 +64,23 @@ def _bundled() -> Iterator[Known]:
 
     card = cards_folder() / BUNDLED_CARD
     if card.is_dir():
-        spec, licence = ancestry_spec("bundled"), read_json(card / CONFIG)["pretrained_cfg"].get("license", "unknown")
+        spec = ancestry_spec("bundled")
+        licence = read_json(card / CONFIG)["pretrained_cfg"].get("license", "unknown")
         yield _row("bundled", "bundled", spec.family, cost(spec).params, spec.image_size, licence)
 
 
 def tags() -> list[tuple[str, str]]:
-    """Every tag of timm's that belongs into the table, after its group."""
+    """Return every tag of timm's that belongs into the table, with its group."""
     import timm
 
     every = timm.list_pretrained()
-    return [(group, tag) for group, kind in GROUPS.items() for tag in every if re.fullmatch(kind, tag)]
+    return [
+        (group, tag) for group, kind in GROUPS.items() for tag in every if re.fullmatch(kind, tag)
+    ]
 
 
-def described(group: str, tag: str) -> Known:
-    """What timm and the families say of a tag now; its weights are not touched."""
+def describe_tag(group: str, tag: str) -> KnownAncestry:
+    """Describe a tag by timm and the families, without reading its weights."""
     import timm
     import torch
 
@@ -93,5 +97,9 @@ def described(group: str, tag: str) -> Known:
     return _row(f"timm:{tag}", group, family, params, cfg.input_size[-1], cfg.license or "unknown")
 
 
-def _row(name: str, group: str, family: str | None, params: int, image_size: int, licence: str) -> Known:
-    return Known(name=name, group=group, family=family, params=params, image_size=image_size, licence=licence)
+def _row(
+    name: str, group: str, family: str | None, params: int, image_size: int, licence: str
+) -> KnownAncestry:
+    return KnownAncestry(
+        name=name, group=group, family=family, params=params, image_size=image_size, licence=licence
+    )

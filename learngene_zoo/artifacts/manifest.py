@@ -1,7 +1,7 @@
-"""`manifest.json`: the checksum of every file that was published together, in the repository itself.
+"""`manifest.json`: the checksum of every file that was published together, in the repository.
 
-It makes a fetched artifact checkable without the network. Its digest, a hash of all that it says, tells whether the manifest
-itself is whole.
+It makes a fetched artifact checkable without the network. Its digest, a hash of all its entries,
+shows whether the manifest itself is undamaged.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 MOST_FILES = 10_000
 README = "README.md"
-# Beside config, weights and card: what an export writes, and pictures.
+# Beside config, weights and card: exported files and pictures.
 EXTRAS = (".onnx", ".pt2", ".png", ".svg")
 MOST_LETTERS = 100  # of the name of a file or a folder
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # that no file of Windows can be called
+# Names that no file of Windows can have.
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileRecord:
-    """What is known of a published file."""
+    """The checksum and the size of a published file."""
 
     sha256: str
     bytes: Annotated[int, Bounds(least=0, most=2**50)]
@@ -41,7 +42,7 @@ class FileRecord:
             raise WrongCall(f"sha256 is {self.sha256!r:.80}; expected 64 hexadecimal digits")
 
     def holds(self, path: Path) -> bool:
-        """Whether a file is this one."""
+        """Return whether a file has this size and checksum."""
         try:
             if path.stat().st_size != self.bytes:
                 return False
@@ -53,7 +54,10 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Every file but the manifest, by its path in the repository: at the top, or in the folder of a family's member."""
+    """Every file but the manifest, by its path in the repository.
+
+    A path lies at the top, or in the folder of a family's member.
+    """
 
     files: Mapping[str, FileRecord]
     digest: str
@@ -61,45 +65,61 @@ class Manifest:
 
     @property
     def members(self) -> list[str]:
-        """The folders of a family's members."""
+        """Return the folders of a family's members."""
         return sorted({path.partition("/")[0] for path in self.files if "/" in path})
 
     def json(self) -> Json:
-        """What is written."""
-        return {"format": self.format, "digest": self.digest, "files": to_json(dict(sorted(self.files.items())))}
+        """Return the content of the file."""
+        return {
+            "format": self.format,
+            "digest": self.digest,
+            "files": to_json(dict(sorted(self.files.items()))),
+        }
 
 
 def manifest_of(files: Mapping[str, FileRecord]) -> Manifest:
-    """The manifest of files that are about to be published."""
+    """Return the manifest of files that are about to be published."""
     return Manifest(files=files, digest=_digest(files))
 
 
 def read_manifest(path: Path, where: str) -> Manifest:
-    """Raises `BadFile` for a manifest that is damaged or names a path outside of its folder, `Unavailable` for a later format."""
+    """Read and check a manifest.
+
+    Raises `BadFile` if it is damaged or names a path outside of its folder, `Unavailable` for a
+    later format.
+    """
     data = read_json(path, where=where)
     if data.get("format") != FORMAT:
         raise Unavailable(
-            f"{where}: format is {data.get('format')!r:.40}; this version reads format {FORMAT}; upgrade learngene-zoo"
+            f"{where}: format is {data.get('format')!r:.40}; "
+            f"this version reads format {FORMAT}; upgrade learngene-zoo"
         )
-    found = from_json(Manifest, data, where)
-    if len(found.files) > MOST_FILES:
-        raise BadFile(f"{where} names {len(found.files)} files; at most {MOST_FILES} are allowed")
-    for name in found.files:
+    manifest = from_json(Manifest, data, where)
+    if len(manifest.files) > MOST_FILES:
+        raise BadFile(
+            f"{where} names {len(manifest.files)} files; at most {MOST_FILES} are allowed"
+        )
+    for name in manifest.files:
         reason = describe_fault(name)
         if reason:
-            raise BadFile(f"{where} names {name!r:.80}, which is not a file of an artifact: {reason}")
-    same = find_same_path(found.files)
+            raise BadFile(
+                f"{where} names {name!r:.80}, which is not a file of an artifact: {reason}"
+            )
+    same = find_same_path(manifest.files)
     if same is not None:
-        raise BadFile(f"{where} names {same[0]!r:.80} and {same[1]!r:.80}, which are one file on some systems")
-    if _digest(found.files) != found.digest:
+        raise BadFile(
+            f"{where} names {same[0]!r:.80} and {same[1]!r:.80}, which are one file on some systems"
+        )
+    if _digest(manifest.files) != manifest.digest:
         raise BadFile(f"{where} is damaged: its digest is not that of what it says")
-    return found
+    return manifest
 
 
 def describe_fault(path: str) -> str:
     """Return why `publish` would not write a file of this path; empty if it would.
 
-    It writes config, weights, card and `EXTRAS`, at the top or in the folder of a member, by names that every system has.
+    It writes config, weights, card and `EXTRAS`, at the top or in the folder of a member, by names
+    that every system accepts.
     """
     folder, slash, name = path.rpartition("/")
     for part in (folder, name) if slash else (name,):
@@ -113,12 +133,14 @@ def describe_fault(path: str) -> str:
 
 
 def find_same_path(paths: Collection[str]) -> tuple[str, str] | None:
-    """Return two paths that a file system without upper and lower case takes for one, or for a file and a folder."""
+    """Return two paths that collide where a file system ignores upper and lower case."""
     folders = {path.rpartition("/")[0] for path in paths} - {""}
-    entries = [(path, "file") for path in [MANIFEST, *paths]] + [(folder, "folder") for folder in folders]
-    seen: dict[str, str] = {}
+    entries = [(path, "file") for path in [MANIFEST, *paths]] + [
+        (folder, "folder") for folder in folders
+    ]
+    first_spellings: dict[str, str] = {}
     for name, _ in sorted(entries):
-        before = seen.setdefault(name.lower(), name)
+        before = first_spellings.setdefault(name.lower(), name)
         if before is not name:
             return before, name
     return None

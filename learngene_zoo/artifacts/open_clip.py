@@ -1,9 +1,11 @@
-"""Ancestry models that open_clip saved: the vision tower of a CLIP, where it is a model of timm's (SigLIP, EVA02-CLIP, MobileCLIP2).
+"""Ancestry models of open_clip: a CLIP's vision tower that is a model of timm's.
 
-Their `open_clip_config.json` says under `model_cfg.vision_cfg` which model of timm's the tower is and under `preprocess_cfg` how
-images are presented; its tensors are named `visual.trunk.` and timm's name. The text tower is left out, and so is a projection
-after the tower (`timm_proj` "linear" or "mlp"); one that is the tower's own head (no `timm_proj`) stays its head.
-Of towers of open_clip's own class, whose weights have other names, the twin in timm is named instead.
+Examples are SigLIP, EVA02-CLIP and MobileCLIP2. Their `open_clip_config.json` names timm's model
+under `model_cfg.vision_cfg` and the image settings under `preprocess_cfg`; tensors are named
+`visual.trunk.` and timm's name. The text tower is left out, and so is a projection after the tower
+(`timm_proj` "linear" or "mlp"); one that is the tower's own head (no `timm_proj`) stays its head.
+For towers of open_clip's own class, whose weights have other names, the error names the equivalent
+in timm.
 """
 
 from __future__ import annotations
@@ -21,14 +23,13 @@ from learngene_zoo.storage import StateDict, Tensors
 CONFIG = "open_clip_config.json"
 WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors")
 TRUNK = "visual.trunk."
-# What open_clip assumes where its file does not say.
+# open_clip's defaults for keys that its file lacks.
 USUAL = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
 IMAGE_SIZE, POOL, PROJECTION = 224, "avg", "linear"
-CROP_MODES = {
-    "shortest": "center",
-    "squash": "squash",
-}  # its words and timm's; its "longest" pads with black, not the mean
-# Of towers of open_clip's own class, the beginnings of names of repositories and their twins in timm.
+# Its words and timm's; its "longest" pads with black, not the mean.
+CROP_MODES = {"shortest": "center", "squash": "squash"}
+# Of towers of open_clip's own class, the beginnings of names of repositories and their twins in
+# timm.
 TWINS = {
     "laion/CLIP-ViT-B-32-laion2B-": "vit_base_patch32_clip_224.laion2b",
     "laion/CLIP-ViT-B-32-DataComp.XL-": "vit_base_patch32_clip_224.datacompxl",
@@ -48,18 +49,24 @@ TWINS = {
 
 
 def spec_of(config: Mapping[str, Json], where: str) -> Spec:
-    """The spec of the vision tower.
+    """Return the spec of the vision tower.
 
-    Raises `WrongCall` for a tower that is no supported model of timm's, and `BadFile` for bad values.
+    Raises `WrongCall` for a tower that is not a supported model of timm's, and `BadFile` for bad
+    values.
     """
     model = _object(config, "model_cfg", where)
     vision = _object(model, "vision_cfg", where)
     name, more = vision.get("timm_model_name"), vision.get("timm_model_kwargs") or {}
     if not name:
         twin = next((name for start, name in TWINS.items() if start in where), None)
-        advice = f"use the same weights from timm: timm:{twin}" if twin else "look for the same weights in timm"
+        advice = (
+            f"use the same weights from timm: timm:{twin}"
+            if twin
+            else "look for the same weights in timm"
+        )
         raise WrongCall(
-            f"{where} has a vision tower of open_clip's own class, of which only those of timm's are read; {advice} "
+            f"{where} has a vision tower of open_clip's own class, "
+            f"of which only those of timm's are read; {advice} "
             "(lgzoo list ancestries)"
         )
     if not isinstance(more, dict):
@@ -68,33 +75,38 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
     if not isinstance(pool, str):
         raise BadFile(f"{where}: timm_pool is {type(pool).__name__}; expected a string")
     after_it = projection in ("linear", "mlp")
-    said = {
+    settings = {
         "architecture": name,
         "num_classes": 0 if after_it or projection == "none" else model.get("embed_dim"),
         "model_args": {**more, "img_size": vision.get("image_size", IMAGE_SIZE)},
     }
     if not after_it:
-        said["model_args"]["global_pool"] = pool
-        return timm_config.spec_in(said, where)
-    # The tower was built as timm has it and its pooling changed then, which leaves its norms where they are.
-    return timm_config.spec_in(said, where).with_pool(pool or None)
+        settings["model_args"]["global_pool"] = pool
+        return timm_config.spec_in(settings, where)
+    # The tower was built as timm has it and its pooling changed then, which leaves its norms where
+    # they are.
+    return timm_config.spec_in(settings, where).with_pool(pool or None)
 
 
 def _object(config: Mapping[str, Json], key: str, where: str) -> Mapping[str, Json]:
-    found = config.get(key)
-    if not isinstance(found, dict):
-        raise BadFile(f"{where}: {key} is {type(found).__name__}; expected an object, as open_clip writes it")
-    return found
+    value = config.get(key)
+    if not isinstance(value, dict):
+        raise BadFile(
+            f"{where}: {key} is {type(value).__name__}; expected an object, as open_clip writes it"
+        )
+    return value
 
 
 def images_of(config: Mapping[str, Json], where: str) -> Mapping[str, Any]:
-    """timm's image settings, of how open_clip presents images when it evaluates."""
-    said = _object(config, "preprocess_cfg", where) if config.get("preprocess_cfg") else {}
-    mode = said.get("resize_mode") or "shortest"
+    """Return timm's image settings that match open_clip's evaluation."""
+    preprocessing = _object(config, "preprocess_cfg", where) if config.get("preprocess_cfg") else {}
+    mode = preprocessing.get("resize_mode") or "shortest"
     stated = {
-        "mean": said.get("mean") or USUAL["mean"],
-        "std": said.get("std") or USUAL["std"],
-        "interpolation": "bilinear" if said.get("interpolation") == "bilinear" else "bicubic",
+        "mean": preprocessing.get("mean") or USUAL["mean"],
+        "std": preprocessing.get("std") or USUAL["std"],
+        "interpolation": "bilinear"
+        if preprocessing.get("interpolation") == "bilinear"
+        else "bicubic",
         "crop_pct": 1.0,
         "crop_mode": CROP_MODES.get(str(mode), mode),
     }
@@ -102,10 +114,16 @@ def images_of(config: Mapping[str, Json], where: str) -> Mapping[str, Any]:
 
 
 def trunk(stored: Tensors, spec: Spec) -> tuple[StateDict, tuple[str, ...]]:
-    """The vision tower's tensors by timm's names, and in words what is left out. Raises `BadFile` if there are none."""
+    """Return the vision tower's tensors by timm's names, and a description of the others.
+
+    Raises `BadFile` if there are none.
+    """
     names = [name for name in stored if name.startswith(TRUNK)]
     if not names:
-        raise BadFile(f"{stored.path} has no tensors of a vision tower of timm's ({TRUNK}...); download it again")
-    others = [name for name in stored if not name.startswith(TRUNK)]
-    left_out = (describe_tensors(others),) if others else ()
+        raise BadFile(
+            f"{stored.path} has no tensors of a vision tower of timm's ({TRUNK}...); "
+            "download it again"
+        )
+    other_names = [name for name in stored if not name.startswith(TRUNK)]
+    left_out = (describe_tensors(other_names),) if other_names else ()
     return {name.removeprefix(TRUNK): stored[name] for name in names}, left_out

@@ -1,12 +1,13 @@
-"""What the artifacts of this machine were made from: the user's own data and models, remembered outside of the artifacts.
+"""Local data and models that artifacts of this machine were made from, stored outside of them.
 
-An artifact may name data or an ancestry model of its maker (`folder:mine`), and a stranger's may name anything. Such a
-reference is opened without a word of the user only if this very artifact was made on this machine: `own_data.json` in the
-user's cache has its digest, where the reference leads, and a stamp of what was there. The digest covers the whole config and
-every tensor, so that a copy of an artifact is known wherever it lies, and another one in its place is not.
+An artifact may name data or an ancestry model of its maker (`folder:mine`), and a stranger's may
+name anything. Such a reference is opened without the user naming it only if this very artifact was
+made on this machine: `own_data.json` in the user's cache has its digest, the location that the
+reference led to, and a stamp of the content. The digest covers the config and every tensor, so that
+a copy of an artifact is recognised in any folder, and a replaced one is not.
 
-Nothing of this is written into an artifact. What the file lacks only has to be named again, so it is bounded, and one
-that cannot be read is ignored.
+None of this is written into an artifact. Entries that the file lacks only have to be named again,
+so it is bounded, and a file that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ LOCK_SECONDS = 10
 DIGEST = re.compile("[0-9a-f]{64}")
 
 
-class Artifact(Protocol):
-    """A learngene or a model; `folder` is where it was loaded from, of an exported one the file."""
+class LocalArtifact(Protocol):
+    """A learngene or a model; `folder` is its source, for an exported model the file."""
 
     @property
     def folder(self) -> Path | None: ...
 
 
-A = TypeVar("A", bound=Artifact)
+A = TypeVar("A", bound=LocalArtifact)
 
 
 @dataclass(frozen=True)
 class LocalOrigin:
-    """Where a reference of an artifact led when the artifact was made, and the stamp of what was there."""
+    """The location of a reference when the artifact was made, and a stamp of its content."""
 
     location: str
     stamp: str
@@ -62,19 +63,19 @@ Origins = Mapping[str, LocalOrigin]  # by the reference, as the artifact names i
 
 
 def locate(reference: str) -> str:
-    """Return the reference with an absolute path in it, if it has a path and no address."""
+    """Return the reference with an absolute path, if it has a path and no address."""
     kind, colon, rest = reference.partition(":")
     if not colon or kind not in ("folder", "parquet", "wds") or "://" in rest:
         return reference
     return f"{kind}:{os.path.abspath(os.path.expanduser(rest))}"
 
 
-# The artifact at hand, and what of it may be opened.
+# The artifact at hand, and the references that may be opened for it.
 
 
 @dataclass(frozen=True)
-class _Served:
-    artifact: Artifact
+class _CurrentArtifact:
+    artifact: LocalArtifact
     verb: str
     unnamed: frozenset[str]
 
@@ -83,14 +84,19 @@ class _Served:
         return recall(self.artifact)
 
 
-_SERVED: ContextVar[_Served | None] = ContextVar("served", default=None)
+_SERVED: ContextVar[_CurrentArtifact | None] = ContextVar("served", default=None)
 _IN_PYTHON: ContextVar[bool] = ContextVar("in_python", default=False)
 
 
 @contextmanager
-def serving(artifact: Artifact, verb: str, unnamed: Collection[str] = ()) -> Iterator[None]:
-    """Within this, references are opened for an artifact; `unnamed` are those data that only the artifact names."""
-    token = _SERVED.set(_Served(artifact, verb, frozenset(unnamed)))
+def open_for_artifact(
+    artifact: LocalArtifact, verb: str, unnamed: Collection[str] = ()
+) -> Iterator[None]:
+    """Open references for an artifact within this context.
+
+    `unnamed` are those data that only the artifact names.
+    """
+    token = _SERVED.set(_CurrentArtifact(artifact, verb, frozenset(unnamed)))
     try:
         yield
     finally:
@@ -104,14 +110,17 @@ def is_unnamed(reference: str) -> bool:
 
 
 def find_origin(reference: str) -> LocalOrigin | None:
-    """Return where a reference of the artifact at hand leads; None if the artifact was not made here from it."""
+    """Return the location that a reference of the artifact at hand leads to.
+
+    None if the artifact was not made here from it.
+    """
     served = _SERVED.get()
     return None if served is None else served.origins.get(reference)
 
 
 @contextmanager
 def in_python() -> Iterator[None]:
-    """Within this, messages say what to type in Python, not on the command line."""
+    """Make messages name Python arguments instead of command line options, within this context."""
     token = _IN_PYTHON.set(True)
     try:
         yield
@@ -120,57 +129,64 @@ def in_python() -> Iterator[None]:
 
 
 def name_option(option: str, value: str) -> str:
-    """Return what the user has to add to name a value: `--task folder:mine`, or `task="folder:mine"`."""
+    """Return the argument that names a value: `--task folder:mine`, or `task="folder:mine"`."""
     if _IN_PYTHON.get():
         return f"{option}={json.dumps(value, ensure_ascii=False)}"
     return f"--{option} {shell_word(value)}"
 
 
 def name_call(option: str, value: str) -> str:
-    """Return what the user has to type to name a value for the artifact at hand."""
+    """Return the call that names a value for the artifact at hand."""
     served = _SERVED.get()
     if served is None or _IN_PYTHON.get():
         return f"add {name_option(option, value)}"
     kind = "LEARNGENE" if served.verb == "expand" else "MODEL"
-    return f"lgzoo {served.verb} {shell_word(str(served.artifact.folder or kind))} {name_option(option, value)}"
+    return (
+        f"lgzoo {served.verb} {shell_word(str(served.artifact.folder or kind))} "
+        f"{name_option(option, value)}"
+    )
 
 
-# What is remembered: for the session, and of written artifacts in a file.
+# Stored origins: in memory for the session, and of written artifacts in a file.
 
 _session: OrderedDict[str, Origins] = OrderedDict()
 _ignored: set[Path] = set()  # files that the user was told of
 
 
-def identify(artifact: Artifact) -> str:
-    """Return the digest of a whole artifact: its config and every tensor, or of the file that it is."""
+def identify(artifact: LocalArtifact) -> str:
+    """Return the digest of an artifact: of its config and every tensor, or of its file."""
     if artifact.folder is not None and artifact.folder.is_file():
         return sha256(artifact.folder)
-    whole: Any = artifact
-    config = to_json(whole.config() if callable(whole.config) else whole.config)
-    if "tensors" in config:  # what is in memory lists none yet
-        config["tensors"] = sorted(whole.state)
+    content: Any = artifact
+    config = to_json(content.config() if callable(content.config) else content.config)
+    if "tensors" in config:  # an artifact in memory lists none yet
+        config["tensors"] = sorted(content.state)
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode() + digest_of_state(whole.state)).hexdigest()
+    return hashlib.sha256(text.encode() + digest_of_state(content.state)).hexdigest()
 
 
-def remember(made: A, origins: Origins, load: Callable[[Path], A], out: str | Path | None) -> A:
-    """Remember what an artifact was made from, in the file if it was written to `out`; return it.
+def remember(artifact: A, origins: Origins, load: Callable[[Path], A], out: str | Path | None) -> A:
+    """Store the origins of an artifact, in the file if it was written to `out`; return it.
 
-    What cannot be remembered has to be named again; nothing is raised for it.
+    Origins that cannot be stored have to be named again; no error is raised.
     """
-    kept = {name: origin for name, origin in origins.items() if _is_storable(name, origin)}
-    if kept and is_first():
+    storable = {name: origin for name, origin in origins.items() if _is_storable(name, origin)}
+    if storable and is_first():
         with suppress(OSError, ZooError):
-            _keep(identify(made if out is None else load(Path(out))), kept, is_written=out is not None)
-    return made
+            _keep(
+                identify(artifact if out is None else load(Path(out))),
+                storable,
+                is_written=out is not None,
+            )
+    return artifact
 
 
 def remember_file(file: Path, origins: Origins) -> None:
-    """Remember what an exported file was made from, as `remember` does."""
-    kept = {name: origin for name, origin in origins.items() if _is_storable(name, origin)}
-    if kept and is_first():
+    """Store the origins of an exported file, as `remember` does."""
+    storable = {name: origin for name, origin in origins.items() if _is_storable(name, origin)}
+    if storable and is_first():
         with suppress(OSError, ZooError):
-            _keep(sha256(file), kept, is_written=True)
+            _keep(sha256(file), storable, is_written=True)
 
 
 def _keep(digest: str, origins: Origins, is_written: bool) -> None:
@@ -182,8 +198,8 @@ def _keep(digest: str, origins: Origins, is_written: bool) -> None:
         _write(digest, _session[digest])
 
 
-def recall(artifact: Artifact) -> Origins:
-    """Return what an artifact was made from, if it was made on this machine."""
+def recall(artifact: LocalArtifact) -> Origins:
+    """Return the origins of an artifact, if it was made on this machine."""
     digest = identify(artifact)
     return _session.get(digest) or _read(_folder()).get(digest, {})
 
@@ -204,10 +220,10 @@ def _write(digest: str, origins: Origins) -> None:
     folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(Timeout), FileLock(folder / LOCK, timeout=LOCK_SECONDS):
-        known = _read(folder)
-        known.pop(digest, None)
-        known[digest] = origins
-        entries = list(known.items())[-MAX_ARTIFACTS:]
+        artifacts = _read(folder)
+        artifacts.pop(digest, None)
+        artifacts[digest] = origins
+        entries = list(artifacts.items())[-MAX_ARTIFACTS:]
         while len(text := _to_text(entries)) > MAX_BYTES:
             entries = entries[len(entries) // 4 + 1 :]
         with new_file(folder / FILE, force=True) as draft:
@@ -216,19 +232,27 @@ def _write(digest: str, origins: Origins) -> None:
 
 
 def _to_text(entries: list[tuple[str, Origins]]) -> str:
-    artifacts = {digest: {name: [o.location, o.stamp] for name, o in origins.items()} for digest, origins in entries}
+    artifacts = {
+        digest: {name: [o.location, o.stamp] for name, o in origins.items()}
+        for digest, origins in entries
+    }
     return json.dumps({"format": FORMAT, "artifacts": artifacts}, ensure_ascii=False)
 
 
 def _read(folder: Path) -> dict[str, Origins]:
-    """Return the file's content by the digests of artifacts; nothing, with one warning, if it cannot be read."""
+    """Return the file's content by the digests of artifacts.
+
+    Empty, with one warning, if it cannot be read.
+    """
     path = folder / FILE
     if not path.exists():
         return {}
     try:
         return _parse(read_json(path))
     except (BadFile, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = str(error) if isinstance(error, BadFile) else f"{path} is not what this package wrote"
+        reason = (
+            str(error) if isinstance(error, BadFile) else f"{path} is not what this package wrote"
+        )
         if path not in _ignored:
             print(f"note: {reason}; it is ignored, so name your data again", file=sys.stderr)
             _ignored.add(path)
@@ -236,15 +260,18 @@ def _read(folder: Path) -> dict[str, Origins]:
 
 
 def _parse(data: dict[str, Any]) -> dict[str, Origins]:
-    """Check what the file holds. Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError`."""
+    """Check the content of the file and return the origins by digest.
+
+    Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError`.
+    """
     if data.get("format") != FORMAT or len(data["artifacts"]) > MAX_ARTIFACTS:
         raise ValueError("another format")
-    known: dict[str, Origins] = {}
+    artifacts: dict[str, Origins] = {}
     for digest, origins in data["artifacts"].items():
-        known[digest] = {name: LocalOrigin(*values) for name, values in origins.items()}
+        artifacts[digest] = {name: LocalOrigin(*values) for name, values in origins.items()}
         if not all(isinstance(values, list) for values in origins.values()):
             raise TypeError("an origin is a list")
-        bad = [name for name, origin in known[digest].items() if not _is_storable(name, origin)]
+        bad = [name for name, origin in artifacts[digest].items() if not _is_storable(name, origin)]
         if bad or not DIGEST.fullmatch(digest) or len(origins) > MAX_REFERENCES:
             raise ValueError("an entry that was not written here")
-    return known
+    return artifacts

@@ -1,6 +1,7 @@
-"""What is to be published: the files of a learngene, a model or a family, checked, with their cards and a manifest.
+"""Collect and check the files to publish: a learngene, a model or a family, cards, manifest.
 
-Nothing here asks the network. A family is a learngene at the top of a repository and chosen descendants of it, a folder each.
+Nothing here uses the network. A family is a learngene at the top of a repository and chosen
+descendants of it, one folder each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card, notes_of
+from learngene_zoo.artifacts.card import ArtifactLocation, descendant_card, learngene_card, notes_of
 from learngene_zoo.artifacts.hub import Repository, parse_repository
 from learngene_zoo.artifacts.manifest import (
     EXTRAS,
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
 REPORT = "report.html"  # of a training; it shows pictures of its data, so it is not published
-BRANCH = "main"  # what is published to
+BRANCH = "main"  # the branch that is published to
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
-    """One file: where it lies, or what was rendered; its sha256, and git's name of it."""
+class PublishedFile:
+    """One file: its path or its rendered content, its sha256 and git's checksum."""
 
     source: Path | bytes
     bytes: int
@@ -58,19 +59,27 @@ class Publication:
     repository: Repository  # at the tag, if there is one
     title: str
     kind: shelf.Kind
-    files: Mapping[str, Content]
+    files: Mapping[str, PublishedFile]
     manifest: Manifest
     paths: Sequence[str] = ()  # of this machine, which a config.json names
 
 
-def target(repository: str, tag: str | None) -> Repository:
-    """`organisation/name` at a tag. Raises `WrongCall` for anything else that a reference may say."""
+def parse_target(repository: str, tag: str | None) -> Repository:
+    """Parse `organisation/name` at a tag.
+
+    Raises `WrongCall` for any other part that a reference may have.
+    """
     try:
         named = parse_repository(repository)
     except WrongCall:
-        raise WrongCall(f"{repository!r} is not the name of a Hub repository; write organisation/name") from None
+        raise WrongCall(
+            f"{repository!r} is not the name of a Hub repository; write organisation/name"
+        ) from None
     if named.revision is not None or named.inside:
-        raise WrongCall(f"{repository!r}: write the repository as organisation/name, and a tag such as v1.0 with --tag")
+        raise WrongCall(
+            f"{repository!r}: write the repository as organisation/name, "
+            "and a tag such as v1.0 with --tag"
+        )
     if tag is None:
         return named
     try:
@@ -82,35 +91,59 @@ def target(repository: str, tag: str | None) -> Repository:
     return tagged
 
 
-def publication(
-    folder: Path, repository: Repository, *, members: Sequence[Path] = (), licence: str | None = None
+def build_publication(
+    folder: Path,
+    repository: Repository,
+    *,
+    members: Sequence[Path] = (),
+    licence: str | None = None,
 ) -> Publication:
-    """What a folder is published as. Raises `WrongCall`, `BadFile` or `Refused` for what cannot be published as it is."""
-    opened = _opened(folder)
+    """Collect the files that a folder is published as.
+
+    Raises `WrongCall`, `BadFile` or `Refused` for content that cannot be published.
+    """
+    opened = _open_artifact(folder)
     inside = _members(opened, members)
-    own = licence_of(opened)
-    if licence is not None and own not in ("unknown", licence):
+    inherited_licence = licence_of(opened)
+    if licence is not None and inherited_licence not in ("unknown", licence):
         raise WrongCall(
-            f"{folder} is under the licence {own}, which its ancestry models have; leave out --license {licence}"
+            f"{folder} is under the licence {inherited_licence}, which its ancestry models have; "
+            f"leave out --license {licence}"
         )
-    place = Place(reference=_reference(repository), timm=f"hf-hub:{repository}", note="", licence=licence or "unknown")
+    location = ArtifactLocation(
+        reference=_reference(repository),
+        timm=f"hf-hub:{repository}",
+        note="",
+        licence=licence or "unknown",
+    )
     files: dict[str, Path | bytes] = {}
     if isinstance(opened, Learngene):
         sizes = tuple((name, model.spec) for name, model in inside.items())
-        files |= _files(folder, "", learngene_card(opened.config, replace(place, members=sizes)))
+        files |= _files(folder, "", learngene_card(opened.config, replace(location, members=sizes)))
     else:
-        files |= _files(folder, "", descendant_card(opened.config(), replace(place, learngene=_origin(opened))))
+        files |= _files(
+            folder,
+            "",
+            descendant_card(opened.config(), replace(location, learngene=_origin(opened))),
+        )
     for name, model in inside.items():
         assert model.folder is not None
-        note = f"`{name}` is this folder: `lgzoo fetch {_reference(replace(repository, inside=name))} -o {name}`."
-        within = replace(place, learngene=repository.name, timm=f"local-dir:{name}", note=note)
+        note = (
+            f"`{name}` is this folder: "
+            f"`lgzoo fetch {_reference(replace(repository, inside=name))} -o {name}`."
+        )
+        within = replace(location, learngene=repository.name, timm=f"local-dir:{name}", note=note)
         files |= _files(model.folder, f"{name}/", descendant_card(model.config(), within))
     _check_paths(files)
     configs = [
-        to_json(one.config if isinstance(one, Learngene) else one.config()) for one in (opened, *inside.values())
+        to_json(artifact.config if isinstance(artifact, Learngene) else artifact.config())
+        for artifact in (opened, *inside.values())
     ]
     contents = {path: _content(source) for path, source in files.items()}
-    records = {path: FileRecord(sha256=found.sha256, bytes=found.bytes) for path, found in contents.items()}
+    records = {
+        path: FileRecord(sha256=content.sha256, bytes=content.bytes)
+        for path, content in contents.items()
+    }
     manifest = manifest_of(records)
     text = json.dumps(manifest.json(), indent=1) + "\n"
     return Publication(
@@ -124,7 +157,7 @@ def publication(
 
 
 def _check_paths(files: Mapping[str, Path | bytes]) -> None:
-    """Raises `Refused` for a file that `fetch` would refuse by its name."""
+    """Raise `Refused` for a file that `fetch` would refuse by its name."""
     for path in files:
         reason = describe_fault(path)
         if reason:
@@ -135,16 +168,19 @@ def _check_paths(files: Mapping[str, Path | bytes]) -> None:
 
 
 def licence_of(artifact: Learngene | Descendant) -> str:
-    """The licence that an artifact inherits; "unknown" if that is not known."""
+    """Return the licence that an artifact inherits; "unknown" if it is not known."""
     return artifact.config.licence if isinstance(artifact, Learngene) else artifact.licence
 
 
-def _opened(folder: Path) -> Learngene | Descendant:
-    """An artifact whose every tensor was read."""
+def _open_artifact(folder: Path) -> Learngene | Descendant:
+    """Open an artifact and read every tensor."""
     from learngene_zoo.artifacts.descendant import load_descendant
 
     if not folder.is_dir():
-        raise WrongCall(f"there is no folder {folder}; publish what `lgzoo extract`, `expand` or `finetune` wrote")
+        raise WrongCall(
+            f"there is no folder {folder}; "
+            "publish what `lgzoo extract`, `expand` or `finetune` wrote"
+        )
     kind = shelf.kind_of(folder)
     opened = shelf.load_learngene(folder) if kind == "learngene" else load_descendant(folder)
     for name in opened.state:
@@ -153,78 +189,88 @@ def _opened(folder: Path) -> Learngene | Descendant:
 
 
 def _members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[str, Descendant]:
-    """The descendants of a family by the names of their folders."""
+    """Return the descendants of a family by the names of their folders."""
     if not isinstance(top, Learngene):
         if folders:
             raise WrongCall("--descendant is for publishing a learngene; publish a model by itself")
         return {}
-    found: dict[str, Descendant] = {}
+    members: dict[str, Descendant] = {}
     for folder in folders:
         name = folder.resolve().name
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
             raise WrongCall(
-                f"{folder}: the name of a descendant's folder may hold letters, digits, '.', '_' and '-' only"
+                f"{folder}: the name of a descendant's folder may hold letters, "
+                "digits, '.', '_' and '-' only"
             )
-        if name in found:
+        if name in members:
             raise WrongCall(f"two descendants are called {name}; rename one of the folders")
-        model = _opened(folder)
+        model = _open_artifact(folder)
         if isinstance(model, Learngene) or not _is_descendant(model, top.config):
             raise WrongCall(f"{folder} is not a descendant of this learngene; publish it by itself")
-        found[name] = model
-    return found
+        members[name] = model
+    return members
 
 
 def _is_descendant(model: Descendant, config: LearngeneConfig) -> bool:
-    """Whether a model says that it comes of the same method and ancestry models."""
+    """Return whether a model records the same method and ancestry models."""
     ours = model.provenance
-    return ours.get("method") == config.method and to_json(ours.get("ancestries", [])) == to_json(config.ancestries)
+    return ours.get("method") == config.method and to_json(ours.get("ancestries", [])) == to_json(
+        config.ancestries
+    )
 
 
 def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:
-    """The files of one folder; its card is rendered anew, with the notes that people wrote into the old one."""
+    """Return the files of one folder, with a newly rendered card.
+
+    Notes that people wrote into the old card are kept.
+    """
     files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
     for entry in sorted(folder.iterdir()):
         if entry.name in (README, MANIFEST, REPORT, MARKER, *files):
             continue
         if entry.suffix not in EXTRAS or entry.is_symlink() or not entry.is_file():
             raise Refused(
-                f"{entry} is not part of an artifact; move it away (beside the artifact, {', '.join(EXTRAS)} are published)"
+                f"{entry} is not part of an artifact; move it away (beside the artifact, "
+                f"{', '.join(EXTRAS)} are published)"
             )
         files[entry.name] = entry
     files[README] = f"{card}{notes_of(folder / README)}".encode()
     return {prefix + name: content for name, content in files.items()}
 
 
-def _content(source: Path | bytes) -> Content:
+def _content(source: Path | bytes) -> PublishedFile:
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
-    whole, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size)
+    digest, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size)
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
         while block := file.read(2**20):
-            whole.update(block)
+            digest.update(block)
             git.update(block)
-    return Content(source=source, bytes=size, sha256=whole.hexdigest(), git=git.hexdigest())
+    return PublishedFile(source=source, bytes=size, sha256=digest.hexdigest(), git=git.hexdigest())
 
 
 def machine_paths(value: Json) -> list[str]:
-    """Absolute paths of this machine that data such as a config names, where sources of data and ancestry models stand."""
+    """Return absolute paths of this machine in data such as a config.
+
+    They stand where sources of data and ancestry models are named.
+    """
     if isinstance(value, str):
         return [value] if re.match(r"([a-z-]+:)?[/~]", value) else []
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [path for one in inside for path in machine_paths(one)]
+    return [path for item in inside for path in machine_paths(item)]
 
 
 def _reference(repository: Repository) -> str:
-    """What commands take; without a revision it must say that it is on the Hub."""
+    """Return the reference that commands take; without a revision it has the Hub's scheme."""
     return str(repository) if repository.revision else f"hf-hub:{repository}"
 
 
 def _origin(model: Descendant) -> str:
-    """The repository of the learngene that a model was built from, if it was fetched from the Hub."""
+    """Return the repository of the learngene that a model was built from, if it is on the Hub."""
     try:
-        found = parse_repository(str(model.provenance.get("learngene", "")))
+        repository = parse_repository(str(model.provenance.get("learngene", "")))
     except WrongCall:
         return ""
-    return found.name if found.pinned else ""
+    return repository.name if repository.pinned else ""
 
 
 def _title(top: Learngene | Descendant, members: Mapping[str, Descendant]) -> str:

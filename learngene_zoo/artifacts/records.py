@@ -1,4 +1,4 @@
-"""What artifacts record: ancestry models, tasks, and everything about a learngene but its tensors."""
+"""Records in artifacts: ancestry models, tasks, and all of a learngene but its tensors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"  # of a repository on the Hub
-Control = Literal["shuffled", "stem", "stem_fan_in"]  # see `descendant.controlled`
+Control = Literal["shuffled", "stem", "stem_fan_in"]  # see `descendant.apply_control`
 CONTROLS: tuple[Control, ...] = get_args(Control)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AncestryRecord:
-    """Where an ancestry model came from, exactly."""
+    """The exact origin of an ancestry model."""
 
     source: str  # as it was given: "timm:deit_base_patch16_224.fb_in1k"
     spec: Spec
@@ -38,7 +38,8 @@ class AncestryRecord:
     # The normalisation it was trained with, per channel.
     mean: Annotated[tuple[float, ...], Bounds(least=-1e6, most=1e6)] = (0.5, 0.5, 0.5)
     std: Annotated[tuple[float, ...], Bounds(above=0, most=1e6)] = (0.5, 0.5, 0.5)
-    left_out: tuple[str, ...] = field(default=(), metadata=YOUNG)  # parts of the model that are not in `spec`
+    # Parts of the model that are not in `spec`.
+    left_out: tuple[str, ...] = field(default=(), metadata=YOUNG)
     view: View = field(default=USUAL_VIEW, metadata=FLAT)  # how its images were resized and cropped
 
     def __post_init__(self) -> None:
@@ -50,13 +51,14 @@ class AncestryRecord:
                 raise WrongCall(f"{name} is {value!r:.80}; expected {digits} hexadecimal digits")
         if not len(self.mean) == len(self.std) == self.spec.channels:
             raise WrongCall(
-                f"mean and std have {len(self.mean)} and {len(self.std)} values for {self.spec.channels} channels"
+                f"mean and std have {len(self.mean)} and {len(self.std)} values for "
+                f"{self.spec.channels} channels"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecord:
-    """Which data an extraction saw, exactly."""
+    """The exact data of an extraction."""
 
     name: str
     source: str
@@ -73,8 +75,8 @@ class TaskRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Purpose:
-    """The task that the descendants of a learngene are for: what their head needs, known without opening the data."""
+class TargetTask:
+    """The task of a learngene's descendants: the facts that their head needs, without the data."""
 
     task: str  # as the user named it: "folder:photos"
     classes: Annotated[int, Bounds(least=1, most=LIMITS["classes"])]
@@ -95,17 +97,19 @@ class Purpose:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What descendants of one size reach on one task, beside every control of theirs."""
+    """Results of descendants of one size on one task, beside all of their controls."""
 
     task: str
     layers: Annotated[int, Bounds(least=1, most=LIMITS["layers"])]
     width: Annotated[int, Bounds(least=1, most=LIMITS["width"])]
-    size: Mapping[str, Any] = field(default_factory=dict)  # the expander's settings, where these do not name it
+    # The expander's settings, where these do not name it.
+    size: Mapping[str, Any] = field(default_factory=dict)
     params: Annotated[int, Bounds(least=0, most=10**18)]
     flops: Annotated[int, Bounds(least=0, most=10**18)]
     images: Annotated[int, "that were classified", Bounds(least=0, most=10**12)]
     accuracy: Mapping[str, float]  # by arm; that of the descendants first
-    gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)  # over a rival, with a 95 % interval
+    # Over a rival, with a 95 % interval.
+    gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -114,52 +118,63 @@ class Measured:
             check_name(arm, "arm")
         for arm, value in self.accuracy.items():
             if not 0 <= value <= 1:
-                raise WrongCall(f"the accuracy of {arm!r:.40} on {self.task!r:.40} is {value!r:.40}; expected 0 to 1")
+                raise WrongCall(
+                    f"the accuracy of {arm!r:.40} on {self.task!r:.40} is {value!r:.40}; "
+                    "expected 0 to 1"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
-    """What a learngene is worth: its descendants of several sizes after a short training, measured by one command."""
+class CardResults:
+    """Results of descendants of several sizes after a short training, by one command."""
 
     command: str
     split: str
-    how: str  # the training and what is compared, in a sentence
+    how: str  # the training and the comparison, in a sentence
     rows: tuple[Measured, ...]
-    datasets: Mapping[str, str] = field(default_factory=dict)  # where the images of a task come from
+    # Where the images of a task come from.
+    datasets: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What an extraction took, alone, and what must be kept in order to build any size."""
+class CardCost:
+    """Cost of an extraction, and the parameters that are kept to build any size."""
 
     seconds: float  # of one core
     images: Annotated[int, "shown to a model, every pass counted", Bounds(least=0, most=10**15)]
-    params: Annotated[int, "numbers that are kept, an ancestry model's among them", Bounds(least=0, most=10**18)]
+    params: Annotated[
+        int, "numbers that are kept, an ancestry model's among them", Bounds(least=0, most=10**18)
+    ]
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if not 0 <= self.seconds < math.inf:
-            raise WrongCall(f"an extraction took {self.seconds!r:.40} seconds; expected a finite number from 0")
+            raise WrongCall(
+                f"an extraction took {self.seconds!r:.40} seconds; expected a finite number from 0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardRecord:
-    """What the card of an artifact says beyond how it was made; written by whoever puts it on a shelf."""
+    """Facts on the card of an artifact beside its provenance.
+
+    The maker of the shelf writes them.
+    """
 
     command: str = ""  # that makes it
     paper: str = ""  # to cite
-    worth: Worth | None = None
-    cost: Cost | None = field(default=None, metadata=YOUNG)
+    worth: CardResults | None = None
+    cost: CardCost | None = field(default=None, metadata=YOUNG)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearngeneConfig:
     """Everything about a learngene but its tensors.
 
-    An extractor gives `spec`, the default shape of descendants (mostly the ancestry's), `metrics` and `details`, the method's own
-    record (`with_details`). The verb `extract` fills in the rest: the name of the method, `settings`, which rebuild the extractor,
-    and `purpose`, the task that descendants are for: the first that the user named. `control` is the one that descendants are
-    built under unless the user names one.
+    An extractor sets `spec`, the default shape of descendants (mostly the ancestry's), `metrics`
+    and `details`, the record of the method (`with_details`). The verb `extract` sets the rest: the
+    name of the method, `settings`, which rebuild the extractor, and `purpose`, the task of the
+    descendants: the first that the user named. `control` is the default control of descendants.
     """
 
     method: str = ""
@@ -174,7 +189,7 @@ class LearngeneConfig:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     control: Control | None = None
-    purpose: Purpose | None = None
+    purpose: TargetTask | None = None
     card: CardRecord | None = field(default=None, compare=False)
     # The names in its file, written when it is saved; none where an earlier version wrote it.
     tensors: tuple[str, ...] = field(default=(), compare=False)
@@ -183,58 +198,69 @@ class LearngeneConfig:
         check_name(self.method, "method")
 
     def with_details(self, details: DataclassInstance) -> LearngeneConfig:
-        """Return a copy with a method's own record, a frozen dataclass; `method.details_of` reads it back."""
+        """Return a copy with the method's record, a frozen dataclass.
+
+        `method.details_of` reads it back.
+        """
         written = {name: value for name, value in to_json(details).items() if value is not None}
         return replace(self, details=written)
 
     @property
     def licence(self) -> str:
-        """The licence of the ancestry models; "unknown" if any of theirs is."""
+        """Return the licence of the ancestry models; "unknown" if any of theirs is."""
         return joint_licence(record.licence for record in self.ancestries)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation per channel that descendants expect of their images."""
+        """Return mean and standard deviation per channel of descendants' images."""
         if self.ancestries:
             return self.ancestries[0].mean, self.ancestries[0].std
         return (0.5,) * self.spec.channels, (0.5,) * self.spec.channels
 
     @property
     def view(self) -> View:
-        """How descendants expect their images to be resized and cropped."""
+        """Return how descendants' images are resized and cropped."""
         return self.ancestries[0].view if self.ancestries else USUAL_VIEW
 
 
 def check_not_transformers(data: Mapping[str, Json], where: str | Path) -> None:
-    """Raise `BadFile` for the config of a model in transformers' layout, which is an ancestry model and not ours."""
+    """Raise `BadFile` for a config in transformers' layout.
+
+    It belongs to an ancestry model, not to an artifact of ours.
+    """
     if "model_type" in data and not data.keys() & {"format", "architecture"}:
         raise BadFile(
-            f"{where} is of a pretrained model in transformers' layout, which this package did not make; name its folder as "
-            "the ancestry model: lgzoo extract closed_form --ancestry FOLDER (what its features know: lgzoo evaluate FOLDER "
-            "--probe ridge)"
+            f"{where} is of a pretrained model in transformers' layout, which this package did not "
+            "make; name its folder as the ancestry model: lgzoo extract closed_form --ancestry "
+            "FOLDER (what its features know: lgzoo evaluate FOLDER --probe ridge)"
         )
 
 
 def check_format(data: Mapping[str, Json], where: str) -> None:
-    """Raises `BadFile` for the config of a format that this version does not read."""
-    found = data.get("format")
+    """Raise `BadFile` for the config of a format that this version does not read."""
+    stated_format = data.get("format")
     check_not_transformers(data, where)
-    if found != FORMAT:
+    if stated_format != FORMAT:
         advice = "upgrade learngene-zoo, or create it again"
-        raise BadFile(f"{where}: format is {found!r}; this version reads format {FORMAT}; {advice}")
+        raise BadFile(
+            f"{where}: format is {stated_format!r}; this version reads format {FORMAT}; {advice}"
+        )
 
 
 def joint_licence(licences: Iterable[str]) -> str:
-    """The licence of what is made of several works; "unknown" if that of any is, or if there is none."""
-    found = set(licences)
-    return "unknown" if not found or "unknown" in found else " AND ".join(sorted(found))
+    """Return the licence of a work that combines several.
+
+    "unknown" if that of any is, or if there is none.
+    """
+    names = set(licences)
+    return "unknown" if not names or "unknown" in names else " AND ".join(sorted(names))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What a model's config.json says of how it was built and trained, as far as anything here reads it.
+    """The keys of a model's config.json that describe how it was built and trained.
 
-    Beside these keys a method may keep records of its own.
+    A method may add further records.
     """
 
     method: str = "unknown"
@@ -258,26 +284,39 @@ class Provenance:
 
 
 def read_provenance(data: Mapping[str, Json], where: str) -> Provenance:
-    """What is known of a model's record. Raises `BadFile` for a value of another type, and for an impossible metric."""
-    found = from_json(Provenance, {key: data[key] for key in data if key in Provenance.__dataclass_fields__}, where)
-    check_metrics(found.metrics, f"{where}: metrics")
-    return found
+    """Return the checked part of a model's record.
+
+    Raises `BadFile` for a value of another type, and for an impossible metric.
+    """
+    provenance = from_json(
+        Provenance,
+        {key: data[key] for key in data if key in Provenance.__dataclass_fields__},
+        where,
+    )
+    check_metrics(provenance.metrics, f"{where}: metrics")
+    return provenance
 
 
 def check_metrics(metrics: Mapping[str, Any], where: str) -> None:
-    """Raises `BadFile` unless every accuracy and mIoU lies between 0 and 1, and every number of images or epochs from 0 on.
+    """Check that metrics are possible.
 
-    Names say which is which, at any depth: `validation_accuracy`, `training_images`.
+    Raises `BadFile` unless every accuracy and mIoU lies between 0 and 1, and every number of images
+    or epochs is at least 0. Names decide which is which, at any depth: `validation_accuracy`,
+    `training_images`.
     """
     for name, value in metrics.items():
         if name.endswith(("accuracy", "mIoU")):
             for number in _leaves(value):
                 if not (isinstance(number, (int, float)) and 0 <= number <= 1):
-                    raise BadFile(f"{where}: {name} is {number!r:.40}; expected a number from 0 to 1")
+                    raise BadFile(
+                        f"{where}: {name} is {number!r:.40}; expected a number from 0 to 1"
+                    )
         elif name.endswith(("images", "epochs", "steps")):
             for number in _leaves(value):
                 if type(number) is not int or not 0 <= number <= 10**15:
-                    raise BadFile(f"{where}: {name} is {number!r:.40}; expected a whole number from 0 on")
+                    raise BadFile(
+                        f"{where}: {name} is {number!r:.40}; expected a whole number from 0 on"
+                    )
         else:
             for inner in value if isinstance(value, (list, tuple)) else [value]:
                 if isinstance(inner, Mapping):
@@ -285,7 +324,7 @@ def check_metrics(metrics: Mapping[str, Any], where: str) -> None:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """The values in lists and objects, as far as there are any."""
+    """Return the values in nested lists and objects."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -298,17 +337,17 @@ OWN_PACKAGES = ("learngene_zoo", "torch", "timm", "safetensors", "accelerate", "
 
 @cache
 def versions() -> Mapping[str, str]:
-    """The versions of this package and of those whose numerics it depends on, as far as they are installed."""
-    found = {"learngene_zoo": __version__}
+    """Return the installed versions of this package and of those that its numerics depend on."""
+    installed = {"learngene_zoo": __version__}
     for package in OWN_PACKAGES[1:]:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def dataset_of(source: str) -> str | None:
-    """The Hub's name of the data set that a task's images come from, if it is there."""
-    found = re.fullmatch(rf"(?:hf:)?({HUB_ID})(?:[:@].*)?", source)
-    return found[1] if found else None
+    """Return the Hub's name of the data set of a task's images, if it is on the Hub."""
+    match = re.fullmatch(rf"(?:hf:)?({HUB_ID})(?:[:@].*)?", source)
+    return match[1] if match else None

@@ -1,6 +1,7 @@
-"""Weights in several safetensors files, as transformers saves large models: an index names the shard of every tensor.
+"""Weights in several safetensors files with an index, as transformers saves large models.
 
-The index chooses no path: a shard is a file beside it, and each tensor is where the index says, once.
+The index names the shard of every tensor. It cannot choose a path: a shard is a file beside it, and
+each tensor is stored once, in the shard that the index names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _SHARD = re.compile(r"[A-Za-z0-9][\w.-]*\.safetensors")
 
 
 class ShardedTensors(Tensors):
-    """The tensors of all shards of an index, each read when it is used. Raises `BadFile` as `Tensors` does."""
+    """The tensors of all shards of an index, each read when it is used.
+
+    Raises `BadFile` as `Tensors` does.
+    """
 
     def __init__(self, index: Path) -> None:
         self.path = index
@@ -28,7 +32,10 @@ class ShardedTensors(Tensors):
         self._places = {}
         for shard in sorted(set(weight_map.values())):
             if not (index.parent / shard).is_file():
-                raise BadFile(f"{index.parent / shard} does not exist, but {index.name} names it; download it again")
+                raise BadFile(
+                    f"{index.parent / shard} does not exist, but {index.name} names it; "
+                    "download it again"
+                )
             stored = Tensors(index.parent / shard)._places
             _check_shard(shard, set(stored), weight_map, index)
             self._places |= stored
@@ -36,17 +43,22 @@ class ShardedTensors(Tensors):
 
 def _check_shard(shard: str, stored: set[str], weight_map: Mapping[str, str], index: Path) -> None:
     """Check that a shard holds the tensors that the index places in it, and no others."""
-    for name, place in weight_map.items():
-        if place == shard and name not in stored:
-            raise BadFile(f"{index.parent / shard} lacks the tensor {name}, which {index.name} places there")
+    for name, listed_shard in weight_map.items():
+        if listed_shard == shard and name not in stored:
+            raise BadFile(
+                f"{index.parent / shard} lacks the tensor {name}, which {index.name} places there"
+            )
     for name in sorted(stored):
-        place = weight_map.get(name, "no shard")
-        if place != shard:
-            raise BadFile(f"{index.parent / shard} holds the tensor {name}, which {index.name} places in {place}")
+        listed_shard = weight_map.get(name, "no shard")
+        if listed_shard != shard:
+            raise BadFile(
+                f"{index.parent / shard} holds the tensor {name}, "
+                f"which {index.name} places in {listed_shard}"
+            )
 
 
 def is_index(path: Path) -> bool:
-    """Whether a path is named as an index of shards."""
+    """Return whether a path is named as an index of shards."""
     return path.name.endswith(".safetensors.index.json")
 
 
@@ -56,14 +68,20 @@ def open_tensors(weights: Path) -> Tensors:
 
 
 def read_weight_map(index: Path) -> dict[str, str]:
-    """Return the shard of every tensor. Raises `BadFile` for a shard that is no plain name of a safetensors file."""
+    """Return the shard of every tensor.
+
+    Raises `BadFile` for a shard that is not the plain name of a safetensors file.
+    """
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise BadFile(f"{index}: weight_map is missing or empty; expected the shard of every tensor")
+        raise BadFile(
+            f"{index}: weight_map is missing or empty; expected the shard of every tensor"
+        )
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard) or len(shard) > 255:
             raise BadFile(
-                f"{index}: the shard of {name:.80} is {str(shard)!r:.80}; expected a .safetensors file beside the index"
+                f"{index}: the shard of {name:.80} is {str(shard)!r:.80}; "
+                "expected a .safetensors file beside the index"
             )
     if len(set(weight_map.values())) > MAX_SHARDS:
         raise BadFile(f"{index} names more than {MAX_SHARDS} shards; download it again")
@@ -71,14 +89,18 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
 
 def read_shapes(weights: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor of a safetensors file, or of all shards of an index; torch is not imported.
+    """Return the shape of every tensor of a safetensors file, or of all shards of an index.
 
-    Raises `BadFile`.
+    torch is not imported. Raises `BadFile`.
     """
     if not is_index(weights):
         return _shapes_in_header(weights)
     shards = sorted(set(read_weight_map(weights).values()))
-    return {name: shape for shard in shards for name, shape in _shapes_in_header(weights.parent / shard).items()}
+    return {
+        name: shape
+        for shard in shards
+        for name, shape in _shapes_in_header(weights.parent / shard).items()
+    }
 
 
 def _shapes_in_header(path: Path) -> dict[str, tuple[int, ...]]:
@@ -90,13 +112,19 @@ def _shapes_in_header(path: Path) -> dict[str, tuple[int, ...]]:
                 raise ValueError(f"a header of {length} bytes")
             header = parse_json(file.read(length))
         assert isinstance(header, dict)
-        return {name: tuple(map(int, header[name]["shape"])) for name in header if name != "__metadata__"}
+        return {
+            name: tuple(map(int, header[name]["shape"]))
+            for name in header
+            if name != "__metadata__"
+        }
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        raise BadFile(f"{path} is not a readable safetensors file: {error}; create or download it again") from error
+        raise BadFile(
+            f"{path} is not a readable safetensors file: {error}; create or download it again"
+        ) from error
 
 
 def hash_weights(weights: Path) -> str:
-    """Return the SHA-256 of a weights file; of an index that of its shards' names and checksums."""
+    """Return the SHA-256 of a weights file; for an index, of its shards' names and checksums."""
     if not is_index(weights):
         return sha256(weights)
     shards = sorted(set(read_weight_map(weights).values()))

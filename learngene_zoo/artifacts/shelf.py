@@ -1,10 +1,12 @@
-"""Learngenes, and the zoo's shelf of them: what an extraction leaves, and opening any artifact by name or path.
+"""Learngenes, and the zoo's shelf of them; opening any artifact by name or path.
 
-A learngene is a folder with `config.json` (`LearngeneConfig`), `model.safetensors` and `README.md` (its card). The folder on disk, on
-the shelf and on the Hub is the same folder. Nothing is inferred from a tensor's shape.
+A learngene is a folder with `config.json` (`LearngeneConfig`), `model.safetensors` and `README.md`
+(its card). The folder is the same on disk, on the shelf and on the Hub. Nothing is inferred from a
+tensor's shape.
 
-The shelf holds the learngenes and the ancestry model that come with the package. A card is a folder there, named METHOD-SIZE
-(`lsamd-mini`). In a wheel the shelf is `learngene_zoo/cards`, in a checkout `cards` beside the package.
+The shelf holds the learngenes and the ancestry model that come with the package. A card is a folder
+there, named METHOD-SIZE (`lsamd-mini`). In a wheel the shelf is `learngene_zoo/cards`, in a
+checkout `cards` beside the package.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Learngene:
-    """A config and its tensors; the tensors of a loaded one are read from disk when they are used."""
+    """A config and its tensors; those of a loaded learngene are read when they are used."""
 
     config: LearngeneConfig
     state: StateDict
@@ -56,28 +58,40 @@ class Learngene:
     def __repr__(self) -> str:
         config, where = self.config, f", folder={str(self.folder)!r}" if self.folder else ""
         sources = ", ".join(record.source for record in config.ancestries)
-        return f"Learngene({config.method} from {sources or 'no ancestry model'}, {len(self.state)} tensors{where})"
+        return (
+            f"Learngene({config.method} from {sources or 'no ancestry model'}, "
+            f"{len(self.state)} tensors{where})"
+        )
 
     @property
     def identity(self) -> Json:
-        """What distinguishes it from other learngenes: its method, shape, details and tensors."""
+        """Return its method, shape, details and a hash of its tensors."""
         config = self.config
-        return [config.method, to_json(config.spec), to_json(config.details), fingerprint_of_state(self.state)]
+        return [
+            config.method,
+            to_json(config.spec),
+            to_json(config.details),
+            fingerprint_of_state(self.state),
+        ]
 
     def with_config(self, **changes: Any) -> Learngene:
-        """A copy whose config has other values."""
+        """Return a copy whose config has other values."""
         return replace(self, config=replace(self.config, **changes))
 
-    def save(self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
-        """Write the folder, whole or not at all; `before` sees it just before it takes its place.
+    def save(
+        self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None
+    ) -> Path:
+        """Write the folder atomically; `before` is called with the finished draft.
 
-        Raises `Refused` if it exists and `force` is not set, and `WrongCall` if its config does not name its method.
+        Raises `Refused` if the folder exists and `force` is not set, and `WrongCall` if the config
+        does not name its method.
         """
         from learngene_zoo.artifacts.card import learngene_card
 
         if not self.config.method:
             raise WrongCall(
-                "a learngene that names no method is not saved; lg.extract names it, or with_config(method=...)"
+                "a learngene that names no method is not saved; lg.extract names it, or "
+                "with_config(method=...)"
             )
         with new_folder(Path(path), force, before) as draft:
             config = to_json(replace(self.config, tensors=tuple(sorted(self.state))))
@@ -91,41 +105,58 @@ class Learngene:
 
 
 def read_config(folder: Path) -> LearngeneConfig:
-    """The config of a learngene folder; no tensor is touched. Raises `BadFile`."""
+    """Read the config of a learngene folder without its tensors. Raises `BadFile`."""
     path = folder / CONFIG
     data: dict[str, Json] = read_json(path)
     if "architecture" in data and "method" not in data:
-        raise BadFile(f"{folder} is a model, not a learngene; use it with `lgzoo finetune` and `lgzoo evaluate`")
+        raise BadFile(
+            f"{folder} is a model, not a learngene; "
+            "use it with `lgzoo finetune` and `lgzoo evaluate`"
+        )
     check_format(data, str(path))
     if "method" not in data:
         raise BadFile(f"{path}: the key 'method' is missing")
-    config = _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
+    config = _upgrade_config(from_json(LearngeneConfig, data, str(path)), str(path))
     check_metrics(config.metrics, f"{path}: metrics")
     return config
 
 
-def _upgraded(config: LearngeneConfig, where: str) -> LearngeneConfig:
-    """The config as this version writes it.
+def _upgrade_config(config: LearngeneConfig, where: str) -> LearngeneConfig:
+    """Return the config as this version writes it.
 
-    Controls once were methods, `shuffled` and `stem`, whose learngenes held another one: it is that one, under that control.
+    Controls once were methods, `shuffled` and `stem`, whose learngenes held another config: the
+    result is that config, with the control.
     """
     if config.method not in CONTROLS or "config" not in config.details:
         return config
-    held = from_json(LearngeneConfig, config.details["config"], f"{where}: details: config")
-    return replace(held, control=config.method)
+    inner = from_json(LearngeneConfig, config.details["config"], f"{where}: details: config")
+    return replace(inner, control=config.method)
 
 
 def load_learngene(folder: Path) -> Learngene:
-    """Open a learngene folder. Raises `WrongCall` if there is none and `BadFile` if it cannot be trusted."""
+    """Open a learngene folder.
+
+    Raises `WrongCall` if there is none and `BadFile` if it cannot be trusted.
+    """
     if not folder.is_dir():
-        raise WrongCall(f"no learngene at {folder}; make one with `lgzoo extract`, or see `lgzoo list learngenes`")
+        raise WrongCall(
+            f"no learngene at {folder}; "
+            "make one with `lgzoo extract`, or see `lgzoo list learngenes`"
+        )
     config, state = read_config(folder), Tensors(folder / WEIGHTS)
-    for name in config.tensors:  # an expander may draw what it does not find, and nobody would notice
+    # An expander may initialise tensors that it does not find, which would go unnoticed.
+    for name in config.tensors:
         if name not in state:
-            raise BadFile(f"{state.path} lacks the tensor {name}, which its {CONFIG} names; extract or fetch it again")
+            raise BadFile(
+                f"{state.path} lacks the tensor {name}, which its {CONFIG} names; "
+                "extract or fetch it again"
+            )
     for name in state:
-        if not state.floating(name):
-            raise BadFile(f"{state.path}: the tensor {name} does not hold floating-point numbers; create it again")
+        if not state.is_floating(name):
+            raise BadFile(
+                f"{state.path}: the tensor {name} does not hold floating-point numbers; "
+                "create it again"
+            )
     return Learngene(config=config, state=state, folder=folder)
 
 
@@ -138,29 +169,31 @@ _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 
 @cache
 def cards_folder() -> Path:
-    """Where the cards are; the folder need not exist."""
+    """Return the folder of the cards, which need not exist."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "cards"
     return inside if inside.is_dir() else package.parent / "cards"
 
 
 def names() -> list[str]:
-    """The names of all cards, sorted; none of them is read."""
+    """Return the names of all cards, sorted, without reading them."""
     folder = cards_folder()
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as found:
-        return sorted(entry.name for entry in found if os.path.isfile(os.path.join(entry.path, CONFIG)))
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, CONFIG))
+        )
 
 
 def learngenes() -> list[str]:
-    """The names of the cards of learngenes, as they are told in messages: those that do not say they are ancestry models."""
+    """Return the names of all learngene cards (those that do not start with `ancestry-`)."""
     return [name for name in names() if not name.startswith("ancestry-")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """What a list of the shelf shows of a learngene."""
+class ShelfEntry:
+    """The facts about a learngene that a list of the shelf shows."""
 
     name: str
     method: str
@@ -170,7 +203,9 @@ class Entry:
     tasks: tuple[str, ...]
     licence: str
 
-    def __post_init__(self) -> None:  # by hand: `from_json` takes as long as reading and parsing the file
+    def __post_init__(
+        self,
+    ) -> None:  # by hand: `from_json` takes as long as reading and parsing the file
         for text in (self.name, self.method, self.licence, *self.tasks):
             if not isinstance(text, str):
                 raise TypeError(f"expected a text, got {text!r:.40}")
@@ -180,10 +215,11 @@ class Entry:
                 raise TypeError(f"{size} is {value!r:.40}; it must be between 1 and {LIMITS[size]}")
 
 
-def entry(folder: Path) -> Entry | None:
-    """What a list shows of a card, from one reading of its config.json; None for a model.
+def entry(folder: Path) -> ShelfEntry | None:
+    """Return the list entry of a card, from one reading of its config.json; None for a model.
 
-    The rest of the config is checked when the learngene is opened. Raises `BadFile` if what is shown cannot be read.
+    The rest of the config is checked when the learngene is opened. Raises `BadFile` if these facts
+    cannot be read.
     """
     path = folder / CONFIG
     data = read_json(path, before="card")  # the measurements, which are most of it
@@ -191,35 +227,40 @@ def entry(folder: Path) -> Entry | None:
         return None
     check_format(data, str(path))
     try:
-        if data["method"] in CONTROLS and "config" in data["details"]:  # see `_upgraded`
+        if data["method"] in CONTROLS and "config" in data["details"]:  # see `_upgrade_config`
             data = data["details"]["config"]
         spec = data["spec"]
-        return Entry(
+        return ShelfEntry(
             name=folder.name,
             method=data["method"],
             layers=spec["layers"],
             width=spec["width"],
             image_size=spec.get("image_size", Spec.image_size),
             tasks=tuple(task["name"] for task in data.get("tasks", ())),
-            licence=joint_licence(record.get("licence", "unknown") for record in data.get("ancestries", ())),
+            licence=joint_licence(
+                record.get("licence", "unknown") for record in data.get("ancestries", ())
+            ),
         )
     except KeyError as error:
         raise BadFile(f"{path}: the key {error} is missing; create or download it again") from error
     except (TypeError, AttributeError) as error:
-        raise BadFile(f"{path} does not describe a learngene: {error}; create or download it again") from error
+        raise BadFile(
+            f"{path} does not describe a learngene: {error}; create or download it again"
+        ) from error
 
 
 def may_be_on_hub(text: str) -> bool:
-    """Whether a reference that is no folder may be meant for a repository on the Hub."""
+    """Return whether a reference that is not a folder may name a repository on the Hub."""
     return _HUB.fullmatch(text) is not None and not text.startswith(".")
 
 
 def find(reference: str | Path, *, offline: bool = False) -> Path:
-    """The folder that a path, the name of a card (`lsamd-mini`) or of a method (`lsamd`), or a repository on the Hub stands for.
+    """Return the folder of a path, a card (`lsamd-mini`), a method (`lsamd`) or a Hub repository.
 
-    A folder that exists comes first, unless it holds no `config.json` and a card has its name. The Hub is asked only for
-    `organisation/name@revision`, which is not a path into a folder that exists, and for `hf-hub:organisation/name`. Raises
-    `WrongCall` if there is nothing of that name, and as `fetch.fetch_repository` does.
+    An existing folder comes first, unless it holds no `config.json` and a card has its name. The
+    Hub is used only for `organisation/name@revision`, which is not a path into an existing folder,
+    and for `hf-hub:organisation/name`. Raises `WrongCall` if there is nothing of that name, and as
+    `fetch.fetch_repository` does.
     """
     path, text = Path(reference), str(reference)
     if text and (path / CONFIG).is_file() and not text.startswith(SCHEME):
@@ -237,14 +278,20 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
 
         return fetch_repository(repository, offline=offline).folder
     if text.startswith((".", "/", "~")) or (isinstance(reference, Path) and len(path.parts) > 1):
-        raise WrongCall(f"no folder {path}; make a learngene with `lgzoo extract`, or see `lgzoo list learngenes`")
+        raise WrongCall(
+            f"no folder {path}; "
+            "make a learngene with `lgzoo extract`, or see `lgzoo list learngenes`"
+        )
     if may_be_on_hub(text):
         raise WrongCall(f"no folder {text}; on the Hub it would be {SCHEME}{text} or {text}@main")
     raise unknown("folder or learngene", text, learngenes())
 
 
 def reference(folder: Path) -> str:
-    """What `find` finds a folder by: the name of a card, a repository at its commit, else the path."""
+    """Return a reference that `find` resolves to a folder.
+
+    It is the name of a card, a repository at its commit, else the path.
+    """
     repository = cached_repository(folder) if "models--" in str(folder) else None
     if repository is not None:
         return str(repository)
@@ -252,41 +299,47 @@ def reference(folder: Path) -> str:
 
 
 def is_card(name: str) -> bool:
-    """Whether the shelf has a card of that name."""
+    """Return whether the shelf has a card of that name."""
     return name == Path(name).name and (cards_folder() / name / CONFIG).is_file()
 
 
 def is_ours(source: str) -> bool:
-    """Whether a source of ancestry models is one that comes with the package: `bundled`, or a card."""
+    """Return whether an ancestry model's source comes with the package: `bundled`, or a card."""
     return source == BUNDLED or (is_card(source) and not Path(source).exists())
 
 
 def card_of(name: str) -> str | None:
-    """The card of that name, or the one of that method: the `mini` one if there are several."""
+    """Return the card of that name or method; the `mini` one if a method has several."""
     for card in (name, f"{name}-{DEFAULT_SIZE}"):
         if is_card(card):
             return card
     of_method = [card for card in names() if card.rpartition("-")[0] == name]
     if len(of_method) > 1:
-        raise WrongCall(f"the shelf has several learngenes of {name}: {some(of_method)}; choose one of them")
+        raise WrongCall(
+            f"the shelf has several learngenes of {name}: {abbreviate_names(of_method)}; "
+            "choose one of them"
+        )
     return of_method[0] if of_method else None
 
 
-def some(cards: Sequence[str]) -> str:
-    """Names of cards for a message: all of them, or the first few and how many more there are."""
+def abbreviate_names(cards: Sequence[str]) -> str:
+    """Return names of cards for a message: all, or the first few and the number of the rest."""
     more = len(cards) - MOST_NAMED
     return ", ".join(cards[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def kind_of(folder: Path) -> Kind:
-    """Return which of the two a folder is, by its config.json. Raises `BadFile` if it cannot be read, or is neither."""
+    """Return whether a folder holds a learngene or a model, by its config.json.
+
+    Raises `BadFile` if it cannot be read, or is neither.
+    """
     config = read_json(folder / CONFIG)
     check_not_transformers(config, folder / CONFIG)
     return "model" if "architecture" in config else "learngene"
 
 
 def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descendant:
-    """A learngene or a model, from a folder, by its name on the shelf or on the Hub.
+    """Load a learngene or a model, from a folder, by its name on the shelf or on the Hub.
 
     Raises `WrongCall` if there is none, `BadFile` if it cannot be trusted, and as `find` does.
     """
@@ -299,12 +352,16 @@ def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descend
 
 
 def open_learngene(learngene: Learngene | Path | str, *, offline: bool = False) -> Learngene:
-    """A learngene as it is, or from what `find` finds."""
-    return learngene if isinstance(learngene, Learngene) else load_learngene(find(learngene, offline=offline))
+    """Return a learngene object as it is, or load it from a reference that `find` resolves."""
+    return (
+        learngene
+        if isinstance(learngene, Learngene)
+        else load_learngene(find(learngene, offline=offline))
+    )
 
 
 def open_descendant(model: Descendant | Path | str, *, offline: bool = False) -> Descendant:
-    """A descendant as it is, or from what `find` finds."""
+    """Return a descendant object as it is, or load it from a reference that `find` resolves."""
     from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 
     return model if isinstance(model, Descendant) else load_descendant(find(model, offline=offline))

@@ -1,8 +1,9 @@
-"""Where an ancestry model is found: what its source says of it, before its weights are read.
+"""Sources of ancestry models, and the facts about a model before its weights are read.
 
-Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout, a safetensors file
-(config.json beside it, or `FILE.safetensors#architecture`), the name of a model on the zoo's shelf, and `bundled`, the
-ancestry model there. Folders and repositories may be of transformers (foreign.py) or open_clip (open_clip.py) as well.
+Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout,
+a safetensors file (config.json beside it, or `FILE.safetensors#architecture`), the name of a model
+on the zoo's shelf, and `bundled`, the ancestry model there. Folders and repositories may also have
+transformers' format (foreign.py) or open_clip's (open_clip.py).
 """
 
 from __future__ import annotations
@@ -27,71 +28,75 @@ from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, read_json
 
 _WEIGHTS = (WEIGHTS, INDEX)  # names of the files of weights
 BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
-# Turns tensors of another package's names into those of timm's, and says in words what is left out.
-Renamed = Callable[[Tensors, Spec], tuple[StateDict, tuple[str, ...]]]
+# Renames tensors of another package to timm's names, and describes those that are left out.
+RenameTensors = Callable[[Tensors, Spec], tuple[StateDict, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What is known of an ancestry model before its weights are read."""
+class AncestryFiles:
+    """The facts about an ancestry model and its weights file, before it is read."""
 
     spec: Spec
     images: Mapping[str, Any]  # timm's pretrained_cfg
     weights: Path
     licence: str = "unknown"
     revision: str | None = None
-    renamed: Renamed | None = None  # if the weights have another package's names
+    rename: RenameTensors | None = None  # if the weights have another package's names
     architecture: str = ""  # timm's name, if it is known
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Weights that timm knows of: its `pretrained_cfg`, the file, and their licence."""
+    """Pretrained weights of timm: their `pretrained_cfg`, the file, and their licence."""
 
     images: Mapping[str, Any]
     weights: HubFile
     licence: str
 
 
-def find(source: str, offline: bool, accept: Callable[[Spec], object]) -> Found:
-    """The model that a source names. `accept` is called with its spec before its weights are downloaded."""
+def find(source: str, offline: bool, accept: Callable[[Spec], object]) -> AncestryFiles:
+    """Return the model that a source names.
+
+    `accept` is called with its spec before its weights are downloaded.
+    """
     scheme, name = split_source(source)
     if scheme == "timm":
         return _find_timm(name, offline, accept)
     if scheme == "hf-hub":
         return _find_hub(_repository(name), offline, accept)
-    said, weights = _local_config(_local_path(scheme, name))
-    accept(said.spec)
-    images = said.images()
+    description, weights = _local_config(_local_path(scheme, name))
+    accept(description.spec)
+    images = description.images()
     licence = str(images.get("license", "unknown"))
-    return Found(
-        spec=said.spec,
+    return AncestryFiles(
+        spec=description.spec,
         images=images,
         weights=weights,
         licence=licence,
-        renamed=said.renamed,
-        architecture=said.architecture,
+        rename=description.rename,
+        architecture=description.architecture,
     )
 
 
-def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> Found:
+def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> AncestryFiles:
     spec = timm_config.architecture_of_timm(name)
     accept(spec)
-    found = pretrained_of_timm(name, offline=offline)
-    return Found(
+    pretrained = pretrained_of_timm(name, offline=offline)
+    return AncestryFiles(
         spec=spec,
-        images=found.images,
-        weights=found.weights.path,
-        licence=found.licence,
-        revision=found.weights.commit,
+        images=pretrained.images,
+        weights=pretrained.weights.path,
+        licence=pretrained.licence,
+        revision=pretrained.weights.commit,
         architecture=name.partition(".")[0],
     )
 
 
 def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
-    """The weights of a pretrained model of timm's: they are in a Hub repository, beside a card with the licence.
+    """Fetch the weights of a pretrained model of timm's from its Hub repository.
 
-    Raises `WrongCall` for a name that timm does not have, `Unavailable` if it has no weights, `BadFile` if they are a pickle.
+    A card with the licence lies beside them. Raises `WrongCall` for a name that timm does not have,
+    `Unavailable` if it has no weights, `BadFile` if they are a pickle.
     """
     timm_config.check_timm_name(name)
     import timm
@@ -106,31 +111,37 @@ def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
     weights = fetch_from_hub(repository, cfg.hf_hub_filename or WEIGHTS, offline=offline)
     licence = licence_on_card(replace(repository, revision=weights.commit), offline=offline)
     return Pretrained(
-        images=timm_config.image_settings({"pretrained_cfg": to_json(cfg.to_dict())}, f"timm:{name}"),
+        images=timm_config.image_settings(
+            {"pretrained_cfg": to_json(cfg.to_dict())}, f"timm:{name}"
+        ),
         weights=weights,
         licence=licence if licence != "unknown" else cfg.license or "unknown",
     )
 
 
-def _find_hub(repository: Repository, offline: bool, accept: Callable[[Spec], object]) -> Found:
+def _find_hub(
+    repository: Repository, offline: bool, accept: Callable[[Spec], object]
+) -> AncestryFiles:
     folder, config = _on_hub(repository, offline)
-    said = _described(config, folder)
-    accept(said.spec)
-    return Found(
-        spec=said.spec,
-        images=said.images(),
-        weights=find_weights_on_hub(folder.repository, said.weights, offline=offline),
+    description = _read_description(config, folder)
+    accept(description.spec)
+    return AncestryFiles(
+        spec=description.spec,
+        images=description.images(),
+        weights=find_weights_on_hub(folder.repository, description.weights, offline=offline),
         licence=licence_on_card(folder.repository, offline=offline),
         revision=folder.repository.revision,
-        renamed=said.renamed,
-        architecture=said.architecture,
+        rename=description.rename,
+        architecture=description.architecture,
     )
 
 
-def find_weights_on_hub(repository: Repository, names: Sequence[str] = _WEIGHTS, *, offline: bool) -> Path:
-    """Return the weights file of a repository at its commit; if it is an index, every shard is fetched too.
+def find_weights_on_hub(
+    repository: Repository, names: Sequence[str] = _WEIGHTS, *, offline: bool
+) -> Path:
+    """Return the weights file of a repository at its commit.
 
-    Raises as `fetch_from_hub` does.
+    If it is an index, every shard is fetched too. Raises as `fetch_from_hub` does.
     """
     weights = _first_on_hub(repository, names, offline).path
     if is_index(weights):
@@ -140,14 +151,20 @@ def find_weights_on_hub(repository: Repository, names: Sequence[str] = _WEIGHTS,
 
 
 def _on_hub(repository: Repository, offline: bool) -> tuple[_HubFolder, Mapping[str, Any] | None]:
-    """A repository at one commit, and its config.json; None if it has none, but open_clip's."""
+    """Return a repository at one commit, and its config.json.
+
+    None if it has only open_clip's.
+    """
     file = _first_on_hub(repository, (CONFIG, open_clip.CONFIG), offline)
     folder = _HubFolder(replace(repository, revision=file.commit), str(repository), offline)
     return folder, read_json(file.path) if file.path.name == CONFIG else None
 
 
 def _first_on_hub(repository: Repository, names: Sequence[str], offline: bool) -> HubFile:
-    """The first of these files that the repository has, or offline the cache. Raises as `fetch_from_hub` for the first."""
+    """Return the first of these files that the repository has, or offline the cache.
+
+    Raises as `fetch_from_hub` for the first.
+    """
     missing: list[ZooError] = []
     for name in names:
         try:
@@ -160,20 +177,26 @@ def _first_on_hub(repository: Repository, names: Sequence[str], offline: bool) -
 
 
 def spec_at(source: str, *, offline: bool = False) -> Spec:
-    """The spec of any model that a source can name, also of a stitched one, which no method condenses."""
+    """Return the spec of any model that a source can name.
+
+    Stitched models, which no method condenses, are included.
+    """
     scheme, name = split_source(source)
     if scheme == "timm":
-        known = architecture(name)
+        spec = architecture(name)
         usual = "." not in name or name.endswith("in1k")  # other tags may have other heads
-        return known if known and usual else timm_config.architecture_of_timm(name)
+        return spec if spec and usual else timm_config.architecture_of_timm(name)
     if scheme == "hf-hub":
         folder, config = _on_hub(_repository(name), offline)
-        return _described(config, folder).spec
+        return _read_description(config, folder).spec
     return _local_config(_local_path(scheme, name))[0].spec
 
 
 def check_source(source: str) -> None:
-    """Raise for what certainly names no ancestry model, without opening one or importing torch."""
+    """Raise for a source that cannot name an ancestry model, without opening it.
+
+    torch is not imported.
+    """
     scheme, name = split_source(source)
     if scheme == "path":
         path = Path(_local_path(scheme, name))
@@ -184,18 +207,24 @@ def check_source(source: str) -> None:
 
 
 def split_source(source: str) -> tuple[str, str]:
-    """The scheme (`timm`, `hf-hub`, `bundled` or `path`) and the rest. Raises `WrongCall`."""
+    """Return the scheme (`timm`, `hf-hub`, `bundled` or `path`) and the rest.
+
+    Raises `WrongCall`.
+    """
     scheme, colon, name = source.partition(":")
     if source == "bundled":
         return "bundled", ""
     if colon and scheme in ("timm", "hf-hub"):
         if not name:
             raise WrongCall(
-                f"{source!r} does not name a model; write timm:deit_base_patch16_224 or hf-hub:organisation/name"
+                f"{source!r} does not name a model; write timm:deit_base_patch16_224 or "
+                "hf-hub:organisation/name"
             )
         return scheme, name
     if not source:
-        raise WrongCall("the ancestry is empty; write timm:NAME, hf-hub:organisation/name, a folder, or bundled")
+        raise WrongCall(
+            "the ancestry is empty; write timm:NAME, hf-hub:organisation/name, a folder, or bundled"
+        )
     return "path", source
 
 
@@ -212,36 +241,46 @@ def _local_path(scheme: str, name: str) -> str:
     if scheme == "bundled":
         card = cards_folder() / BUNDLED_CARD
         if not card.is_dir():
-            raise Unavailable(f"this installation has no bundled ancestry model ({card}); choose one with --ancestry")
+            raise Unavailable(
+                f"this installation has no bundled ancestry model ({card}); "
+                "choose one with --ancestry"
+            )
         return str(card)
     return name
 
 
 def _local_config(reference: str) -> tuple[_Description, Path]:
-    """What is known, and the weights, of a folder, of a safetensors file, or of FILE.safetensors#architecture."""
+    """Return the description and the weights of a local source.
+
+    It is a folder, a safetensors file, or FILE.safetensors#architecture.
+    """
     file, hash_sign, name = reference.rpartition("#")
     if hash_sign and not Path(reference).exists():
-        weights = _existing(Path(file))
+        weights = _check_exists(Path(file))
         if weights.is_dir():
             weights = find_local_weights(weights)
         spec = _with_head_of(weights, architecture(name) or timm_config.architecture_of_timm(name))
         return _Description(spec=spec, architecture=name.partition(".")[0]), weights
-    path = _existing(Path(reference))
+    path = _check_exists(Path(reference))
     folder = _Folder(path if path.is_dir() else path.parent)
     config = folder.json(CONFIG)
     if config is None and folder.json(open_clip.CONFIG) is None:
         weights = path / WEIGHTS if path.is_dir() else path
         raise BadFile(
-            f"there is no {CONFIG} beside {weights}; write {weights}#ARCHITECTURE to say which timm model it is"
+            f"there is no {CONFIG} beside {weights}; "
+            f"write {weights}#ARCHITECTURE to say which timm model it is"
         )
     if config and "method" in config and "architecture" not in config:
         raise BadFile(f"{path} is a learngene, not an ancestry model")
-    said = _described(config, folder)
-    return said, find_local_weights(path, said.weights) if path.is_dir() else path
+    description = _read_description(config, folder)
+    return description, find_local_weights(path, description.weights) if path.is_dir() else path
 
 
 def _with_head_of(weights: Path, spec: Spec) -> Spec:
-    """The spec of an architecture with the classes that a file of weights has: none, if it has no head."""
+    """Return the spec of an architecture with the classes of a weights file.
+
+    0 classes if it has no head.
+    """
     shapes = read_shapes(weights)
     names, _ = choose_tensors(shapes, str(weights))
     for name, axis in (("head.weight", 0), ("visual.head.proj.weight", 0), ("visual.proj", 1)):
@@ -257,29 +296,29 @@ class _Folder:
 
     path: Path
 
-    def named(self, file: str) -> str:
-        """A file of it, for a message."""
+    def name_of(self, file: str) -> str:
+        """Return the path of a file in it, for a message."""
         return str(self.path / file)
 
     def json(self, file: str) -> Mapping[str, Any] | None:
-        """What a file of it says; None if it has none of that name."""
+        """Return the content of a file in it; None if there is none of that name."""
         return read_json(self.path / file) if (self.path / file).is_file() else None
 
 
 @dataclass(frozen=True)
 class _HubFolder:
-    """A repository at one commit; `name` is what the user calls it."""
+    """A repository at one commit; `name` is the user's reference to it."""
 
     repository: Repository
     name: str
     offline: bool
 
-    def named(self, file: str) -> str:
-        """A file of it, for a message."""
+    def name_of(self, file: str) -> str:
+        """Return the name of a file in it, for a message."""
         return f"{file} of {self.name}"
 
     def json(self, file: str) -> Mapping[str, Any] | None:
-        """What a file of it says; None if it has none of that name."""
+        """Return the content of a file in it; None if there is none of that name."""
         try:
             return read_json(fetch_from_hub(self.repository, file, offline=self.offline).path)
         except BadFile:
@@ -288,36 +327,46 @@ class _HubFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class _Description:
-    """What the files beside the weights say; `images` reads timm's pretrained_cfg, for which it may fetch another file."""
+    """The facts in the files beside the weights.
+
+    `images` reads timm's pretrained_cfg, for which it may fetch another file.
+    """
 
     spec: Spec
     images: Callable[[], Mapping[str, Any]] = dict
     weights: Sequence[str] = _WEIGHTS  # their possible names
-    renamed: Renamed | None = None
+    rename: RenameTensors | None = None
     architecture: str = ""  # timm's name, if it is known
 
 
 def _is_foreign(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is of a model in the format of transformers."""
+    """Return whether a config.json is that of a model in transformers' format."""
     return isinstance(config.get("model_type"), str) and "architecture" not in config
 
 
-def _described(config: Mapping[str, Any] | None, folder: _Folder | _HubFolder) -> _Description:
-    """What a config.json says, timm's or that of transformers; what open_clip's says if there is none, or none that is read."""
-    where = folder.named(CONFIG)
+def _read_description(
+    config: Mapping[str, Any] | None, folder: _Folder | _HubFolder
+) -> _Description:
+    """Read a config.json of timm or transformers, or else open_clip's config.
+
+    open_clip's is read if there is no config.json, or one of a kind that is not supported.
+    """
+    where = folder.name_of(CONFIG)
     if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
-        other, name = folder.json(open_clip.CONFIG), folder.named(open_clip.CONFIG)
+        other, name = folder.json(open_clip.CONFIG), folder.name_of(open_clip.CONFIG)
         if config is None or other is not None:
             return _Description(
                 spec=open_clip.spec_of(other or {}, name),
                 images=partial(open_clip.images_of, other or {}, name),
                 weights=open_clip.WEIGHTS,
-                renamed=open_clip.trunk,
+                rename=open_clip.trunk,
             )
     if _is_foreign(config):
         images = partial(foreign.images_of, config, where, folder.json)
         return _Description(
-            spec=foreign.spec_of(config, where), images=images, renamed=partial(foreign.renamed, config)
+            spec=foreign.spec_of(config, where),
+            images=images,
+            rename=partial(foreign.rename_tensors, config),
         )
     return _Description(
         spec=timm_config.spec_in(config, where),
@@ -326,24 +375,29 @@ def _described(config: Mapping[str, Any] | None, folder: _Folder | _HubFolder) -
     )
 
 
-def _existing(path: Path) -> Path:
+def _check_exists(path: Path) -> Path:
     if not path.exists():
         raise _nothing_at(str(path))
     if path.is_file():
         refuse_pickle(path)
         if path.suffix != ".safetensors" and not is_index(path):
-            raise BadFile(f"{path} is not a safetensors file; expected a folder or a .safetensors file")
+            raise BadFile(
+                f"{path} is not a safetensors file; expected a folder or a .safetensors file"
+            )
     return path
 
 
 def find_local_weights(folder: Path, names: Sequence[str] = _WEIGHTS) -> Path:
-    """Return the weights file of a folder; if it is missing, the error names a pickle that is there instead."""
-    found = next((folder / name for name in names if (folder / name).is_file()), None)
-    if found is None:
+    """Return the weights file of a folder.
+
+    If it is missing, the error names a pickle that is there instead. Raises `BadFile`.
+    """
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
         for file in sorted(folder.iterdir()):
             refuse_pickle(file)
         raise BadFile(f"{folder / names[0]} does not exist; the folder has no weights")
-    return found
+    return path
 
 
 def _nothing_at(name: str) -> WrongCall:
@@ -354,6 +408,6 @@ def _nothing_at(name: str) -> WrongCall:
         return WrongCall(f"no file or folder {name}; did you mean timm:{name}?")
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
-    close = nearest(name, [known for kind in families() for known in kind.architectures])
+    close = nearest(name, [listed for kind in families() for listed in kind.architectures])
     hint = f"; did you mean timm:{close}?" if close else " to open as an ancestry model"
     return WrongCall(f"no file or folder {name}{hint}")

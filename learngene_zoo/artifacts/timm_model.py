@@ -1,9 +1,10 @@
-"""`TimmModel`: any image classifier of timm's, whatever its architecture, with its own input size and normalisation.
+"""`TimmModel`: any image classifier of timm's, with its input size and normalisation.
 
-It is what descendants are compared with. Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, and a folder in timm's
-layout. Its own folder is one as well; what this package adds is the key `learngene` of its config.json.
+Descendants are compared with it. Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`,
+and a folder in timm's layout. A saved `TimmModel` is such a folder; this package adds only the key
+`learngene` of its config.json.
 
-`open_model` opens any model: one of these, or a descendant of ours.
+`open_model` opens any model: a `TimmModel`, or a descendant of ours.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from learngene_zoo.artifacts.layouts import strip_wrappers
 from learngene_zoo.artifacts.records import FORMAT, check_format, read_provenance
 from learngene_zoo.artifacts.shards import hash_weights, open_tensors
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.artifacts.sources import find_local_weights, find_weights_on_hub, pretrained_of_timm
+from learngene_zoo.artifacts.sources import (
+    find_local_weights,
+    find_weights_on_hub,
+    pretrained_of_timm,
+)
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import Fit, InputFormat, fit_view
@@ -44,7 +49,8 @@ if TYPE_CHECKING:
 
     from learngene_zoo.artifacts.descendant import Descendant
 
-# Keys of timm's pretrained_cfg that say what images a model takes and which layer is its head; the others say where weights are.
+# Keys of timm's pretrained_cfg that describe a model's images and name its head; the others locate
+# its weights.
 IMAGES = [
     "input_size",
     "fixed_input_size",
@@ -59,7 +65,8 @@ IMAGES = [
     "classifier",
     "license",
 ]
-# Options of `timm.create_model` that are not the architecture's own: they read files, or return something else than a classifier.
+# Options of `timm.create_model` that are not the architecture's own: they read files, or return
+# something else than a classifier.
 _REFUSED = [
     "pretrained",
     "pretrained_cfg",
@@ -77,7 +84,7 @@ _LARGEST = 65_536  # of any number among a model's arguments
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TimmModel:
-    """A whole model by timm's name and arguments; `model()` shares no memory with `state`."""
+    """A complete model by timm's name and arguments; `model()` shares no memory with `state`."""
 
     architecture: str  # without a tag
     arguments: Mapping[str, Json] = field(default_factory=dict)  # of timm.create_model
@@ -87,29 +94,35 @@ class TimmModel:
     provenance: Mapping[str, Json] = field(default_factory=dict)
     task: str | None = None
     class_names: tuple[str, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # written beside config and weights
+    # Written beside config and weights.
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
     folder: Path | None = None  # where it was loaded from
 
     dense = False
 
     def __repr__(self) -> str:
         where = f", folder={str(self.folder)!r}" if self.folder else ""
-        return f"TimmModel({self.architecture!r}, task={self.task!r}, classes={self.classes}{where})"
+        return (
+            f"TimmModel({self.architecture!r}, task={self.task!r}, classes={self.classes}{where})"
+        )
 
     @property
     def width(self) -> int:
-        """The number of features that timm says it has, before the head: of a Vision Transformer the width of its tokens."""
-        return int(_created(self.architecture, self.arguments).num_features)
+        """Return the number of features before the head.
+
+        Of a Vision Transformer it is the width of the tokens.
+        """
+        return int(_create_model(self.architecture, self.arguments).num_features)
 
     @property
     def identity(self) -> Json:
-        """What distinguishes its function from that of other models."""
+        """Return the data that distinguish its function from that of other models."""
         settings = [self.architecture, dict(self.arguments), dict(self.images), self.classes]
         return fingerprint([*settings, fingerprint_of_state(self.state)])
 
     @property
     def input_format(self) -> InputFormat:
-        """How images are presented to it."""
+        """Return how images are presented to the model."""
         channels, size, _ = self.images.get("input_size", (3, 224, 224))
         mean, std = normalisation(self.images, channels)
         view = view_in(self.images, self.architecture)
@@ -117,37 +130,51 @@ class TimmModel:
 
     @property
     def licence(self) -> str:
-        """The licence of its weights."""
+        """Return the licence of its weights."""
         return str(self.provenance.get("licence", "unknown"))
 
     def model(self, device: str = "cpu") -> nn.Module:
-        """timm's module in eval mode, trainable, fp32."""
-        made = _created(self.architecture, self.arguments, num_classes=self.classes)
-        made.load_state_dict(dict(self.state))
-        return made.eval().to(device)
+        """Return timm's module in eval mode, trainable, fp32."""
+        module = _create_model(self.architecture, self.arguments, num_classes=self.classes)
+        module.load_state_dict(dict(self.state))
+        return module.eval().to(device)
 
     def with_state(self, state: StateDict, **changes: Any) -> TimmModel:
-        """A copy with other tensors; none of it on disk."""
+        """Return a copy with other tensors, not on disk."""
         return replace(self, state=state, folder=None, **changes)
 
-    def for_task(self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False) -> TimmModel:
-        """This model for a task. It keeps its head if that has these very classes by name; otherwise it gets a fresh one.
+    def for_task(
+        self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False
+    ) -> TimmModel:
+        """Return this model for a task, with a new head where the old one does not fit.
 
-        Raises `WrongCall` for a task with a class per pixel.
+        The head is kept if it has these very classes by name. Raises `WrongCall` for a task with a
+        class per pixel.
         """
         names = tuple(class_names)
         if dense:
-            raise WrongCall(f"{task} has one class per pixel; timm's classifiers have one per image: use a descendant")
+            raise WrongCall(
+                f"{task} has one class per pixel; "
+                "timm's classifiers have one per image: use a descendant"
+            )
         if self.class_names == names:
             return replace(self, task=task)
-        with _seeded(seed):
-            fresh = _created(self.architecture, self.arguments, num_classes=len(names)).state_dict()
-        head = _heads(self.images, _created(self.architecture, self.arguments))
-        state = {name: tensor if name.startswith(head) else self.state[name] for name, tensor in fresh.items()}
+        with _seed_generators(seed):
+            fresh = _create_model(
+                self.architecture, self.arguments, num_classes=len(names)
+            ).state_dict()
+        head = _heads(self.images, _create_model(self.architecture, self.arguments))
+        state = {
+            name: tensor if name.startswith(head) else self.state[name]
+            for name, tensor in fresh.items()
+        }
         return self.with_state(state, classes=len(names), task=task, class_names=names)
 
     def with_fit(self, fit: Fit | None) -> TimmModel:
-        """A copy that crops, pads or stretches pictures that are not square; None: as this one does."""
+        """Return a copy that crops, pads or stretches pictures that are not square.
+
+        None: as this model does.
+        """
         if fit is None:
             return self
         view = fit_view(self.input_format.view, fit)
@@ -155,7 +182,7 @@ class TimmModel:
         return replace(self, images=images, folder=None)
 
     def config(self) -> dict[str, Json]:
-        """The content of its config.json: timm's keys, and ours under `learngene`."""
+        """Return the content of its config.json: timm's keys, and ours under `learngene`."""
         names = {"label_names": list(self.class_names)} if self.class_names else {}
         return {
             "architecture": self.architecture,
@@ -166,10 +193,12 @@ class TimmModel:
             "learngene": {**to_json(self.provenance), "format": FORMAT, "task": self.task},
         }
 
-    def save(self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
-        """Write the folder, whole or not at all; `before` sees it just before it takes its place.
+    def save(
+        self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None
+    ) -> Path:
+        """Write the folder atomically; `before` is called with the finished draft.
 
-        Raises `Refused` if it exists and `force` is not set.
+        Raises `Refused` if the folder exists and `force` is not set.
         """
         from learngene_zoo.artifacts.card import timm_card
 
@@ -183,66 +212,99 @@ class TimmModel:
 
 
 def open_timm_model(source: str, *, offline: bool = False) -> TimmModel:
-    """`timm:NAME[.TAG]` or `hf-hub:organisation/name[@revision]`; revision, checksum and licence are in its provenance.
+    """Open `timm:NAME[.TAG]` or `hf-hub:organisation/name[@revision]`.
 
-    The weights are read by timm itself, from a safetensors file. Raises `WrongCall` for a name that does not exist, `BadFile` for
-    files that cannot be trusted (pickles are refused), `Unavailable` for failed downloads.
+    Revision, checksum and licence are in its provenance. The weights are read by timm itself, from
+    a safetensors file. Raises `WrongCall` for a name that does not exist, `BadFile` for files that
+    cannot be trusted (pickles are refused), `Unavailable` for failed downloads.
     """
     scheme, _, name = source.partition(":")
     if scheme == "timm":
-        found = pretrained_of_timm(name, offline=offline)
-        made = _opened(name.partition(".")[0], {}, to_json(found.images), found.weights.path, source)
-        return _with_origin(made, source, found.weights.commit, found.weights.path, found.licence)
+        pretrained = pretrained_of_timm(name, offline=offline)
+        model = _open_weights(
+            name.partition(".")[0], {}, to_json(pretrained.images), pretrained.weights.path, source
+        )
+        return _with_origin(
+            model, source, pretrained.weights.commit, pretrained.weights.path, pretrained.licence
+        )
     repository = parse_repository(name)
     config_file = fetch_from_hub(repository, CONFIG, offline=offline)
     pinned = replace(repository, revision=config_file.commit)
     weights = find_weights_on_hub(pinned, offline=offline)
-    made = _of_config(read_json(config_file.path), weights, f"{CONFIG} of {repository}")
-    return _with_origin(made, source, pinned.revision, weights, licence_on_card(pinned, offline=offline))
+    model = _of_config(read_json(config_file.path), weights, f"{CONFIG} of {repository}")
+    return _with_origin(
+        model, source, pinned.revision, weights, licence_on_card(pinned, offline=offline)
+    )
 
 
 def load_timm_model(folder: Path) -> TimmModel:
     """Open a folder in timm's layout. Raises `BadFile` if it cannot be trusted."""
     where, config = str(folder / CONFIG), read_json(folder / CONFIG)
     weights = find_local_weights(folder)
-    made = replace(_of_config(config, weights, where), folder=folder)
+    model = replace(_of_config(config, weights, where), folder=folder)
     ours = config.get("learngene")
     if not isinstance(ours, dict) or is_of_transformers(config):
-        return _with_origin(made, str(folder), None, weights, str(made.images.get("license", "unknown")))
+        return _with_origin(
+            model, str(folder), None, weights, str(model.images.get("license", "unknown"))
+        )
     check_format(ours, where)
     read_provenance(ours, f"{where}: learngene")
     task = ours.get("task")
     if not isinstance(task, str | None):
         raise BadFile(f"{where}: learngene: task is {task!r:.40}; expected a name")
-    return replace(made, task=task, provenance={key: ours[key] for key in ours if key not in ("format", "task")})
+    return replace(
+        model,
+        task=task,
+        provenance={key: ours[key] for key in ours if key not in ("format", "task")},
+    )
 
 
-def _with_origin(made: TimmModel, source: str, revision: str | None, weights: Path, licence: str) -> TimmModel:
+def _with_origin(
+    model: TimmModel, source: str, revision: str | None, weights: Path, licence: str
+) -> TimmModel:
     origin = {"source": source, "revision": revision, "sha256": hash_weights(weights)}
-    return replace(made, provenance={"method": "timm", "licence": licence, "origin": origin})
+    return replace(model, provenance={"method": "timm", "licence": licence, "origin": origin})
 
 
 def _of_config(config: Mapping[str, Json], weights: Path, where: str) -> TimmModel:
     name, arguments = config.get("architecture"), config.get("model_args", {})
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise BadFile(f"{where} names no timm architecture; expected the config.json of a folder that timm can open")
+        raise BadFile(
+            f"{where} names no timm architecture; "
+            "expected the config.json of a folder that timm can open"
+        )
     for key, value in arguments.items():
         _check_argument(key, value, where)
-    return _opened(name, arguments, image_settings(config, where), weights, where)
+    return _open_weights(name, arguments, image_settings(config, where), weights, where)
 
 
 def _check_argument(key: str, value: Json, where: str) -> None:
-    """Raises `BadFile` for an argument that is no plain value of an architecture: none is ever a path or code."""
+    """Raise `BadFile` for an argument that is not a plain value of an architecture.
+
+    Paths and code are never accepted.
+    """
     for item in value if isinstance(value, list) else [value]:
-        plain = item is None or isinstance(item, bool) or (isinstance(item, str) and re.fullmatch(r"[\w-]{0,40}", item))
-        if key in _REFUSED or not (plain or (isinstance(item, (int, float)) and abs(item) <= _LARGEST)):
+        plain = (
+            item is None
+            or isinstance(item, bool)
+            or (isinstance(item, str) and re.fullmatch(r"[\w-]{0,40}", item))
+        )
+        if key in _REFUSED or not (
+            plain or (isinstance(item, (int, float)) and abs(item) <= _LARGEST)
+        ):
             raise BadFile(
-                f"{where}: the argument {key} is {item!r:.40}, which is refused; only plain values are accepted"
+                f"{where}: the argument {key} is {item!r:.40}, which is refused; "
+                "only plain values are accepted"
             )
 
 
-def _opened(name: str, arguments: Mapping[str, Json], cfg: Mapping[str, Any], weights: Path, where: str) -> TimmModel:
-    """The model that timm reads from a safetensors file, by its own conversions of names."""
+def _open_weights(
+    name: str, arguments: Mapping[str, Json], cfg: Mapping[str, Any], weights: Path, where: str
+) -> TimmModel:
+    """Return the model that timm reads from a safetensors file.
+
+    timm converts the names of other layouts. Raises `BadFile` for weights of another model.
+    """
     import timm
     import torch
 
@@ -255,26 +317,33 @@ def _opened(name: str, arguments: Mapping[str, Json], cfg: Mapping[str, Any], we
         raise BadFile(f"{where}: input_size is {list(size)}; only square images are supported")
     refuse_pickle(weights)
     stored = open_tensors(weights)
-    state = dict(
-        stored.select(strip_wrappers(stored, str(weights)))
-    )  # every tensor is read here, so that its numbers are checked
+    # Every tensor is read here, so that its numbers are checked.
+    state = dict(stored.select(strip_wrappers(stored, str(weights))))
     classes = int(cfg.get("num_classes", 1000))
-    known = {key: value for key, value in cfg.items() if key in IMAGES}
-    source = {**known, "num_classes": classes, "state_dict": state, "custom_load": False}
+    images = {key: value for key, value in cfg.items() if key in IMAGES}
+    source = {**images, "num_classes": classes, "state_dict": state, "custom_load": False}
     try:
         with torch.random.fork_rng(devices=[]):
-            made = timm.create_model(
-                name, pretrained=True, pretrained_cfg=source, **{**arguments, "num_classes": classes}
+            module = timm.create_model(
+                name,
+                pretrained=True,
+                pretrained_cfg=source,
+                **{**arguments, "num_classes": classes},
             )
     except (RuntimeError, TypeError, ValueError, KeyError, AssertionError, AttributeError) as error:
-        raise BadFile(f"{weights} does not hold the model that {where} describes: {error}") from error
-    state = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in state_of(made).items()}
+        raise BadFile(
+            f"{weights} does not hold the model that {where} describes: {error}"
+        ) from error
+    state = {
+        key: tensor.float() if tensor.is_floating_point() else tensor
+        for key, tensor in state_of(module).items()
+    }
     names = tuple(cfg.get("label_names", ()))
-    own = {key: value for key, value in arguments.items() if key != "num_classes"}
+    model_args = {key: value for key, value in arguments.items() if key != "num_classes"}
     return TimmModel(
         architecture=name,
-        arguments=own,
-        images=known,
+        arguments=model_args,
+        images=images,
         classes=classes,
         state=state,
         class_names=names if len(names) == classes else (),
@@ -282,19 +351,19 @@ def _opened(name: str, arguments: Mapping[str, Json], cfg: Mapping[str, Any], we
 
 
 def _heads(images: Mapping[str, Any], model: Any) -> tuple[str, ...]:
-    """Beginnings of the names of the head's tensors."""
+    """Return the prefixes of the names of the head's tensors."""
     named = images.get("classifier") or model.pretrained_cfg["classifier"]
     return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
 
 
-def _created(architecture: str, arguments: Mapping[str, Json], **more: Any) -> Any:
+def _create_model(architecture: str, arguments: Mapping[str, Json], **more: Any) -> Any:
     import timm
 
     return timm.create_model(architecture, pretrained=False, **arguments, **more)
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_generators(seed: int) -> Iterator[None]:
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -306,12 +375,16 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def is_timm_source(reference: object) -> bool:
-    """Whether a reference names a model of timm's or of the Hub, and no folder."""
+    """Return whether a reference names a model of timm's or of the Hub, and not a folder."""
     return isinstance(reference, str) and reference.startswith(("timm:", "hf-hub:"))
 
 
-def open_model(model: Descendant | TimmModel | Path | str, *, offline: bool = False) -> Descendant | TimmModel:
-    """A model as it is, a descendant from what `find` finds, or any classifier of timm's, by name (`timm:NAME`,
+def open_model(
+    model: Descendant | TimmModel | Path | str, *, offline: bool = False
+) -> Descendant | TimmModel:
+    """Return a model object as it is, or open the model that a reference names.
+
+    It is a descendant that `find` resolves, or any classifier of timm's, by name (`timm:NAME`,
     `hf-hub:organisation/name`) or from a folder in timm's layout.
     """
     if not isinstance(model, (str, Path)):
@@ -322,25 +395,33 @@ def open_model(model: Descendant | TimmModel | Path | str, *, offline: bool = Fa
 
 
 def load_model(folder: Path) -> Descendant | TimmModel:
-    """The model in a folder: a descendant, or a classifier of timm's, trained here or not. Raises as both do."""
+    """Load a descendant, or a classifier of timm's, from a folder.
+
+    Raises as `load_descendant` and `load_timm_model` do.
+    """
     from learngene_zoo.artifacts.descendant import load_descendant
 
     if (folder / CONFIG).is_file():
         config = read_json(folder / CONFIG)
         ours = config.get("learngene", {"method": "timm"})
-        of_timm = is_of_transformers(config) or (isinstance(ours, dict) and ours.get("method") == "timm")
+        of_timm = is_of_transformers(config) or (
+            isinstance(ours, dict) and ours.get("method") == "timm"
+        )
         if "architecture" in config and of_timm:
             return load_timm_model(folder)
     return load_descendant(folder)
 
 
 def is_of_transformers(config: Mapping[str, Json]) -> bool:
-    """Whether a config.json of timm's was written by transformers, which keeps our key but not what it says."""
+    """Return whether transformers wrote a config.json of timm's.
+
+    It keeps our key but not its content.
+    """
     return config.get("model_type") == "timm_wrapper"
 
 
 def _is_ours(source: str, offline: bool) -> bool:
-    """Whether `hf-hub:organisation/name` was published by this package."""
+    """Return whether `hf-hub:organisation/name` was published by this package."""
     if not source.startswith(SCHEME):
         return False
     repository = parse_repository(source)

@@ -1,19 +1,19 @@
-"""What a learngene is worth, as its card says it: a table, and the Hub's model index."""
+"""Results of a learngene for its card: a table, and the Hub's model index."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.records import Measured, Worth, dataset_of
+from learngene_zoo.artifacts.records import CardResults, Measured, dataset_of
 from learngene_zoo.text import code, printable, prose, table
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 
-def worth_section(worth: Worth) -> list[str]:
-    """The section of a card."""
+def worth_section(worth: CardResults) -> list[str]:
+    """Return the section of a card with the results."""
     arms = list(dict.fromkeys(arm for row in worth.rows for arm in row.accuracy))
     rivals = list(dict.fromkeys(rival for row in worth.rows for rival in row.gains))
     sized = any(row.size for row in worth.rows)
@@ -23,7 +23,8 @@ def worth_section(worth: Worth) -> list[str]:
     return [
         "## What it is worth",
         table(f"| {' | '.join(map(prose, heads))} |", rows),
-        f"Accuracy on {prose(worth.split)} images in per cent. {prose(worth.how)} Measured by {code(worth.command)}.",
+        f"Accuracy on {prose(worth.split)} images in per cent. "
+        f"{prose(worth.how)} Measured by {code(worth.command)}.",
     ]
 
 
@@ -49,12 +50,15 @@ def _gain(gain: tuple[float, float, float]) -> str:
 
 
 def size_text(size: Mapping[str, object]) -> str:
-    """The settings that name a size, in words: `low 3, high 3`."""
+    """Describe a size by its settings: `low 3, high 3`."""
     return ", ".join(f"{name} {value}" for name, value in size.items())
 
 
-def worth_results(worth: Worth, pipeline: str) -> list[EvalResult]:
-    """The accuracy of the descendants of every size on every task, as the Hub shows them in its model index."""
+def worth_results(worth: CardResults, pipeline: str) -> list[EvalResult]:
+    """Return the accuracy of descendants of every size on every task.
+
+    The Hub shows them in its model index.
+    """
     from huggingface_hub import EvalResult
 
     return [

@@ -1,1 +1,1 @@
-"""`lgzoo bench`: grids of methods, sizes, tasks and seeds; reports with intervals; claims with verdicts."""
+"""`lgzoo bench`: grids of methods, sizes, tasks and seeds; reports; claims with verdicts."""

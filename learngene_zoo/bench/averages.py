@@ -1,16 +1,17 @@
-"""A mean over tasks and seeds, and the interval that belongs to it.
+"""Means over tasks and seeds, each with the interval that fits the averaged numbers.
 
-| what is averaged | interval |
+| averaged numbers | interval |
 |---|---|
-| accuracies, or gains, on one task | `images`: 95 %, over its test images, seeds pooled (`intervals.py`) |
-| the same of mIoU, which has no flag per image | `seeds`: 95 %, over seeds, from three seeds on |
-| gains on three or more tasks, with three or more seeds | `tasks_seeds`: 95 %, over tasks and seeds (`statistics.py`) |
-| metrics on several tasks, with three or more seeds | `seeds`: tasks differ more from each other than arms do |
-| anything else | `range`: from the lowest to the highest value of a task and seed (of a metric: of a seed) |
+| accuracies, or gains, on one task | `images`: 95 %, over its test images, seeds pooled |
+| the same of mIoU, which has no flag per image | `seeds`: 95 %, over seeds, from three on |
+| gains on three or more tasks, with three or more seeds | `tasks_seeds`: 95 %, over both |
+| metrics on several tasks, with three or more seeds | `seeds`: tasks differ more than arms |
+| anything else | `range`: lowest to highest value of a task and seed (of a metric: of a seed) |
 | a single number, and numbers that are all equal | `none` |
 
-Two numbers have a standard error with one degree of freedom, whose interval is 13 standard errors wide on either side and says
-nothing; so fewer than three have none. Shapes of tables: a row per task, a column per seed.
+`images` is computed by `intervals.py`, `tasks_seeds` by `statistics.py`. Two numbers have a
+standard error with one degree of freedom, whose interval is 13 standard errors wide on either side;
+so fewer than three numbers have no interval. Shapes of tables: a row per task, a column per seed.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from learngene_zoo.bench.results import Row, unpacked
+from learngene_zoo.bench.results import Row, unpack_flags
 from learngene_zoo.bench.statistics import Scope, estimate, leave_one_out
 from learngene_zoo.intervals import Gain, paired_gain, pooled_proportion
 
 Key = tuple[str, int]  # task, seed
 Interval = Literal["images", "tasks_seeds", "seeds", "range", "none"]
-LEAST = 3  # tasks, and seeds, of an interval over them
+MIN_COUNT = 3  # tasks, and seeds, of an interval over them
 DRAWS = 20_000  # of a bootstrap: enough for a tenth of a point
 
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
-    """A mean over tasks and seeds with its interval, in the units of what was averaged."""
+    """A mean over tasks and seeds with its interval, in the units of the averaged numbers."""
 
     value: float
     low: float | None  # None for the interval "none"
@@ -40,26 +41,35 @@ class Average:
     interval: Interval = "none"
     tasks: tuple[str, ...]
     seeds: int
-    without: Mapping[str, float] = field(default_factory=dict)  # mean without each task; {} if there is only one
+    # mean without each task; {} if there is only one
+    without: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def least(self) -> float | None:
-        """The lowest of the means that leave one task out."""
+        """Return the lowest of the means that leave one task out."""
         return min(self.without.values(), default=None)
 
     @property
     def most(self) -> float | None:
-        """The highest of the means that leave one task out."""
+        """Return the highest of the means that leave one task out."""
         return max(self.without.values(), default=None)
 
 
 def average(
-    values: Mapping[Key, float], scope: Scope = "tasks", bounds: tuple[float, float] = (-math.inf, math.inf)
+    values: Mapping[Key, float],
+    scope: Scope = "tasks",
+    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Average | None:
-    """Return the mean of `values` with its interval, clipped to `bounds`; None if there are no values.
+    """Return the mean of `values` with its interval, or None if there are no values.
 
-    The interval generalises over tasks and seeds; with one task, or with the scope "seeds", over seeds only. It needs every
-    seed of every task: where one is missing, the task or seed with the most gaps is dropped.
+    The interval needs every seed of every task: where one is missing, the task or seed with the
+    most gaps is dropped.
+
+    Args:
+        values: a number for each task and seed.
+        scope: "tasks" generalises over tasks and seeds (with one task over seeds), "seeds" over
+            seeds only.
+        bounds: limits to which the interval is clipped.
     """
     tasks, seeds = complete_keys(values)
     if not tasks:
@@ -80,20 +90,20 @@ def average(
 
 
 def _interval(table: list[list[float]], scope: Scope) -> tuple[Interval, float, float]:
-    """The kind of the interval of a table's mean, and its ends."""
+    """Return the kind of the interval of a table's mean, and its ends."""
     seeds = [sum(column) / len(column) for column in zip(*table)]
     over_seeds = scope == "seeds" or len(table) == 1
     cells = seeds if over_seeds else [value for row in table for value in row]
     if math.isclose(min(cells), max(cells), abs_tol=1e-12):
         return "none", min(cells), max(cells)
-    if len(seeds) >= LEAST and (over_seeds or len(table) >= LEAST):
+    if len(seeds) >= MIN_COUNT and (over_seeds or len(table) >= MIN_COUNT):
         low, high = estimate(table, scope=scope, draws=DRAWS).interval()
         return "seeds" if over_seeds else "tasks_seeds", low, high
     return "range", min(cells), max(cells)
 
 
 def average_metric(rows: Iterable[Row]) -> Average | None:
-    """Return the mean of the metric of these rows; of one task with an interval over its images."""
+    """Return the mean of the metric of these rows; on one task with an interval over its images."""
     by_key = {(row.task, row.seed): row for row in rows if row.value is not None}
     values = {key: row.value or 0.0 for key, row in by_key.items()}
     runs = _flags_of_one_task(by_key)
@@ -104,46 +114,66 @@ def average_metric(rows: Iterable[Row]) -> Average | None:
 
 
 def average_gain(ours: Mapping[Key, Row], theirs: Mapping[Key, Row]) -> Average | None:
-    """Return the mean of paired differences, where both have a number; of one task with an interval over its images."""
+    """Return the mean of paired differences, over the keys that both have.
+
+    On one task, the interval is over its images.
+    """
     shared = [key for key in ours if key in theirs]
     values = {key: (ours[key].value or 0.0) - (theirs[key].value or 0.0) for key in shared}
-    runs, other_runs = (_flags_of_one_task({key: rows[key] for key in shared}) for rows in (ours, theirs))
+    runs, other_runs = (
+        _flags_of_one_task({key: rows[key] for key in shared}) for rows in (ours, theirs)
+    )
     if not runs or not other_runs or len(runs[0]) != len(other_runs[0]):
         return average(values, bounds=(-1.0, 1.0))
     return over_images(values, paired_gain(runs, other_runs))
 
 
-def over_images(keys: Collection[Key], found: Gain) -> Average:
+def over_images(keys: Collection[Key], gain: Gain) -> Average:
     """Return the mean over these seeds of one task, with its interval over the images."""
     tasks = tuple(dict.fromkeys(task for task, _ in keys))
-    return Average(**found._asdict(), interval="images", tasks=tasks, seeds=len(keys))
+    return Average(**gain._asdict(), interval="images", tasks=tasks, seeds=len(keys))
 
 
 def _flags_of_one_task(rows: Mapping[Key, Row]) -> list[tuple[bool, ...]]:
-    """Which images were right, by seed; [] for several tasks, or where a row does not say so for the same images."""
-    own = [row for _, row in sorted(rows.items())]
-    if len({row.task for row in own}) != 1:
+    """Return for each seed a flag per image: whether it was classified correctly.
+
+    The list is empty for several tasks, and if a row has no flags or has them for other images.
+    """
+    ordered = [row for _, row in sorted(rows.items())]
+    if len({row.task for row in ordered}) != 1:
         return []
-    if any(row.correct is None or not row.evaluated or row.evaluated != own[0].evaluated for row in own):
+    if any(
+        row.correct is None or not row.evaluated or row.evaluated != ordered[0].evaluated
+        for row in ordered
+    ):
         return []
-    return [unpacked(row.correct or "", row.evaluated) for row in own]
+    return [unpack_flags(row.correct or "", row.evaluated) for row in ordered]
 
 
-def complete(values: Mapping[Key, float]) -> dict[str, list[float]]:
-    """Per task a list over seeds, none missing (`complete_keys`)."""
+def drop_incomplete(values: Mapping[Key, float]) -> dict[str, list[float]]:
+    """Return for each task a list over seeds without gaps (`complete_keys`)."""
     tasks, seeds = complete_keys(values)
     return {task: [values[task, seed] for seed in seeds] for task in tasks}
 
 
 def complete_keys(values: Collection[Key]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return tasks and seeds of which each pair is there: those with most gaps are dropped first until that is so."""
+    """Return tasks and seeds of which every pair exists; those with most gaps are dropped first."""
     keys = set(values)
     tasks = list(dict.fromkeys(task for task, _ in values))
     seeds = sorted({seed for _, seed in keys})
     while True:
-        lacks = {task: sum((task, seed) not in keys for seed in seeds) / max(1, len(seeds)) for task in tasks}
-        fails = {seed: sum((task, seed) not in keys for task in tasks) / max(1, len(tasks)) for seed in seeds}
-        task, seed = max(lacks, key=lambda name: lacks[name], default=""), max(fails, key=lambda n: fails[n], default=0)
+        lacks = {
+            task: sum((task, seed) not in keys for seed in seeds) / max(1, len(seeds))
+            for task in tasks
+        }
+        fails = {
+            seed: sum((task, seed) not in keys for task in tasks) / max(1, len(tasks))
+            for seed in seeds
+        }
+        task, seed = (
+            max(lacks, key=lambda name: lacks[name], default=""),
+            max(fails, key=lambda n: fails[n], default=0),
+        )
         if not lacks or not lacks[task]:
             return tuple(tasks), tuple(seeds)
         if lacks[task] >= fails[seed]:

@@ -1,4 +1,4 @@
-"""What is equal in all arms that are compared: size, budget, split and metric."""
+"""The condition of a comparison, equal in all its arms: size, budget, split and metric."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ SCRATCH = "scratch"  # the method of the baseline arms
 
 
 class Condition(NamedTuple):
-    """What is equal in all arms that are compared."""
+    """The size, budget, split and metric that all compared arms share."""
 
     layers: int
     width: int
@@ -16,11 +16,11 @@ class Condition(NamedTuple):
     metric: str
 
     @property
-    def named(self) -> str:
-        """The size, for a column called `layers`."""
+    def size_label(self) -> str:
+        """Return the size, for a column called `layers`."""
         return f"{self.layers} ({self.size})" if self.size else f"{self.layers}"
 
     @property
-    def in_words(self) -> str:
-        """The size in a sentence: `6 layers`, or how the expander's settings name it."""
+    def size_in_words(self) -> str:
+        """Return the size for a sentence: `6 layers`, or the expander's settings that name it."""
         return self.size or f"{self.layers} layers"

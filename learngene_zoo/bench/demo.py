@@ -1,8 +1,9 @@
-"""The grid and the table of `lgzoo demo`: the whole story on what is bundled, in minutes.
+"""The grid and the table of `lgzoo demo`: an end-to-end comparison with the bundled models.
 
-One extraction by closed_form; descendants of several depths; each fine-tuned briefly on `digits`, real images that neither the
-ancestry model nor the extraction has seen, beside its scratch twins (two initialisations) and its controls: the same tensors
-shuffled, and its stem alone (two initialisations of the blocks).
+One extraction by closed_form; descendants of several depths; each fine-tuned briefly on `digits`,
+real images that neither the ancestry model nor the extraction has seen. Each is compared with its
+scratch twins (two initialisations) and its controls: the same tensors shuffled, and its stem alone
+(two initialisations of the blocks).
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.grid import cells, family, standard_arms
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.tables import Table, markdown_table, percent
+from learngene_zoo.bench.tables import TextTable, markdown_table, percent
 from learngene_zoo.method import BUNDLED
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
@@ -23,20 +24,30 @@ from learngene_zoo.text import human_count
 METHOD = "closed_form"
 RECIPE = Recipe(epochs=8, images=300, batch_size=50, lr=1e-3, warmup=0.8, augment="none")
 SHOWN = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch timm", "scratch fan_in")
-RIVALS = {"scratch": SHOWN[4:], "stem": SHOWN[2:4], "shuffled": SHOWN[1:2]}  # of several the stronger
-GAINS = {"over_scratch": "the stronger scratch", "over_stem": "the stronger stem", "over_shuffled": "shuffled"}
+# of several the stronger
+RIVALS = {
+    "scratch": SHOWN[4:],
+    "stem": SHOWN[2:4],
+    "shuffled": SHOWN[1:2],
+}
+GAINS = {
+    "over_scratch": "the stronger scratch",
+    "over_stem": "the stronger stem",
+    "over_shuffled": "shuffled",
+}
 
 
 def demo_grid(seed: int = 0, *, full: bool = False, offline: bool = False) -> list[Cell]:
-    """All arms at three depths, from a quarter of the ancestry model's, with two seeds each; `full`: five depths, three seeds.
+    """Return the cells of the demo: all arms at three depths with two seeds each.
 
-    Every cell uses the learngene of the one extraction with `seed`.
+    The depths start at a quarter of the ancestry model's; with `full` there are five depths and
+    three seeds. Every cell uses the learngene of the one extraction with `seed`.
     """
     arms = [arm for arm in standard_arms([METHOD]) if shown_as(arm.name, arm.control) in SHOWN]
     deepest = ancestry_spec(BUNDLED, offline=offline).layers
     depths = {member.spec.layers for member in family(arms[0], offline)}
     possible = sorted(layers for layers in depths if deepest <= 4 * layers < 4 * deepest)
-    found = cells(
+    grid = cells(
         [DEFAULT_TARGET],
         arms,
         layers=spread_evenly(possible, 5 if full else 3),
@@ -45,55 +56,81 @@ def demo_grid(seed: int = 0, *, full: bool = False, offline: bool = False) -> li
         recipe=RECIPE,
         offline=offline,
     )
-    tuning = {cell.seed: derive_seed(seed, "tuning", cell.seed) for cell in found}
-    return [replace(cell, extraction_seed=seed, training_seed=tuning[cell.seed], look=False) for cell in found]
+    tuning = {cell.seed: derive_seed(seed, "tuning", cell.seed) for cell in grid}
+    return [
+        replace(cell, extraction_seed=seed, training_seed=tuning[cell.seed], look=False)
+        for cell in grid
+    ]
 
 
 def shown_as(name: str, control: str | None) -> str:
-    """What the table calls an arm: a control by its own name, scratch by its initialisation, and what inherits `descendant`."""
+    """Return the name of an arm in the table.
+
+    A control has its own name, scratch that of its initialisation; arms that inherit are
+    `descendant`.
+    """
     return control or (name if name.startswith("scratch ") else SHOWN[0])
 
 
 def spread_evenly(values: Sequence[int], count: int) -> list[int]:
-    """At most `count` (2 or more) of the values, from the first to the last."""
+    """Return at most `count` (2 or more) of the values, from the first to the last."""
     if len(values) <= count:
         return list(values)
     return [values[round(number * (len(values) - 1) / (count - 1))] for number in range(count)]
 
 
 def demo_rows(rows: Sequence[Row]) -> list[dict[str, Json]]:
-    """The lines of the demo's table, one per depth: size, accuracies, and the gains with their intervals over images."""
+    """Return the lines of the demo's table, one per depth.
+
+    Each has the size, the accuracies, and the gains with their intervals over images.
+    """
     return [
-        _line([row for row in rows if row.layers == layers]) for layers in dict.fromkeys(row.layers for row in rows)
+        _line([row for row in rows if row.layers == layers])
+        for layers in dict.fromkeys(row.layers for row in rows)
     ]
 
 
 def _line(rows: Sequence[Row]) -> dict[str, Json]:
-    named = [replace(row, arm=shown_as(row.arm, row.control)) for row in rows]
-    found = gains_over_images(named, SHOWN[0], RIVALS)
+    renamed = [replace(row, arm=shown_as(row.arm, row.control)) for row in rows]
+    numbers = gains_over_images(renamed, SHOWN[0], RIVALS)
     sizes = {"layers": rows[0].layers, "params": rows[0].params, "flops": rows[0].flops}
-    return {**sizes, **{key.replace(" ", "_"): value for key, value in found.items()}}
+    return {**sizes, **{key.replace(" ", "_"): value for key, value in numbers.items()}}
 
 
 def sentence(line: dict[str, Json]) -> str:
-    """What a line of the table says, in words."""
+    """Return a line of the table as a sentence."""
     parts = []
     for name, rival in GAINS.items():
-        note = "" if line[f"{name}_low"] > 0 else "; within its interval" if line[f"{name}_high"] > 0 else "; worse"
+        note = (
+            ""
+            if line[f"{name}_low"] > 0
+            else "; within its interval"
+            if line[f"{name}_high"] > 0
+            else "; worse"
+        )
         value, interval = _points(line, name)
         parts.append(f"{value} points over {rival} {interval}{note}")
     return f"{line['layers']} layers: " + ", ".join(parts)
 
 
 def markdown(lines: Sequence[dict[str, Json]]) -> str:
-    """The table for README.md: test accuracies in per cent, and the gains with their 95 % intervals in points."""
-    heads = ("layers", "params", "FLOPs", *SHOWN, *(f"gain over {rival}" for rival in GAINS.values()))
+    """Return the table for README.md: test accuracies in per cent, gains in points.
+
+    The gains have 95 % intervals.
+    """
+    heads = (
+        "layers",
+        "params",
+        "FLOPs",
+        *SHOWN,
+        *(f"gain over {rival}" for rival in GAINS.values()),
+    )
     rows = []
     for line in lines:
         sizes = (str(line["layers"]), human_count(line["params"]), human_count(line["flops"]))
         accuracies = (percent(line[name.replace(" ", "_")]) for name in SHOWN)
         rows.append((*sizes, *accuracies, *(" ".join(_points(line, name)) for name in GAINS)))
-    return markdown_table(Table("", heads, tuple(rows), texts=0))
+    return markdown_table(TextTable("", heads, tuple(rows), texts=0))
 
 
 def _points(line: dict[str, Json], name: str) -> tuple[str, str]:

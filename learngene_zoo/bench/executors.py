@@ -1,7 +1,7 @@
 """Where the jobs of a grid run: in this process, or in several on this machine.
 
-All executors give the same rows: a job's numbers depend on the job alone (and, in their last digits, on the threads and
-the device of the run).
+All executors give the same rows: a job's numbers depend on the job alone (and, in their last
+digits, on the threads and the device of the run).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.bench.cell import Cell, Extraction
-from learngene_zoo.bench.extraction import Spent, extract_once
+from learngene_zoo.bench.extraction import ExtractionCost, extract_once
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.trial import run_cell
 from learngene_zoo.errors import WrongCall, ZooError
@@ -29,19 +29,23 @@ Job = Extraction | Cell
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that ended without a result, and why."""
+    """The reason why a job ended without a result."""
 
     error: str
 
 
-Outcome = Row | Spent | Failure
+Outcome = Row | ExtractionCost | Failure
 
 
 def perform(job: Job, out: Path, run: Run) -> Outcome:
-    """Run a job. An exception becomes its outcome, in one line: the other jobs go on. Only an interruption is raised."""
+    """Run a job and return its outcome.
+
+    An exception becomes a `Failure` of one line, so that the other jobs go on. Only an interruption
+    is raised.
+    """
     try:
         return run_cell(job, out, run) if isinstance(job, Cell) else extract_once(job, out, run)[1]
-    except Exception as error:  # a fault of one method, whatever it is, must not end the grid
+    except Exception as error:  # no fault of one method must end the grid
         text = " ".join(str(error).split())
         return Failure(text if isinstance(error, ZooError) else f"{type(error).__name__}: {text}")
 
@@ -52,7 +56,7 @@ class Executor(ABC):
     slots = 1
 
     def open(self, out: Path, run: Run) -> None:
-        """Get ready for the jobs of a grid whose results are in `out`."""
+        """Prepare for the jobs of a grid whose results are in `out`."""
         self._out, self._run = out, run
 
     @abstractmethod
@@ -72,11 +76,11 @@ class InProcess(Executor):
     """One job after the other, in this process."""
 
     def start(self, job: Job) -> None:
-        """Keep it; it runs when it is waited for."""
+        """Keep the job; `wait` runs it."""
         self._job = job
 
     def wait(self) -> tuple[Job, Outcome]:
-        """Run the job."""
+        """Run the job and return it with its outcome."""
         return self._job, perform(self._job, self._out, self._run)
 
 
@@ -94,19 +98,19 @@ class Workers(Executor):
         self._busy: dict[Worker, Job] = {}
 
     def start(self, job: Job) -> None:
-        """Send it to an idle process."""
+        """Send the job to an idle process."""
         worker = self._idle.pop() if self._idle else Worker(self._out, self._run)
         self._busy[worker] = job
-        with suppress(OSError):  # it has died meanwhile, and there will be no answer
+        with suppress(OSError):  # it died meanwhile; `wait` reports that
             worker.answers.send(job)
 
     def wait(self) -> tuple[Job, Outcome]:
-        """The first answer or the first death: both make a connection readable."""
+        """Wait for the first answer or the first death: both make a connection readable."""
         ready = wait([worker.answers for worker in self._busy])
         worker = next(worker for worker in self._busy if worker.answers in ready)
-        job, outcome = self._busy.pop(worker), received(worker.answers)
+        job, outcome = self._busy.pop(worker), receive_message(worker.answers)
         if outcome is None:
-            return job, worker.death()
+            return job, worker.explain_death()
         self._idle.append(worker)
         return job, outcome
 
@@ -135,17 +139,27 @@ class Worker:
             self.process.start()
         theirs.close()  # else its death would leave our end open
 
-    def death(self) -> Failure:
-        """Why there is no answer."""
+    def explain_death(self) -> Failure:
+        """Return the reason why there is no answer."""
         self.process.join(PATIENCE)
         code = self.process.exitcode
         if code is not None and code < 0:
-            return Failure(f"the worker process was killed by signal {-code}; if memory ran out, use fewer --workers")
-        how = "does not answer any more" if code is None else f"was told to end, or ended by itself (code {code})"
+            return Failure(
+                f"the worker process was killed by signal {-code}; if memory ran out, use fewer "
+                "--workers"
+            )
+        how = (
+            "does not answer any more"
+            if code is None
+            else f"was told to end, or ended by itself (code {code})"
+        )
         return Failure(f"the worker process {how}; give the same command again")
 
     def stop(self, idle: bool) -> None:
-        """End it, whatever it is doing. An `idle` one ends by itself once its connection is closed."""
+        """End the process, even while it runs a job.
+
+        An `idle` one ends by itself once its connection is closed.
+        """
         self.answers.close()
         if idle:
             self.process.join(PATIENCE)
@@ -158,9 +172,9 @@ class Worker:
 
 @contextmanager
 def _hold_interrupts() -> Iterator[None]:
-    """Let Ctrl-C arrive after this only; a process that is started meanwhile never sees it.
+    """Block Ctrl-C within; a process that is started meanwhile never receives it.
 
-    So one that is still importing prints no traceback: its parent ends it.
+    So a process that is still importing prints no traceback: its parent ends it.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -180,18 +194,21 @@ def serve(jobs: Connection, out: Path, run: Run) -> None:
     end_with_parent()
     multiprocessing.current_process().daemon = False  # so that it can have data loading processes
     with suppress(OSError):
-        while (job := received(jobs)) is not None:
+        while (job := receive_message(jobs)) is not None:
             jobs.send(perform(job, out, run))
 
 
 def _unwind(number: int, frame: object) -> None:
-    """End, so that the cost so far is still recorded; `timeout` and schedulers send a second signal meanwhile."""
+    """Exit, so that the cost so far is still recorded.
+
+    `timeout` and schedulers send a second signal meanwhile, which is ignored.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(1)
 
 
-def received(connection: Connection) -> Any:
-    """What comes next; None once the other end is gone."""
+def receive_message(connection: Connection) -> Any:
+    """Return the next message, or None once the other end is gone."""
     try:
         return connection.recv()
     except (EOFError, OSError):

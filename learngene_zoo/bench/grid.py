@@ -1,4 +1,4 @@
-"""Grids: which arms there are, which cells they make, and how many by default (`--budget quick`, `standard` or `full`)."""
+"""Grids: their arms, cells and default budgets (`--budget quick`, `standard` or `full`)."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,15 +22,19 @@ SCRATCH = (
     Arm(name="scratch fan_in", method="scratch", expand={"init": "fan_in"}),
 )
 
-MOST_NAMED = 18  # sizes listed in an error
+MAX_NAMED = 18  # sizes listed in an error
 
 
 def targets(reference: str, only: Collection[str] = ()) -> tuple[str, ...]:
-    """The tasks of a suite, or one task by its name; `only` selects some of them. Raises `WrongCall`."""
-    known = [entry.name for entry in catalogue.entries()]
+    """Return the tasks of a suite, or one task by its name; `only` selects among them.
+
+    Raises:
+        WrongCall: the suite or a task is unknown.
+    """
+    task_names = [entry.name for entry in catalogue.entries()]
     suites = {suite.name: suite.tasks for suite in catalogue.suites()[0]}
-    if reference not in suites and reference not in known and ":" not in reference:
-        raise unknown("suite or task", reference, [*suites, *known])
+    if reference not in suites and reference not in task_names and ":" not in reference:
+        raise unknown("suite or task", reference, [*suites, *task_names])
     tasks = suites.get(reference, (reference,))
     for name in only:
         if name not in tasks:
@@ -47,27 +51,50 @@ def standard_arms(
     tasks: Sequence[str] = (),
     leave_out: bool = False,
 ) -> list[Arm]:
-    """Every method with its controls `shuffled`, `stem` and `stem_fan_in`, and the two scratch arms, without which no gain means anything.
+    """Return every method with its controls, and the two scratch arms.
 
-    `settings` are those of each method's extractor. `tasks` are those of extractions over several tasks, a single one also
-    that of extractions over one; `leave_out` hides the cell's own task from each of the former. Raises `WrongCall` for an unknown method, or one that is an arm of every grid.
+    The controls are `shuffled`, `stem` and `stem_fan_in`. Gains are measured against controls and
+    scratch.
+
+    Args:
+        methods: names of methods.
+        preset: the preset of every extractor; None for `mini`.
+        settings: the settings of each method's extractor, by method.
+        ancestries: the ancestry models; () for the bundled one.
+        tasks: the tasks of extractions over several tasks; a single one is also that of extractions
+            over one task.
+        leave_out: whether the cell's own task is hidden from extractions over several tasks.
+
+    Raises:
+        WrongCall: a method is unknown, or is an arm of every grid.
     """
     for name in settings or {}:
         if name not in methods:
-            raise WrongCall(f"settings for {name}, but the methods of this grid are {', '.join(methods)}")
+            raise WrongCall(
+                f"settings for {name}, but the methods of this grid are {', '.join(methods)}"
+            )
     arms = []
     for name in dict.fromkeys(methods):
         if name == "scratch":
             raise WrongCall(f"{name} is an arm of every grid; name the methods to compare it with")
         changed = dict((settings or {}).get(name, {}))
-        own = Arm(name=name, method=name, preset=preset or "mini", settings=changed, ancestries=tuple(ancestries))
+        base = Arm(
+            name=name,
+            method=name,
+            preset=preset or "mini",
+            settings=changed,
+            ancestries=tuple(ancestries),
+        )
         method = METHODS.load(name)
-        if own.extractor.needs_tasks() and method.tasks == "many":
-            seen = tuple(tasks) or tuple(method.references(()) if leave_out else ())
-            own = replace(own, tasks=seen, leave_out=leave_out)
-        elif own.extractor.needs_tasks() and len(tasks) == 1:
-            own = replace(own, tasks=tuple(tasks))
-        arms += [own, *(replace(own, name=f"{name} {control}", control=control) for control in CONTROLS)]
+        if base.extractor.needs_tasks() and method.tasks == "many":
+            extraction_tasks = tuple(tasks) or tuple(method.references(()) if leave_out else ())
+            base = replace(base, tasks=extraction_tasks, leave_out=leave_out)
+        elif base.extractor.needs_tasks() and len(tasks) == 1:
+            base = replace(base, tasks=tuple(tasks))
+        arms += [
+            base,
+            *(replace(base, name=f"{name} {control}", control=control) for control in CONTROLS),
+        ]
     if not arms:
         raise WrongCall("a grid needs at least one method, as --method lsamd")
     return [*arms, *(replace(arm, ancestries=tuple(ancestries)[:1]) for arm in SCRATCH)]
@@ -89,33 +116,61 @@ def cells(
     offline: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Cell]:
-    """Every arm at every size on every task with every budget and seed, in the order: seed, task, size, budget, arm.
+    """Return every arm at every size on every task with every budget and seed.
 
-    `recipe` is used with each number of epochs, a tenth of them as warm-up; `rates` are the learning rates of arms, by name.
-    `sizes` come after `layers`: where a method builds several descendants with equal layers, `layers` means the largest one, and
-    `sizes` name the others by the expander's settings, as low=3, high=3. Sizes that an arm cannot build are skipped with a
-    message to `say`; scratch can build any number of layers, and no other size. Raises `WrongCall` if no cell is left.
+    The order is seed, task, size, budget, arm. Scratch can build any number of layers, and no other
+    size.
+
+    Args:
+        tasks: names of tasks.
+        arms: arms with different names.
+        layers: depths; where a method builds several descendants with equal layers, the largest is
+            meant.
+        epochs: budgets; a tenth of the epochs is warm-up.
+        seeds: seeds.
+        recipe: the recipe, used with each number of epochs.
+        widths: widths of the plain sizes; None for the learngene's.
+        sizes: further sizes by the expander's settings, as low=3, high=3; they come after `layers`.
+        rates: learning rates of arms, by name.
+        split: the split on which the cells are evaluated.
+        head: the start of heads that are not inherited.
+        offline: whether nothing may be downloaded.
+        say: receives a message for each size that an arm cannot build, which is skipped.
+
+    Raises:
+        WrongCall: no cell is left, or two arms have one name.
     """
-    needed = {"task": tasks, "layers": [*layers, *sizes], "epochs": epochs, "seeds": seeds, "arm": arms}
+    needed = {
+        "task": tasks,
+        "layers": [*layers, *sizes],
+        "epochs": epochs,
+        "seeds": seeds,
+        "arm": arms,
+    }
     for name, values in needed.items():
         if not values:
             raise WrongCall(f"a grid without cells: it has no {name}")
     names = [arm.name for arm in arms]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise WrongCall(f"two arms are named {twice[0]!r}; give each a name of its own")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise WrongCall(f"two arms are named {duplicates[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
     named_widths = [{} if width is None else {"width": width} for width in dict.fromkeys(widths)]
-    plain = [{"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths]
-    # Apart: of either kind some size must be built, else what was asked for is a mistake.
-    competitors = [*_competitors(arms, plain, offline, say), *_competitors(arms, sizes, offline, say)]
+    plain = [
+        {"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths
+    ]
+    # Separate calls: a size of either kind must be built, else the request is a mistake.
+    competitors = [
+        *_competitors(arms, plain, offline, say),
+        *_competitors(arms, sizes, offline, say),
+    ]
     stamps = _stamp_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
     return [
         Cell(
             arm=arm,
             task=task,
             seed=seed,
-            recipe=scheduled(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
+            recipe=set_epochs(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
             split=split,
             head=head,
             version=catalogue.version_of(task),
@@ -131,9 +186,10 @@ def cells(
 
 
 def _stamp_own_data(references: Sequence[str], offline: bool) -> dict[str, str]:
-    """Return the stamps of those tasks that are the user's own data: cells of changed data are computed again.
+    """Return the stamps of those tasks that are the user's own data.
 
-    Data that cannot be opened has none: its cells fail, and say why.
+    Cells of changed data are computed again. Data that cannot be opened has no stamp: its cells
+    fail with the reason.
     """
     stamps: dict[str, str] = {}
     for name in dict.fromkeys(references):
@@ -143,63 +199,87 @@ def _stamp_own_data(references: Sequence[str], offline: bool) -> dict[str, str]:
     return stamps
 
 
-def scheduled(recipe: Recipe, epochs: int) -> Recipe:
-    """The recipe with a complete schedule for this number of epochs: the first tenth of them is warm-up."""
+def set_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    """Return the recipe with a complete schedule for this number of epochs; a tenth is warm-up."""
     return replace(recipe, epochs=epochs, warmup=epochs / 10)
 
 
 def _check_seen(tasks: Sequence[str], arms: Sequence[Arm]) -> None:
-    """Raises `WrongCall` if an extraction has no task left once the cell's own is left out."""
+    """Check that every extraction keeps a task once the cell's own is left out.
+
+    Raises:
+        WrongCall: an extraction has no task left.
+    """
     for arm in arms:
         for task in tasks:
             if arm.leave_out and not arm.tasks_for(task):
                 raise WrongCall(
-                    f"without {task}, the extraction of {arm.method} has no task; name more with --extract-task"
+                    f"without {task}, the extraction of {arm.method} has no task; name more with "
+                    "--extract-task"
                 )
 
 
 def _competitors(
-    arms: Sequence[Arm], wanted: Iterable[Mapping[str, Json]], offline: bool, say: Callable[[str], None]
+    arms: Sequence[Arm],
+    sizes: Iterable[Mapping[str, Json]],
+    offline: bool,
+    say: Callable[[str], None],
 ) -> list[list[tuple[Arm, Size]]]:
-    """At each size every arm that builds it, and how its cells name it. Raises `WrongCall` if no arm builds any.
+    """Return for each size the arms that build it, and how their cells name it.
 
     Scratch builds any layers: it takes part where another arm does, or everywhere if it is alone.
+
+    Raises:
+        WrongCall: no arm builds any size.
     """
     inheriting = [arm for arm in arms if arm.method != "scratch"]
-    found: list[list[tuple[Arm, Size]]] = []
+    competitors: list[list[tuple[Arm, Size]]] = []
     missing: dict[str, list[str]] = {}  # sizes, by what an arm builds instead
-    for size in wanted:
-        able = [arm.name for arm in inheriting if named(family(arm, offline), size)]
-        if is_plain(size) and (able or not inheriting):
-            able += [arm.name for arm in arms if arm.method == "scratch"]
-        found.append([(arm, size_at(arm, size, offline)) for arm in arms if arm.name in able])
+    for size in sizes:
+        names = [arm.name for arm in inheriting if select_members(family(arm, offline), size)]
+        if is_plain(size) and (names or not inheriting):
+            names += [arm.name for arm in arms if arm.method == "scratch"]
+        competitors.append(
+            [(arm, size_at(arm, size, offline)) for arm in arms if arm.name in names]
+        )
         for arm in inheriting:
-            if arm.name not in able and arm.control is None:
+            if arm.name not in names and arm.control is None:
                 words = str(Size(**size)) if is_plain(size) else label(size)
-                missing.setdefault(f"{arm.name} builds {_built(arm, size, offline)}", []).append(words)
-    texts = [f"{built}, not {' or '.join(dict.fromkeys(sizes))}" for built, sizes in missing.items()]
-    if found and not any(found):
-        raise WrongCall(f"a grid without cells: {'; '.join(texts) or 'scratch has no sizes by settings'}")
+                missing.setdefault(
+                    f"{arm.name} builds {_describe_sizes(arm, size, offline)}", []
+                ).append(words)
+    texts = [
+        f"{offer}, not {' or '.join(dict.fromkeys(sizes))}" for offer, sizes in missing.items()
+    ]
+    if competitors and not any(competitors):
+        raise WrongCall(
+            f"a grid without cells: {'; '.join(texts) or 'scratch has no sizes by settings'}"
+        )
     for text in texts:
         say(f"{text}; skipped")
-    return found
+    return competitors
 
 
-def size_at(arm: Arm, wanted: Mapping[str, Json], offline: bool = False) -> Size:
-    """How an arm's cells name a size: by layers and width as given, or by settings of its expander.
+def size_at(arm: Arm, size: Mapping[str, Json], offline: bool = False) -> Size:
+    """Return how an arm's cells name a size: by layers and width, or by the expander's settings.
 
-    Of several descendants with these settings the largest is meant. Raises `WrongCall` if there is none.
+    Of several descendants with these settings the largest is meant.
+
+    Raises:
+        WrongCall: there is no such descendant.
     """
-    if is_plain(wanted):
-        return Size(**wanted)
-    members = named(family(arm, offline), wanted)
+    if is_plain(size):
+        return Size(**size)
+    members = select_members(family(arm, offline), size)
     if not members:
-        raise WrongCall(f"{arm.name} builds {_built(arm, wanted, offline)}, not {label(wanted)}")
-    return Size(members[-1].spec.layers, None, wanted)
+        raise WrongCall(
+            f"{arm.name} builds {_describe_sizes(arm, size, offline)}, not {label(size)}"
+        )
+    return Size(members[-1].spec.layers, None, size)
 
 
-def named(members: Iterable[Member], size: Mapping[str, Json]) -> list[Member]:
-    """The members of this size: its layers and width, and the expander's settings."""
+def select_members(members: Iterable[Member], size: Mapping[str, Json]) -> list[Member]:
+    """Return the members of this size: with its layers, width, and expander's settings."""
 
     def value(member: Member, name: str) -> Json:
         return member.settings.get(name, getattr(member.spec, name, None))
@@ -208,43 +288,57 @@ def named(members: Iterable[Member], size: Mapping[str, Json]) -> list[Member]:
 
 
 def family(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
-    """Every descendant that an arm can build, known before anything is extracted; the smallest first."""
-    return _family(json.dumps(to_json(replace(arm, name="", control=None)), sort_keys=True), offline)
+    """Return every descendant that an arm can build, the smallest first.
+
+    They are known before anything is extracted.
+    """
+    return _family(
+        json.dumps(to_json(replace(arm, name="", control=None)), sort_keys=True), offline
+    )
 
 
 @cache
 def _family(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
     arm = from_json(Arm, json.loads(arm_as_json), "arm")
-    planned = partial(lifecycle.plan, extractor=arm.extractor, expander=arm.expander, ancestries=arm.ancestries)
+    planned = partial(
+        lifecycle.plan, extractor=arm.extractor, expander=arm.expander, ancestries=arm.ancestries
+    )
     return tuple(planned(arm.method, target=Target(image_size=arm.image_size), offline=offline))
 
 
-def _built(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:
-    """What an arm builds, in the words in which a size is wanted."""
+def _describe_sizes(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:
+    """Return the sizes that an arm builds, in the words of the requested size."""
     if not is_plain(size):
-        sizes = list(dict.fromkeys(label(member.settings) for member in family(arm, offline) if member.settings))
-        shown = [*sizes[:MOST_NAMED], "..."] if len(sizes) > MOST_NAMED else sizes
-        return "; ".join(shown) or "layers alone"
+        sizes = list(
+            dict.fromkeys(
+                label(member.settings) for member in family(arm, offline) if member.settings
+            )
+        )
+        listed = [*sizes[:MAX_NAMED], "..."] if len(sizes) > MAX_NAMED else sizes
+        return "; ".join(listed) or "layers alone"
     specs = [member.spec for member in family(arm, offline)]
     depths, widths = sorted({spec.layers for spec in specs}), sorted({spec.width for spec in specs})
-    whole = depths == list(range(depths[0], depths[-1] + 1)) and len(depths) > 2
-    text = f"{depths[0]} to {depths[-1]}" if whole else ", ".join(map(str, depths))
+    is_range = depths == list(range(depths[0], depths[-1] + 1)) and len(depths) > 2
+    text = f"{depths[0]} to {depths[-1]}" if is_range else ", ".join(map(str, depths))
     return f"{text} layers of width {', '.join(map(str, widths))}"
 
 
-# How every arm is tuned unless the user says otherwise: 4 trainings an arm on the first task, and more where the grid must widen.
-# Rates are chosen with the first augmentation. It is none, because shifts and flips slow every short training down: those from
-# scratch most of all, whose rivals would look better than they are.
+# How every arm is tuned unless the user says otherwise: 4 trainings an arm on the first task, and
+# more where the grid must widen. Rates are chosen with the first augmentation. It is none, because
+# shifts and flips slow every short training down: those from scratch most of all, whose rivals
+# would look better than they are.
 RATES = (3e-4, 1e-3, 3e-3)
 AUGMENTS: tuple[Augment, ...] = ("none", "light")
-RECIPE = Recipe(
-    images=1000, batch_size=50, lr=1e-3, clip=1.0, augment=AUGMENTS[0]
-)  # of every cell, except for its epochs
+# of every cell, except for its epochs
+RECIPE = Recipe(images=1000, batch_size=50, lr=1e-3, clip=1.0, augment=AUGMENTS[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridBudget:
-    """What is measured by default; `--layers`, `--epochs`, `--seeds`, `--images` and `--task` override one field each."""
+    """Sizes, budgets and tasks that are measured by default.
+
+    `--layers`, `--epochs`, `--seeds`, `--images` and `--task` override one field each.
+    """
 
     layers: tuple[int, ...]
     epochs: tuple[int, ...]
@@ -257,9 +351,15 @@ class GridBudget:
 BudgetName = Literal["quick", "standard", "full"]
 
 BUDGETS: dict[BudgetName, GridBudget] = {
-    # Minutes on two cores: to see that everything works, and a first result. No extraction sees these tasks by default.
+    # Minutes on two cores: to see that everything works, and a first result. No extraction sees
+    # these tasks by default.
     "quick": GridBudget(
-        layers=(6,), epochs=(3,), seeds=3, images=800, tasks=("figures", "textures", "numbers"), most_tasks=3
+        layers=(6,),
+        epochs=(3,),
+        seeds=3,
+        images=800,
+        tasks=("figures", "textures", "numbers"),
+        most_tasks=3,
     ),
     # An afternoon on two cores.
     "standard": GridBudget(layers=(6, 9, 12), epochs=(1, 4, 16), seeds=3, images=1000),
@@ -268,7 +368,10 @@ BUDGETS: dict[BudgetName, GridBudget] = {
 }
 
 
-def some_of(budget: GridBudget, tasks: Sequence[str]) -> tuple[str, ...]:
-    """The tasks of a suite that a budget measures: those it names, or else the first `most_tasks`."""
-    named = tuple(task for task in tasks if task in budget.tasks)
-    return named or tuple(tasks)[: budget.most_tasks]
+def tasks_of_budget(budget: GridBudget, tasks: Sequence[str]) -> tuple[str, ...]:
+    """Return the tasks of a suite that a budget measures.
+
+    They are those that the budget names, or else the first `most_tasks`.
+    """
+    selected = tuple(task for task in tasks if task in budget.tasks)
+    return selected or tuple(tasks)[: budget.most_tasks]

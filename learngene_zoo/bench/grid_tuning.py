@@ -1,4 +1,4 @@
-"""How the arms of a grid are tuned (`search` chooses), and what is said of it."""
+"""The tuning of a grid's arms (`search` chooses), and its description in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.search import Augment, Choice, Space, Trial
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.text import counted
+from learngene_zoo.text import count_noun
 
 TUNING_SEED = 1000  # far from those of a grid itself
 MIN_IMAGES = 100  # validation images from which choosing a rate pays: benchmarks/tuning_images.py
@@ -16,28 +16,35 @@ MIN_IMAGES = 100  # validation images from which choosing a rate pays: benchmark
 
 @dataclass(frozen=True)
 class GridTuning:
-    """How the arms of a grid are tuned: at its middle size, with its longest budget and its first learngene.
+    """Tuning of a grid's arms: at its middle size, with its longest budget and first learngene.
 
-    On none of the tasks that are too `small`; if all are, no arm is tuned.
+    Tasks that are too `small` are not used; if all are, no arm is tuned.
     """
 
     cells: Sequence[Cell]
     rates: tuple[float, ...]
     augments: tuple[Augment, ...]
     opening: int | None = 1  # tasks of the grid that are used from the beginning; None: all
-    joining: int = 1  # tasks that may join (see `search`); without a limit tuning may cost more than the grid
+    # tasks that may join (see `search`); without a limit tuning may cost more than the grid
+    joining: int = 1
     widen: bool = True
-    small: Mapping[str, int] = field(default_factory=dict)  # tasks with too few validation images to choose on
+    # tasks with too few validation images to choose on
+    small: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if any(cell.seed == TUNING_SEED for cell in self.cells):
-            raise WrongCall(f"the seed {TUNING_SEED} is kept for choosing learning rates; choose other seeds")
+            raise WrongCall(
+                f"the seed {TUNING_SEED} is kept for choosing learning rates; choose other seeds"
+            )
         if any(not rate > 0 for rate in self.rates):
-            raise WrongCall(f"learning rates must be above 0, got {', '.join(f'{rate:g}' for rate in self.rates)}")
+            raise WrongCall(
+                "learning rates must be above 0, got "
+                f"{', '.join(f'{rate:g}' for rate in self.rates)}"
+            )
 
     @property
     def space(self) -> Space:
-        """What is tried. Arms that are not trained are not tuned."""
+        """Return the settings to try. Arms that are not trained are not tuned."""
         trained = [cell for cell in self.cells if cell.recipe.epochs > 0]
         arms = tuple(dict.fromkeys(cell.arm.name for cell in trained))
         tasks = tuple(dict.fromkeys(cell.task for cell in trained if cell.task not in self.small))
@@ -46,22 +53,38 @@ class GridTuning:
         opening = tasks[: self.opening]
         further = tasks[len(opening) :][: self.joining]
         rates, augments = tuple(dict.fromkeys(self.rates)), tuple(dict.fromkeys(self.augments))
-        return Space(arms=arms, rates=rates, augments=augments, tasks=opening, further=further, widen=self.widen)
+        return Space(
+            arms=arms,
+            rates=rates,
+            augments=augments,
+            tasks=opening,
+            further=further,
+            widen=self.widen,
+        )
 
     @property
     def fixed(self) -> dict[str, Choice]:
-        """Every arm with the first rate and augmentation, where there is nothing to choose."""
+        """Return every arm with the first rate and augmentation, for grids without a choice."""
         names = dict.fromkeys(cell.arm.name for cell in self.cells)
-        return {name: Choice(arm=name, lr=self.rates[0], augment=self.augments[0], means={}) for name in names}
+        return {
+            name: Choice(arm=name, lr=self.rates[0], augment=self.augments[0], means={})
+            for name in names
+        }
 
     def cell_of(self, trial: Trial) -> Cell:
-        """The cell of a trial, evaluated on validation images."""
+        """Return the cell of a trial, evaluated on validation images."""
         first = min(cell.seed for cell in self.cells)
-        own = [cell for cell in self.cells if (cell.arm.name, cell.task, cell.seed) == (trial.arm, trial.task, first)]
-        sizes = sorted({(cell.layers, cell.width or 0, str(cell.at)) for cell in own})
-        longest = max(cell.recipe.epochs for cell in own)
+        candidates = [
+            cell
+            for cell in self.cells
+            if (cell.arm.name, cell.task, cell.seed) == (trial.arm, trial.task, first)
+        ]
+        sizes = sorted({(cell.layers, cell.width or 0, str(cell.at)) for cell in candidates})
+        longest = max(cell.recipe.epochs for cell in candidates)
         cell = next(
-            cell for cell in own if str(cell.at) == sizes[len(sizes) // 2][-1] and cell.recipe.epochs == longest
+            cell
+            for cell in candidates
+            if str(cell.at) == sizes[len(sizes) // 2][-1] and cell.recipe.epochs == longest
         )
         recipe = replace(cell.recipe, lr=trial.lr, augment=trial.augment)
         bare = replace(cell, recipe=recipe, seed=TUNING_SEED, split="validation", look=False)
@@ -69,42 +92,53 @@ class GridTuning:
 
 
 def find_small(cells: Iterable[Cell], count_images: Callable[[str], int]) -> dict[str, int]:
-    """Return the tasks with fewer validation images than choosing takes, each with its number of them."""
+    """Return the tasks with too few validation images to choose on, each with their number."""
     counts = {task: count_images(task) for task in dict.fromkeys(cell.task for cell in cells)}
     return {task: count for task, count in counts.items() if count < MIN_IMAGES}
 
 
 def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[Cell]:
-    """The cells with the chosen rate and augmentation of each arm."""
-    found = []
+    """Return the cells with the chosen rate and augmentation of each arm."""
+    tuned = []
     for cell in cells:
         choice = choices.get(cell.arm.name)
         if choice is not None:
             augment = choice.augment or cell.recipe.augment
             cell = replace(cell, recipe=replace(cell.recipe, lr=choice.lr, augment=augment))
-        found.append(cell)
-    return found
+        tuned.append(cell)
+    return tuned
 
 
-def describe_tuning(cells: Sequence[Cell], choices: Mapping[str, Choice], small: Mapping[str, int] = {}) -> list[str]:
-    """Return a line for each arm that was tuned, one for all arms that learnt nothing, or one that none was tuned."""
+def describe_tuning(
+    cells: Sequence[Cell], choices: Mapping[str, Choice], small: Mapping[str, int] = {}
+) -> list[str]:
+    """Return the lines that describe the tuning.
+
+    There is one for each arm that was tuned, one for all arms that learnt nothing, or one stating
+    that none was tuned.
+    """
     if not choices:
-        return [untuned(cells, small)]
+        return [explain_untuned(cells, small)]
     lost: dict[tuple[str, ...], list[Choice]] = {}
     for choice in choices.values():
         if not choice.tasks:
             lost.setdefault(choice.at_chance, []).append(choice)
-    lines = [told(choice) for choice in choices.values() if choice.tasks]
+    lines = [describe_choice(choice) for choice in choices.values() if choice.tasks]
     return lines + [_describe_lost(group, tasks) for tasks, group in lost.items()]
 
 
 def _describe_lost(group: Sequence[Choice], tasks: Iterable[str]) -> str:
-    arms, rates = (", ".join(dict.fromkeys(words)) for words in zip(*((c.arm, f"{c.lr:g}") for c in group)))
-    return f"{arms}: no better than a constant answer on {', '.join(tasks)} at any rate, so the middle one ({rates}) is kept"
+    arms, rates = (
+        ", ".join(dict.fromkeys(words)) for words in zip(*((c.arm, f"{c.lr:g}") for c in group))
+    )
+    return (
+        f"{arms}: no better than a constant answer on {', '.join(tasks)} at any rate, so the "
+        f"middle one ({rates}) is kept"
+    )
 
 
-def told(choice: Choice) -> str:
-    """What was chosen for an arm, from what, and on which tasks."""
+def describe_choice(choice: Choice) -> str:
+    """Return the choice of an arm in words, with its candidates and tasks."""
     rates = ", ".join(f"{rate} {mean:.1f}" for rate, mean in choice.means.items())
     text = f"{choice.arm}: learning rate {choice.lr:g} (validation images, %: {rates})"
     if choice.augments:
@@ -114,10 +148,18 @@ def told(choice: Choice) -> str:
     return f"{text}; its best rate is at the edge of the grid" if choice.edge else text
 
 
-def untuned(cells: Sequence[Cell], small: Mapping[str, int] = {}) -> str:
-    """What is said of a grid in which nothing was chosen, because of the tasks that are too small or because nobody asked."""
+def explain_untuned(cells: Sequence[Cell], small: Mapping[str, int] = {}) -> str:
+    """Return the sentence on a grid without tuning: tasks too small, or tuning not requested."""
     recipes = dict.fromkeys((cell.recipe.lr, cell.recipe.augment) for cell in cells)
-    shown = " and ".join(f"learning rate {rate:g}, augmentation {augment}" for rate, augment in recipes)
-    counts = ", ".join(f"{task} has {counted(count, 'validation image')}" for task, count in small.items())
-    why = f" {counts}; choosing a rate pays from {MIN_IMAGES} on (--tune chooses all the same)." if small else ""
-    return f"No arm was tuned: {shown} for all.{why}"
+    settings = " and ".join(
+        f"learning rate {rate:g}, augmentation {augment}" for rate, augment in recipes
+    )
+    counts = ", ".join(
+        f"{task} has {count_noun(count, 'validation image')}" for task, count in small.items()
+    )
+    why = (
+        f" {counts}; choosing a rate pays from {MIN_IMAGES} on (--tune chooses all the same)."
+        if small
+        else ""
+    )
+    return f"No arm was tuned: {settings} for all.{why}"

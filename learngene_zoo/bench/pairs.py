@@ -1,7 +1,8 @@
-"""Methods against each other: paired differences, and which arms are the same model.
+"""Methods against each other: paired differences, and arms that are the same model.
 
-Every method is compared with every other, as long as these are at most ten pairs; of more methods each with the best. No interval is
-corrected for the number of pairs: of twenty pairs of equal methods one lies outside its 95 % interval by chance.
+Every method is compared with every other, as long as these are at most ten pairs; of more methods
+each with the best. No interval is corrected for the number of pairs: of twenty pairs of equal
+methods one lies outside its 95 % interval by chance.
 """
 
 from __future__ import annotations
@@ -14,54 +15,90 @@ from learngene_zoo.bench.averages import Average, Key, average_gain, average_met
 from learngene_zoo.bench.condition import SCRATCH, Condition
 from learngene_zoo.bench.results import Row
 from learngene_zoo.settings import Json
-from learngene_zoo.text import counted
+from learngene_zoo.text import count_noun
 
-MOST_PAIRS = 10  # of five methods; of more, each is compared with the best
+MAX_PAIRS = 10  # of five methods; of more, each is compared with the best
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """What one method gains over another under equal conditions, on one task or averaged over tasks."""
+    """The gain of one method over another under equal conditions, on one task or over tasks."""
 
     arm: str  # the one with the higher mean over all tasks
     rival: str
     task: str | None  # None: the average over tasks
     condition: Condition
-    same: bool  # whether both arms are the same model, whose difference is no measurement
+    same: bool  # whether both arms are the same model; their difference is not measured
     difference: Average
 
     def to_flat(self) -> dict[str, Json]:
         """Return raw numbers under flat keys, for CSV and JSON."""
-        found = self.difference
-        measured = (found.low, found.high, found.interval) if not self.same else (None, None, "none")
-        about: dict[str, Json] = {"arm": self.arm, "rival": self.rival, "task": self.task, "same": self.same}
+        difference = self.difference
+        measured = (
+            (difference.low, difference.high, difference.interval)
+            if not self.same
+            else (None, None, "none")
+        )
+        names: dict[str, Json] = {
+            "arm": self.arm,
+            "rival": self.rival,
+            "task": self.task,
+            "same": self.same,
+        }
         low, high, interval = measured
-        numbers: dict[str, Json] = {"value": found.value, "low": low, "high": high, "interval": interval}
-        return {**about, "tasks": len(found.tasks), "seeds": found.seeds, **self.condition._asdict(), **numbers}
+        numbers: dict[str, Json] = {
+            "value": difference.value,
+            "low": low,
+            "high": high,
+            "interval": interval,
+        }
+        return {
+            **names,
+            "tasks": len(difference.tasks),
+            "seeds": difference.seeds,
+            **self.condition._asdict(),
+            **numbers,
+        }
 
 
 def compare_methods(conditions: Mapping[Condition, Mapping[str, Sequence[Row]]]) -> list[Pair]:
-    """Return the pairs of every condition, from the rows of its arms: first each average, then the tasks."""
-    return [pair for condition in sorted(conditions) for pair in _compare(condition, conditions[condition])]
+    """Return the pairs of every condition, from the rows of its arms: averages before tasks."""
+    return [
+        pair
+        for condition in sorted(conditions)
+        for pair in _compare(condition, conditions[condition])
+    ]
 
 
 def _compare(condition: Condition, arms: Mapping[str, Sequence[Row]]) -> Iterable[Pair]:
+    """Yield the pairs of one condition, each first averaged and then by task."""
     methods = {name: rows for name, rows in arms.items() if is_method(rows[0])}
-    means = {name: found.value for name, rows in methods.items() if (found := average_metric(rows))}
+    means = {
+        name: average.value for name, rows in methods.items() if (average := average_metric(rows))
+    }
     ranked = sorted(means, key=lambda name: -means[name])
     every = list(combinations(ranked, 2))
-    for arm, rival in every if len(every) <= MOST_PAIRS else [(ranked[0], name) for name in ranked[1:]]:
+    for arm, rival in (
+        every if len(every) <= MAX_PAIRS else [(ranked[0], name) for name in ranked[1:]]
+    ):
         same = are_same(methods[arm], methods[rival])
         tasks = list(dict.fromkeys(row.task for row in methods[arm]))
         for task in [None, *tasks]:
             ours, theirs = (_by_key(methods[name], task) for name in (arm, rival))
             difference = average_gain(ours, theirs)
             if difference is not None:
-                yield Pair(arm=arm, rival=rival, task=task, condition=condition, same=same, difference=difference)
+                yield Pair(
+                    arm=arm,
+                    rival=rival,
+                    task=task,
+                    condition=condition,
+                    same=same,
+                    difference=difference,
+                )
 
 
 def is_method(row: Row) -> bool:
-    """Whether a row's arm is a method: neither a control nor scratch."""
+    """Return whether a row's arm is a method: neither a control nor scratch."""
     return row.control is None and row.method != SCRATCH
 
 
@@ -70,17 +107,18 @@ def _by_key(rows: Iterable[Row], task: str | None) -> dict[Key, Row]:
 
 
 def are_same(ours: Iterable[Row], theirs: Iterable[Row]) -> bool:
-    """Return whether two arms built the same model, to the last number, wherever both have a row.
+    """Return whether two arms built the same model wherever both have a row.
 
-    By the digest of the model before its training; rows of earlier versions have none, and there a training that the two
-    shared tells it: its seconds are equal to the last digit.
+    Models are compared by the digest before their training. Rows of earlier versions have no
+    digest; there the models are equal if they share one training, whose seconds are equal to the
+    last digit.
     """
-    one, other = ({_place(row): row for row in rows} for rows in (ours, theirs))
-    shared = [(one[place], other[place]) for place in one if place in other]
+    our_rows, their_rows = ({_cell_of(row): row for row in rows} for rows in (ours, theirs))
+    shared = [(our_rows[cell], their_rows[cell]) for cell in our_rows if cell in their_rows]
     return bool(shared) and all(_built_alike(row, rival) for row, rival in shared)
 
 
-def _place(row: Row) -> tuple[object, ...]:
+def _cell_of(row: Row) -> tuple[object, ...]:
     return row.task, row.seed, row.layers, row.width, row.size, row.epochs, row.split
 
 
@@ -92,39 +130,45 @@ def _built_alike(row: Row, rival: Row) -> bool:
 
 
 def same_models(conditions: Mapping[Condition, Mapping[str, Sequence[Row]]]) -> list[str]:
-    """Return a sentence for each group of arms that are one model: `a and b are the same model at 6 and 9 layers`."""
+    """Return a sentence for each group of arms that are one model.
+
+    An example is `a and b are the same model at 6 and 9 layers`.
+    """
     by_size: dict[str, dict[str, list[Row]]] = {}
     for condition in sorted(conditions):
         for name, rows in conditions[condition].items():
             if rows[0].control is None:
-                by_size.setdefault(condition.in_words, {}).setdefault(name, []).extend(rows)
+                by_size.setdefault(condition.size_in_words, {}).setdefault(name, []).extend(rows)
     sizes: dict[tuple[str, ...], list[str]] = {}
     for size, arms in by_size.items():
         for group in _groups(arms):
             sizes.setdefault(group, []).append(size)
-    return [f"{_listed(group)} are the same model at {_sizes(found)}" for group, found in sizes.items()]
+    return [
+        f"{_join_words(group)} are the same model at {_sizes(names)}"
+        for group, names in sizes.items()
+    ]
 
 
 def _groups(arms: Mapping[str, Sequence[Row]]) -> list[tuple[str, ...]]:
-    """The arms that are the same model, by group; those of one are left out."""
+    """Return the arms that are the same model, by group; groups of one arm are left out."""
     groups: list[list[str]] = []
     for name, rows in arms.items():
-        own = next((group for group in groups if are_same(arms[group[0]], rows)), None)
-        if own is None:
+        group_of_arm = next((group for group in groups if are_same(arms[group[0]], rows)), None)
+        if group_of_arm is None:
             groups.append([name])
         else:
-            own.append(name)
+            group_of_arm.append(name)
     return [tuple(group) for group in groups if len(group) > 1]
 
 
 def _sizes(sizes: Sequence[str]) -> str:
-    """`6 and 9 layers` of depths alone, else every size in full."""
+    """Return `6 and 9 layers` for depths alone, else every size in full."""
     depths = [size.removesuffix(" layers") for size in sizes]
     if all(depth.isdigit() for depth in depths):
-        return f"{_listed(depths)} layers" if depths != ["1"] else counted(1, "layer")
-    return _listed(sizes)
+        return f"{_join_words(depths)} layers" if depths != ["1"] else count_noun(1, "layer")
+    return _join_words(sizes)
 
 
-def _listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+def _join_words(words: Sequence[str]) -> str:
+    """Return words as a list in a sentence: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -1,6 +1,8 @@
-"""The report of a bench, written into its folder: `report.html`, `summary.csv`, `.md`, `.json`, and `pictures/`.
+"""The report of a bench, written into its folder.
 
-It is made from `results.jsonl` and `grid.json` alone, so it can be written again at any time, also for an interrupted bench.
+Its files are `report.html`, `summary.csv`, `.md` and `.json`, and `pictures/`. It is made from
+`results.jsonl` and `grid.json` alone, so it can be written again at any time, also for an
+interrupted bench.
 """
 
 import csv
@@ -23,8 +25,8 @@ from learngene_zoo.bench.page import NO_GRID, Grid, page
 from learngene_zoo.bench.pictures import caption, cost_picture, pictures
 from learngene_zoo.bench.results import RESULTS, read_rows, select
 from learngene_zoo.bench.search import Choice
-from learngene_zoo.bench.summary import Summary, flat, summarise
-from learngene_zoo.bench.tables import NOTES, Table
+from learngene_zoo.bench.summary import Summary, flatten_line, summarise
+from learngene_zoo.bench.tables import NOTES, TextTable
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import read_json, write_json
@@ -44,10 +46,15 @@ def note_grid(
     small: Mapping[str, int] = MappingProxyType({}),
     methods: Sequence[str] = (),
 ) -> None:
-    """Write `grid.json`, before anything is measured: the cells of the grid, and what they have in common.
+    """Write `grid.json`, before anything is measured: the cells and their common settings.
 
-    `cost` says that they are those of a cost curve; `choices` are how the arms were tuned, or none, because the tasks are too
-    `small`; `methods` were to be compared, and may build none of the sizes.
+    Args:
+        cells: the cells of the grid.
+        out: the bench's folder.
+        cost: whether they are the cells of a cost curve.
+        choices: how the arms were tuned; empty if they were not.
+        small: tasks that are too small to tune on, with their numbers of validation images.
+        methods: the methods to compare, which may build none of the sizes.
     """
     data = {
         "cost": cost,
@@ -63,7 +70,7 @@ def note_grid(
 
 
 def _shared_settings(cells: Sequence[Cell]) -> dict[str, Json]:
-    """What a grid varies, and the recipe that its cells share."""
+    """Return the values that a grid varies, and the recipe that its cells share."""
     varied: dict[str, Callable[[Cell], Any]] = {
         "tasks": lambda cell: cell.task,
         "split": lambda cell: cell.split,
@@ -73,12 +80,18 @@ def _shared_settings(cells: Sequence[Cell]) -> dict[str, Json]:
         "epochs": lambda cell: cell.recipe.epochs,
         "seeds": lambda cell: cell.seed,
     }
-    found: dict[str, Json] = {name: list(dict.fromkeys(map(get, cells))) for name, get in varied.items()}
+    settings: dict[str, Json] = {
+        name: list(dict.fromkeys(map(get, cells))) for name, get in varied.items()
+    }
     unset = {"width": [None], "sizes": [""]}
-    found = {name: value for name, value in found.items() if value != unset.get(name)}
+    settings = {name: value for name, value in settings.items() if value != unset.get(name)}
     recipes = [to_json(cell.recipe) for cell in cells]
-    shared = {name for name in recipes[0] if all(recipe[name] == recipes[0][name] for recipe in recipes)}
-    return found | {name: value for name, value in recipes[0].items() if name in shared - {"epochs"}}
+    shared = {
+        name for name in recipes[0] if all(recipe[name] == recipes[0][name] for recipe in recipes)
+    }
+    return settings | {
+        name: value for name, value in recipes[0].items() if name in shared - {"epochs"}
+    }
 
 
 def _arm(arm: Arm, cells: Sequence[Cell]) -> dict[str, Json]:
@@ -87,7 +100,11 @@ def _arm(arm: Arm, cells: Sequence[Cell]) -> dict[str, Json]:
 
 
 def read_grid(out: Path) -> Grid:
-    """What `note_grid` wrote; empty without the file. Raises `BadFile`."""
+    """Return the content of the file that `note_grid` wrote; an empty grid without the file.
+
+    Raises:
+        BadFile: the file cannot be read.
+    """
     path = out / GRID
     if not path.is_file():
         return NO_GRID
@@ -98,7 +115,11 @@ def read_grid(out: Path) -> Grid:
 
 
 def read_summary(out: Path) -> Summary:
-    """The summary of the newest grid in `out`. Raises `WrongCall` if there are no results."""
+    """Return the summary of the newest grid in `out`.
+
+    Raises:
+        WrongCall: there are no results.
+    """
     if not (out / RESULTS).is_file():
         raise WrongCall(f"there is no {RESULTS} in {out}; name the folder of a bench with -o")
     rows, keys = read_rows(out / RESULTS), read_grid(out).keys
@@ -107,20 +128,26 @@ def read_summary(out: Path) -> Summary:
 
 
 def read_costs(out: Path, summary: Summary) -> list[Bill]:
-    """The bills of a cost curve; none if the grid in `out` is not one."""
+    """Return the bills of a cost curve; none if the grid in `out` is not one."""
     return bills(summary.rows) if read_grid(out).cost and summary.rows else []
 
 
 def write_report(out: Path) -> list[Path]:
-    """Write the report of the bench in `out` in every format; returns the paths, the page first.
+    """Write the report of the bench in `out` in every format, and return the paths, the page first.
 
-    Pictures of an earlier report are removed. Raises `WrongCall` if there are no results, `BadFile` for an unreadable file.
+    Pictures of an earlier report are removed.
+
+    Raises:
+        WrongCall: there are no results.
+        BadFile: a file cannot be read.
     """
     summary = read_summary(out)
     costs = read_costs(out, summary)
-    drawn = {**pictures(summary), **({"cost": cost_picture(costs)} if costs else {})}
-    inline = {name: plotting.svg_text(figure, name, caption(name)) for name, figure in drawn.items()}
-    lines = [flat(line) for line in summary.lines]
+    figures = {**pictures(summary), **({"cost": cost_picture(costs)} if costs else {})}
+    inline = {
+        name: plotting.svg_text(figure, name, caption(name)) for name, figure in figures.items()
+    }
+    lines = [flatten_line(line) for line in summary.lines]
     texts = {
         PAGE: page(summary, read_grid(out), inline, costs),
         "summary.md": _markdown(summary, read_grid(out).tuning),
@@ -128,50 +155,70 @@ def write_report(out: Path) -> list[Path]:
         "summary.json": json_text(lines),
     }
     if summary.pairs:
-        compared = [pair.to_flat() for pair in summary.pairs]
-        texts |= {"pairs.csv": csv_text(compared), "pairs.json": json_text(compared)}
+        differences = [pair.to_flat() for pair in summary.pairs]
+        texts |= {"pairs.csv": csv_text(differences), "pairs.json": json_text(differences)}
     if costs:
-        texts["cost.md"] = tables.markdown(cost_tables(costs)) + "".join(f"\n- {line}" for line in ASSUMPTIONS) + "\n"
+        texts["cost.md"] = (
+            tables.markdown(cost_tables(costs))
+            + "".join(f"\n- {line}" for line in ASSUMPTIONS)
+            + "\n"
+        )
         texts["cost.json"] = json_text(flat_costs(costs))
     files: dict[Path, Callable[[Path], Any]] = {
-        out / name: partial(Path.write_text, data=text, encoding="utf-8") for name, text in texts.items()
+        out / name: partial(Path.write_text, data=text, encoding="utf-8")
+        for name, text in texts.items()
     }
-    files |= {out / PICTURES / f"{name}.png": partial(plotting.save, figure) for name, figure in drawn.items()}
+    files |= {
+        out / PICTURES / f"{name}.png": partial(plotting.save, figure)
+        for name, figure in figures.items()
+    }
     for path, write in files.items():
         with new_file(path, force=True) as draft:
             write(draft)
     for stale in set((out / PICTURES).glob("*.png")) - set(files):
-        if stale.name.startswith(("pareto", "curves", "cost")):  # what somebody else put there stays
+        # Files of other names are not ours and stay.
+        if stale.name.startswith(("pareto", "curves", "cost")):
             stale.unlink()
     return list(files)
 
 
 def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
-    """The tables of a summary, with the notes needed to read them."""
-    several = [*tables.compact(summary), *filter(None, [tables.pairs(summary)]), *tables.by_task(summary)]
+    """Return the tables of a summary, with the notes needed to read them."""
+    several = [
+        *tables.compact(summary),
+        *filter(None, [tables.pairs(summary)]),
+        *tables.by_task(summary),
+    ]
     single = [
         tables.pairs_by_task(summary),
         tables.without_one(summary),
         tables.costs(summary),
         tables.failures(summary),
     ]
-    tuned = ["How the arms were tuned:\n\n" + "\n".join(f"- {markdown(line)}" for line in tuning)] if tuning else []
-    said = [*summary.same, *tables.explanations(summary), *tables.lacking(summary)]
-    notes = [f"{tables.state(summary)}.", *tuned, *map(markdown, said), *NOTES]
+    tuned = (
+        ["How the arms were tuned:\n\n" + "\n".join(f"- {markdown(line)}" for line in tuning)]
+        if tuning
+        else []
+    )
+    remarks = [*summary.same, *tables.explanations(summary), *tables.describe_missing(summary)]
+    notes = [f"{tables.state(summary)}.", *tuned, *map(markdown, remarks), *NOTES]
     return tables.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
 
 
-def overview(out: Path) -> tuple[list[Table], list[str]]:
-    """The tables to print after a bench, and the lines below them; with those of its cost curve, if it is one."""
+def build_overview(out: Path) -> tuple[list[TextTable], list[str]]:
+    """Return the tables to print after a bench, and the lines below them.
+
+    They include those of a cost curve, if the bench is one.
+    """
     summary = read_summary(out)
     costs = read_costs(out, summary)
-    found = [*tables.brief(summary), *(cost_tables(costs) if costs else [])]
-    said = [*summary.same, *tables.explanations(summary), *tables.lacking(summary)]
-    return found, [*said, *(ASSUMPTIONS if costs else ())]
+    printed = [*tables.brief(summary), *(cost_tables(costs) if costs else [])]
+    remarks = [*summary.same, *tables.explanations(summary), *tables.describe_missing(summary)]
+    return printed, [*remarks, *(ASSUMPTIONS if costs else ())]
 
 
 def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
-    """Flat objects as CSV with a header; an unknown value is empty."""
+    """Return flat objects as CSV with a header; an unknown value is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
@@ -180,5 +227,5 @@ def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
 
 
 def json_text(rows: Sequence[Mapping[str, Json]]) -> str:
-    """Flat objects as a bare list."""
+    """Return flat objects as a JSON list."""
     return json.dumps(to_json(list(rows)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

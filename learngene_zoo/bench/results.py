@@ -1,8 +1,9 @@
 """`results.jsonl`: one line per finished cell, only ever appended to.
 
-A line is on disk before `append` returns. If the process is killed while it writes, the last line may be incomplete: it is moved
-to `results.jsonl.broken` when the file is next opened, and its cell is computed again. One process at a time may write; the
-operating system releases the lock of a process that died.
+A line is on disk before `append` returns. If the process is killed while it writes, the last line
+may be incomplete: it is moved to `results.jsonl.broken` when the file is next opened, and its cell
+is computed again. One process at a time may write; the operating system releases the lock of a
+process that died.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import IO, Annotated
 
 from learngene_zoo.atomic import nearest_parent
-from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall, explained
+from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall, explain_os_error
 from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.settings import Bounds, check_bounds, from_json, to_json
 from learngene_zoo.storage import parse_json
 from learngene_zoo.text import MOST_OF_PATH, check_name, printable
 
 RESULTS = "results.jsonl"
-MOST_ERROR = 2000  # characters of an error that are kept
+MAX_ERROR_LETTERS = 2000  # characters of an error that are kept
 _Count = Annotated[int, Bounds(least=0, most=10**18)]
 _Seconds = Annotated[float, Bounds(least=0, most=1e12)]
 _Share = Annotated[float | None, Bounds(least=0, most=1)]
@@ -32,7 +33,10 @@ _Share = Annotated[float | None, Bounds(least=0, most=1)]
 class Row:
     """One line of the results file. A failed cell has an `error` and no numbers.
 
-    Texts are kept as they can be printed. Raises `WrongCall` for what no cell can leave.
+    Texts are kept in a printable form.
+
+    Raises:
+        WrongCall: a value that no cell can have.
     """
 
     key: str
@@ -53,16 +57,18 @@ class Row:
     error: str | None = None
     metric: str = "accuracy"  # or mIoU
     value: _Share = None
-    correct: str | None = None  # one flag per image of the split, in its order, packed into hexadecimal digits
+    # one flag per image of the split, in its order, packed into hexadecimal digits
+    correct: str | None = None
     evaluated: _Count = 0  # images of the split
-    chance: _Share = None  # what the best constant answer reaches; None in rows of earlier versions
+    chance: _Share = None  # value of the best constant answer; None in rows of earlier versions
     untrained: _Share = None  # the metric before any training
     probe: _Share = None  # accuracy of the nearest class mean of its features before training
     params: _Count = 0  # of the descendant
     flops: _Count = 0
     stored_params: _Count = 0  # of the learngene: the numbers to keep in order to build any size
     extraction_seconds: _Seconds = 0.0
-    extraction_images: _Count = 0  # images that the extraction has shown to a model, every pass counted
+    # images that the extraction has shown to a model, every pass counted
+    extraction_images: _Count = 0
     seconds: _Seconds = 0.0  # of the fine-tuning
     machine: str = ""
     finished: str = ""  # UTC, ISO 8601
@@ -71,33 +77,55 @@ class Row:
         check_bounds(self)
         for name, value in vars(self).items():
             if isinstance(value, str):
-                object.__setattr__(self, name, printable(value[:MOST_ERROR] if name == "error" else value))
+                object.__setattr__(
+                    self, name, printable(value[:MAX_ERROR_LETTERS] if name == "error" else value)
+                )
         check_name(self.task, "task", MOST_OF_PATH)
-        for name in ("key", "arm", "method", "control", "split", "size", "metric", "machine", "finished"):
+        for name in (
+            "key",
+            "arm",
+            "method",
+            "control",
+            "split",
+            "size",
+            "metric",
+            "machine",
+            "finished",
+        ):
             check_name(getattr(self, name) or "", name)
         digits = "" if self.correct is None else self.correct
         if set(digits) - set("0123456789abcdef") or len(digits) not in (0, -(-self.evaluated // 4)):
-            raise WrongCall(f"correct is not one hexadecimal digit for every four of {self.evaluated} images")
+            raise WrongCall(
+                f"correct is not one hexadecimal digit for every four of {self.evaluated} images"
+            )
 
 
-def packed(correct: tuple[bool, ...]) -> str:
-    """Flags as hexadecimal digits, four images each, the first image the highest bit; the last digit is filled with 0."""
+def pack_flags(correct: tuple[bool, ...]) -> str:
+    """Return flags as hexadecimal digits, four images each, the first image the highest bit.
+
+    The last digit is filled with 0.
+    """
     bits = "".join("1" if right else "0" for right in correct)
     digits = -(-len(bits) // 4)
     return f"{int(bits.ljust(4 * digits, '0'), 2):0{digits}x}"
 
 
-def unpacked(digits: str, images: int) -> tuple[bool, ...]:
-    """The inverse of `packed`."""
+def unpack_flags(digits: str, images: int) -> tuple[bool, ...]:
+    """Return the flags in the digits of `pack_flags`."""
     bits = f"{int(digits, 16):0{4 * len(digits)}b}"
     return tuple(bit == "1" for bit in bits[:images])
 
 
 class Results:
-    """The results file at `path`, open for appending; created if missing, emptied first with `anew`.
+    """The results file at `path`, open for appending.
 
-    `repaired` is one line about an incomplete last line, if there was one. Raises `BadFile` if an earlier line cannot be read,
-    and `Refused` while another process has the file open.
+    It is created if missing, and emptied first with `anew`. `repaired` is one line about an
+    incomplete last line, if there was one.
+
+    Raises:
+        BadFile: an earlier line cannot be read.
+        Refused: another process has the file open.
+        Unavailable: the file cannot be written.
     """
 
     def __init__(self, path: Path, anew: bool = False) -> None:
@@ -110,9 +138,11 @@ class Results:
             self._lock = FileLock(path.with_name(path.name + ".lock"))
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise Refused(f"another process is writing {path}; wait for it, or choose another folder with -o") from None
+            raise Refused(
+                f"another process is writing {path}; wait for it, or choose another folder with -o"
+            ) from None
         except OSError as error:
-            raise Unavailable(f"{path} cannot be written: {explained(error)}") from error
+            raise Unavailable(f"{path} cannot be written: {explain_os_error(error)}") from error
         try:
             if anew:
                 path.unlink(missing_ok=True)
@@ -130,26 +160,33 @@ class Results:
         self.close()
 
     def rows(self) -> list[Row]:
-        """The newest row of every cell, in the order in which the cells were first written."""
+        """Return the newest row of every cell, in the order of their first writing."""
         return list(self._rows.values())
 
     @property
     def finished(self) -> frozenset[str]:
-        """The keys of the cells that need not be computed again; failed ones are not among them."""
+        """Return the keys of the cells that need not be computed again, without failed ones."""
         return frozenset(key for key, row in self._rows.items() if row.error is None)
 
     def append(self, row: Row) -> None:
-        """Write one row and sync it to disk. Raises `Unavailable`, and leaves the file as it was, if that fails."""
+        """Write one row and sync it to disk.
+
+        Raises:
+            Unavailable: the write failed; the file is left as it was.
+        """
         line = json.dumps(to_json(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         size = self._file.seek(0, os.SEEK_END)
         try:
             left = memoryview(line)
-            while left:  # a disk with little space takes a part; the next call says why it does not take the rest
+            # A disk with little space takes a part; the next call raises the error.
+            while left:
                 left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             self._file.truncate(size)
-            raise Unavailable(f"{self.path} could not be written: {explained(error)}") from error
+            raise Unavailable(
+                f"{self.path} could not be written: {explain_os_error(error)}"
+            ) from error
         self._rows[row.key] = row
 
     def close(self) -> None:
@@ -159,31 +196,38 @@ class Results:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The newest row of every cell, without locking the file; an incomplete last line is ignored.
+    """Return the newest row of every cell, without locking the file.
 
-    Raises `BadFile`, with the line's number, if another line cannot be read.
+    An incomplete last line is ignored.
+
+    Raises:
+        BadFile: another line cannot be read; the message has its number.
     """
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for number, line in enumerate(_split(path)[0], start=1):
         try:
             data = parse_json(line)
         except ValueError as error:
             raise BadFile(
-                f"{path}, line {number} is not valid JSON: {error}; remove the line, and its cell will be computed again"
+                f"{path}, line {number} is not valid JSON: {error}; remove the line, and its cell "
+                "will be computed again"
             ) from error
         row = from_json(Row, data, f"{path}, line {number}")
-        found[row.key] = row
-    return list(found.values())
+        rows[row.key] = row
+    return list(rows.values())
 
 
 def select(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
-    """The rows of these cells, in the order of the keys; cells without a row are skipped."""
-    of = {row.key: row for row in rows}
-    return [of[key] for key in dict.fromkeys(keys) if key in of]
+    """Return the rows of these cells, in the order of the keys; cells without a row are skipped."""
+    by_key = {row.key: row for row in rows}
+    return [by_key[key] for key in dict.fromkeys(keys) if key in by_key]
 
 
 def _split(path: Path) -> tuple[list[bytes], bytes]:
-    """The lines of the file, and what is there of one that was cut short: by a kill, which changes nothing before it."""
+    """Return the lines of the file, and the part of an incomplete last line.
+
+    A line is cut short by a kill, which changes nothing before it.
+    """
     if not path.exists():
         return [], b""
     if not path.is_file():
@@ -197,17 +241,23 @@ def _split(path: Path) -> tuple[list[bytes], bytes]:
 
 
 def _repair(path: Path) -> str | None:
-    """Terminate a complete last line; move an incomplete one to `*.broken`. Returns what was done."""
+    """Terminate a complete last line; move an incomplete one to `*.broken`.
+
+    Returns a line that describes a move, or None.
+    """
     lines, rest = _split(path)
-    whole = b"".join(line + b"\n" for line in lines)
+    complete_lines = b"".join(line + b"\n" for line in lines)
     if rest:
         broken = path.with_name(path.name + ".broken")
         _write(broken, "ab", rest + b"\n")
-    if path.exists() and path.stat().st_size != len(whole):
-        _write(path, "r+b", whole)
+    if path.exists() and path.stat().st_size != len(complete_lines):
+        _write(path, "r+b", complete_lines)
     if not rest:
         return None
-    return f"the last line of {path} was incomplete; it was moved to {broken.name} and its cell will be computed again"
+    return (
+        f"the last line of {path} was incomplete; it was moved to {broken.name} and its cell will "
+        "be computed again"
+    )
 
 
 def _write(path: Path, mode: str, data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""One trial: build the descendant that a cell names, train it, evaluate it once, and return its row.
+"""One trial: build the descendant that a cell names, train it, evaluate it once, return its row.
 
-Before the training, a cell may measure what the descendant knows already: its metric with a fresh head, and a probe of its
-features that needs no head. Shapes: N images, D features, K classes.
+Before the training, a cell may measure the untrained descendant: its metric with a fresh head, and
+a probe of its features that needs no head. Shapes: N images, D features, K classes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import MORE_AXES, Cell, label
 from learngene_zoo.bench.extraction import extract_once
-from learngene_zoo.bench.grid import named
-from learngene_zoo.bench.results import Row, packed
+from learngene_zoo.bench.grid import select_members
+from learngene_zoo.bench.results import Row, pack_flags
 from learngene_zoo.method import Expander, Target, family
 from learngene_zoo.runs.folder import clear
 from learngene_zoo.runs.run import Run
@@ -43,8 +43,8 @@ TRAINED = "trained"  # the folder of trainings that cells share
 CHECKPOINTS = "checkpoints"  # the folder of trainings that were interrupted
 
 
-def failed(cell: Cell, error: str, run: Run) -> Row:
-    """The row of a cell that could not be measured."""
+def make_failed_row(cell: Cell, error: str, run: Run) -> Row:
+    """Return the row of a cell that could not be measured."""
     return Row(**_identity(cell, run), error=error)
 
 
@@ -64,28 +64,29 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
         "split": cell.split,
         "size": label(cell.size),
         "version": cell.version,
-        "machine": machine(run.device_name),
+        "machine": machine_name(run.device_name),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
 def run_cell(cell: Cell, out: Path, run: Run) -> Row:
-    """The row of a cell, measured now.
+    """Measure a cell and return its row.
 
-    Its learngene is taken from `out`, or extracted there. `run` says how to compute; every seed is the cell's. With
-    `run.resume` the training keeps checkpoints in `out`, and goes on from them.
+    Its learngene is taken from `out`, or extracted there. `run` states how to compute; every seed
+    is the cell's. With `run.resume` the training keeps checkpoints in `out`, and continues from
+    them.
     """
-    kept = out / CHECKPOINTS / cell.key if run.resume else None
+    checkpoints = out / CHECKPOINTS / cell.key if run.resume else None
     run = replace(run, folder=None, progress=False, lines=False, tracker=None)
     learngene, spent = extract_once(cell.extraction, out, run)
     task = open_task(cell.task, offline=run.offline)
     run = replace(run, seed=cell.draws, ancestry=next(iter(cell.arm.ancestries), None))
-    start = build(cell, learngene, task, run)
-    before = untrained(cell, start, task, out / UNTRAINED, run) if cell.look else None
-    found = trained(cell, start, task, out / TRAINED, replace(run, folder=kept))
+    start = build_start(cell, learngene, task, run)
+    before = measure_untrained(cell, start, task, out / UNTRAINED, run) if cell.look else None
+    row = train_cell(cell, start, task, out / TRAINED, replace(run, folder=checkpoints))
     return replace(
-        found,
-        **_identity(cell, run) | {"width": found.width, "images": found.images},
+        row,
+        **_identity(cell, run) | {"width": row.width, "images": row.images},
         weights=digest_of(start),
         untrained=before.value if before else None,
         probe=before.probe if before else None,
@@ -96,16 +97,26 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
 
 
 def digest_of(start: Descendant) -> str:
-    """Return a digest of a model's architecture, input and weights: two arms with equal ones are the same model."""
+    """Return a digest of a model's architecture, input and weights.
+
+    Two arms with equal digests are the same model.
+    """
     same = [start.spec, start.mean, start.std]
     return fingerprint([fingerprint_of_state(start.state), *map(to_json, same)])
 
 
-def trained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) -> Row:
-    """What the training gives, without what is said of the extraction; with a folder the run keeps its checkpoints there meanwhile.
+def train_cell(cell: Cell, start: Descendant, task: Task, folder: Path, run: Run) -> Row:
+    """Train and evaluate a cell, and return its row without the fields of the extraction.
 
-    Measured once for all cells that train the same numbers alike, and kept in the folder `place`: the stems of methods that keep
-    all of it are one model, and so may be what two methods build.
+    The row is measured once for all cells that train the same numbers alike: the stems of methods
+    that keep all of it are one model, and so may be the models of two methods.
+
+    Args:
+        cell: the cell.
+        start: the descendant before training.
+        task: the cell's task.
+        folder: the folder that keeps the rows.
+        run: how to compute; if it has a folder, the training keeps its checkpoints there meanwhile.
     """
     from learngene_zoo.training.evaluate import judge
     from learngene_zoo.training.fit import fit
@@ -121,23 +132,29 @@ def trained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) ->
         run.seed,
         run.precision,
     ]
-    path = (
-        place / f"{fingerprint([fingerprint_of_state(start.state), sorted(start.inherited), *map(to_json, same)])}.json"
-    )
+    weights = [fingerprint_of_state(start.state), sorted(start.inherited)]
+    path = folder / f"{fingerprint([*weights, *map(to_json, same)])}.json"
     if path.is_file():
         return from_json(Row, read_json(path), str(path))
     ends = [time.monotonic()]  # the training ends with its last epoch, before anything is evaluated
-    tuned = fit(start, task, cell.recipe, run, watch=lambda model: ends.append(time.monotonic()), judge=False)
+    tuned = fit(
+        start,
+        task,
+        cell.recipe,
+        run,
+        watch=lambda model: ends.append(time.monotonic()),
+        judge=False,
+    )
     judged = judge(tuned.model(), task, cell.split, tuned.input_format, replace(run, folder=None))
-    found, cost = judged.evaluation, tuned.cost()
+    evaluation, cost = judged.evaluation, tuned.cost()
     row = Row(**_identity(cell, run) | {
         "width": tuned.spec.width,
         "images": int(tuned.provenance["metrics"]["training_images"]),
-        "metric": found.metric,
-        "value": found.value,
-        "correct": packed(found.correct) if found.correct else None,
-        "evaluated": found.images,
-        "chance": chance(judged, task),
+        "metric": evaluation.metric,
+        "value": evaluation.value,
+        "correct": pack_flags(evaluation.correct) if evaluation.correct else None,
+        "evaluated": evaluation.images,
+        "chance": chance_level(judged, task),
         "params": cost.params,
         "flops": cost.flops,
         "seconds": ends[-1] - ends[0],
@@ -151,31 +168,37 @@ def trained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) ->
     return row
 
 
-def chance(judged: Judged, task: Task) -> float:
-    """What the best constant answer reaches: the share of the most frequent class. Of mIoU, the most that one class can."""
+def chance_level(judged: Judged, task: Task) -> float:
+    """Return the value of the best constant answer: the share of the most frequent class.
+
+    For mIoU, it is the most that one class can reach.
+    """
     if task.dense:
         return 1 / task.classes
     labels_N = judged.rows[:, 0]
     return Counter(labels_N.tolist()).most_common(1)[0][1] / len(labels_N)
 
 
-def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
+def build_start(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     """Return the descendant before training, under its arm's control.
 
-    A head that is not inherited starts from the same random weights in all arms, or from the ridge regression of the arm's
-    own features, if the cell says so.
+    A head that is not inherited starts from the same random weights in all arms, or from the ridge
+    regression of the arm's own features, if the cell asks for it.
     """
-    from learngene_zoo.artifacts.descendant import controlled
+    from learngene_zoo.artifacts.descendant import apply_control
     from learngene_zoo.families.family import table_of
     from learngene_zoo.families.tensors import initial
     from learngene_zoo.training.heads import initialise_head
 
-    start = expanded(cell, learngene, task, run)
+    start = expand_cell(cell, learngene, task, run)
     start = start.for_task(task.name, task.class_names, seed=run.seed, dense=task.dense)
-    if cell.arm.control is not None:  # the blocks of either `stem` are those of the scratch arm with its initialisation
+    # the blocks of either `stem` are those of the scratch arm with its initialisation
+    if cell.arm.control is not None:
         seed = derive_seed(run.seed, "shuffle") if cell.arm.control == "shuffled" else run.seed
-        start = controlled(start, cell.arm.control, seed)
-    own_head = {name for name in start.state if table_of(start.spec).is_head(name)} - start.inherited
+        start = apply_control(start, cell.arm.control, seed)
+    own_head = {
+        name for name in start.state if table_of(start.spec).is_head(name)
+    } - start.inherited
     start = start.with_state({**start.state, **initial(start.spec, run.seed, names=own_head)})
     if own_head and cell.head == "ridge":
         start, _ = initialise_head(start, task, cell.recipe, run)
@@ -185,8 +208,11 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
 _latest: dict[str, Descendant] = {}
 
 
-def expanded(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
-    """What the expander builds. The latest one is kept: a method's controls, and all trials of its tuning, start from the same."""
+def expand_cell(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
+    """Return the descendant that the expander builds.
+
+    The latest one is kept: a method's controls, and all trials of its tuning, start from the same.
+    """
     target, expander = size_of(cell, learngene, task)
     parts = [to_json(part) for part in (learngene.config, target, expander)]
     key = fingerprint([learngene.identity, *parts, run.seed, run.ancestry])
@@ -197,17 +223,24 @@ def expanded(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descenda
 
 
 def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expander]:
-    """Target and expander of a cell: the member of the family that has its size, or, without one, the size alone.
+    """Return target and expander of a cell, by the member of the family that has its size.
 
-    Of several members with these layers it is the largest one of the learngene's own width.
+    Of several members with these layers it is the largest one of the learngene's own width. If
+    there is none, the target has the size alone.
     """
     axes = {name: value for name, value in cell.size.items() if name in MORE_AXES}
     settings = {name: value for name, value in cell.size.items() if name not in axes}
     expander = with_settings(cell.arm.expander, settings)
-    target = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task, **axes)  # type: ignore[arg-type]
-    members = named(family(learngene.config, expander, replace(target, task=None)), settings)
+    target = Target(
+        layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task, **axes
+    )  # type: ignore[arg-type]
+    members = select_members(
+        family(learngene.config, expander, replace(target, task=None)), settings
+    )
     spec = learngene.config.spec
-    wide = [member for member in members if cell.width or member.spec.width == spec.width] or members
+    wide = [
+        member for member in members if cell.width or member.spec.width == spec.width
+    ] or members
     if not wide:
         heads = max(1, cell.width // spec.head_width) if cell.width else None
         return replace(target, heads=target.heads or heads), expander
@@ -217,35 +250,47 @@ def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expan
 
 @dataclass(frozen=True, kw_only=True)
 class Untrained:
-    """Measured on the cell's split before any training."""
+    """Values on the cell's split before any training."""
 
     value: float
     probe: float | None = None  # None for segmentation
 
 
-def untrained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) -> Untrained:
-    """Measured once for all cells that differ in their training alone, and kept in the folder `place`."""
+def measure_untrained(
+    cell: Cell, start: Descendant, task: Task, folder: Path, run: Run
+) -> Untrained:
+    """Return the values of a descendant before training.
+
+    They are measured once for all cells that differ only in their training, and kept in `folder`.
+    """
     from learngene_zoo.training.evaluate import evaluate
 
     bare = replace(cell, recipe=Recipe(epochs=0, images=cell.recipe.images))
-    path = place / f"{bare.key}.json"
+    path = folder / f"{bare.key}.json"
     if path.is_file():
         return from_json(Untrained, read_json(path), str(path))
     if task.dense:
-        found = Untrained(value=evaluate(start.model(), task, cell.split, start.input_format, run).value)
+        measured = Untrained(
+            value=evaluate(start.model(), task, cell.split, start.input_format, run).value
+        )
     else:
-        found = probed(start, task, cell.split, cell.recipe.images, run)
+        measured = probe_start(start, task, cell.split, cell.recipe.images, run)
     with new_file(path, force=True) as draft:
-        write_json(draft, to_json(found))
-    return found
+        write_json(draft, to_json(measured))
+    return measured
 
 
-def probed(
-    start: Descendant, task: Task, split: Literal["validation", "test"], images: int | None, run: Run
+def probe_start(
+    start: Descendant,
+    task: Task,
+    split: Literal["validation", "test"],
+    images: int | None,
+    run: Run,
 ) -> Untrained:
-    """Return two accuracies before training: of the head, and of a ridge regression of the features.
+    """Return two accuracies before training: of the head, and of a ridge regression.
 
-    The regression is fitted to the images that the training will see (`images` of the training images).
+    The regression of the features is fitted to the images that the training will see (`images` of
+    the training images).
     """
     import torch
 
@@ -253,25 +298,29 @@ def probed(
     from learngene_zoo.training.probes import compute_features, fit_ridge
 
     model = start.model().to(open_device(run))
-    seen = compute_features(model, task, "train", start.input_format, run, images=images)
+    calibration = compute_features(model, task, "train", start.input_format, run, images=images)
     held_out = compute_features(model, task, split, start.input_format, run)
     head = model.get_classifier().cpu()
     with torch.no_grad():
         predicted_N = head(torch.from_numpy(held_out.values)).argmax(dim=1).numpy()
-    probed_N = fit_ridge(seen, task.classes).predict(held_out.values).argmax(axis=1)
-    value, probe = (float((answers == held_out.labels).mean()) for answers in (predicted_N, probed_N))
+    probed_N = fit_ridge(calibration, task.classes).predict(held_out.values).argmax(axis=1)
+    value, probe = (
+        float((answers == held_out.labels).mean()) for answers in (predicted_N, probed_N)
+    )
     return Untrained(value=value, probe=probe)
 
 
 @cache
-def machine(device: str) -> str:
-    """The GPU, or the processor and its cores."""
+def machine_name(device: str) -> str:
+    """Return the name of the GPU, or of the processor with its cores."""
     if device.startswith("cuda"):
         import torch
 
         if torch.cuda.is_available():
             return torch.cuda.get_device_name(device)
     about = Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*:\s*(.+)", about.read_text(encoding="utf-8") if about.is_file() else "")
-    processor = named[1] if named else platform.processor() or platform.machine()
+    match = re.search(
+        r"model name\s*:\s*(.+)", about.read_text(encoding="utf-8") if about.is_file() else ""
+    )
+    processor = match[1] if match else platform.processor() or platform.machine()
     return f"{processor}, {os.cpu_count()} cores"

@@ -1,1 +1,1 @@
-"""The command line. Every command imports what it needs when it runs."""
+"""The command line. Every command imports the modules that it needs when it runs."""

@@ -1,4 +1,4 @@
-"""`lgzoo demo`: the whole story on what is bundled."""
+"""`lgzoo demo`: an end-to-end comparison with the bundled models."""
 
 import shutil
 from functools import partial
@@ -8,34 +8,48 @@ import click
 
 from learngene_zoo.atomic import check_folder, claim, new_folder
 from learngene_zoo.cli.bench import bench_options, executor_for
-from learngene_zoo.cli.job import Job, advise, job_of, print_lines, print_row, print_rows, print_table
+from learngene_zoo.cli.job import (
+    Job,
+    advise,
+    job_of,
+    print_lines,
+    print_row,
+    print_rows,
+    print_table,
+)
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.text import human_count
 
-COUNTS = {"params": "params", "flops": "FLOPs"}  # keys, and what the table calls them
+COUNTS = {"params": "params", "flops": "FLOPs"}  # keys, and their names in the table
 ARMS = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratch_fan_in")
 
 
-def demo(full: bool, workers: int | None, **given: Any) -> None:
-    """Run the grid, print its table, and say what it shows."""
-    job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
+def demo(full: bool, workers: int | None, **options: Any) -> None:
+    """Run the grid, and print its table and one sentence for each depth."""
+    job = job_of({**options, "workers": 0, "resume": False, "tracker": None})
     check_folder(job.out)
     from learngene_zoo.bench.demo import demo_rows, sentence
 
-    lines = demo_rows(_measured(job, full, workers))
+    lines = demo_rows(_measure_rows(job, full, workers))
     if job.as_json:
         print_rows([{**line, "path": str(job.out)} for line in lines], as_json=True)
         return
     columns, rows = _table(lines)
     print_table(columns, rows, [False, *(True for _ in lines)], "accuracy on digits, %")
     print_lines([sentence(line) for line in lines])
-    print_row({"report": str(job.out / "report.html"), "numbers": str(job.out / "results.jsonl")}, as_json=False)
+    print_row(
+        {"report": str(job.out / "report.html"), "numbers": str(job.out / "results.jsonl")},
+        as_json=False,
+    )
     advise(f"lgzoo expand {job.out / 'learngene'} --layers 7", job.quiet)
 
 
-def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
-    """The rows of the grid; the folder then also holds the bench's report, and the learngene in `learngene`."""
+def _measure_rows(job: Job, full: bool, workers: int | None) -> list[Any]:
+    """Measure the grid and return its rows.
+
+    Also writes the bench's report into the output folder, and the learngene into its `learngene`.
+    """
     from learngene_zoo.bench.demo import demo_grid
     from learngene_zoo.bench.report import note_grid, write_report
     from learngene_zoo.bench.runner import run_grid
@@ -43,12 +57,14 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
     cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
     executor, say = executor_for(job, workers, len(cells)), partial(say_now, job=job)
     begin = partial(note_grid, cells, job.out)
-    claim(job.out / "learngene", force=True)  # before minutes are spent on what could not be written
+    # Checked before minutes are spent on a result that could not be written.
+    claim(job.out / "learngene", force=True)
     rows = run_grid(cells, job.out, job.run, executor, say, anew=job.force, begin=begin)
     failed = [row for row in rows if row.error]
     if failed:
         raise TrainingFailed(
-            f"{len(failed)} of {len(rows)} cells failed, and the same command computes them again; the first: {failed[0].error}"
+            f"{len(failed)} of {len(rows)} cells failed, and the same command computes them again; "
+            f"the first: {failed[0].error}"
         )
     write_report(job.out)
     with new_folder(job.out / "learngene", force=True) as draft:
@@ -57,22 +73,33 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
 
 
 def _table(lines: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """A column per depth, so that it fits a terminal; accuracies in per cent. The gains are in the sentences below it."""
+    """Return the headings and rows of a table with one column for each depth.
+
+    Accuracies are in per cent. The sentences below the table give the gains.
+    """
     columns = ["", *(f"{line['layers']} layers" for line in lines)]
     rows = [[name, *(human_count(line[key]) for line in lines)] for key, name in COUNTS.items()]
-    rows += [[name.replace("scratch_", "scratch "), *(f"{100 * line[name]:.1f}" for line in lines)] for name in ARMS]
+    rows += [
+        [name.replace("scratch_", "scratch "), *(f"{100 * line[name]:.1f}" for line in lines)]
+        for name in ARMS
+    ]
     return columns, rows
 
 
 command = click.Command(
     "demo",
     callback=demo,
-    help="The whole story on what is bundled: one learngene, descendants of several depths, each fine-tuned beside its "
-    "scratch twins and its controls, as a small bench with a table and a report. Takes a few minutes.\n\n"
+    help="The whole story on what is bundled: one learngene, descendants of several depths, each "
+    "fine-tuned beside its scratch twins and its controls, as a small bench with a table and a "
+    "report. Takes a few minutes.\n\n"
     "The same command continues: finished cells are skipped, failed ones are retried.",
     epilog="\b\nExamples:\n  lgzoo demo\n  lgzoo demo --full -o story",
     params=[
-        click.Option(["--full"], is_flag=True, help="Five depths instead of three, and three seeds instead of two."),
+        click.Option(
+            ["--full"],
+            is_flag=True,
+            help="Five depths instead of three, and three seeds instead of two.",
+        ),
         *bench_options("demo"),
     ],
 )

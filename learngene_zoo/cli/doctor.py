@@ -1,6 +1,6 @@
-"""`lgzoo doctor`: what is installed here, what works, and what does not.
+"""`lgzoo doctor`: report the installed packages, and the methods, learngenes and tasks that work.
 
-Without `--hub` nothing accesses the network. A token of the Hub is never read further than to whether there is one.
+The network is only accessed with `--hub`. Of a Hub token, only its existence is checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.options import complete_tasks
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import METHODS
-from learngene_zoo.runs.run import MOST_THREADS, Run
+from learngene_zoo.runs.run import MAX_THREADS, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.text import human_count, printable
@@ -47,17 +47,20 @@ PACKAGES = (
     "matplotlib", "click", "rich",
 )  # fmt: skip
 OPTIONAL = {
-    "torchvision": "torchvision", "onnx": "'learngene-zoo[onnx]'", "onnxruntime": "'learngene-zoo[onnx]'",
-    "onnxscript": "'learngene-zoo[onnx]'", "ray": "'learngene-zoo[ray]'",
-}  # fmt: skip
-LEAST_FREE = 10**9  # bytes: a few models with their checkpoints
+    "torchvision": "torchvision",
+    "onnx": "'learngene-zoo[onnx]'",
+    "onnxruntime": "'learngene-zoo[onnx]'",
+    "onnxscript": "'learngene-zoo[onnx]'",
+    "ray": "'learngene-zoo[ray]'",
+}
+MIN_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0
-# What is printed without --all, beside whatever is bad: the rows that explain most reports.
+# Rows that are printed without --all besides bad ones: they explain most reports.
 MATTER = (
     "learngene_zoo", "python", "torch", "timm", "datasets", "huggingface-hub", "onnxruntime",
     "cpu cores", "threads", "devices", "working folder", "cache of the Hub", "Hub",
 )  # fmt: skip
-MOST_READERS = 16  # processes, unless more are asked for
+MAX_READERS = 16  # processes, unless more are asked for
 SELF_TEST = Recipe(epochs=2, images=200, batch_size=50, lr=1e-3, augment="none")
 Status = Literal["ok", "bad", "info"]
 
@@ -74,17 +77,19 @@ def doctor(
     offline: bool,
     as_json: bool,
 ) -> None:
-    """Print the findings; exit 1 if one of them is bad."""
+    """Print the findings; exit with 1 if one of them is bad."""
     print_progress()
     if check_images:
         if task is None:
             raise WrongCall("--check-images needs the data that is to be read: --task folder:PATH")
-        rows = _checked(task, sheet, workers, force, offline)
+        rows = _check_images(task, sheet, workers, force, offline)
         _advise_on(task, rows, f"lgzoo extract closed_form{on_task(task)}", as_json)
         _print(rows, as_json, task)
         return
     if sheet is not None:
-        raise WrongCall("-o draws the images that --check-images read; add it, or use lgzoo show TASK -o")
+        raise WrongCall(
+            "-o draws the images that --check-images read; add it, or use lgzoo show TASK -o"
+        )
     if task is not None:
         from learngene_zoo.tasks.findings import open_with_problems
         from learngene_zoo.tasks.first_row import first_row
@@ -99,7 +104,9 @@ def doctor(
             check = f"lgzoo doctor{on_task(task)} --check-images"
             following = check if _is_readable(task) else f"lgzoo extract closed_form{on_task(task)}"
             _advise_on(task, [], following, as_json)
-        print_row(row if as_json else {name: value for name, value in row.items() if value != []}, as_json)
+        print_row(
+            row if as_json else {name: value for name, value in row.items() if value != []}, as_json
+        )
         if row["missing"]:
             click.get_current_context().exit(1)
         return
@@ -113,23 +120,30 @@ def doctor(
 
 
 def _is_readable(task: str) -> bool:
-    """Whether --check-images reads the data: it does not read streams."""
+    """Return whether --check-images can read the data, which it cannot for streams."""
     return not task.startswith(("wds:", "hf-stream:"))
 
 
 def _advise_on(task: str, rows: list[Row], following: str, as_json: bool) -> None:
-    """Say what to do next, after everything else is printed: correct what is bad, else `following`."""
+    """Print the next command after all other output: correct the bad rows, else `following`."""
     is_bad = any(row["status"] == "bad" for row in rows)
-    again = f"correct what is bad, then lgzoo doctor{on_task(task)}{' --check-images' if _is_readable(task) else ''}"
+    again = (
+        "correct what is bad, then lgzoo "
+        f"doctor{on_task(task)}{' --check-images' if _is_readable(task) else ''}"
+    )
     context = click.get_current_context()
     context.call_on_close(lambda: advise(again if is_bad else following, quiet=as_json))
 
 
 def _print(rows: list[Row], as_json: bool, task: str = "") -> None:
-    """Print findings; paths are shown from the folder of the user's own data on."""
+    """Print findings, with paths relative to the folder of the user's own data."""
     from learngene_zoo.tasks.layout import split_reference
 
-    top = f"{split_reference(task.removeprefix('folder:'))[0]}{os.sep}" if task.startswith("folder:") else ""
+    top = (
+        f"{split_reference(task.removeprefix('folder:'))[0]}{os.sep}"
+        if task.startswith("folder:")
+        else ""
+    )
     if top and not as_json:
         rows = [{key: str(value).replace(top, "") for key, value in row.items()} for row in rows]
     print_rows(rows, as_json)
@@ -137,24 +151,28 @@ def _print(rows: list[Row], as_json: bool, task: str = "") -> None:
         click.get_current_context().exit(1)
 
 
-def _checked(task: str, sheet: Path | None, workers: int | None, force: bool, offline: bool) -> list[Row]:
-    """Every image of a task read; with `sheet`, those that can be read are drawn."""
-    from learngene_zoo.tasks.findings import findings, open_with_problems
+def _check_images(
+    task: str, sheet: Path | None, workers: int | None, force: bool, offline: bool
+) -> list[Row]:
+    """Read every image of a task and return the findings; draw those readable into `sheet`."""
+    from learngene_zoo.tasks.findings import check_task, open_with_problems
     from learngene_zoo.tasks.sheet import check_sheet, write_sheet
 
     if sheet is not None:
         check_sheet(sheet, force)
-    cores = min(os.cpu_count() or 1, MOST_READERS)
+    cores = min(os.cpu_count() or 1, MAX_READERS)
     opened, problems = open_with_problems(task, offline)
     if opened is None:
         return problems
-    rows, readable = findings(opened, cores if workers is None else workers)
-    drawn = [] if sheet is None else [_row("sheet", "ok", write_sheet(readable, sheet, force=force))]
-    return [*problems, *rows, *drawn]
+    rows, readable = check_task(opened, cores if workers is None else workers)
+    sheet_rows = (
+        [] if sheet is None else [_row("sheet", "ok", write_sheet(readable, sheet, force=force))]
+    )
+    return [*problems, *rows, *sheet_rows]
 
 
-def _row(what: str, status: Status, found: Any) -> Row:
-    return {"what": what, "status": status, "found": str(found)}
+def _row(name: str, status: Status, value: Any) -> Row:
+    return {"what": name, "status": status, "found": str(value)}
 
 
 def _findings(hub: bool) -> Iterator[Row]:
@@ -175,12 +193,14 @@ def _package(name: str) -> Row:
         return _row(name, "ok", version(name))
     except PackageNotFoundError:
         return _row(
-            name, "info" if name in OPTIONAL else "bad", f"not installed; pip install {OPTIONAL.get(name, name)}"
+            name,
+            "info" if name in OPTIONAL else "bad",
+            f"not installed; pip install {OPTIONAL.get(name, name)}",
         )
 
 
 def _compute() -> Iterator[Row]:
-    """Threads and devices; importing torch takes a moment."""
+    """Yield the numbers of cores and threads and the devices; imports torch."""
     yield _row("cpu cores", "info", os.cpu_count())
     try:
         import torch
@@ -188,31 +208,41 @@ def _compute() -> Iterator[Row]:
         yield _row("devices", "bad", f"torch cannot be imported: {error}")
         return
     yield _row("threads", "info", torch.get_num_threads())
-    found = ["cpu", *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count()))]
+    devices = [
+        "cpu",
+        *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())),
+    ]
     if torch.backends.mps.is_available():
-        found.append("mps")
-    yield _row("devices", "info", ", ".join(found))
+        devices.append("mps")
+    yield _row("devices", "info", ", ".join(devices))
 
 
 def _places() -> Iterator[Row]:
-    """Where things are kept and whether there is room, and how the Hub is reached."""
+    """Yield the folders for data with their free space, and the Hub's endpoint and login."""
     from huggingface_hub import constants, get_token
 
-    for what, folder in {"working folder": Path.cwd(), "cache of the Hub": Path(constants.HF_HUB_CACHE)}.items():
-        existing = next(place for place in (folder, *folder.parents) if place.exists())
+    for name, folder in {
+        "working folder": Path.cwd(),
+        "cache of the Hub": Path(constants.HF_HUB_CACHE),
+    }.items():
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(existing).free
-        status: Status = "ok" if free >= LEAST_FREE and os.access(existing, os.W_OK) else "bad"
+        status: Status = "ok" if free >= MIN_FREE and os.access(existing, os.W_OK) else "bad"
         writable = "" if os.access(existing, os.W_OK) else "; not writable"
-        yield _row(what, status, f"{folder}, {human_count(free)}B free{writable}")
+        yield _row(name, status, f"{folder}, {human_count(free)}B free{writable}")
     yield _row(
-        "endpoint", "info", constants.ENDPOINT + (" (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else "")
+        "endpoint",
+        "info",
+        constants.ENDPOINT + (" (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""),
     )
-    yield _row("login", "info", "logged in" if get_token() else "not logged in; to publish: hf auth login")
+    yield _row(
+        "login", "info", "logged in" if get_token() else "not logged in; to publish: hf auth login"
+    )
 
 
 def _plugins() -> Iterator[Row]:
-    found = (METHODS, *METHODS.load_all()), (catalogue.SUITES, *catalogue.suites())
-    for plugins, good, broken in found:
+    groups = (METHODS, *METHODS.load_all()), (catalogue.SUITES, *catalogue.suites())
+    for plugins, good, broken in groups:
         for plugin in good:
             yield _row(f"{plugins.word} {plugin.name}", "ok", plugins.references()[plugin.name])
         for refused in broken:
@@ -229,7 +259,7 @@ def _shelf() -> Iterator[Row]:
 
 
 def _tasks() -> Iterator[Row]:
-    """Which tasks of the catalogue open without the network. One that needs it is not a fault."""
+    """Yield the tasks of the catalogue that open offline; others are no fault."""
     for entry in catalogue.entries():
         try:
             catalogue.open_task(entry.name, offline=True)
@@ -240,7 +270,7 @@ def _tasks() -> Iterator[Row]:
 
 
 def _hub() -> Row:
-    """Only on request: nothing else here accesses the network."""
+    """Check whether the Hub can be reached; the only check that accesses the network."""
     from urllib.error import URLError
     from urllib.request import urlopen
 
@@ -252,25 +282,25 @@ def _hub() -> Row:
         return _row("hub", "bad", f"{address} cannot be reached: {error}")
 
 
-# The self-test: the whole way from the bundled ancestry model to a measured model, in under a minute.
+# The self-test: from the bundled ancestry model to an evaluated model, in under a minute.
 
 
 def _self_test() -> Iterator[Row]:
-    """Every step: whether it worked, and how long it took or what went wrong. Stops at the first that fails.
+    """Run every step, and yield its duration or its error; stop at the first that fails.
 
-    What it writes is in a temporary folder, and nothing accesses the network.
+    Results are written to a temporary folder, and the network is not accessed.
     """
     with tempfile.TemporaryDirectory(prefix="lgzoo-self-test-") as folder:
         for name, step in _steps(Path(folder)):
             started, failed = time.perf_counter(), ""
             try:
                 step()
-            except Exception as error:  # whatever is broken here is what is reported
+            except Exception as error:  # any error is the result of the step
                 failed = f"{type(error).__name__}: {error}"
-            found = failed or f"{time.perf_counter() - started:.1f} s"
+            result = failed or f"{time.perf_counter() - started:.1f} s"
             if sys.stderr.isatty():
-                click.echo(printable(f"{name}: {found}"), err=True)
-            yield _row(name, "bad" if failed else "ok", found)
+                click.echo(printable(f"{name}: {result}"), err=True)
+            yield _row(name, "bad" if failed else "ok", result)
             if failed:
                 return
 
@@ -280,15 +310,18 @@ def _steps(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     gene, model, tuned = (folder / name for name in ("learngene", "model", "tuned"))
     yield "extract", lambda: lifecycle.extract("closed_form", preset="smoke", out=gene, run=run)
     yield "expand", lambda: lifecycle.expand(gene, layers=3, task="digits", out=model, run=run)
-    yield "finetune", lambda: lifecycle.finetune(model, task="digits", recipe=SELF_TEST, out=tuned, run=run)
+    yield (
+        "finetune",
+        lambda: lifecycle.finetune(model, task="digits", recipe=SELF_TEST, out=tuned, run=run),
+    )
     yield "evaluate", lambda: lifecycle.evaluate(tuned, task="digits", split="validation", run=run)
-    yield "open with timm", lambda: _opened_alike(tuned)
+    yield "open with timm", lambda: _check_timm_agrees(tuned)
     if all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript")):
         yield "export", lambda: lifecycle.export(tuned, folder / "model.onnx", run=run)
 
 
-def _opened_alike(folder: Path) -> None:
-    """timm opens the folder and answers as we do, to the last bit."""
+def _check_timm_agrees(folder: Path) -> None:
+    """Check that timm opens the folder and computes bit-equal logits."""
     import timm
     import torch
 
@@ -304,18 +337,26 @@ def _opened_alike(folder: Path) -> None:
 command = click.Command(
     "doctor",
     callback=doctor,
-    help="Report what is installed, which methods and tasks work, and what does not. Exits with 1 if something is broken.",
-    epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --task folder:photos --check-images -o photos.png\n  lgzoo doctor --hub\n  lgzoo doctor --self-test",
+    help="Report what is installed, which methods and tasks work, and what does not. Exits with 1 "
+    "if something is broken.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo doctor\n"
+    "  lgzoo doctor --task folder:photos\n"
+    "  lgzoo doctor --task folder:photos --check-images -o photos.png\n"
+    "  lgzoo doctor --hub\n"
+    "  lgzoo doctor --self-test",
     params=[
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Instead, fetch one row of this task and print its columns, sizes and what is missing.",
+            help="Instead, fetch one row of this task and print its columns, sizes and what is "
+            "missing.",
         ),
         click.Option(
             ["--check-images"],
             is_flag=True,
-            help="Read every image of the task: list what is broken, too large or in two splits, and classes with few.",
+            help="Read every image of the task: list what is broken, too large or in two splits, "
+            "and classes with few.",
         ),
         click.Option(
             ["-o", "--sheet"],
@@ -324,7 +365,7 @@ command = click.Command(
         ),
         click.Option(
             ["--workers"],
-            type=WholeNumber(0, MOST_THREADS),
+            type=WholeNumber(0, MAX_THREADS),
             help="Worker processes that read the images.  [default: all cores]",
         ),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),

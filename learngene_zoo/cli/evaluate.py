@@ -1,4 +1,4 @@
-"""What a model is worth: `lgzoo evaluate [MODEL]`, `lgzoo compare FIRST SECOND` and `lgzoo predict MODEL IMAGE...`."""
+"""`lgzoo evaluate [MODEL]`, `lgzoo compare FIRST SECOND` and `lgzoo predict MODEL IMAGE...`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json, write_json
 from learngene_zoo.tasks.task import SPLITS
-from learngene_zoo.text import counted, printable
+from learngene_zoo.text import count_noun, printable
 
 if TYPE_CHECKING:
     from learngene_zoo.comparison import Comparison, Contender
@@ -49,52 +49,82 @@ def evaluate(
     split: Literal["train", "validation", "test"],
     resolution: Literal["resized", "original"],
     probe: Literal["knn", "ridge"] | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Measure the model, print the number, and write it if `-o` is given."""
-    of_probe = {name: given.pop(name) for name in PROBE_DEFAULTS}
-    job = job_of(given)
+    of_probe = {name: options.pop(name) for name in PROBE_DEFAULTS}
+    job = job_of(options)
     check_tasks(task)
-    if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
-        raise Exists(job.place)
+    if job.path is not None and job.path.exists() and not (job.force or job.run.resume):
+        raise Exists(job.path)
     if probe is not None:
         _probe(model, task, split, probe, of_probe, job)
         return
     for name, value in of_probe.items():
         if value != PROBE_DEFAULTS[name]:
-            raise WrongCall(f"--{name.replace('_', '-')} is for --probe; name a probe: --probe ridge")
+            raise WrongCall(
+                f"--{name.replace('_', '-')} is for --probe; name a probe: --probe ridge"
+            )
     named = _find_model(model, "finetuned", "descendant", offline=job.run.offline)
-    found = lifecycle.evaluate(named, task=task, split=split, resolution=resolution, run=job.run)
-    low, high = found.interval
+    evaluation = lifecycle.evaluate(
+        named, task=task, split=split, resolution=resolution, run=job.run
+    )
+    low, high = evaluation.interval
     row = {
-        "task": found.task,
-        "split": found.split,
-        "metric": found.metric,
-        "value": found.value,
+        "task": evaluation.task,
+        "split": evaluation.split,
+        "metric": evaluation.metric,
+        "value": evaluation.value,
         "low": low,
         "high": high,
-        "images": found.images,
-        **({"resolution": found.resolution} if found.resolution else {}),
+        "images": evaluation.images,
+        **({"resolution": evaluation.resolution} if evaluation.resolution else {}),
     }
-    if job.place is not None and is_first():
+    if job.path is not None and is_first():
         _write(row, job)
         row["path"] = str(job.out)
     print_row(row, job.as_json)
 
 
 # Options that only a probe has, with their defaults.
-PROBE_DEFAULTS: dict[str, Any] = {"shots": None, "draws": 5, "k": None, "images": None, "image_size": None, "fit": None}
+PROBE_DEFAULTS: dict[str, Any] = {
+    "shots": None,
+    "draws": 5,
+    "k": None,
+    "images": None,
+    "image_size": None,
+    "fit": None,
+}
 
 
 def _probe(
-    model: str | None, task: str | None, split: str, kind: Literal["knn", "ridge"], of_probe: dict[str, Any], job: Job
+    model: str | None,
+    task: str | None,
+    split: str,
+    kind: Literal["knn", "ridge"],
+    of_probe: dict[str, Any],
+    job: Job,
 ) -> None:
     """Print a row for every number of shots, and write them if `-o` is given."""
     if split == "train":
-        raise WrongCall("a probe is fitted to the training images; measure it on --split test or validation")
-    source = model if model is not None else _find_model(None, "finetuned", "descendant", offline=job.run.offline)
+        raise WrongCall(
+            "a probe is fitted to the training images; measure it on --split test or validation"
+        )
+    source = (
+        model
+        if model is not None
+        else _find_model(None, "finetuned", "descendant", offline=job.run.offline)
+    )
     shots = of_probe.pop("shots") or (None,)
-    results = lifecycle.probe(source, task=task, kind=kind, split=split, shots=shots, run=job.run, **of_probe)  # type: ignore[arg-type]
+    results = lifecycle.probe(
+        source,
+        task=task,
+        kind=kind,
+        split=split,  # type: ignore[arg-type]
+        shots=shots,
+        run=job.run,
+        **of_probe,
+    )
     rows: list[dict[str, Any]] = []
     for result in results:
         low, high = result.interval
@@ -113,7 +143,7 @@ def _probe(
                 "images": result.images,
             }
         )
-    if job.place is not None and is_first():
+    if job.path is not None and is_first():
         _write({"probes": rows}, job)
     if len(rows) == 1:
         print_row(rows[0], job.as_json)
@@ -126,23 +156,33 @@ class Shots(click.ParamType):
 
     name = "shots"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, ...]:
-        """Raises click's usage error, which names the option."""
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, ...]:
+        """Return the numbers of shots; None is every image. Raises click's usage error."""
         if isinstance(value, tuple):
             return value
         words = [word.strip() for word in str(value).split(",")]
         if not all(word == "all" or (word.isdecimal() and int(word) > 0) for word in words):
-            self.fail(f"expected numbers of images of each class, as 1,5,10, or all, got {value!r}", param, ctx)
+            self.fail(
+                f"expected numbers of images of each class, as 1,5,10, or all, got {value!r}",
+                param,
+                ctx,
+            )
         return tuple(None if word == "all" else int(word) for word in words)
 
 
 def _find_model(named: str | None, *places: str, offline: bool) -> str | Path:
-    """As `any_model_of`, or a file that `lgzoo export` wrote."""
-    return named if named and is_exported_file(named) else any_model_of(named, *places, offline=offline)
+    """Return the model as `any_model_of` does, or the path of a file that `lgzoo export` wrote."""
+    return (
+        named
+        if named and is_exported_file(named)
+        else any_model_of(named, *places, offline=offline)
+    )
 
 
 def _write(row: dict[str, Json], job: Job) -> None:
-    """Write the numbers; with --resume, the call that was interrupted may have done so already."""
+    """Write the numbers; with --resume, keep a file that already holds them."""
     if job.run.resume and not job.force and job.out.is_file():
         with suppress(BadFile):
             if read_json(job.out) == row:
@@ -155,18 +195,22 @@ def _write(row: dict[str, Json], job: Job) -> None:
 command = click.Command(
     "evaluate",
     callback=evaluate,
-    help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its 95 % interval; or, with "
-    "--probe, what its features say of the task before any training.\n\n"
-    "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its name, such as "
-    "timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant), or an ONNX file that lgzoo export wrote.",
-    epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json\n"
+    help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its "
+    "95 % interval; or, with --probe, what its features say of the task before any training.\n\n"
+    "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its "
+    "name, such as timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant), or an "
+    "ONNX file that lgzoo export wrote.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo evaluate\n"
+    "  lgzoo evaluate finetuned --split validation --json\n"
     "  lgzoo evaluate descendant --task digits --probe ridge --shots 1,5,10,all",
     params=[
         model_argument(),
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Task to measure on (default: the task of the catalogue that the model was trained for; else digits, if its ancestry model is the bundled one).",
+            help="Task to measure on (default: the task of the catalogue that the model was "
+            "trained for; else digits, if its ancestry model is the bundled one).",
         ),
         choice_option("--split", SPLITS, "test", "Split of the task."),
         choice_option(
@@ -178,31 +222,44 @@ command = click.Command(
         click.Option(
             ["--probe"],
             type=click.Choice(["knn", "ridge"]),
-            help="Measure the features instead of the head: by the nearest training images, or by a ridge regression. "
-            "MODEL may then be an ancestry model, too.",
+            help="Measure the features instead of the head: by the nearest training images, or by "
+            "a ridge regression. MODEL may then be an ancestry model, too.",
         ),
         click.Option(
             ["--shots"],
             type=Shots(),
             metavar="N,...",
-            help="Fit the probe to N training images of each class, as 1,5,10, or to all.  [default: all]",
+            help="Fit the probe to N training images of each class, as 1,5,10, or to all.  "
+            "[default: all]",
         ),
         click.Option(
-            ["--draws"], type=WholeNumber(1), default=5, show_default=True, help="Draws of each number of shots."
+            ["--draws"],
+            type=WholeNumber(1),
+            default=5,
+            show_default=True,
+            help="Draws of each number of shots.",
         ),
         click.Option(
             ["--k"],
             type=WholeNumber(1),
-            help="Neighbours that vote.  [default: 20; 5 if a class has fewer than 20 training images on average]",
+            help="Neighbours that vote.  [default: 20; 5 if a class has fewer than 20 training "
+            "images on average]",
         ),
-        click.Option(["--images"], type=WholeNumber(1), help="Show the probe at most this many training images."),
         click.Option(
-            ["--image-size"], type=WholeNumber(1), help="Height and width of the images that an ancestry model takes."
+            ["--images"],
+            type=WholeNumber(1),
+            help="Show the probe at most this many training images.",
+        ),
+        click.Option(
+            ["--image-size", "--img-size", "image_size"],
+            type=WholeNumber(1),
+            help="Height and width of the images that an ancestry model takes.",
         ),
         click.Option(
             ["--fit"],
             type=click.Choice(get_args(Fit)),
-            help="Crop, pad or stretch pictures that are not square for the probe.  [default: as finetune does]",
+            help="Crop, pad or stretch pictures that are not square for the probe.  [default: as "
+            "finetune does]",
         ),
         *job_options(None, "Also write the numbers into this JSON file.", without=("tracker",)),
     ],
@@ -215,78 +272,121 @@ def compare(
     task: str | None,
     split: Literal["train", "validation", "test"],
     latency: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Measure both, and print how each does and the difference."""
-    job = job_of(given)
+    """Evaluate both models, and print their results and the difference."""
+    job = job_of(options)
     check_tasks(task)
     models = [any_model_of(named, offline=job.run.offline) for named in (first, second)]
-    found = lifecycle.compare(models[0], models[1], task=task, split=split, timed=latency, run=job.run)
+    comparison = lifecycle.compare(
+        models[0], models[1], task=task, split=split, timed=latency, run=job.run
+    )
     if job.as_json:
-        print_row(_flat(first, second, found), as_json=True)
+        print_row(_flat(first, second, comparison), as_json=True)
         return
-    test = found.first.evaluation
+    test = comparison.first.evaluation
     title = f"{test.metric} on {test.images} {test.split} images of {test.task}"
-    rows = [_contender(name, one) for name, one in ((first, found.first), (second, found.second))]
+    rows = [
+        _contender(name, contender)
+        for name, contender in ((first, comparison.first), (second, comparison.second))
+    ]
     print_rows(rows, False, title, drops=("latency", "flops", "params"))
-    print_row({"difference (second less first)": _difference(found)}, as_json=False)
-    if found.difference.low <= 0 <= found.difference.high:
+    print_row({"difference (second less first)": _difference(comparison)}, as_json=False)
+    if comparison.difference.low <= 0 <= comparison.difference.high:
         say("the interval includes 0: these images do not tell which is better", job)
 
 
-def _contender(name: str, one: Contender) -> dict[str, Any]:
-    measured = interval_text(one.evaluation.value, *one.evaluation.interval)
-    facts = {"model": name, f"{one.evaluation.metric} (95 %)": measured}
-    return {**facts, "params": one.params, "flops": one.flops, **({"latency": one.latency} if one.latency else {})}
+def _contender(name: str, contender: Contender) -> dict[str, Any]:
+    measured = interval_text(contender.evaluation.value, *contender.evaluation.interval)
+    facts = {"model": name, f"{contender.evaluation.metric} (95 %)": measured}
+    return {
+        **facts,
+        "params": contender.params,
+        "flops": contender.flops,
+        **({"latency": contender.latency} if contender.latency else {}),
+    }
 
 
-def _difference(found: Comparison) -> str:
-    gain = found.difference
-    text = f"{100 * gain.value:+.2f} points, 95 % interval {100 * gain.low:+.2f} to {100 * gain.high:+.2f}"
-    if found.p is None:
+def _difference(comparison: Comparison) -> str:
+    gain = comparison.difference
+    text = (
+        f"{100 * gain.value:+.2f} points, 95 % interval {100 * gain.low:+.2f} to "
+        f"{100 * gain.high:+.2f}"
+    )
+    if comparison.p is None:
         return text
-    return f"{text}; right only by the first {found.only_first}, only by the second {found.only_second} (McNemar p = {found.p:.2g})"
+    return (
+        f"{text}; right only by the first {comparison.only_first}, only by the second "
+        f"{comparison.only_second} (McNemar p = {comparison.p:.2g})"
+    )
 
 
-def _flat(first: str, second: str, found: Comparison) -> dict[str, Any]:
-    test, gain = found.first.evaluation, found.difference
-    row: dict[str, Any] = {"task": test.task, "split": test.split, "metric": test.metric, "images": test.images}
-    for word, name, one in (("first", first, found.first), ("second", second, found.second)):
-        low, high = one.evaluation.interval
-        facts = {"": name, "_value": one.evaluation.value, "_low": low, "_high": high}
-        facts |= {"_params": one.params, "_flops": one.flops, "_latency": one.latency}
+def _flat(first: str, second: str, comparison: Comparison) -> dict[str, Any]:
+    test, gain = comparison.first.evaluation, comparison.difference
+    row: dict[str, Any] = {
+        "task": test.task,
+        "split": test.split,
+        "metric": test.metric,
+        "images": test.images,
+    }
+    for word, name, contender in (
+        ("first", first, comparison.first),
+        ("second", second, comparison.second),
+    ):
+        low, high = contender.evaluation.interval
+        facts = {"": name, "_value": contender.evaluation.value, "_low": low, "_high": high}
+        facts |= {
+            "_params": contender.params,
+            "_flops": contender.flops,
+            "_latency": contender.latency,
+        }
         row |= {word + key: value for key, value in facts.items() if value is not None}
     row |= {"difference": gain.value, "low": gain.low, "high": gain.high}
     return row | (
-        {"p": found.p, "only_first": found.only_first, "only_second": found.only_second} if found.p is not None else {}
+        {
+            "p": comparison.p,
+            "only_first": comparison.only_first,
+            "only_second": comparison.only_second,
+        }
+        if comparison.p is not None
+        else {}
     )
 
 
 compare_command = click.Command(
     "compare",
     callback=compare,
-    help="Evaluate two models on the same images: the accuracy of each (mIoU for segmentation), the difference with a paired 95 % "
-    "interval, parameters and FLOPs.\n\n"
-    "FIRST and SECOND are folders, organisation/name@revision on the Hub, or classifiers of timm's by name, trained for the task.",
-    epilog="\b\nExamples:\n  lgzoo compare deit finetuned --task folder:photos\n"
+    help="Evaluate two models on the same images: the accuracy of each (mIoU for segmentation), "
+    "the difference with a paired 95 % interval, parameters and FLOPs.\n\n"
+    "FIRST and SECOND are folders, organisation/name@revision on the Hub, or classifiers of timm's "
+    "by name, trained for the task.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo compare deit finetuned --task folder:photos\n"
     "  lgzoo compare deit finetuned --task folder:photos --latency --json",
     params=[
         click.Argument(["first"]),
         click.Argument(["second"]),
-        click.Option(["--task"], help="Task to measure on (default: the one that the first was trained for)."),
+        click.Option(
+            ["--task"], help="Task to measure on (default: the one that the first was trained for)."
+        ),
         choice_option("--split", SPLITS, "test", "Split of the task."),
-        click.Option(["--latency"], is_flag=True, help="Also measure the seconds that one image takes."),
-        *[option for option in job_options(None) if option.name not in ("out", "force", "resume", "tracker")],
+        click.Option(
+            ["--latency"], is_flag=True, help="Also measure the seconds that one image takes."
+        ),
+        *[
+            option
+            for option in job_options(None)
+            if option.name not in ("out", "force", "resume", "tracker")
+        ],
     ],
 )
 
 
-def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **given: Any) -> int:
-    """Print the classes of every picture as they are known; 1 if one of them cannot be read."""
-    job = job_of(given)
-    if Path(model).is_file() and not is_exported_file(
-        model
-    ):  # a model is a folder: this is the first picture, for the model at hand
+def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **options: Any) -> int:
+    """Print the classes of every picture as it is read; return 1 if a picture cannot be read."""
+    job = job_of(options)
+    # A model is a folder, so that a file is the first picture, for the default model.
+    if Path(model).is_file() and not is_exported_file(model):
         model, images = "", (model, *images)
     model, images = _sort_words(model, images)
     named = _find_model(model, "finetuned", offline=job.run.offline)
@@ -299,64 +399,84 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **gi
     broken = 0
     rows: list[dict[str, Any]] = []
     activity = click.get_current_context().with_resource(report_activity("pictures"))
-    for found in predicted(opened, _paths(images, job), job.run, top=top, batch_size=batch_size):
+    for prediction in predicted(
+        opened, _paths(images, job), job.run, top=top, batch_size=batch_size
+    ):
         activity.note = f"{len(rows)} done"
-        if found.error is not None:
+        if prediction.error is not None:
             broken += 1
             if is_first():
-                click.echo(f"error: {printable(found.error)}", err=True)
-            rows.append({"image": found.image, "error": found.error})
+                click.echo(f"error: {printable(prediction.error)}", err=True)
+            rows.append({"image": prediction.image, "error": prediction.error})
             continue
-        rows.append(_as_row(found))
+        rows.append(_as_row(prediction))
         if is_first() and not job.as_json:
-            click.echo(printable(_line(found)))
+            click.echo(printable(_line(prediction)))
     if job.as_json:
         print_rows(rows, as_json=True)
     if broken < len(rows):
         lifecycle.models.note_random_head(opened)
     if broken and len(rows) > 1:
-        say(f"{broken} of {counted(len(rows), 'picture')} could not be read", job)
+        say(f"{broken} of {count_noun(len(rows), 'picture')} could not be read", job)
     return 1 if broken else 0
 
 
 def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the model, "" for the one at hand, and the pictures that the words of a call name.
+    """Return the model, "" for the default one, and the pictures from the words of a call.
 
-    Raises `WrongCall` for a picture that does not exist in the place of the model, and for no pictures.
+    Raises `WrongCall` for a missing picture in the model's position, and if there are no pictures.
     """
     if _is_lost_picture(model):
         raise WrongCall(
-            f"{model} does not exist; name a picture that does, or a model before it: lgzoo predict finetuned photo.jpg"
+            f"{model} does not exist; name a picture that does, or a model before it: lgzoo "
+            "predict finetuned photo.jpg"
         )
     if not images and Path(model).is_dir() and not (Path(model) / CONFIG).is_file():
         return "", (model,)  # a folder of pictures
     if not images:
-        exists = Path(model).exists() or reference_to_hub(model) or is_card(model) or is_timm_source(model)
-        said = "missing argument 'IMAGES...'" if not model or exists else f"{model} does not exist"
-        raise WrongCall(f"{said}; lgzoo predict finetuned photo.jpg")
+        exists = (
+            Path(model).exists()
+            or reference_to_hub(model)
+            or is_card(model)
+            or is_timm_source(model)
+        )
+        problem = (
+            "missing argument 'IMAGES...'" if not model or exists else f"{model} does not exist"
+        )
+        raise WrongCall(f"{problem}; lgzoo predict finetuned photo.jpg")
     return model, images
 
 
 def _is_lost_picture(word: str) -> bool:
-    """Return whether a word ends as a picture's name does, and nothing is there."""
+    """Return whether a word has a picture's suffix, but no such file exists."""
     from learngene_zoo.tasks.listing import list_suffixes
 
     is_named_so = os.path.splitext(word)[1].lower() in list_suffixes()
     return is_named_so and not os.path.exists(word) and not is_timm_source(word)
 
 
-def _as_row(found: Prediction) -> dict[str, Any]:
-    best = {"image": found.image, "class": found.classes[0], "probability": found.probabilities[0]}
-    return {**best, "classes": list(found.classes), "probabilities": list(found.probabilities)}
+def _as_row(prediction: Prediction) -> dict[str, Any]:
+    best = {
+        "image": prediction.image,
+        "class": prediction.classes[0],
+        "probability": prediction.probabilities[0],
+    }
+    return {
+        **best,
+        "classes": list(prediction.classes),
+        "probabilities": list(prediction.probabilities),
+    }
 
 
-def _line(found: Prediction) -> str:
-    answers = (f"{name} {share:.3f}" for name, share in zip(found.classes, found.probabilities))
-    return f"{found.image}: {', '.join(answers)}"
+def _line(prediction: Prediction) -> str:
+    answers = (
+        f"{name} {share:.3f}" for name, share in zip(prediction.classes, prediction.probabilities)
+    )
+    return f"{prediction.image}: {', '.join(answers)}"
 
 
 def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
-    """The files that the words name: a file, all pictures below a folder, and for `-` a path in every line of stdin."""
+    """Yield paths of pictures: a file, all pictures below a folder, for `-` the lines of stdin."""
     for word in images:
         if word == "-":
             yield from _lines_of_stdin()
@@ -367,22 +487,27 @@ def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
 
 
 def _lines_of_stdin() -> Iterator[str]:
-    """The lines that say something. Raises `WrongCall` at the first one that is no path."""
+    """Yield the lines that are not blank. Raises `WrongCall` at the first that is not a path."""
     for line in filter(str.strip, sys.stdin):
         if "\0" in line:
-            raise WrongCall("stdin is not text; - reads paths, one a line, and no pictures: give the picture's path")
+            raise WrongCall(
+                "stdin is not text; - reads paths, one a line, and no pictures: give the picture's "
+                "path"
+            )
         yield line.rstrip("\n")
 
 
 def _list_below(folder: str, job: Job) -> Sequence[str]:
-    """Return the pictures below a folder; one line says how many files are left out, and why."""
+    """Return the pictures below a folder, and print how many files are left out, and why."""
     from learngene_zoo.tasks.listing import describe_left_out, list_pictures
 
     listing = list_pictures(folder)
     lines = [describe_left_out(listing.left_out), _describe_dangling(listing.dangling)]
     if not listing.pictures:
-        others = "".join(f" ({line})" for line in lines if line)
-        raise WrongCall(f"{folder} holds no pictures, nor do the folders in it{others}; name one that does")
+        notes = "".join(f" ({line})" for line in lines if line)
+        raise WrongCall(
+            f"{folder} holds no pictures, nor do the folders in it{notes}; name one that does"
+        )
     for line in filter(None, lines):
         say(f"note: {line}", job)
     return listing.pictures
@@ -390,22 +515,36 @@ def _list_below(folder: str, job: Job) -> Sequence[str]:
 
 def _describe_dangling(links: Sequence[str]) -> str:
     leads = "leads" if len(links) == 1 else "lead"
-    return f"{counted(len(links), 'link')} that {leads} nowhere left out; first: {links[0]}" if links else ""
+    return (
+        f"{count_noun(len(links), 'link')} that {leads} nowhere left out; first: {links[0]}"
+        if links
+        else ""
+    )
 
 
 predict_command = click.Command(
     "predict",
     callback=predict,
     help="Name what is on pictures: for each the most probable classes.\n\n"
-    "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name (default, where the first word is a "
-    "file: ./finetuned), or an ONNX file that lgzoo export wrote. IMAGES are files, folders (all pictures in them and in the folders below, links followed), or - for paths from stdin, one a line. "
-    "A picture that cannot be read is one line on stderr; the others are answered, and the exit code is then 1.",
-    epilog="\b\nExamples:\n  lgzoo predict finetuned photo.jpg\n  lgzoo predict finetuned photos --json\n"
+    "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name "
+    "(default, where the first word is a file: ./finetuned), or an ONNX file that lgzoo export "
+    "wrote. IMAGES are files, folders (all pictures in them and in the folders below, links "
+    "followed), or - for paths from stdin, one a line. A picture that cannot be read is one line "
+    "on stderr; the others are answered, and the exit code is then 1.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo predict finetuned photo.jpg\n"
+    "  lgzoo predict finetuned photos --json\n"
     "  find . -name '*.jpg' | lgzoo predict finetuned -",
     params=[
         click.Argument(["model"], metavar="[MODEL]"),
         click.Argument(["images"], nargs=-1, metavar="IMAGES..."),
-        click.Option(["--top"], type=WholeNumber(1), default=5, show_default=True, help="Name this many classes."),
+        click.Option(
+            ["--top"],
+            type=WholeNumber(1),
+            default=5,
+            show_default=True,
+            help="Name this many classes.",
+        ),
         click.Option(
             ["--batch-size"],
             type=WholeNumber(1),

@@ -1,4 +1,4 @@
-"""`lgzoo expand [LEARNGENE]` and `lgzoo plot [LEARNGENE]`: the method that made the learngene decides on the options."""
+"""`lgzoo expand [LEARNGENE]` and `lgzoo plot [LEARNGENE]`, with options of the method."""
 
 from __future__ import annotations
 
@@ -13,15 +13,24 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.hub import reference_to_hub
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.artifacts.shelf import read_config
-from learngene_zoo.cli.job import job_of, job_options, json_option, on_task, print_lines, print_made, print_row, say
+from learngene_zoo.cli.job import (
+    job_of,
+    job_options,
+    json_option,
+    on_task,
+    print_lines,
+    print_made,
+    print_row,
+    say,
+)
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
     SettingsCommand,
     budget_options,
     check_tasks,
-    chosen,
     complete_learngenes,
     options_of,
+    settings_from_options,
     size_options,
 )
 from learngene_zoo.errors import WrongCall, ZooError
@@ -33,45 +42,51 @@ if TYPE_CHECKING:
     from learngene_zoo.families.spec import Spec
 
 DEFAULT = Path("learngene")
-MOST = 2  # times the layers of the ancestry model, beyond which a descendant gets a remark
-FOUND = "learngene_zoo.cli.expand"  # where a context keeps the learngene that its command line names
+MAX_GROWTH = 2  # times the layers of the ancestry model; a deeper descendant gets a note
+# Key of `click.Context.meta` for the learngene of the command line and its method.
+LEARNGENE_KEY = "learngene_zoo.cli.expand"
 
 
 def find(reference: str | None, offline: bool = False) -> Path:
-    """The folder of the learngene that is named, else the default one. Raises `WrongCall` if there is none."""
+    """Return the folder of a learngene, by default `DEFAULT`.
+
+    Raises `WrongCall` if there is no such learngene.
+    """
     if reference is not None:
         return shelf.find(reference, offline=offline)
     if DEFAULT.is_dir():
         return DEFAULT
-    ready = shelf.some(shelf.learngenes()) or "empty"
+    ready = shelf.abbreviate_names(shelf.learngenes()) or "empty"
     raise WrongCall(
-        f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract closed_form`, or name one on the shelf ({ready})"
+        f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract closed_form`, or name "
+        f"one on the shelf ({ready})"
     )
 
 
 class ExpandCommand(SettingsCommand):
-    """Its options depend on the learngene: those of the expander of the method that made it come last."""
+    """A command whose last options are those of the expander of the learngene's method."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the learngene among the words, then parse with its expander's options as well."""
         try:
-            folder = find(self._named(args), offline="--offline" in args)
-            ctx.meta[FOUND] = folder, method_of(read_config(folder), folder)
+            folder = find(self._find_name(args), offline="--offline" in args)
+            ctx.meta[LEARNGENE_KEY] = folder, method_of(read_config(folder), folder)
         except ZooError:
             if not (ctx.resilient_parsing or any(word in ctx.help_option_names for word in args)):
                 raise  # help and completion work without a learngene
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The common options, then the expander's."""
-        found: tuple[Path, Method] | None = ctx.meta.get(FOUND)
+        """Return the common options, then the expander's."""
+        learngene: tuple[Path, Method] | None = ctx.meta.get(LEARNGENE_KEY)
         common = super().get_params(ctx)
-        return [*common, *options_of(found[1].expander)] if found else common
+        return [*common, *options_of(learngene[1].expander)] if learngene else common
 
-    def _named(self, args: list[str]) -> str | None:
-        """The word that names the learngene.
+    def _find_name(self, args: list[str]) -> str | None:
+        """Return the word of the command line that names the learngene.
 
-        A word after an option that only the expander knows may be that option's value, so a plain word goes before it.
+        A word after an option that only the expander knows may be that option's value, so a word
+        that does not follow an option is preferred.
         """
         probe = click.Command(
             self.name,
@@ -81,8 +96,16 @@ class ExpandCommand(SettingsCommand):
         with probe.make_context(self.name, list(args), resilient_parsing=True) as context:
             rest = context.args
         before = ["", *rest]
-        plain = [word for last, word in zip(before, rest) if not word.startswith("-") and not _takes_value(last)]
-        after_option = [word for last, word in zip(before, rest) if not word.startswith("-") and _takes_value(last)]
+        plain = [
+            word
+            for last, word in zip(before, rest)
+            if not word.startswith("-") and not _takes_value(last)
+        ]
+        after_option = [
+            word
+            for last, word in zip(before, rest)
+            if not word.startswith("-") and _takes_value(last)
+        ]
         return next(iter(plain), None) or next(filter(_is_learngene, after_option), None)
 
 
@@ -91,7 +114,7 @@ def _takes_value(word: str) -> bool:
 
 
 def _is_learngene(word: str) -> bool:
-    """Whether a word names a learngene; the Hub is not asked for what may be an option's value."""
+    """Return whether a word names a learngene; without contacting the Hub, as it may be a value."""
     try:
         if reference_to_hub(word) is not None:
             return True
@@ -108,56 +131,71 @@ def expand(
     max_latency: float | None,
     control: Control | None,
     ancestry: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Build one descendant and write it."""
-    job, target = job_of(given), chosen(Target())
+    job, target = job_of(options), settings_from_options(Target())
     check_tasks(target.task)
-    folder, method = click.get_current_context().meta[FOUND]
+    folder, method = click.get_current_context().meta[LEARNGENE_KEY]
     budget = Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency)
-    made = lifecycle.expand(
+    descendant = lifecycle.expand(
         folder,
         target=target,
         budget=budget,
-        expander=chosen(method.expander),
+        expander=settings_from_options(method.expander),
         control=control,
         out=job.out,
         run=replace(job.run, ancestry=ancestry),
         force=job.force,
     )
     if budget:
-        members = lifecycle.plan(folder, expander=chosen(method.expander), target=target, offline=True)
-        largest = _is_like(made.spec, members[-1].spec)
-        say(f"{_size(made)}{'; the largest it can build' if largest else ''}", job)
-    own = read_config(folder).spec.layers
-    if made.spec.layers > MOST * own and not job.quiet:
-        note(f"{made.spec.layers} layers come from an ancestry model of {own}; nobody has measured whether that helps")
+        members = lifecycle.plan(
+            folder, expander=settings_from_options(method.expander), target=target, offline=True
+        )
+        largest = _is_like(descendant.spec, members[-1].spec)
+        say(f"{_size(descendant)}{'; the largest it can build' if largest else ''}", job)
+    ancestry_layers = read_config(folder).spec.layers
+    if descendant.spec.layers > MAX_GROWTH * ancestry_layers and not job.quiet:
+        note(
+            f"{descendant.spec.layers} layers come from an ancestry model of {ancestry_layers}; "
+            "nobody has measured whether that helps"
+        )
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
-    print_made(job.out, job, f"lgzoo finetune{where}{on_task(made.task)}")
+    print_made(job.out, job, f"lgzoo finetune{where}{on_task(descendant.task)}")
 
 
 def _is_like(spec: Spec, other: Spec) -> bool:
-    """Whether two models have the same blocks, whatever their heads are for."""
-    return all(getattr(spec, name) == getattr(other, name) for name in ("layers", "width", "heads", "mlp_ratio"))
+    """Return whether two models have blocks of the same sizes; heads may differ."""
+    return all(
+        getattr(spec, name) == getattr(other, name)
+        for name in ("layers", "width", "heads", "mlp_ratio")
+    )
 
 
-def _size(made: Descendant) -> str:
-    """What a budget has led to."""
+def _size(descendant: Descendant) -> str:
+    """Return a summary of the size that was chosen for a budget."""
     from learngene_zoo.families.family import cost
 
-    found = cost(made.spec)
-    return f"{made.spec.layers} layers, {human_count(found.params)} parameters, {human_count(found.flops)} FLOPs"
+    size_cost = cost(descendant.spec)
+    return (
+        f"{descendant.spec.layers} layers, {human_count(size_cost.params)} parameters, "
+        f"{human_count(size_cost.flops)} FLOPs"
+    )
 
 
 command = ExpandCommand(
     "expand",
     callback=expand,
     help="Build a descendant of any size from a learngene.\n\n"
-    "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub (default: ./learngene). Name sizes, or budgets to get the largest model "
-    "that fits; 1 FLOP is one multiply-add. What is not named is as in the learngene. "
-    "lgzoo expand LEARNGENE --help also shows the options of its method.",
-    epilog="\b\nExamples:\n  lgzoo expand --layers 7\n  lgzoo expand lsamd --layers 9 --task digits -o nine\n"
-    "  lgzoo expand --max-params 20M --max-latency 15ms\n  lgzoo expand lsamd --layers 9 --control shuffled",
+    "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub "
+    "(default: ./learngene). Name sizes, or budgets to get the largest model that fits; 1 FLOP is "
+    "one multiply-add. What is not named is as in the learngene. lgzoo expand LEARNGENE --help "
+    "also shows the options of its method.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo expand --layers 7\n"
+    "  lgzoo expand lsamd --layers 9 --task digits -o nine\n"
+    "  lgzoo expand --max-params 20M --max-latency 15ms\n"
+    "  lgzoo expand lsamd --layers 9 --control shuffled",
     params=[
         click.Argument(["learngene"], required=False, shell_complete=complete_learngenes),
         *size_options(),
@@ -165,25 +203,32 @@ command = ExpandCommand(
         click.Option(
             ["--control"],
             type=click.Choice(CONTROLS),
-            help="Build the model without part of what it would inherit, for comparison: shuffled permutes the entries of "
-            "every inherited tensor; stem inherits only the patch embedding, tokens, positions and final norm, and draws the blocks as "
-            "timm does; stem_fan_in draws them with a standard deviation of 1/sqrt(fan in), often much the stronger.",
+            help="Build the model without part of what it would inherit, for comparison: shuffled "
+            "permutes the entries of every inherited tensor; stem inherits only the patch "
+            "embedding, tokens, positions and final norm, and draws the blocks as timm does; "
+            "stem_fan_in draws them with a standard deviation of 1/sqrt(fan in), often much the "
+            "stronger.",
         ),
         click.Option(
             ["--ancestry"],
-            help="Where the learngene's ancestry model lies, for the methods that embed an unseen task with it; one that is "
-            "bundled or timm's is found.",
+            help="Where the learngene's ancestry model lies, for the methods that embed an unseen "
+            "task with it; one that is bundled or timm's is found.",
         ),
         *job_options("descendant", without=("tracker", "precision")),
     ],
 )
 
 
-def plot(learngene: str | None, out: Path | None, force: bool, as_json: bool, **given: Any) -> None:
-    """Draw it and print its path."""
-    folder, method = click.get_current_context().meta[FOUND]
+def plot(
+    learngene: str | None, out: Path | None, force: bool, as_json: bool, **options: Any
+) -> None:
+    """Draw the learngene and print the path of the picture."""
+    folder, method = click.get_current_context().meta[LEARNGENE_KEY]
     path = lifecycle.plot(
-        folder, out or Path(f"{folder.resolve().name}.png"), expander=chosen(method.expander), force=force
+        folder,
+        out or Path(f"{folder.resolve().name}.png"),
+        expander=settings_from_options(method.expander),
+        force=force,
     )
     if as_json:
         print_row({"path": str(path)}, as_json=True)
@@ -194,15 +239,21 @@ def plot(learngene: str | None, out: Path | None, force: bool, as_json: bool, **
 plot_command = ExpandCommand(
     "plot",
     callback=plot,
-    help="Draw a learngene as its method does. Where a picture highlights one descendant, the method's own options name it.\n\n"
-    "LEARNGENE is a folder or a name on the shelf (default: ./learngene). lgzoo plot LEARNGENE --help shows these options.",
-    epilog="\b\nExamples:\n  lgzoo plot\n  lgzoo plot lsamd -o paths.svg\n  lgzoo plot learngene --low 3 --high 3 -o pool.png",
+    help="Draw a learngene as its method does. Where a picture highlights one descendant, the "
+    "method's own options name it.\n\n"
+    "LEARNGENE is a folder or a name on the shelf (default: ./learngene). lgzoo plot LEARNGENE "
+    "--help shows these options.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo plot\n"
+    "  lgzoo plot lsamd -o paths.svg\n"
+    "  lgzoo plot learngene --low 3 --high 3 -o pool.png",
     params=[
         click.Argument(["learngene"], required=False, shell_complete=complete_learngenes),
         click.Option(
             ["-o", "--out"],
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Path of the picture, which ends in .png or .svg.  [default: NAME.png, of the learngene's folder]",
+            help="Path of the picture, which ends in .png or .svg.  [default: NAME.png, of the "
+            "learngene's folder]",
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         json_option(),

@@ -1,4 +1,4 @@
-"""`lgzoo export [MODEL]`."""
+"""`lgzoo export [MODEL]`: write a model as an ONNX or torch.export file."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -22,19 +22,23 @@ def export(
     task: str | None,
     max_drop: float,
     bench: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Write the file and print how near it is to the model."""
-    job = job_of(given)
-    out = job.place or Path(f"model.{format or DEFAULT}")
+    """Write the file and print its largest difference from the model."""
+    job = job_of(options)
+    out = job.path or Path(f"model.{format or DEFAULT}")
     if format and out.suffix != f".{format}":
-        raise WrongCall(f"{out} does not end in .{format}; leave out --format, or name another file with -o")
+        raise WrongCall(
+            f"{out} does not end in .{format}; leave out --format, or name another file with -o"
+        )
     source = click.get_current_context().get_parameter_source("max_drop")
     if dtype != "int8" and source is ParameterSource.COMMANDLINE:
-        raise WrongCall("--max-drop is for --dtype int8, which is measured before it is written; leave it out")
+        raise WrongCall(
+            "--max-drop is for --dtype int8, which is measured before it is written; leave it out"
+        )
     if dtype != "int8" and task is not None:
         raise WrongCall("--task is for --dtype int8, which is measured on it; leave it out")
-    made = lifecycle.export(
+    exported = lifecycle.export(
         any_model_of(model, "finetuned", "descendant", offline=job.run.offline),
         out,
         dtype=dtype,
@@ -45,27 +49,37 @@ def export(
         force=job.force or job.run.resume,
     )
     facts: dict[str, Json] = {
-        "format": made.format,
-        "dtype": made.dtype,
-        "bytes": made.bytes,
-        "difference": made.difference,
+        "format": exported.format,
+        "dtype": exported.dtype,
+        "bytes": exported.bytes,
+        "difference": exported.difference,
     }
-    if made.task is not None:
-        facts |= {"task": made.task, "metric": made.metric, "value": made.value, "model_value": made.model_value}
-    if made.latency is not None:
-        facts |= {"latency": made.latency, "model_latency": made.model_latency}
+    if exported.task is not None:
+        facts |= {
+            "task": exported.task,
+            "metric": exported.metric,
+            "value": exported.value,
+            "model_value": exported.model_value,
+        }
+    if exported.latency is not None:
+        facts |= {"latency": exported.latency, "model_latency": exported.model_latency}
     print_row({**facts, "path": str(out)}, job.as_json)
 
 
 command = click.Command(
     "export",
     callback=export,
-    help="Write a model as one file that opens without this package: ONNX for onnxruntime and others, or torch.export's.\n\n"
-    "MODEL is a folder, or a classifier of timm's by its name (default: ./finetuned, else ./descendant). Input pixel_values (batch, channels, size, size), output "
-    "logits; the batch is dynamic, labels and preprocessing are in the file's metadata. The file is compared with the model "
-    "before it is written.",
-    epilog="\b\nExamples:\n  lgzoo export\n  lgzoo export finetuned --dtype fp16 -o small.onnx\n"
-    "  lgzoo export --dtype int8 --max-drop 0.005\n  lgzoo export --format pt2 --bench",
+    help="Write a model as one file that opens without this package: ONNX for onnxruntime and "
+    "others, or torch.export's.\n\n"
+    "MODEL is a folder, or a classifier of timm's by its name (default: ./finetuned, else "
+    "./descendant). Input pixel_values (batch, channels, size, size), output logits; the batch is "
+    "dynamic, labels and preprocessing are in the file's metadata. The file is compared with the "
+    "model before it is written.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo export\n"
+    "  lgzoo export finetuned --dtype fp16 -o small.onnx\n"
+    "  lgzoo export --dtype int8 --max-drop 0.005\n"
+    "  lgzoo export --format pt2 --bench",
     params=[
         model_argument(),
         click.Option(
@@ -77,12 +91,14 @@ command = click.Command(
             "--dtype",
             ["fp32", "fp16", "int8"],
             "fp32",
-            "What the weights are stored as; int8 (ONNX only) is first measured on the validation split of the task.",
+            "What the weights are stored as; int8 (ONNX only) is first measured on the validation "
+            "split of the task.",
         ),
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Task that int8 is measured on (default: the task of the catalogue that the model was trained for).",
+            help="Task that int8 is measured on (default: the task of the catalogue that the model "
+            "was trained for).",
         ),
         click.Option(
             ["--max-drop"],
@@ -92,10 +108,14 @@ command = click.Command(
             help="Most that the accuracy (or mIoU) may fall in int8; beyond it nothing is written.",
         ),
         click.Option(
-            ["--bench"], is_flag=True, help="Also time one image, in the file's runtime and in timm's module."
+            ["--bench"],
+            is_flag=True,
+            help="Also time one image, in the file's runtime and in timm's module.",
         ),
         *job_options(
-            None, "Path of the file.  [default: model.onnx or model.pt2]", without=("tracker", "seed", "precision")
+            None,
+            "Path of the file.  [default: model.onnx or model.pt2]",
+            without=("tracker", "seed", "precision"),
         ),
     ],
 )

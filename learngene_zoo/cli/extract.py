@@ -1,4 +1,4 @@
-"""`lgzoo extract METHOD`."""
+"""`lgzoo extract METHOD`: condense an ancestry model into a learngene."""
 
 from typing import Any, get_args
 
@@ -8,20 +8,30 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.job import WholeNumber, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.main import note
-from learngene_zoo.cli.options import MethodGroup, SettingsCommand, check_tasks, chosen, options_of, task_option
+from learngene_zoo.cli.options import (
+    MethodGroup,
+    SettingsCommand,
+    check_tasks,
+    options_of,
+    settings_from_options,
+    task_option,
+)
 from learngene_zoo.families.spec import LIMITS, Pool
 from learngene_zoo.method import Method, Target, family
 from learngene_zoo.text import shell_word
 
 
 def ancestry_option() -> click.Option:
-    """`--ancestry`, once per ancestry model."""
-    help_text = "timm:NAME, hf-hub:ORG/REPO[@REV], a folder, a .safetensors file, or bundled; can be repeated."
+    """Return `--ancestry`, which is given once per ancestry model."""
+    help_text = (
+        "timm:NAME, hf-hub:ORG/REPO[@REV], a folder, a .safetensors file, or bundled; can be "
+        "repeated."
+    )
     return click.Option(["--ancestry"], multiple=True, help=help_text)
 
 
 def preset_option(method: Method) -> click.Option:
-    """`--preset`; lifecycle refuses unknown names, with the nearest known one."""
+    """Return `--preset`; the lifecycle refuses unknown names and suggests the nearest one."""
     names = ", ".join(method.presets)
     help_text = f"Values of the settings that are not given: {names}."
     complete = click.Choice(list(method.presets)).shell_complete
@@ -29,27 +39,35 @@ def preset_option(method: Method) -> click.Option:
 
 
 def image_size_option() -> click.Option:
-    """`--image-size` of an extraction."""
-    help_text = "Height and width of the images in pixels, also of descendants.  [default: the ancestry model's]"
-    return click.Option(["--image-size"], type=WholeNumber(1, LIMITS["image_size"]), help=help_text)
+    """Return `--image-size` of an extraction."""
+    help_text = (
+        "Height and width of the images in pixels, also of descendants.  [default: the ancestry "
+        "model's]"
+    )
+    return click.Option(
+        ["--image-size", "--img-size", "image_size"],
+        type=WholeNumber(1, LIMITS["image_size"]),
+        help=help_text,
+    )
 
 
 def pool_option() -> click.Option:
-    """`--pool` of an extraction."""
+    """Return `--pool` of an extraction."""
     help_text = (
-        "What the head reads: avg drops the pooling by attention that SigLIP has.  [default: the ancestry model's]"
+        "What the head reads: avg drops the pooling by attention that SigLIP has.  [default: the "
+        "ancestry model's]"
     )
     return click.Option(["--pool"], type=click.Choice(get_args(Pool)), help=help_text)
 
 
 TASK_HELP = (
-    "A task to extract from, or a suite for all of its tasks; can be repeated (lgzoo list tasks). Descendants are for the first one. "
-    "May be left out with the bundled ancestry model."
+    "A task to extract from, or a suite for all of its tasks; can be repeated (lgzoo list tasks). "
+    "Descendants are for the first one. May be left out with the bundled ancestry model."
 )
 
 
 def build(method: Method) -> click.Command:
-    """The command of one method."""
+    """Return the command of one method."""
 
     def extract(
         ancestry: tuple[str, ...],
@@ -57,40 +75,44 @@ def build(method: Method) -> click.Command:
         image_size: int | None,
         pool: str | None,
         task: tuple[str, ...] = (),
-        **given: Any,
+        **options: Any,
     ) -> None:
-        job = job_of(given)
+        job = job_of(options)
         check_tasks(*task)
-        made = lifecycle.extract(
+        learngene = lifecycle.extract(
             method.name,
             ancestries=ancestry,
             tasks=task,
-            extractor=chosen(method.preset(preset)),
+            extractor=settings_from_options(method.preset(preset)),
             image_size=image_size,
             pool=pool,
             out=job.out,
             run=job.run,
             force=job.force,
         )
-        for record in made.config.ancestries:
+        for record in learngene.config.ancestries:
             for part in record.left_out:
                 say(f"left out of {record.source}: {part}", job)
         if task and method.tasks == "none" and not job.quiet:
             note(f"{method.name} looks at no images; --task says what its descendants are for")
-        place = shell_word(str(job.out))
-        where = "" if str(job.out) == "learngene" else f" {place}"
-        purpose = made.config.purpose
-        advice = f"lgzoo expand{where} --layers {_a_depth(made, method)}{on_task(purpose.task if purpose else None)}"
-        print_made(job.out, job, f"{advice}   (all: lgzoo show {place})")
+        folder = shell_word(str(job.out))
+        where = "" if str(job.out) == "learngene" else f" {folder}"
+        purpose = learngene.config.purpose
+        advice = (
+            f"lgzoo expand{where} --layers "
+            f"{_a_depth(learngene, method)}{on_task(purpose.task if purpose else None)}"
+        )
+        print_made(job.out, job, f"{advice}   (all: lgzoo show {folder})")
 
     task = task_option(TASK_HELP, multiple=True)
-    own = " --task folder:mine" if method.tasks != "none" else ""
+    own_task = " --task folder:mine" if method.tasks != "none" else ""
     return SettingsCommand(
         method.name,
         callback=extract,
         help=f"{method.title[:1].upper()}{method.title[1:]}.\n\n{method.paper}",
-        epilog=f"\b\nExamples:\n  lgzoo extract {method.name}\n"
-        f"  lgzoo extract {method.name} --ancestry timm:deit_small_patch16_224{own} -o small",
+        epilog="\b\nExamples:\n"
+        f"  lgzoo extract {method.name}\n"
+        f"  lgzoo extract {method.name} --ancestry timm:deit_small_patch16_224{own_task} -o small",
         params=[
             *options_of(method.extractor),
             ancestry_option(),
@@ -103,15 +125,20 @@ def build(method: Method) -> click.Command:
     )
 
 
-def _a_depth(made: Learngene, method: Method) -> int:
-    """The number of layers nearest to 7 that this learngene can build."""
-    members = family(made.config, method.expander, Target())
-    return min((member.spec.layers for member in members), key=lambda layers: abs(layers - 7), default=7)
+def _a_depth(learngene: Learngene, method: Method) -> int:
+    """Return the number of layers nearest to 7 that this learngene can build."""
+    members = family(learngene.config, method.expander, Target())
+    return min(
+        (member.spec.layers for member in members), key=lambda layers: abs(layers - 7), default=7
+    )
 
 
 command = MethodGroup(
     "extract",
     build=build,
-    help="Condense an ancestry model into a learngene.\n\nEvery method has its own options: lgzoo extract METHOD --help.",
-    epilog="\b\nExamples:\n  lgzoo extract lsamd\n  lgzoo extract lsamd --task objects --task signs -o mine",
+    help="Condense an ancestry model into a learngene.\n\nEvery method has its own options: lgzoo "
+    "extract METHOD --help.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo extract lsamd\n"
+    "  lgzoo extract lsamd --task objects --task signs -o mine",
 )

@@ -23,7 +23,7 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.main import note
 from learngene_zoo.errors import Unavailable
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import counted, printable, shell_word
+from learngene_zoo.text import count_noun, printable, shell_word
 
 
 def publish(
@@ -37,54 +37,62 @@ def publish(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Check the folder, then publish it or list what would change."""
+    """Check the folder, then publish it or list the changes."""
     from learngene_zoo.artifacts import publish as hub
-    from learngene_zoo.artifacts.publication import publication, target
+    from learngene_zoo.artifacts.publication import build_publication, parse_target
 
     print_progress(is_wanted=not quiet)
-    named = target(repository, tag)
-    made = publication(folder, named, members=descendants, licence=licence)
-    if made.paths and not quiet:
-        others = " and others" if len(made.paths) > 1 else ""
-        note(f"config.json makes {counted(len(made.paths), 'path')} of this machine public: {made.paths[0]}{others}")
+    named = parse_target(repository, tag)
+    publication = build_publication(folder, named, members=descendants, licence=licence)
+    if publication.paths and not quiet:
+        and_others = " and others" if len(publication.paths) > 1 else ""
+        note(
+            f"config.json makes {count_noun(len(publication.paths), 'path')} of this machine "
+            f"public: {publication.paths[0]}{and_others}"
+        )
     if dry_run:
         try:
-            found = hub.changes(made)
+            changes = hub.changes(publication)
         except Unavailable as error:
             note(f"{error}; these files would be published")
-            found = hub.list_files(made)
-        print_rows([to_json(change) for change in found], as_json)
+            changes = hub.list_files(publication)
+        print_rows([to_json(change) for change in changes], as_json)
         return
 
     def tell(text: str) -> None:
         if not quiet:
             click.echo(printable(text), err=True)
 
-    done = hub.carry_out(made, private=private, progress=not quiet and sys.stderr.isatty(), tell=tell)
-    changed = [change for change in done.changes if change.change != "same"]
+    published = hub.carry_out(
+        publication, private=private, progress=not quiet and sys.stderr.isatty(), tell=tell
+    )
+    changed = [change for change in published.changes if change.change != "same"]
     row = {
         "repository": named.name,
-        "commit": done.repository.revision,
+        "commit": published.repository.revision,
         "tag": tag,
-        "files": len(done.changes),
+        "files": len(published.changes),
         "changed": len(changed),
         "bytes": sum(change.bytes for change in changed if change.change != "delete"),
-        "url": done.url,
+        "url": published.url,
     }
     if as_json:
         print_row(row, as_json=True)
     else:
-        print_lines([f"{named.name}@{done.repository.revision}"])
+        print_lines([f"{named.name}@{published.repository.revision}"])
         advise(f"lgzoo fetch {named}", quiet)
 
 
 publish_command = click.Command(
     "publish",
     callback=publish,
-    help="Publish a learngene or a model as one commit of a repository on the Hugging Face Hub, created if need be.\n\n"
-    "All files are read back before it says so; a tag is never moved, and what others published is never overwritten. "
-    "Log in with: hf auth login.",
-    epilog="\b\nExamples:\n  lgzoo publish learngene me/lsamd --tag v1.0 --dry-run\n  lgzoo publish finetuned me/seven --private\n"
+    help="Publish a learngene or a model as one commit of a repository on the Hugging Face Hub, "
+    "created if need be.\n\n"
+    "All files are read back before it says so; a tag is never moved, and what others published is "
+    "never overwritten. Log in with: hf auth login.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo publish learngene me/lsamd --tag v1.0 --dry-run\n"
+    "  lgzoo publish finetuned me/seven --private\n"
     "  lgzoo publish learngene me/lsamd --tag v1.0 --descendant seven --descendant nine",
     params=[
         click.Argument(["folder"], type=click.Path(path_type=Path)),
@@ -94,16 +102,19 @@ publish_command = click.Command(
             ["--descendant", "descendants"],
             type=click.Path(path_type=Path),
             multiple=True,
-            help="A descendant of the learngene to publish with it, in a folder of its own name (may be repeated).",
+            help="A descendant of the learngene to publish with it, in a folder of its own name "
+            "(may be repeated).",
         ),
         click.Option(
-            ["--license", "licence"], help="The licence, where that of the ancestry models is not known: mit."
+            ["--license", "licence"],
+            help="The licence, where that of the ancestry models is not known: mit.",
         ),
         click.Option(["--private"], is_flag=True, help="Create the repository as a private one."),
         click.Option(
             ["--dry-run"],
             is_flag=True,
-            help="List what would change, with sizes, and change nothing; without a network, list the files.",
+            help="List what would change, with sizes, and change nothing; without a network, list "
+            "the files.",
         ),
         click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
         json_option(),
@@ -111,38 +122,59 @@ publish_command = click.Command(
 )
 
 
-def fetch(repository: str, out: Path | None, force: bool, offline: bool, quiet: bool, as_json: bool) -> None:
-    """Fetch it, copy it if asked to, and print where it is."""
+def fetch(
+    repository: str, out: Path | None, force: bool, offline: bool, quiet: bool, as_json: bool
+) -> None:
+    """Fetch a repository, copy it to `out` if given, and print the path."""
     if out is not None:
         claim(out, force)
     named = parse_repository(repository)
     print_progress(is_wanted=not quiet)
     progress = not quiet and sys.stderr.isatty()
-    found = fetch_repository(named, whole=not named.inside, offline=offline, progress=progress)
-    folder = copy(found, out, force) if out is not None else found.folder
-    pinned = found.repository
+    fetched = fetch_repository(
+        named, with_members=not named.inside, offline=offline, progress=progress
+    )
+    folder = copy(fetched, out, force) if out is not None else fetched.folder
+    pinned = fetched.repository
     if as_json:
-        facts: dict[str, Json] = {"repository": pinned.name, "commit": pinned.revision, "digest": found.manifest.digest}
-        facts |= {"files": len(found.files), "bytes": found.bytes}
+        facts: dict[str, Json] = {
+            "repository": pinned.name,
+            "commit": pinned.revision,
+            "digest": fetched.manifest.digest,
+        }
+        facts |= {"files": len(fetched.files), "bytes": fetched.bytes}
         print_row({**facts, "path": str(folder)}, as_json=True)
         return
     print_lines([str(folder)])
     if not quiet:
-        note(f"checked {counted(len(found.files), 'file')} of {pinned}, {found.bytes:,} bytes: as published")
+        note(
+            f"checked {count_noun(len(fetched.files), 'file')} of {pinned}, {fetched.bytes:,} "
+            "bytes: as published"
+        )
     name = shell_word(str(out) if out is not None else str(pinned))
-    advise(f"lgzoo expand {name}" if kind_of(folder) == "learngene" else f"lgzoo evaluate {name}", quiet)
+    advise(
+        f"lgzoo expand {name}" if kind_of(folder) == "learngene" else f"lgzoo evaluate {name}",
+        quiet,
+    )
 
 
 fetch_command = click.Command(
     "fetch",
     callback=fetch,
-    help="Fetch a learngene or a model that was published on the Hugging Face Hub into the Hub's cache, and check every file.\n\n"
-    "REPOSITORY is organisation/name, or organisation/name@ with a tag, a branch or a commit; organisation/name/member is a "
-    "descendant that was published with its learngene. It is pinned to a commit; one that is cached needs no network.",
-    epilog="\b\nExamples:\n  lgzoo fetch me/lsamd@v1.0\n  lgzoo fetch me/lsamd/seven@v1.0 -o seven\n  lgzoo expand me/lsamd@v1.0 --layers 7",
+    help="Fetch a learngene or a model that was published on the Hugging Face Hub into the Hub's "
+    "cache, and check every file.\n\n"
+    "REPOSITORY is organisation/name, or organisation/name@ with a tag, a branch or a commit; "
+    "organisation/name/member is a descendant that was published with its learngene. It is pinned "
+    "to a commit; one that is cached needs no network.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo fetch me/lsamd@v1.0\n"
+    "  lgzoo fetch me/lsamd/seven@v1.0 -o seven\n"
+    "  lgzoo expand me/lsamd@v1.0 --layers 7",
     params=[
         click.Argument(["repository"]),
-        click.Option(["-o", "--out"], type=click.Path(path_type=Path), help="Also copy it into this folder."),
+        click.Option(
+            ["-o", "--out"], type=click.Path(path_type=Path), help="Also copy it into this folder."
+        ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         offline_option(),
         click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),

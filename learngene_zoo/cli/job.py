@@ -1,7 +1,8 @@
-"""One call of a command: the options that all commands share, and what is printed.
+"""The options that all commands share, and functions that print results.
 
-Data goes to stdout as a table or as JSON, advice to stderr, and only the first process of a run prints. Whatever it is, it passes
-`printable`: artifacts, tasks and file names cannot control the terminal.
+Data goes to stdout as a table or as JSON, advice to stderr, and only the first process of a run
+prints. All text passes `printable`, so that artifacts, tasks and file names cannot control the
+terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from learngene_zoo.runs.progress import mark_printed, print_activities, report_activity
-from learngene_zoo.runs.run import DEVICES, MOST_THREADS, Run, check_device, is_first
+from learngene_zoo.runs.run import DEVICES, MAX_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Bounds, Json, to_json
 from learngene_zoo.text import (
     choose_columns,
@@ -29,8 +30,8 @@ from learngene_zoo.text import (
     wrap_words,
 )
 
-MOST_SEED = 2**63 - 1
-MOST_ROWS = 10  # of a table, unless --all is given
+MAX_SEED = 2**63 - 1
+MAX_ROWS = 10  # of a table, unless --all is given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,54 +39,69 @@ class Job:
     """The common options of one call."""
 
     run: Run
-    place: Path | None  # None: the result is printed and not written
+    path: Path | None  # None: the result is printed and not written
     force: bool
     quiet: bool
     as_json: bool
 
     @property
     def out(self) -> Path:
-        """Where the result is written, by a command that always writes one."""
-        assert self.place is not None
-        return self.place
+        """Path of the result, for commands that always write one."""
+        assert self.path is not None
+        return self.path
 
 
 class RunningOption(click.Option):
-    """An option that says how to compute and to print; the help lists these last."""
+    """An option about computing and printing; the help lists these last."""
 
     section = "Running"
 
 
 def json_option() -> click.Option:
-    """`--json`, on every command that prints data."""
-    return RunningOption(["--json", "as_json"], is_flag=True, help="Print JSON (documented in docs/json.md).")
+    """Return `--json`, of every command that prints data."""
+    return RunningOption(
+        ["--json", "as_json"], is_flag=True, help="Print JSON (documented in docs/json.md)."
+    )
 
 
 def all_option() -> click.Option:
     """Return `--all`, of every command that prints a long table."""
-    return click.Option(["--all", "show_all"], is_flag=True, help=f"Print every row, not only {MOST_ROWS}.")
+    return click.Option(
+        ["--all", "show_all"], is_flag=True, help=f"Print every row, not only {MAX_ROWS}."
+    )
 
 
 def offline_option() -> click.Option:
-    """`--offline`, on every command that may access the network."""
-    return RunningOption(["--offline"], is_flag=True, help="Use what is on this machine; never access the network.")
+    """Return `--offline`, of every command that may access the network."""
+    return RunningOption(
+        ["--offline"], is_flag=True, help="Use what is on this machine; never access the network."
+    )
 
 
 def choice_option(name: str, choices: Sequence[str], default: str, help_text: str) -> click.Option:
-    """An option with a closed list of values, one of them the default."""
-    return click.Option([name], type=click.Choice(choices), default=default, show_default=True, help=help_text)
+    """Return an option with a closed list of values, one of them the default."""
+    return click.Option(
+        [name], type=click.Choice(choices), default=default, show_default=True, help=help_text
+    )
 
 
 def job_options(
     out: str | None, out_help: str = "Path of the result.", without: Container[str] = ()
 ) -> list[click.Option]:
-    """Return the options that become a `Job`, but those named by `without`, which mean nothing for the verb.
+    """Return the options that become a `Job`, except those in `without`.
 
-    out: the default path of the result; None: it is written only with `-o`.
+    Args:
+        out: default path of the result; None: it is only written with `-o`.
+        out_help: help text of `-o`.
+        without: names of options that do not apply to the command.
     """
     options = [
         click.Option(
-            ["-o", "--out"], type=click.Path(path_type=Path), default=out, show_default=out is not None, help=out_help
+            ["-o", "--out"],
+            type=click.Path(path_type=Path),
+            default=out,
+            show_default=out is not None,
+            help=out_help,
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
@@ -96,7 +112,13 @@ def job_options(
             shell_complete=click.Choice(DEVICES).shell_complete,
             help="Device: cpu, cuda, cuda:1, mps; auto: a GPU if there is one.",
         ),
-        RunningOption(["--seed"], type=WholeNumber(0, MOST_SEED), default=0, show_default=True, help="Random seed."),
+        RunningOption(
+            ["--seed"],
+            type=WholeNumber(0, MAX_SEED),
+            default=0,
+            show_default=True,
+            help="Random seed.",
+        ),
         RunningOption(
             ["--precision"],
             type=click.Choice(["fp32", "bf16", "fp16"]),
@@ -104,15 +126,21 @@ def job_options(
             show_default=True,
             help="Floating-point precision (autocast).",
         ),
-        RunningOption(["--threads"], type=WholeNumber(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),
+        RunningOption(
+            ["--threads"],
+            type=WholeNumber(1, MAX_THREADS),
+            help="CPU threads.  [default: all cores]",
+        ),
         RunningOption(
             ["--workers"],
-            type=WholeNumber(0, MOST_THREADS),
+            type=WholeNumber(0, MAX_THREADS),
             default=0,
             show_default=True,
             help="Worker processes that load images.",
         ),
-        RunningOption(["--tracker"], help="Also log to one of accelerate's trackers, e.g. tensorboard."),
+        RunningOption(
+            ["--tracker"], help="Also log to one of accelerate's trackers, e.g. tensorboard."
+        ),
         RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
         offline_option(),
         json_option(),
@@ -120,16 +148,20 @@ def job_options(
     return [option for option in options if option.name not in without]
 
 
-def job_of(given: dict[str, Any]) -> Job:
-    """Takes the common options out of a command's parameters."""
-    values = {option.name: given.pop(option.name) for option in job_options(None) if option.name in given}
-    how = {field.name: values[field.name] for field in fields(Run) if field.name in values}
+def job_of(options: dict[str, Any]) -> Job:
+    """Remove the common options from a command's parameters and return them as a `Job`."""
+    values = {
+        option.name: options.pop(option.name)
+        for option in job_options(None)
+        if option.name in options
+    }
+    run_settings = {field.name: values[field.name] for field in fields(Run) if field.name in values}
     check_device(values["device"])
     progress = not values["quiet"] and sys.stderr.isatty()
     print_progress(is_wanted=not values["quiet"])
     return Job(
-        run=Run(**how, progress=progress, lines=not values["quiet"]),
-        place=values.get("out"),
+        run=Run(**run_settings, progress=progress, lines=not values["quiet"]),
+        path=values.get("out"),
         force=values.get("force", False),
         quiet=values["quiet"],
         as_json=values["as_json"],
@@ -137,7 +169,7 @@ def job_of(given: dict[str, Any]) -> Job:
 
 
 class WholeNumber(click.ParamType):
-    """An integer within bounds, which the error names and the help does not."""
+    """An integer within bounds; the error names the bounds, the help does not."""
 
     name = "integer"
 
@@ -176,11 +208,16 @@ def print_rows(
     spread: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Print a list of flat objects: a table for people, or bare JSON, which has every row and key.
+    """Print a list of flat objects: a table for people, or bare JSON with every row and key.
 
-    drops: keys that the table may lack, the least important first, where the terminal is narrow.
-    most: print this many rows only, and say on stderr how many more there are; `spread` takes them
-    evenly from the first to the last. quiet: say neither this nor which columns are missing.
+    Args:
+        rows: the objects.
+        as_json: print JSON instead of a table.
+        title: title of the table.
+        drops: keys that the table may omit in a narrow terminal, the least important first.
+        most: print at most this many rows, and on stderr the number of the others.
+        spread: choose these rows evenly from the first to the last.
+        quiet: print neither the number of other rows nor the omitted columns.
     """
     if not is_first():
         return
@@ -192,7 +229,14 @@ def print_rows(
         numeric = [all(is_number(row.get(name)) for row in chosen) for name in names]
         texts = [[_text(name, row.get(name)) for name in names] for row in chosen]
         heads = [name.replace("_", " ") for name in names]
-        print_table(heads, texts, numeric, title, drops=[name.replace("_", " ") for name in drops], quiet=quiet)
+        print_table(
+            heads,
+            texts,
+            numeric,
+            title,
+            drops=[name.replace("_", " ") for name in drops],
+            quiet=quiet,
+        )
         if len(chosen) < len(rows) and not quiet:
             click.echo(f"{len(rows) - len(chosen)} more: --all", err=True)
 
@@ -203,7 +247,7 @@ T = TypeVar("T")
 def choose_rows(rows: Sequence[T], most: int | None, spread: bool = False) -> list[T]:
     """Return the first `most` rows, or as many spread evenly from the first to the last.
 
-    One more row is never left out: the line that says so would take its place.
+    A single further row is never left out: the line that reports it would be as long.
     """
     if most is None or len(rows) <= most + 1:
         return list(rows)
@@ -221,14 +265,14 @@ _NUMBERS = re.compile(r"[+-]?\d[\d.,]*( \[.*\])?")
 
 
 def is_number(value: Json) -> bool:
-    """Whether a value is aligned to the right: a number, with its interval perhaps, or none."""
+    """Return whether a value is right-aligned: a number, perhaps with its interval, or None."""
     if isinstance(value, str):
         return _NUMBERS.fullmatch(value) is not None
     return isinstance(value, (int, float, type(None)))
 
 
 def print_row(row: Row, as_json: bool) -> None:
-    """One flat object: `name  value` lines for people, or bare JSON."""
+    """Print one flat object: `name  value` lines for people, or bare JSON."""
     if not is_first():
         return
     if as_json:
@@ -240,14 +284,14 @@ def print_row(row: Row, as_json: bool) -> None:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Sentences that are data."""
+    """Print lines of data to stdout."""
     if is_first():
         for line in lines:
             click.echo(printable(line))
 
 
 def print_made(path: Path, job: Job, advice: str, **facts: Json) -> None:
-    """How every command that writes ends: `{"path": ...}`, or the path, and on stderr what to do next."""
+    """Print the path of a result, or `{"path": ...}`, and the next command on stderr."""
     if not is_first():
         return
     if job.as_json:
@@ -258,18 +302,18 @@ def print_made(path: Path, job: Job, advice: str, **facts: Json) -> None:
 
 
 def advise(text: str, quiet: bool = False) -> None:
-    """One line on stderr that says what to do next."""
+    """Print one line with the next command on stderr."""
     if is_first() and not quiet:
         click.echo(f"next: {printable(text)}", err=True)
 
 
 def on_task(task: str | None) -> str:
-    """` --task TASK` for a command line that the user may copy; empty if there is none."""
+    """Return ` --task TASK` for a command line that the user may copy, or "" without a task."""
     return f" --task {shell_word(task)}" if task else ""
 
 
 def say(text: str, job: Job) -> None:
-    """One line of progress on stderr."""
+    """Print one line of progress on stderr."""
     if is_first() and not job.quiet:
         mark_printed()
         click.echo(printable(text), err=True)
@@ -284,18 +328,23 @@ def print_table(
     drops: Sequence[str] = (),
     quiet: bool = False,
 ) -> None:
-    """Print a table for people, within the terminal's width; `numeric` columns are aligned to the right.
+    """Print a table for people, within the terminal's width.
 
-    drops: headings of columns that may be missed, the least important first; stderr names those
-    that were left out, unless `quiet` is set.
+    Args:
+        columns: headings.
+        rows: texts of the cells.
+        numeric: for each column, whether it is aligned to the right.
+        title: title of the table.
+        drops: headings of columns that may be omitted, the least important first.
+        quiet: do not list the omitted columns on stderr.
     """
     cells = [[printable(text) for text in row] for row in rows]
     heads, title = [printable(name) for name in columns], printable(title)
     right = [index for index, number in enumerate(numeric) if number]
     width = terminal_width()
     click.echo(text_table(heads, cells, right, "\n".join(wrap_words(title, width)), width, drops))
-    kept = choose_columns(heads, cells, right, width, drops)
-    lost = [name for index, name in enumerate(heads) if index not in kept]
+    shown_columns = choose_columns(heads, cells, right, width, drops)
+    lost = [name for index, name in enumerate(heads) if index not in shown_columns]
     if lost and not quiet:
         click.echo(f"not shown in {width} columns: {', '.join(lost)}", err=True)
 

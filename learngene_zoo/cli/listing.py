@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import click
 
-from learngene_zoo.cli.job import MOST_ROWS, Row, advise, all_option, json_option, print_rows
+from learngene_zoo.cli.job import MAX_ROWS, Row, advise, all_option, json_option, print_rows
 from learngene_zoo.cli.main import note
 from learngene_zoo.errors import ZooError, unknown
 from learngene_zoo.tasks import catalogue
@@ -12,7 +12,7 @@ from learngene_zoo.tasks.task import Entry
 
 
 def method_rows() -> list[Row]:
-    """Every method that can be used; a note on stderr for each one that cannot."""
+    """Return a row for every method; print a note on stderr for each one that is broken."""
     from learngene_zoo.method import METHODS
 
     good, broken = METHODS.load_all()
@@ -32,30 +32,30 @@ def method_rows() -> list[Row]:
 
 
 def learngene_rows() -> list[Row]:
-    """Every learngene of the shelf."""
+    """Return a row for every learngene of the shelf."""
     from learngene_zoo.artifacts import shelf
 
     rows: list[Row] = []
     for name in shelf.names():
         try:
-            found = shelf.entry(shelf.cards_folder() / name)
+            learngene = shelf.entry(shelf.cards_folder() / name)
         except ZooError as error:
             note(str(error))
             continue
-        if found is not None:
-            rows.append(vars(found))
+        if learngene is not None:
+            rows.append(vars(learngene))
     return rows
 
 
 def task_rows() -> list[Row]:
-    """Every task of the catalogue; a note on stderr for each suite that cannot be used."""
+    """Return a row for every task of the catalogue; print a note for each broken suite."""
     for plugin in catalogue.suites()[1]:
         note(f"suite {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
     return [task_row(entry) for entry in catalogue.entries()]
 
 
 def task_row(entry: Entry) -> Row:
-    """One task of the catalogue, and the suites that run it."""
+    """Return the row of one task of the catalogue, with the suites that contain it."""
     return {
         "name": entry.name,
         "title": entry.title,
@@ -67,10 +67,10 @@ def task_row(entry: Entry) -> Row:
 
 
 def ancestry_rows() -> list[Row]:
-    """The bundled ancestry model, and well-known ones of timm."""
-    from learngene_zoo.artifacts.known import known
+    """Return rows of the bundled ancestry model and of well-known ones of timm."""
+    from learngene_zoo.artifacts.known import list_known
 
-    return [vars(found) for found in known()]
+    return [vars(ancestry) for ancestry in list_known()]
 
 
 NOUNS: dict[str, Callable[[], list[Row]]] = {
@@ -89,15 +89,19 @@ DROPS = {
 KINDS = {"methods": "method", "learngenes": "learngene", "tasks": "task", "ancestries": "ancestry"}
 
 
-def listing(noun: str | None, as_json: bool, show_all: bool = False) -> None:
-    """Print one table, or all of them; as JSON all of them form one list whose rows name their kind."""
+def print_listing(noun: str | None, as_json: bool, show_all: bool = False) -> None:
+    """Print one table, or all of them; as JSON, all are one list whose rows have a `kind`."""
     if noun is not None and noun not in NOUNS:
         raise unknown("list", noun, NOUNS)
     if as_json:
-        rows = NOUNS[noun]() if noun else [{"kind": KINDS[kind], **row} for kind in NOUNS for row in NOUNS[kind]()]
+        rows = (
+            NOUNS[noun]()
+            if noun
+            else [{"kind": KINDS[kind], **row} for kind in NOUNS for row in NOUNS[kind]()]
+        )
         print_rows(rows, as_json=True)
         return
-    most = None if show_all else MOST_ROWS
+    most = None if show_all else MAX_ROWS
     if noun is not None:
         print_rows([_short(row) for row in NOUNS[noun]()], False, drops=DROPS[noun], most=most)
         return
@@ -110,14 +114,15 @@ def listing(noun: str | None, as_json: bool, show_all: bool = False) -> None:
 
 
 def _short(row: Row) -> Row:
-    """Without what is too long for a table."""
+    """Return the row without values that are too long for a table."""
     return {name: value for name, value in row.items() if name != "paper"}
 
 
 command = click.Command(
     "list",
-    callback=listing,
-    help="List methods, learngenes, tasks and well-known ancestry models, with the family that each opens to.",
+    callback=print_listing,
+    help="List methods, learngenes, tasks and well-known ancestry models, with the family that "
+    "each opens to.",
     epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list methods --all\n  lgzoo list tasks --json",
     params=[
         click.Argument(

@@ -1,7 +1,8 @@
-"""`lgzoo`: the table of commands, and how each of them ends: 0 done, 1 failed, 2 wrong call, 130 interrupted.
+"""`lgzoo`: the table of commands, and their exit codes.
 
-Importing this costs click and nothing else: commands are imported when they are used. Nothing else of the command line prints
-errors: an exception becomes one line on stderr and an exit code here.
+Exit codes: 0 success, 1 failure, 2 wrong call, 130 interrupted. Importing this module imports click
+only: commands are imported when they are used. Errors are only printed here: an exception becomes
+one line on stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import Exists, Unavailable, ZooError, explained, nearest, unknown
+from learngene_zoo.errors import Exists, Unavailable, ZooError, explain_os_error, nearest, unknown
 from learngene_zoo.text import printable, shell_word
 from learngene_zoo.version import __version__
 
@@ -29,20 +30,20 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(click.Group):
-    """`table` has, for every command, where it is defined (`package.module:ATTRIBUTE`) and its one line of help."""
+    """A group whose `table` has `package.module:ATTRIBUTE` and a line of help for each command."""
 
-    kind = "command"  # what its members are called in errors
+    kind = "command"  # noun for its members in errors
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order of the table."""
+        """Return the names in the order of the table."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
+        """Import the command of that name and return it."""
         if cmd_name not in self.table:
             return None
         module, _, attribute = self.table[cmd_name][0].partition(":")
@@ -51,20 +52,23 @@ class LazyGroup(click.Group):
         return command
 
     def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """Every name and its one line of help, without importing a command."""
+        """Return every name and its line of help, without importing a command."""
         return [(name, text) for name, (_, text) in self.table.items()]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first word names. Raises `WrongCall` with the nearest name if there is none."""
-        known = self.list_commands(ctx)
-        if args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+        """Return the command that the first word names.
+
+        Raises `WrongCall` with the nearest name if there is no such command.
+        """
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
             self.refuse(args[0])
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """What the named command returns. What its parser refuses belongs to that command, whose help the error names."""
+        """Run the named command; usage errors then refer to that command's help."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -75,42 +79,50 @@ class LazyGroup(click.Group):
             raise
 
     def refuse(self, name: str) -> NoReturn:
-        """Raises `WrongCall` for a name that is not in the table."""
+        """Raise `WrongCall` for a name that is not in the table."""
         raise unknown(self.kind, name, self.table)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The section of the help that lists the commands."""
+        """Write the section of the help that lists the commands."""
         with formatter.section(f"{self.kind.capitalize()}s"):
             formatter.write_dl(self.summaries(ctx))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names and options that begin with what was typed."""
+        """Return names and options that begin with the typed text."""
         from click.shell_completion import CompletionItem
 
-        names = [CompletionItem(name, help=text) for name, text in self.summaries(ctx) if name.startswith(incomplete)]
+        names = [
+            CompletionItem(name, help=text)
+            for name, text in self.summaries(ctx)
+            if name.startswith(incomplete)
+        ]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
 class Root(LazyGroup):
-    """The whole command line: what leaves it is an exit code, never an exception."""
+    """The whole command line, which turns every exception into an exit code."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
         """Run one command line and exit."""
         extra["standalone_mode"] = False
         _open_streams()
         arguments = sys.argv[1:] if args is None else args
-        whole = super().main
-        code = guarded(lambda words: whole(words, prog_name or "lgzoo", **extra), arguments)
+        run_command = super().main
+        code = run_guarded(
+            lambda words: run_command(words, prog_name or "lgzoo", **extra), arguments
+        )
         if code == INTERRUPTED and args is None:
             _end_now(code)
         sys.exit(code)
 
 
 def _end_now(code: int) -> NoReturn:
-    """End the process with this code, after what is registered to run at its end.
+    """Run the registered exit functions, then end the process with this code.
 
-    Python ends some interrupted processes by a signal instead, and prints tracebacks of what it
-    tears down.
+    Python ends some interrupted processes by a signal instead, and prints tracebacks while it tears
+    down.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -120,14 +132,16 @@ def _end_now(code: int) -> NoReturn:
 
 
 def _open_streams() -> None:
-    """What is printed to a closed stream is dropped, and what a stream's encoding lacks is shown by its number.
+    """Make closed streams and characters that a stream cannot encode harmless.
 
-    A closed stream is opened again, as nothing: else the next file would take its place.
+    Output to a closed stream is dropped, and characters outside a stream's encoding are escaped. A
+    closed stream is opened on the null device: else the next opened file would get its number.
     """
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  until the process ends
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  until the process ends
         elif name != "stdin" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     buffer = getattr(sys.stderr, "buffer", None)
@@ -142,10 +156,13 @@ def _open_streams() -> None:
 
 
 class _LossyFile(io.FileIO):
-    """A file that drops what cannot be written: a progress line that a full disk refuses ends no training, and changes no exit code."""
+    """A file that drops data that cannot be written.
+
+    A progress line that does not fit on a full disk must not end a training or change an exit code.
+    """
 
     def write(self, data: Any) -> int:
-        """Write all of it, or drop the rest."""
+        """Write the data, or drop the rest."""
         size = memoryview(data).nbytes
         with suppress(OSError):
             super().write(data)
@@ -158,7 +175,10 @@ TABLE = {
     "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
     "recommend": (f"{HERE}.plan:recommend_command", "Rank what could be built for given pictures."),
     "plan": (f"{HERE}.plan:command", "List every size that a method would build, with its cost."),
-    "train": (f"{HERE}.train:command", "Train an ancestry model, or a model of any size, from scratch."),
+    "train": (
+        f"{HERE}.train:command",
+        "Train an ancestry model, or a model of any size, from scratch.",
+    ),
     "extract": (f"{HERE}.extract:command", "Condense an ancestry model into a learngene."),
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
@@ -167,12 +187,24 @@ TABLE = {
     "compare": (f"{HERE}.evaluate:compare_command", "Compare two models on the same images."),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
-    "bench": (f"{HERE}.bench:command", "Compare methods with controls and scratch on a suite of tasks."),
+    "bench": (
+        f"{HERE}.bench:command",
+        "Compare methods with controls and scratch on a suite of tasks.",
+    ),
     "demo": (f"{HERE}.demo:command", "Run a small comparison with what is bundled, in minutes."),
-    "publish": (f"{HERE}.hub:publish_command", "Publish a learngene or a model on the Hugging Face Hub."),
-    "fetch": (f"{HERE}.hub:fetch_command", "Fetch a published learngene or model, and check every file."),
+    "publish": (
+        f"{HERE}.hub:publish_command",
+        "Publish a learngene or a model on the Hugging Face Hub.",
+    ),
+    "fetch": (
+        f"{HERE}.hub:fetch_command",
+        "Fetch a published learngene or model, and check every file.",
+    ),
     "doctor": (f"{HERE}.doctor:command", "Report what is installed and what does not work."),
-    "new-plugin": (f"{HERE}.new_plugin:command", "Write a package to start a method or a suite of tasks from."),
+    "new-plugin": (
+        f"{HERE}.new_plugin:command",
+        "Write a package to start a method or a suite of tasks from.",
+    ),
     "completion": (f"{HERE}.main:completion", "Print a completion script for bash, zsh or fish."),
 }
 
@@ -195,7 +227,10 @@ Examples:
 )
 @click.version_option(__version__, prog_name="lgzoo", message="%(prog)s %(version)s")
 @click.option(
-    "--debug", is_flag=True, expose_value=False, help="Show tracebacks (allowed anywhere on the command line)."
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    help="Show tracebacks (allowed anywhere on the command line).",
 )
 def main() -> None:
     """Vision Transformers of any size from one pretrained ancestry model.
@@ -228,13 +263,13 @@ def completion(shell: str) -> None:
 
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
-INTERRUPTED = 130  # exit code, as a shell has it of a process that SIGINT ended
+INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
 RESUMABLE = ("extract", "finetune", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
 
 
-def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
-    """The exit code of `call(arguments)`. `--debug` is understood anywhere on the line and shows tracebacks."""
+def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
+    """Return the exit code of `call(arguments)`; `--debug` anywhere shows tracebacks."""
     debug = DEBUG in arguments
     words = [word for word in arguments if word != DEBUG]
     with _interrupts() as interrupts:
@@ -244,20 +279,20 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
             code = call(words)
             return code if isinstance(code, int) else 0
         except (click.Abort, KeyboardInterrupt):
-            return _interrupted(words)
+            return _report_interrupt(words)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             return error.exit_code
-        except Exception as error:  # whatever happens, one line that says what to do
-            if interrupts:  # a library that was being imported made another error of it
-                return _interrupted(words)
+        except Exception as error:  # any error becomes one line
+            if interrupts:  # a library that was being imported replaced KeyboardInterrupt
+                return _report_interrupt(words)
             if debug:
                 import traceback
 
                 traceback.print_exc()
-            else:  # what is torn down from here on may fail as well: loader workers of which half were started
+            else:  # tearing down may fail as well, as of loader workers that were half started
                 sys.unraisablehook = lambda unraisable: None
-            line, code = described(error)
+            line, code = describe_error(error)
             if isinstance(error, Exists):
                 line += f"; for example: {command_beside(words, error.path)}"
             click.echo(f"error: {_one_line(line)}", err=True)
@@ -266,9 +301,10 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Within this, the first Ctrl-C raises KeyboardInterrupt and the second ends the process at once.
+    """Raise KeyboardInterrupt at the first Ctrl-C within, and end the process at the second.
 
-    Yields the list of the signals that arrived. What was being written stays a draft, which the next call removes.
+    Yields the list of the signals that arrived. Unfinished output stays a draft, which the next
+    call removes.
     """
     arrived: list[int] = []
 
@@ -278,7 +314,7 @@ def _interrupts() -> Iterator[list[int]]:
             os._exit(INTERRUPTED)
         raise KeyboardInterrupt
 
-    # Not where somebody else decides: in a thread, in a program that ignores or handles the signal.
+    # Leave the signal alone in a program that ignores or handles it, and in a thread.
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield arrived
         return
@@ -294,67 +330,88 @@ def _interrupts() -> Iterator[list[int]]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _interrupted(words: Sequence[str]) -> int:
-    """Print how to go on after Ctrl-C, and return the exit code."""
+def _report_interrupt(words: Sequence[str]) -> int:
+    """Print how to continue after Ctrl-C, and return the exit code."""
     sys.unraisablehook = lambda unraisable: None
     continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
-    continues = "; the same command continues" if any(word in REPEATABLE for word in words[:1]) else continues
+    continues = (
+        "; the same command continues"
+        if any(word in REPEATABLE for word in words[:1])
+        else continues
+    )
     click.echo(f"interrupted{continues}", err=True)
     return INTERRUPTED
 
 
 def command_beside(words: Sequence[str], path: str) -> str:
     """Return the same command line with `-o` and the first free name after `path`: finetuned-2."""
-    kept, skip = [], False
+    kept_words, skip = [], False
     for word in words:
         if skip or word.startswith(("-o", "--out=", "--sheet=")):
             skip = not skip and word == "-o"
         elif word in ("--out", "--sheet"):
             skip = True
         else:
-            kept.append(word)
-    place = Path(path)
+            kept_words.append(word)
+    target = Path(path)
     number = 2
-    while os.path.lexists(free := place.with_name(f"{place.stem}-{number}{place.suffix}")):
+    while os.path.lexists(free := target.with_name(f"{target.stem}-{number}{target.suffix}")):
         number += 1
-    return " ".join(map(shell_word, ["lgzoo", *kept, "-o", str(free)]))
+    return " ".join(map(shell_word, ["lgzoo", *kept_words, "-o", str(free)]))
 
 
 def _check_current_folder() -> None:
-    """Raises `Unavailable` if the folder that the process is in was deleted; everything with a relative path would fail."""
+    """Raise `Unavailable` if the current folder was deleted: relative paths would fail."""
     try:
         os.getcwd()
     except OSError:
-        raise Unavailable("the current folder does not exist any more; change to another one with cd") from None
+        raise Unavailable(
+            "the current folder does not exist any more; change to another one with cd"
+        ) from None
 
 
-def described(error: Exception) -> tuple[str, int]:
-    """The message for an exception, and its exit code."""
+def describe_error(error: Exception) -> tuple[str, int]:
+    """Return the message for an exception, and its exit code."""
     if isinstance(error, ZooError):
         return str(error), error.exit_code
     if isinstance(error, click.UsageError):
         return _usage(error), error.exit_code
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
-    if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in _OUT_OF_MEMORY):
-        return "out of memory; use a smaller --batch-size or --image-size, fewer --workers, or a smaller model", 1
+    if isinstance(error, MemoryError) or any(
+        sign in f"{type(error).__name__}: {error}" for sign in _OUT_OF_MEMORY
+    ):
+        return (
+            "out of memory; use a smaller --batch-size or --image-size, fewer --workers, or a "
+            "smaller model",
+            1,
+        )
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{explained(error)}", 1
+        return f"{where}{explain_os_error(error)}", 1
     return f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see where", 1
 
 
 def _usage(error: click.UsageError) -> str:
-    """click's own words in our one line: no capital, no full stop, and where the help is."""
+    """Return click's message in lower case, without full stop, with the command of the help."""
     command = error.ctx.command_path if error.ctx else "lgzoo"
     if isinstance(error, click.NoSuchOption):
-        known = error.ctx.command.get_params(error.ctx) if error.ctx else []
-        words = {word.lstrip("-"): word for option in known for word in (*option.opts, *option.secondary_opts)}
+        options = error.ctx.command.get_params(error.ctx) if error.ctx else []
+        words = {
+            word.lstrip("-"): word
+            for option in options
+            for word in (*option.opts, *option.secondary_opts)
+        }
         close = nearest(error.option_name.lstrip("-"), words)
         hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
         return f"no option named {error.option_name}; {hint}"
     text = error.format_message().strip().rstrip(".")
-    text = re.sub(r"^Got unexpected extra arguments? \((.*)\)$", r"too many arguments: \1", text, flags=re.DOTALL)
+    text = re.sub(
+        r"^Got unexpected extra arguments? \((.*)\)$",
+        r"too many arguments: \1",
+        text,
+        flags=re.DOTALL,
+    )
     text = text[:1].lower() + text[1:]
     return f"{text}; see {command} --help"
 
@@ -370,11 +427,14 @@ _OUT_OF_MEMORY = (
 
 
 def note(text: str) -> None:
-    """One line on stderr that is not an error."""
+    """Print one line on stderr that is not an error."""
     click.echo(f"note: {_one_line(text)}", err=True)
 
 
 def _one_line(text: str) -> str:
-    """Printable, with the middle of very long words left out."""
-    words = (word if len(word) <= LONGEST else f"{word[: LONGEST // 2]}...{word[-20:]}" for word in text.split())
+    """Return printable text, with the middle of very long words left out."""
+    words = (
+        word if len(word) <= LONGEST else f"{word[: LONGEST // 2]}...{word[-20:]}"
+        for word in text.split()
+    )
     return printable(" ".join(words))

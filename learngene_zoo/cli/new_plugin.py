@@ -1,4 +1,4 @@
-"""`lgzoo new-plugin NAME`: a package to start from, whose contract test passes as it is written."""
+"""`lgzoo new-plugin NAME`: write a package to start from, which passes its contract test."""
 
 from __future__ import annotations
 
@@ -18,52 +18,68 @@ from learngene_zoo.text import shell_word
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 
 
-def new_plugin(name: str, kind: Literal["method", "suite"], out: Path | None, as_json: bool) -> None:
-    """Write the package and say how it is installed and tested."""
+def new_plugin(
+    name: str, kind: Literal["method", "suite"], out: Path | None, as_json: bool
+) -> None:
+    """Write the package and print how to install and test it."""
     check_name(name)
-    place = out or Path(f"lgzoo-{name.replace('_', '-')}")
-    if place.exists():
-        raise Exists(place)
-    with new_folder(place) as draft:
+    folder = out or Path(f"lgzoo-{name.replace('_', '-')}")
+    if folder.exists():
+        raise Exists(folder)
+    with new_folder(folder) as draft:
         for file, text in package(name, kind).items():
             (draft / file).parent.mkdir(exist_ok=True)
             (draft / file).write_text(text, encoding="utf-8")
     if as_json:
-        print_row({"path": str(place)}, as_json=True)
+        print_row({"path": str(folder)}, as_json=True)
         return
-    print_lines([str(place)])
-    advise(f"cd {shell_word(str(place))} && pip install -e '.[test]' && pytest")
+    print_lines([str(folder)])
+    advise(f"cd {shell_word(str(folder))} && pip install -e '.[test]' && pytest")
 
 
 def package(name: str, kind: str) -> dict[str, str]:
-    """The files of a new plugin: their paths in it, and their texts."""
+    """Return the files of a new plugin: paths within it, and their texts."""
     words = {
         "name": name,
         "project": name.replace("_", "-"),
         "constant": name.upper(),
+        "class_name": "".join(word.capitalize() for word in name.split("_")),
         "title": name.replace("_", " ").capitalize(),
     }
-    files = {file.name.removesuffix(".txt"): file.read_text("utf-8") for file in (TEMPLATES / kind).glob("*.txt")}
-    texts = {file.replace("NAME", name): Template(text).substitute(words) for file, text in files.items()}
-    return {f"tests/{file}" if file.startswith("test_") else file: text for file, text in texts.items()}
+    files = {
+        file.name.removesuffix(".txt"): file.read_text("utf-8")
+        for file in (TEMPLATES / kind).glob("*.txt")
+    }
+    texts = {
+        file.replace("NAME", name): Template(text).substitute(words) for file, text in files.items()
+    }
+    return {
+        f"tests/{file}" if file.startswith("test_") else file: text for file, text in texts.items()
+    }
 
 
 def check_name(name: str) -> None:
-    """Raises `WrongCall` for what cannot name a method or a suite, or does already."""
-    if not (name.isascii() and name.isidentifier() and name == name.lower() and not name.startswith("_")):
+    """Raise `WrongCall` if a name is invalid for a method or a suite, or already in use."""
+    if not (
+        name.isascii() and name.isidentifier() and name == name.lower() and not name.startswith("_")
+    ):
         raise WrongCall(
-            f"{name!r} cannot name a plugin; expected lower-case letters, digits and underscores: my_method"
+            f"{name!r} cannot name a plugin; expected lower-case letters, digits and underscores: "
+            "my_method"
         )
-    taken = {*METHODS.references(), *(suite.name for suite in catalogue.suites()[0])}
-    if name in taken:
+    taken_names = {*METHODS.references(), *(suite.name for suite in catalogue.suites()[0])}
+    if name in taken_names:
         raise WrongCall(f"the name {name} is taken by what is installed; choose another")
 
 
 command = click.Command(
     "new-plugin",
     callback=new_plugin,
-    help="Write a package with a method or a suite of tasks to start from: it installs, works and passes its contract test.",
-    epilog="\b\nExamples:\n  lgzoo new-plugin my_method\n  lgzoo new-plugin my_tasks --kind suite -o plugins/my-tasks",
+    help="Write a package with a method or a suite of tasks to start from: it installs, works and "
+    "passes its contract test.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo new-plugin my_method\n"
+    "  lgzoo new-plugin my_tasks --kind suite -o plugins/my-tasks",
     params=[
         click.Argument(["name"]),
         click.Option(
@@ -74,7 +90,9 @@ command = click.Command(
             help="What it brings: a method, or a suite of tasks.",
         ),
         click.Option(
-            ["-o", "--out"], type=click.Path(path_type=Path), help="Folder of the package.  [default: lgzoo-NAME]"
+            ["-o", "--out"],
+            type=click.Path(path_type=Path),
+            help="Folder of the package.  [default: lgzoo-NAME]",
         ),
         json_option(),
     ],

@@ -1,6 +1,6 @@
-"""Options derived from settings: a frozen dataclass gives the options, and what the user typed gives the dataclass.
+"""Options derived from the fields of settings, which are frozen dataclasses.
 
-Also the group with one sub-command per registered method, and the argument `[MODEL]` of commands that take one.
+Also the group with one sub-command per registered method, and the argument `[MODEL]` of commands.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, ma
 from learngene_zoo.artifacts.timm_model import is_timm_source
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, nearest, unknown
+from learngene_zoo.families.spec import TIMM_NAMES
 from learngene_zoo.method import METHODS, Method, Target
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
 from learngene_zoo.storage import CONFIG
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-START_HERE = ("closed_form", "first_k", "pruning", "lsamd", "pool")  # listed first: see README.md, "Which method"
-ALIASES = {"classes": ("num-classes",)}  # other names of an option
+# Methods that are listed first: see README.md, "Which method".
+START_HERE = ("closed_form", "first_k", "pruning", "lsamd", "pool")
+# Other names of options: timm's words for sizes.
+ALIASES = {name: (other.replace("_", "-"),) for name, other in TIMM_NAMES.items() if other != name}
 _KINDS = {int: "an integer", float: "a number", str: "a text", Path: "a path"}
 
 
@@ -53,28 +56,46 @@ def options_of(
     kind: type[SettingOption] = SettingOption,
     defaults: Mapping[str, str] | None = None,
 ) -> list[click.Option]:
-    """One option for every leaf of a settings instance; its values are the defaults that the help shows.
+    """Return one option for every leaf of a settings instance.
 
-    `defaults` has, by name, the words for defaults that are no plain values.
+    Args:
+        settings: the instance; its values are the defaults that the help shows.
+        without: names of leaves that get no option.
+        helps: help texts by name, for leaves without one.
+        kind: class of the options.
+        defaults: texts by name, for defaults that are not plain values.
     """
-    found = [setting for setting in settings_of(settings) if setting.name not in without]
+    leaves = [setting for setting in settings_of(settings) if setting.name not in without]
     return [
-        _option(one, (helps or {}).get(one.name, ""), kind, default=(defaults or {}).get(one.name, one.default))
-        for one in found
+        _option(
+            leaf,
+            (helps or {}).get(leaf.name, ""),
+            kind,
+            default=(defaults or {}).get(leaf.name, leaf.default),
+        )
+        for leaf in leaves
     ]
 
 
 def size_options(*without: str) -> list[click.Option]:
-    """What to build; `chosen(Target())` reads it back."""
+    """Return the size options, which `settings_from_options(Target())` reads back."""
     return options_of(Target(), without=("dense", *without), kind=SizeOption)
 
 
 def budget_options() -> list[click.Option]:
-    """The fields of a `Budget`."""
+    """Return the options for the fields of a `Budget`."""
     return [
-        SizeOption(["--max-params"], type=parse_count, metavar="COUNT", help="at most this many parameters, e.g. 20M"),
         SizeOption(
-            ["--max-flops"], type=parse_count, metavar="COUNT", help="at most this many FLOPs per image, e.g. 3G"
+            ["--max-params"],
+            type=parse_count,
+            metavar="COUNT",
+            help="at most this many parameters, e.g. 20M",
+        ),
+        SizeOption(
+            ["--max-flops"],
+            type=parse_count,
+            metavar="COUNT",
+            help="at most this many FLOPs per image, e.g. 3G",
         ),
         SizeOption(
             ["--max-latency"],
@@ -86,13 +107,20 @@ def budget_options() -> list[click.Option]:
 
 
 class SettingsCommand(click.Command):
-    """A command whose help has first what most calls need, then sizes, settings, and how to compute."""
+    """A command whose help has sections: common options, sizes, settings, and running."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """A section for each."""
-        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Sizes": [], "Settings": [], "Running": []}
+        """Write one section of the help for each group of options."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Options": [],
+            "Sizes": [],
+            "Settings": [],
+            "Running": [],
+        }
         for parameter in sorted(self.get_params(ctx), key=_place_in_help):
-            record = None if isinstance(parameter, click.Argument) else parameter.get_help_record(ctx)
+            record = (
+                None if isinstance(parameter, click.Argument) else parameter.get_help_record(ctx)
+            )
             if record is not None:
                 sections[getattr(parameter, "section", "Options")].append(record)
         for title, records in sections.items():
@@ -107,14 +135,20 @@ def _place_in_help(parameter: click.Parameter) -> int:
 
 
 def auto_options_of(settings: Any, names: Container[str], **defaults: str) -> list[click.Option]:
-    """As `options_of`, for these leaves only; each also takes the word `auto`, which `typed` hands on.
+    """Return options as `options_of` does, for the leaves in `names`, which also accept `auto`.
 
-    `defaults` has, by name, the words for defaults that are no plain values.
+    `defaults` has, by name, texts for defaults that are not plain values.
     """
     return [
-        _option(one, f"{one.help}, or auto", SettingOption, AutoType, default=defaults.get(one.name, one.default))
-        for one in settings_of(settings)
-        if one.name in names
+        _option(
+            setting,
+            f"{setting.help}, or auto",
+            SettingOption,
+            AutoType,
+            default=defaults.get(setting.name, setting.default),
+        )
+        for setting in settings_of(settings)
+        if setting.name in names
     ]
 
 
@@ -126,18 +160,36 @@ def _option(
     *,
     default: Any,
 ) -> SettingOption:
-    """No default is given to click: a preset chosen on the command line may have another one."""
+    """Build the option of one setting.
+
+    Click gets no default: a preset chosen on the command line may have another one.
+    """
     limits = f" ({setting.bounds})" if setting.bounds else ""
-    text = f"{help_text if type_of else setting.help or help_text}{limits}{_shown(default)}"
+    text = (
+        f"{help_text if type_of else setting.help or help_text}{limits}{_describe_default(default)}"
+    )
     if setting.kind is bool:
-        return kind([f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)], default=None, help=text)
+        return kind(
+            [f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)],
+            default=None,
+            help=text,
+        )
     value = (type_of or SettingType)(setting)
     names = [f"--{name}" for name in (setting.option, *ALIASES.get(setting.name, ()))]
-    return kind([*names, _parameter(setting)], type=value, metavar=value.metavar, multiple=setting.repeated, help=text)
+    return kind(
+        [*names, _parameter(setting)],
+        type=value,
+        metavar=value.metavar,
+        multiple=setting.repeated,
+        help=text,
+    )
 
 
 def _opposite(option: str) -> str:
-    """The flag that unsets a flag: `--no-shared` of `shared`, `--embed-class` of `no-embed-class`."""
+    """Return the flag that unsets a flag: `--no-shared` for `shared`.
+
+    For a name that begins with `no-`, it is the rest: `--embed-class` for `no-embed-class`.
+    """
     return f"--{option.removeprefix('no-')}" if option.startswith("no-") else f"--no-{option}"
 
 
@@ -145,8 +197,8 @@ def _parameter(setting: Setting) -> str:
     return f"setting_{setting.name}"
 
 
-def _shown(default: Any) -> str:
-    """The end of an option's help; a default of None is not shown."""
+def _describe_default(default: Any) -> str:
+    """Return the end of an option's help; a default of None is not shown."""
     if default is None or default == ():
         return ""
     if isinstance(default, bool):
@@ -155,31 +207,36 @@ def _shown(default: Any) -> str:
     return f"  [default: {text}]"
 
 
-def chosen(settings: T) -> T:
-    """`settings` with what the user typed on this command line, and nothing else. Raises `WrongCall`."""
-    return with_settings(settings, typed(settings))
+def settings_from_options(settings: T) -> T:
+    """Return `settings` with the values typed on this command line. Raises `WrongCall`."""
+    return with_settings(settings, list_typed(settings))
 
 
-def typed(settings: Any) -> dict[str, Any]:
-    """What the user typed on this command line of the leaves of `settings`."""
+def list_typed(settings: Any) -> dict[str, Any]:
+    """Return the values of `settings` that the user typed on this command line, by name."""
     context = click.get_current_context()
     values = {}
     for setting in settings_of(settings):
         name = _parameter(setting)
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            values[setting.name] = _joined(context.params[name]) if setting.repeated else context.params[name]
+            values[setting.name] = (
+                _join_groups(context.params[name]) if setting.repeated else context.params[name]
+            )
     return values
 
 
-def _joined(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | None:
-    """`--keep 1,4 --keep 5` is `--keep 1,4,5`; `none` anywhere is None."""
+def _join_groups(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | None:
+    """Join the groups of a repeated option: `--keep 1,4 --keep 5` equals `--keep 1,4,5`.
+
+    `none` in any group gives None.
+    """
     if None in groups:
         return None
     return tuple(item for group in groups for item in group or ())
 
 
 class SettingType(click.ParamType):
-    """From the text of an option to a setting's value: commas separate repeated ones, `none` is None if allowed."""
+    """Type of a setting's option: commas separate repeated values, `none` is None if allowed."""
 
     name = "setting"
 
@@ -188,19 +245,25 @@ class SettingType(click.ParamType):
 
     @property
     def metavar(self) -> str:
-        """The placeholder of the value in the help."""
-        one = "|".join(self.setting.choices) if self.setting.choices else _KINDS[self.setting.kind].split()[-1].upper()
-        many = f"{one},..." if self.setting.repeated else one
-        return f"[{many}]" if self.setting.choices else many
+        """Placeholder of the value in the help."""
+        single = (
+            "|".join(self.setting.choices)
+            if self.setting.choices
+            else _KINDS[self.setting.kind].split()[-1].upper()
+        )
+        placeholder = f"{single},..." if self.setting.repeated else single
+        return f"[{placeholder}]" if self.setting.choices else placeholder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises click's usage error, which names the option."""
+        """Return the value of the text. Raises click's usage error, which names the option."""
         if not isinstance(value, str):
             return value
         if self.setting.none_is_nothing and value.lower() == "none":
             return None
         if self.setting.repeated:
-            return tuple(self._one(part.strip(), param, ctx) for part in value.split(",") if part.strip())
+            return tuple(
+                self._one(part.strip(), param, ctx) for part in value.split(",") if part.strip()
+            )
         return self._one(value, param, ctx)
 
     def _one(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -218,39 +281,45 @@ class SettingType(click.ParamType):
             self.fail(f"{text} is out of range; it must be {self.setting.bounds}", param, ctx)
         return value
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The choices, where there are any; the tasks of the catalogue."""
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Complete the choices of the setting, or the tasks of the catalogue."""
         if self.setting.name == "task":
             return complete_tasks(ctx, param, incomplete)
         return click.Choice(self.setting.choices or ()).shell_complete(ctx, param, incomplete)
 
 
 class AutoType(SettingType):
-    """The same, or the word `auto`."""
+    """Type of a setting's option that also accepts `auto`."""
 
     @property
     def metavar(self) -> str:
-        """The placeholder of the value in the help."""
+        """Placeholder of the value in the help."""
         return f"{super().metavar}|auto"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises as `SettingType` does."""
+        """Return the value or `auto`. Raises as `SettingType.convert` does."""
         return value if value == "auto" else super().convert(value, param, ctx)
 
 
-def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The tasks of the catalogue, for a shell."""
+def complete_tasks(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the tasks of the catalogue."""
     from learngene_zoo.tasks.catalogue import entries
 
     return click.Choice([entry.name for entry in entries()]).shell_complete(ctx, param, incomplete)
 
 
-def complete_learngenes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The learngenes of the shelf, and the shell's own folders."""
+def complete_learngenes(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the learngenes of the shelf, and folders."""
     from click.shell_completion import CompletionItem
 
-    found = click.Choice(learngenes()).shell_complete(ctx, param, incomplete)
-    return [*found, CompletionItem(incomplete, type="dir")]
+    names = click.Choice(learngenes()).shell_complete(ctx, param, incomplete)
+    return [*names, CompletionItem(incomplete, type="dir")]
 
 
 def check_tasks(*names: str | None) -> None:
@@ -262,16 +331,26 @@ def check_tasks(*names: str | None) -> None:
 
 
 def task_option(help_text: str, **settings: Any) -> click.Option:
-    """`--task` of a command, which a shell can complete."""
+    """Return `--task` of a command, which a shell can complete."""
     return click.Option(["--task"], help=help_text, shell_complete=complete_tasks, **settings)
 
 
-def parsed(settings: Any, name: str, text: str, option: str) -> Any:
-    """The value of one setting of `settings`, from text as its own option has it. Raises `WrongCall` that names `option`."""
-    known = {setting.name: setting for setting in settings_of(settings)}
-    setting = known.get(name.replace("-", "_"))
+def parse_setting(settings: Any, name: str, text: str, option: str) -> Any:
+    """Parse the value of one setting of `settings`.
+
+    Args:
+        settings: the instance whose leaf is set.
+        name: name of the leaf, with `-` or `_`.
+        text: value, in the form that the leaf's option takes.
+        option: option that the error names.
+
+    Raises:
+        WrongCall: the setting is unknown, or the value is invalid.
+    """
+    leaves = {setting.name: setting for setting in settings_of(settings)}
+    setting = leaves.get(name.replace("-", "_"))
     if setting is None:
-        raise WrongCall(f"{option}: {unknown('setting', name, known)}")
+        raise WrongCall(f"{option}: {unknown('setting', name, leaves)}")
     try:
         return SettingType(setting).convert(text, None, None)
     except click.BadParameter as error:
@@ -279,7 +358,7 @@ def parsed(settings: Any, name: str, text: str, option: str) -> Any:
 
 
 class MethodGroup(LazyGroup):
-    """`build` makes the command of a method; nothing of a method is imported before it is named."""
+    """A group of one command per method, which `build` makes and imports when it is named."""
 
     kind = "method"
 
@@ -288,34 +367,35 @@ class MethodGroup(LazyGroup):
         self.build = build
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does. Raises `WrongCall` for options before the method, to which they belong."""
+        """Parse as click does. Raises `WrongCall` for options before the method."""
         helps = set(ctx.help_option_names)
         if args and args[0].startswith("-") and not helps & set(args):
             names = METHODS.references()
             position = next((i for i in reversed(range(len(args))) if args[i] in names), None)
             method = "closed_form" if position is None else args[position]
-            others = args if position is None else args[:position] + args[position + 1 :]
-            example = shlex.join([*ctx.command_path.split(), method, *others])
+            rest = args if position is None else args[:position] + args[position + 1 :]
+            example = shlex.join([*ctx.command_path.split(), method, *rest])
             raise WrongCall(
-                f"name the method before its options, for example: {example}; see {ctx.command_path} --help"
+                f"name the method before its options, for example: {example}; see "
+                f"{ctx.command_path} --help"
             )
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The registered names."""
+        """Return the registered names."""
         return list(METHODS.references())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of one method."""
+        """Return the command of one method."""
         return self.build(METHODS.load(cmd_name)) if cmd_name in METHODS.references() else None
 
     def refuse(self, name: str) -> NoReturn:
-        """Raises `WrongCall` for an unknown method, and `BadFile` for one that cannot be used."""
+        """Raise `WrongCall` for an unknown method, and `BadFile` for a broken one."""
         METHODS.load(name)
         raise AssertionError(name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The methods, and the options that all of them share."""
+        """Write the methods, and the options that all of them share."""
         titles = dict(self.summaries(ctx))
         first = {name: titles.pop(name) for name in START_HERE if name in titles}
         for section, names in (("Start here", first), ("Other methods", titles)):
@@ -331,51 +411,80 @@ class MethodGroup(LazyGroup):
             formatter.write_dl(list(shared.values()))
 
     def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """Names and titles; a plugin that does not load is listed as broken."""
+        """Return names and titles; a plugin that does not load is listed as broken."""
         good, broken = METHODS.load_all()
         lost = {plugin.name: "(broken: see lgzoo doctor)" for plugin in broken}
         return sorted({**lost, **{method.name: method.title for method in good}}.items())
 
 
 def model_argument() -> click.Argument:
-    """A folder, or a repository on the Hub; optional, because the commands that make models have default places."""
+    """Return the optional argument `[MODEL]`: a folder, or a repository on the Hub.
+
+    It is optional because commands that write models have default folders.
+    """
     return click.Argument(["model"], required=False, type=click.Path())
 
 
-def any_model_of(named: str | None, *places: str, offline: bool = False) -> str | Path:
-    """As `model_of`, or the name of one of timm's models, or of a repository on the Hub that this package did not publish."""
-    return named if named and is_timm_source(named) else model_of(named, *places, offline=offline)
+def any_model_of(named: str | None, *defaults: str, offline: bool = False) -> str | Path:
+    """Return the model as `model_of` does, or the name of a model of timm or a Hub repository."""
+    return named if named and is_timm_source(named) else model_of(named, *defaults, offline=offline)
 
 
-def model_of(named: str | None, *places: str, offline: bool = False) -> Path:
-    """The folder of the model: the one named, fetched if it is on the Hub, else the first of `places` that exists.
+def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:
+    """Return the folder of the model.
 
-    Raises `WrongCall` if there is none, or if it holds a learngene, and as `fetch.fetch_repository` does.
+    Args:
+        named: a folder, or a repository on the Hub, which is fetched.
+        defaults: without a name, the first of these folders that exists.
+        offline: never access the network.
+
+    Raises:
+        WrongCall: there is no such model, or the folder holds a learngene; also as
+            `fetch.fetch_repository`.
     """
-    folder = Path(named) if named else next((Path(place) for place in places if Path(place).is_dir()), None)
+    folder = (
+        Path(named)
+        if named
+        else next((Path(path) for path in defaults if Path(path).is_dir()), None)
+    )
     if named and not Path(named).is_dir() and (reference_to_hub(named) or is_card(named)):
         folder = find(named, offline=offline)
     if folder is None:
-        searched = " or ".join(f"./{place}" for place in places)
-        raise WrongCall(f"there is no model at {searched}; build one with `lgzoo expand --layers 7`, or name a folder")
+        searched = " or ".join(f"./{path}" for path in defaults)
+        raise WrongCall(
+            f"there is no model at {searched}; build one with `lgzoo expand --layers 7`, or name a "
+            "folder"
+        )
     if folder.is_file():
-        raise WrongCall(f"{folder} is a file; name a model's folder, such as `lgzoo finetune` writes")
+        raise WrongCall(
+            f"{folder} is a file; name a model's folder, such as `lgzoo finetune` writes"
+        )
     if not folder.is_dir() and is_timm_source(named):
         raise WrongCall(
-            f"{named} is a model of timm's, not a folder; write one with `lgzoo finetune {named} --task TASK -o FOLDER`"
+            f"{named} is a model of timm's, not a folder; write one with `lgzoo finetune {named} "
+            "--task TASK -o FOLDER`"
         )
     if not folder.is_dir() and may_be_on_hub(str(named)):
-        raise WrongCall(f"there is no model at {folder}; on the Hub it would be {SCHEME}{folder} or {folder}@main")
+        raise WrongCall(
+            f"there is no model at {folder}; on the Hub it would be {SCHEME}{folder} or "
+            f"{folder}@main"
+        )
     if not folder.is_dir():
         run = folder.with_name(f"{folder.name}.run")
         if run.is_dir():
             raise WrongCall(
-                f"there is no model at {folder}; the run in {run} has not finished: repeat its command with --resume"
+                f"there is no model at {folder}; the run in {run} has not finished: repeat its "
+                "command with --resume"
             )
-        close = nearest(folder.name, (config.parent.name for config in folder.parent.glob(f"*/{CONFIG}")))
+        close = nearest(
+            folder.name, (config.parent.name for config in folder.parent.glob(f"*/{CONFIG}"))
+        )
         build = f"build one with `lgzoo expand --layers 7 -o {folder}`"
         hint = build if close is None else f"did you mean {folder.with_name(close)}?"
         raise WrongCall(f"there is no model at {folder}; {hint}")
     if kind_of(folder) == "learngene":
-        raise WrongCall(f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder} --layers 7`")
+        raise WrongCall(
+            f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder} --layers "
+            "7`"
+        )
     return folder

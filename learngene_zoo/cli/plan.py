@@ -1,6 +1,7 @@
-"""What could be built, before anything is trained.
+"""List or rank the models that could be built, before anything is trained.
 
-`lgzoo plan METHOD` lists every size with its cost, `lgzoo recommend --task TASK` ranks what suits given pictures.
+`lgzoo plan METHOD` lists every size with its cost, and `lgzoo recommend --task TASK` ranks
+learngenes for given pictures.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.extract import ancestry_option, pool_option, preset_option
 from learngene_zoo.cli.job import (
-    MOST_ROWS,
+    MAX_ROWS,
     Row,
     WholeNumber,
     advise,
@@ -34,9 +35,9 @@ from learngene_zoo.cli.options import (
     SettingsCommand,
     budget_options,
     check_tasks,
-    chosen,
     complete_learngenes,
     options_of,
+    settings_from_options,
     size_options,
     task_option,
 )
@@ -45,65 +46,72 @@ from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import AXES, Budget, Member, Method, Target, method_of
 from learngene_zoo.settings import settings_of
-from learngene_zoo.text import counted, shell_word
+from learngene_zoo.text import count_noun, shell_word
 
 if TYPE_CHECKING:
-    from learngene_zoo.recommendation import Candidate
+    from learngene_zoo.recommendation import RankedDescendant
 
 SHOWN = ("layers", "width", "heads")  # the sizes in every row
 FEW = 200  # training images, below which a ranking gets a note
 
 
 def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
-    """One row per member: its sizes, its cost, and the expander's settings that lead to it.
+    """Return one row per member: its sizes, its cost, and the expander's settings that build it.
 
-    Sizes beyond layers, width and heads are in the rows only where the members differ in them; `front`, what comes
-    before the blocks of this size, only where any has such.
+    Sizes beyond layers, width and heads are included only where the members differ in them, and
+    `front`, the blocks before those of this size, only where a member has such blocks.
     """
     members = list(members)
-    names = [name for name in AXES if name in SHOWN or len({getattr(member.spec, name) for member in members}) > 1]
+    names = [
+        name
+        for name in AXES
+        if name in SHOWN or len({getattr(member.spec, name) for member in members}) > 1
+    ]
     several = any(len(member.spec.sizes) > 1 for member in members)
     rows: list[Row] = []
     for member in members:
         sizes = {name: getattr(member.spec, name) for name in names}
         front = {"front": front_text(member.spec)} if several else {}
         cost = member.cost(convention)
-        rows.append({**sizes, **front, "params": cost.params, "flops": cost.flops, **member.settings})
+        rows.append(
+            {**sizes, **front, "params": cost.params, "flops": cost.flops, **member.settings}
+        )
     return rows
 
 
 def print_sizes(rows: list[Row], as_json: bool, show_all: bool) -> None:
     """Print a table of sizes: without `show_all` ten of them, from the smallest to the largest."""
-    print_rows(rows, as_json, drops=("heads",), most=None if show_all else MOST_ROWS, spread=True)
+    print_rows(rows, as_json, drops=("heads",), most=None if show_all else MAX_ROWS, spread=True)
 
 
 def front_text(spec: Spec) -> str:
-    """The segments before the last as `layers x width`, such as "4x192+5x384"; empty for a plain model.
+    """Return the segments before the last as `layers x width`, such as "4x192+5x384".
 
-    Of blocks that were pruned unevenly, after the width that of their attention and that of their MLP: "4x192/128/512".
+    Empty for a plain model. For unevenly pruned blocks, the widths of attention and MLP follow:
+    "4x192/128/512".
     """
-    found = []
+    segments = []
     for part, size in zip(spec.segments[:-1], spec.sizes):
         uneven = "" if size.stitch else f"/{part.heads_width}/{part.hidden}"
-        found.append(f"{part.layers}x{part.width}{uneven}")
-    return "+".join(found)
+        segments.append(f"{part.layers}x{part.width}{uneven}")
+    return "+".join(segments)
 
 
 def convention_option() -> click.Option:
-    """`--convention`: how parameters and FLOPs are counted."""
+    """Return `--convention`: how parameters and FLOPs are counted."""
     return choice_option(
         "--convention",
         get_args(Convention),
         "exact",
-        "How parameters and FLOPs are counted: exact, the built model; fvcore, as Learngene Pool and SN-Net published "
-        "it (stitched models without class token, positions and the final norm's FLOPs); thop, as LSAMD did (without "
-        "attention's products, tokens and positions).",
+        "How parameters and FLOPs are counted: exact, the built model; fvcore, as Learngene Pool "
+        "and SN-Net published it (stitched models without class token, positions and the final "
+        "norm's FLOPs); thop, as LSAMD did (without attention's products, tokens and positions).",
     )
 
 
 def build(method: Method) -> click.Command:
-    """The command of one method: the options of its extractor, and those of its expander."""
-    taken = tuple(setting.name for setting in settings_of(method.extractor))
+    """Return the command of one method, with the options of its extractor and its expander."""
+    extractor_names = tuple(setting.name for setting in settings_of(method.extractor))
 
     def plan(
         ancestry: tuple[str, ...],
@@ -115,13 +123,13 @@ def build(method: Method) -> click.Command:
         as_json: bool,
         max_params: int | None,
         max_flops: int | None,
-        **given: Any,
+        **options: Any,
     ) -> None:
-        target = chosen(Target())
+        target = settings_from_options(Target())
         members = lifecycle.plan(
             method.name,
-            extractor=chosen(method.preset(preset)),
-            expander=chosen(method.expander),
+            extractor=settings_from_options(method.preset(preset)),
+            expander=settings_from_options(method.expander),
             ancestries=ancestry,
             target=target,
             budget=Budget(max_params=max_params, max_flops=max_flops),
@@ -131,19 +139,23 @@ def build(method: Method) -> click.Command:
         )
         if not members:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in target.axes())
-            raise WrongCall(f"no size that {method.name} lists has these values; leave out {named} to see all")
+            raise WrongCall(
+                f"no size that {method.name} lists has these values; leave out {named} to see all"
+            )
         print_sizes(size_rows(members, convention), as_json, show_all)
 
     return SettingsCommand(
         method.name,
         callback=plan,
-        help=f"List every size that {method.name} would build, smallest first, without computing anything.",
-        epilog=f"\b\nExamples:\n  lgzoo plan {method.name}\n"
+        help=f"List every size that {method.name} would build, smallest first, without computing "
+        "anything.",
+        epilog="\b\nExamples:\n"
+        f"  lgzoo plan {method.name}\n"
         f"  lgzoo plan {method.name} --ancestry timm:deit_base_patch16_224 --classes 100 --json\n"
         f"  lgzoo plan {method.name} --max-params 700K",
         params=[
             *options_of(method.extractor),
-            *options_of(method.expander, without=taken),
+            *options_of(method.expander, without=extractor_names),
             ancestry_option(),
             preset_option(method),
             pool_option(),
@@ -160,13 +172,15 @@ def build(method: Method) -> click.Command:
 command = MethodGroup(
     "plan",
     build=build,
-    help="List every size that a method would build from an ancestry model, with its cost, without computing anything.",
+    help="List every size that a method would build from an ancestry model, with its cost, without "
+    "computing anything.",
     epilog="\b\nExample:\n"
-    "  lgzoo plan lsamd --ancestry timm:deit_base_patch16_224 --keep 1,4,5,7,8 --convention thop --classes 100",
+    "  lgzoo plan lsamd --ancestry timm:deit_base_patch16_224 --keep 1,4,5,7,8 --convention thop "
+    "--classes 100",
 )
 
 
-# Which of them suit given pictures.
+# Ranking for given pictures.
 
 
 def recommend(
@@ -177,68 +191,82 @@ def recommend(
     max_params: int | None,
     max_flops: int | None,
     show_all: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Probe, print the ranking, and how to build the first of it."""
-    job = job_of(given)
+    """Probe, print the ranking, and the command that builds the first candidate."""
+    job = job_of(options)
     check_tasks(task)
     budget = Budget(max_params=max_params, max_flops=max_flops)
 
-    def report(name: str, member: Member, probe: float, done: int, total: int) -> None:
-        size = f"{counted(member.spec.layers, 'layer')} of width {member.spec.width}"
-        say(f"{done}/{total} models: {name}, {size}: linear probe {probe:.3f}", job)
+    def report(name: str, member: Member, probe: float, count: int, total: int) -> None:
+        size = f"{count_noun(member.spec.layers, 'layer')} of width {member.spec.width}"
+        say(f"{count}/{total} models: {name}, {size}: linear probe {probe:.3f}", job)
 
-    found = lifecycle.recommend(task, learngenes, budget=budget, images=images, sizes=sizes, run=job.run, report=report)
+    ranking = lifecycle.recommend(
+        task, learngenes, budget=budget, images=images, sizes=sizes, run=job.run, report=report
+    )
     if job.as_json:
-        print_rows([_row(one) for one in found], as_json=True)
+        print_rows([_row(candidate) for candidate in ranking], as_json=True)
         return
-    count = counted(found[0].images, "training image")
+    count = count_noun(ranking[0].images, "training image")
     title = f"linear probe on {count} of {task}, before any training"
-    rows = [_row_for_people(one) for one in found]
-    print_rows(rows, False, title, drops=DROPS, most=None if show_all else MOST_ROWS, quiet=job.quiet)
-    if found[0].images < FEW and not job.quiet:
+    rows = [_row_for_people(candidate) for candidate in ranking]
+    print_rows(
+        rows, False, title, drops=DROPS, most=None if show_all else MAX_ROWS, quiet=job.quiet
+    )
+    if ranking[0].images < FEW and not job.quiet:
         note(
-            f"{count} tell little: the 95 % interval of the first is {_points(found[0])} points wide; fine-tune and compare"
+            f"{count} tell little: the 95 % interval of the first is {_points(ranking[0])} points "
+            "wide; fine-tune and compare"
         )
-    tied = [one for one in found[1:] if one.tied]
+    tied = [candidate for candidate in ranking[1:] if candidate.tied]
     if tied:
-        least = min([found[0], *tied], key=lambda one: one.member.cost())
+        least = min([ranking[0], *tied], key=lambda candidate: candidate.member.cost())
         word = "one more is" if len(tied) == 1 else f"{len(tied)} more are"
-        say(f"{word} not told apart from the first by these images; the smallest: {_call(least, task)}", job)
-    advise(_call(found[0], task), job.quiet)
+        say(
+            f"{word} not told apart from the first by these images; the smallest: "
+            f"{_call(least, task)}",
+            job,
+        )
+    advise(_call(ranking[0], task), job.quiet)
 
 
 DROPS = ("heads", "flops", "settings", "params")
 
 
-def _points(one: Candidate) -> int:
-    low, high = one.interval
+def _points(candidate: RankedDescendant) -> int:
+    low, high = candidate.interval
     return round(100 * (high - low))
 
 
-def _row_for_people(one: Candidate) -> dict[str, Any]:
-    """Return one row of the table: intervals stand beside their values, and have no columns."""
-    row, gain = _row(one), one.difference
+def _row_for_people(candidate: RankedDescendant) -> dict[str, Any]:
+    """Return one row of the table, with intervals beside their values."""
+    row, gain = _row(candidate), candidate.difference
     sizes = {name: row[name] for name in ("layers", "width", "heads", "params", "flops")}
     intervals = {
-        "linear probe (95 %)": interval_text(one.probe, *one.interval),
+        "linear probe (95 %)": interval_text(candidate.probe, *candidate.interval),
         "to the first (95 %)": interval_text(gain.value, gain.low, gain.high),
     }
-    return {"learngene": one.learngene, **sizes, **intervals, "settings": row["settings"] or None}
-
-
-def _row(one: Candidate) -> dict[str, Any]:
-    """Return one flat row: the model, its cost, the probe, and the difference to the first with its interval."""
-    sizes = size_rows([one.member], "exact")[0]
-    settings = " ".join(f"{name}={value}" for name, value in one.member.settings.items())
-    fixed = {name: sizes[name] for name in ("layers", "width", "heads", "params", "flops")}
-    low, high = one.interval
-    gain = one.difference
     return {
-        "learngene": one.learngene,
+        "learngene": candidate.learngene,
+        **sizes,
+        **intervals,
+        "settings": row["settings"] or None,
+    }
+
+
+def _row(candidate: RankedDescendant) -> dict[str, Any]:
+    """Return one flat row: model, cost, probe, and difference to the first with its interval."""
+    sizes = size_rows([candidate.member], "exact")[0]
+    settings = " ".join(f"{name}={value}" for name, value in candidate.member.settings.items())
+    fixed = {name: sizes[name] for name in ("layers", "width", "heads", "params", "flops")}
+    low, high = candidate.interval
+    gain = candidate.difference
+    return {
+        "learngene": candidate.learngene,
         **fixed,
         "settings": settings,
-        "probe": one.probe,
+        "probe": candidate.probe,
         "low": low,
         "high": high,
         "difference": gain.value,
@@ -247,26 +275,41 @@ def _row(one: Candidate) -> dict[str, Any]:
     }
 
 
-def _call(one: Candidate, task: str) -> str:
-    """The command line that builds a candidate."""
-    config = shelf.read_config(shelf.find(one.learngene))
-    free = method_of(config, one.learngene).expander.axes
-    sizes = {name: getattr(one.member.spec, name) for name in ("layers", "width", "heads") if name in free}
-    words = [f"--{name.replace('_', '-')} {value}" for name, value in (one.member.settings or sizes).items()]
-    return f"lgzoo expand {shell_word(one.learngene)} {' '.join(words)} --task {shell_word(task)}"
+def _call(candidate: RankedDescendant, task: str) -> str:
+    """Return the command line that builds a candidate."""
+    config = shelf.read_config(shelf.find(candidate.learngene))
+    free = method_of(config, candidate.learngene).expander.axes
+    sizes = {
+        name: getattr(candidate.member.spec, name)
+        for name in ("layers", "width", "heads")
+        if name in free
+    }
+    words = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in (candidate.member.settings or sizes).items()
+    ]
+    return (
+        f"lgzoo expand {shell_word(candidate.learngene)} {' '.join(words)} --task "
+        f"{shell_word(task)}"
+    )
 
 
 recommend_command = click.Command(
     "recommend",
     callback=recommend,
     help="Rank what could be built for given pictures, before anything is trained.\n\n"
-    "Of each LEARNGENE (a folder, a name on the shelf, organisation/name@revision on the Hub; default: all on the shelf) a few sizes "
-    "within the budgets are built, and a linear probe of their features names the training images of the task, each left out in turn. "
-    "Intervals are over these images. What fine-tuning makes of a model may rank otherwise: compare the first few by finetune.",
-    epilog="\b\nExamples:\n  lgzoo recommend --task digits\n"
+    "Of each LEARNGENE (a folder, a name on the shelf, organisation/name@revision on the Hub; "
+    "default: all on the shelf) a few sizes within the budgets are built, and a linear probe of "
+    "their features names the training images of the task, each left out in turn. Intervals are "
+    "over these images. What fine-tuning makes of a model may rank otherwise: compare the first "
+    "few by finetune.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo recommend --task digits\n"
     "  lgzoo recommend lsamd pool --task folder:photos --max-params 1M --json",
     params=[
-        click.Argument(["learngenes"], nargs=-1, metavar="[LEARNGENE]...", shell_complete=complete_learngenes),
+        click.Argument(
+            ["learngenes"], nargs=-1, metavar="[LEARNGENE]...", shell_complete=complete_learngenes
+        ),
         task_option("Whose training images are probed; also folder:PATH.", required=True),
         click.Option(
             ["--images"],
@@ -276,10 +319,18 @@ recommend_command = click.Command(
             help="Probe this many of them at most.",
         ),
         click.Option(
-            ["--sizes"], type=WholeNumber(1), default=3, show_default=True, help="Build this many of each learngene."
+            ["--sizes"],
+            type=WholeNumber(1),
+            default=3,
+            show_default=True,
+            help="Build this many of each learngene.",
         ),
         *(option for option in budget_options() if option.name != "max_latency"),
         all_option(),
-        *[option for option in job_options(None) if option.name not in ("out", "force", "resume", "tracker")],
+        *[
+            option
+            for option in job_options(None)
+            if option.name not in ("out", "force", "resume", "tracker")
+        ],
     ],
 )

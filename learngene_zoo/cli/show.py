@@ -1,4 +1,4 @@
-"""`lgzoo show NAME|FOLDER`: a method, a learngene, a model, a task or a suite of tasks."""
+"""`lgzoo show NAME|FOLDER`: describe a method, a learngene, a model, a task or a suite of tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import CardRecord, read_provenance
 from learngene_zoo.artifacts.shelf import kind_of, read_config
 from learngene_zoo.cli.job import (
-    MOST_ROWS,
+    MAX_ROWS,
     Row,
     all_option,
     choice_option,
@@ -49,18 +49,22 @@ def show(
     as_json: bool,
     show_all: bool = False,
 ) -> None:
-    """Print what `name` is, and draw the sheet of a task."""
+    """Print a description of `name`, and draw the sheet of a task."""
     folder = None if _is_named(name) else _folder(name)
-    if sheet is not None and (folder is not None or name in METHODS.references() or name in _suites()):
+    if sheet is not None and (
+        folder is not None or name in METHODS.references() or name in _suites()
+    ):
         raise WrongCall(f"--sheet (-o) needs a task, and {name} is not one; see `lgzoo list tasks`")
     if name in METHODS.references():
         _method(name, convention, show_all, as_json)
     elif folder is None and name in _suites():
         rows = [task_row(entry) for entry in map(catalogue.find_entry, _suites()[name]) if entry]
-        print_rows(rows, as_json, drops=DROPS["tasks"], most=None if show_all else MOST_ROWS)
+        print_rows(rows, as_json, drops=DROPS["tasks"], most=None if show_all else MAX_ROWS)
     elif folder is None:
         row = _task(name, sheet, split, force, offline)
-        print_row(row if as_json else {key: value for key, value in row.items() if value != []}, as_json)
+        print_row(
+            row if as_json else {key: value for key, value in row.items() if value != []}, as_json
+        )
     elif kind_of(folder) == "learngene":
         _learngene(folder, convention, show_all, as_json)
     else:
@@ -68,46 +72,59 @@ def show(
 
 
 def _is_named(name: str) -> bool:
-    """Whether it cannot be a folder: a method, or the user's own data."""
+    """Return whether a name cannot be a folder: a method, or the user's own data."""
     return name in METHODS.references() or name.startswith(OWN_DATA)
 
 
 def _folder(name: str) -> Path | None:
-    """The folder that a path or a name on the shelf refers to; None for a task or a suite. Raises `WrongCall`."""
-    others = {*_suites(), *(entry.name for entry in catalogue.entries())}
+    """Return the folder of a path or a name on the shelf; None for a task or a suite.
+
+    Raises `WrongCall` if there is no such folder or name, and `BadFile` for a folder of other
+    content.
+    """
+    task_names = {*_suites(), *(entry.name for entry in catalogue.entries())}
     try:
-        found = shelf.find(name)
-        if name not in others and not (found / CONFIG).is_file() and catalogue.folder_hint(name):
-            raise BadFile(f"{name} is neither a learngene nor a model; {catalogue.folder_hint(name)}")
-        return found
+        folder = shelf.find(name)
+        if (
+            name not in task_names
+            and not (folder / CONFIG).is_file()
+            and catalogue.folder_hint(name)
+        ):
+            raise BadFile(
+                f"{name} is neither a learngene nor a model; {catalogue.folder_hint(name)}"
+            )
+        return folder
     except ZooError:
-        if name in others:
+        if name in task_names:
             return None
         if "/" in name or Path(name).exists():
             raise
-        known = {*others, *METHODS.references(), *shelf.names()}
+        known_names = {*task_names, *METHODS.references(), *shelf.names()}
         kind = "method, learngene, task or suite"
-        if nearest(name, known) is None:
+        if nearest(name, known_names) is None:
             raise WrongCall(f"no {kind} named {name!r}; see `lgzoo list`") from None
-        raise unknown(kind, name, known) from None
+        raise unknown(kind, name, known_names) from None
 
 
 def _suites() -> dict[str, tuple[str, ...]]:
-    """The tasks of every suite, by its name."""
+    """Return the tasks of every suite, by its name."""
     return {suite.name: suite.tasks for suite in catalogue.suites()[0]}
 
 
-def _heading(as_json: bool, **facts: Json) -> None:
-    """Facts above a table of sizes; not in JSON."""
+def _print_heading(as_json: bool, **facts: Json) -> None:
+    """Print facts above a table of sizes, but not as JSON."""
     if not as_json:
-        print_row({name: value for name, value in facts.items() if value not in (None, "", [], {})}, as_json=False)
+        print_row(
+            {name: value for name, value in facts.items() if value not in (None, "", [], {})},
+            as_json=False,
+        )
         click.echo()
 
 
 def _method(name: str, convention: Convention, show_all: bool, as_json: bool) -> None:
     method = METHODS.load(name)
     members = lifecycle.plan(name, convention=convention, offline=True)
-    _heading(
+    _print_heading(
         as_json,
         method=name,
         title=method.title,
@@ -134,21 +151,25 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
     }
     # A method's own records may have the same names; they come after ours and replace none of them.
     short = {
-        name: value for name, value in {**_flat(config.details), **_flat(config.metrics)}.items() if _is_short(value)
+        name: value
+        for name, value in {**_flat(config.details), **_flat(config.metrics)}.items()
+        if _is_short(value)
     }
-    _heading(as_json, **{**facts, **short, **facts, "sizes": _counted_with(members, convention)})
+    _print_heading(
+        as_json, **{**facts, **short, **facts, "sizes": _counted_with(members, convention)}
+    )
     rows = _with_accuracy(size_rows(members, convention), config.metrics)
     print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
 
 
-MOST_LETTERS = 60  # of numbers that are shown in one line; longer lists of them are in config.json
+MAX_LETTERS = 60  # of numbers that are shown in one line; longer lists of them are in config.json
 
 
 def _is_short(value: Json) -> bool:
-    """Return whether a value is shown: lists of names are, of numbers those that fit on a line."""
+    """Return whether a value is shown: lists of numbers only if they fit on a line."""
     if not isinstance(value, list) or any(isinstance(item, str) for item in value):
         return True
-    return len(",".join(map(str, value))) <= MOST_LETTERS
+    return len(",".join(map(str, value))) <= MAX_LETTERS
 
 
 def _counted_with(members: Sequence[Member], convention: Convention) -> str:
@@ -157,43 +178,60 @@ def _counted_with(members: Sequence[Member], convention: Convention) -> str:
     if len(classes) != 1:
         return ""
     head = f"a head of {classes[0]:,} classes" if classes[0] else "no head"
-    return f"params and FLOPs with {head}{'' if convention == 'exact' else f', as {convention} counts'}"
+    return (
+        "params and FLOPs with "
+        f"{head}{'' if convention == 'exact' else f', as {convention} counts'}"
+    )
 
 
 def _flat(values: Json) -> dict[str, Json]:
-    """What fits on a line: scalars, lists of scalars, and objects of scalars as `name value` pairs."""
-    shown: dict[str, Json] = {}
+    """Return the values that fit on a line.
+
+    These are scalars, lists of scalars, and objects of scalars as `name value` pairs.
+    """
+    short: dict[str, Json] = {}
     for name, value in values.items():
         if isinstance(value, dict):
             if all(isinstance(item, (int, float, str)) for item in value.values()):
-                shown[name] = [
-                    f"{key} {item:.3g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
+                short[name] = [
+                    f"{key} {item:.3g}" if isinstance(item, float) else f"{key} {item}"
+                    for key, item in value.items()
                 ]
-        elif not isinstance(value, list) or not any(isinstance(item, (list, dict)) for item in value):
-            shown[name] = value
-    return shown
+        elif not isinstance(value, list) or not any(
+            isinstance(item, (list, dict)) for item in value
+        ):
+            short[name] = value
+    return short
 
 
 def _worth(row: Row, about: CardRecord | None) -> Row:
-    """What a descendant of this size reached on each task after the short training that the card describes."""
+    """Return the accuracies on the card of a descendant of this size, after short training."""
     measured = about.worth.rows if about and about.worth else ()
     return {
-        f"{one.task}_accuracy": next(iter(one.accuracy.values()), None)
-        for one in measured
-        if {"layers": one.layers, "width": one.width, **one.size}.items() <= row.items()
+        f"{measurement.task}_accuracy": next(iter(measurement.accuracy.values()), None)
+        for measurement in measured
+        if {"layers": measurement.layers, "width": measurement.width, **measurement.size}.items()
+        <= row.items()
     }
 
 
 def _with_accuracy(rows: list[Row], metrics: Json) -> list[Row]:
-    """Rows with the accuracies in the metrics: of `descendants` by layers, of an extraction's own `paths` by settings."""
+    """Return the rows with the accuracies in the metrics.
+
+    Those of `descendants` are matched by layers, those of an extraction's `paths` by settings.
+    """
     descendants, paths = (_objects(metrics.get(name)) for name in ("descendants", "paths"))
-    by_layers = {item["layers"]: item for item in descendants if isinstance(item.get("layers"), int)}
-    extra = [{**by_layers.get(row["layers"], {}), **_agreeing(row, paths)} for row in rows]
-    return [{**row, **{k: v for k, v in more.items() if k not in row}} for row, more in zip(rows, extra)]
+    by_layers = {
+        item["layers"]: item for item in descendants if isinstance(item.get("layers"), int)
+    }
+    extra = [{**by_layers.get(row["layers"], {}), **_find_agreeing(row, paths)} for row in rows]
+    return [
+        {**row, **{k: v for k, v in more.items() if k not in row}} for row, more in zip(rows, extra)
+    ]
 
 
-def _agreeing(row: Row, measured: list[dict[str, Json]]) -> dict[str, Json]:
-    """The first measurement whose values agree with the row in every name that they share, at least one."""
+def _find_agreeing(row: Row, measured: list[dict[str, Json]]) -> dict[str, Json]:
+    """Return the first measurement that agrees with the row in all shared names, at least one."""
     for item in measured:
         common = item.keys() & row.keys()
         if common and all(item[name] == row[name] for name in common):
@@ -201,14 +239,19 @@ def _agreeing(row: Row, measured: list[dict[str, Json]]) -> dict[str, Json]:
     return {}
 
 
-def _objects(found: Json) -> list[dict[str, Json]]:
-    """The objects in a list, with their scalars only."""
-    objects = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-    return [{name: value for name, value in item.items() if not isinstance(value, (dict, list))} for item in objects]
+def _objects(values: Json) -> list[dict[str, Json]]:
+    """Return the objects in a list, with their scalars only."""
+    objects = (
+        [item for item in values if isinstance(item, dict)] if isinstance(values, list) else []
+    )
+    return [
+        {name: value for name, value in item.items() if not isinstance(value, (dict, list))}
+        for item in objects
+    ]
 
 
 def _of_timm(folder: Path, config: dict[str, Json]) -> Row:
-    """A classifier of timm's that was trained here; its sizes are timm's to say."""
+    """Return the row of a classifier of timm that was trained here, without its sizes."""
     metrics = read_provenance(config["learngene"], f"{folder / CONFIG}: learngene").metrics
     images = config.get("pretrained_cfg")
     size = images.get("input_size", [None])[-1] if isinstance(images, dict) else None
@@ -234,7 +277,7 @@ def _model(folder: Path, convention: Convention) -> Row:
     if isinstance(config.get("learngene"), dict) and config["learngene"].get("method") == "timm":
         return _of_timm(folder, config)
     spec = spec_at(str(folder), offline=True)
-    found = cost(spec, convention)
+    model_cost = cost(spec, convention)
     where, ours = f"{folder / CONFIG}: learngene", config.get("learngene", {})
     if not isinstance(ours, dict):
         raise BadFile(f"{where}: expected an object, got {type(ours).__name__}")
@@ -244,8 +287,8 @@ def _model(folder: Path, convention: Convention) -> Row:
         "model": shelf.reference(folder),
         **{name: getattr(spec, name) for name in AXES},
         **({"front": front_text(spec)} if len(spec.sizes) > 1 else {}),
-        "params": found.params,
-        "flops": found.flops,
+        "params": model_cost.params,
+        "flops": model_cost.flops,
         "method": ours.get("method"),
         **({"control": ours["control"]} if "control" in ours else {}),
         "task": ours.get("task"),
@@ -254,22 +297,24 @@ def _model(folder: Path, convention: Convention) -> Row:
 
 
 def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool) -> Row:
-    """The catalogue's row of a task. One that is not in the catalogue, or is to be drawn, is opened."""
+    """Return the row of a task; open it if it is not in the catalogue, or is to be drawn."""
     entry = catalogue.find_entry(name)
-    task = catalogue.open_task(name, offline=offline) if entry is None or sheet is not None else None
-    shown = task or entry
-    assert shown is not None
+    task = (
+        catalogue.open_task(name, offline=offline) if entry is None or sheet is not None else None
+    )
+    described = task or entry
+    assert described is not None
     row: dict[str, Json] = {
         "task": name,
-        "title": shown.title,
-        "kind": shown.kind,
-        "classes": shown.classes,
-        **{part: shown.sizes.get(part) for part in SPLITS},
-        "image_size": shown.image_size,
-        "licence": shown.licence,
-        "source": shown.source,
+        "title": described.title,
+        "kind": described.kind,
+        "classes": described.classes,
+        **{part: described.sizes.get(part) for part in SPLITS},
+        "image_size": described.image_size,
+        "licence": described.licence,
+        "source": described.source,
         "description": entry.description if entry else None,
-        "notes": list(shown.notes),
+        "notes": list(described.notes),
     }
     if sheet is not None and task is not None:
         from learngene_zoo.tasks.sheet import write_sheet
@@ -278,8 +323,10 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
     return row
 
 
-def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete what `show` takes: methods, learngenes, tasks and suites by name, and folders."""
+def complete_names(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete methods, learngenes, tasks and suites by name, and folders."""
     names = [*METHODS.references(), *_suites(), *(entry.name for entry in catalogue.entries())]
     named = click.Choice(names).shell_complete(ctx, param, incomplete)
     return [*named, *complete_learngenes(ctx, param, incomplete)]
@@ -288,11 +335,17 @@ def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 command = click.Command(
     "show",
     callback=show,
-    help="Show what a method or a learngene can build and what it costs, or describe a model, a task or a suite of tasks.\n\n"
-    "NAME is a method, a learngene on the shelf, a task, a suite, your own data (folder:PATH), or a folder. With -o, "
-    "some images of each class of a task are drawn.",
-    epilog="\b\nExamples:\n  lgzoo show lsamd\n  lgzoo show ./learngene\n  lgzoo show digits --json\n  lgzoo show mini"
-    "\n  lgzoo show objects --sheet objects.png\n  lgzoo show folder:photos -o photos.png",
+    help="Show what a method or a learngene can build and what it costs, or describe a model, a "
+    "task or a suite of tasks.\n\n"
+    "NAME is a method, a learngene on the shelf, a task, a suite, your own data (folder:PATH), or "
+    "a folder. With -o, some images of each class of a task are drawn.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo show lsamd\n"
+    "  lgzoo show ./learngene\n"
+    "  lgzoo show digits --json\n"
+    "  lgzoo show mini\n"
+    "  lgzoo show objects --sheet objects.png\n"
+    "  lgzoo show folder:photos -o photos.png",
     params=[
         click.Argument(["name"], shell_complete=complete_names),
         click.Option(

@@ -1,4 +1,4 @@
-"""`lgzoo train` and `lgzoo finetune`: a model of any size from scratch, and one that exists."""
+"""`lgzoo train` and `lgzoo finetune`: train a model from scratch, or an existing one."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -12,11 +12,11 @@ from learngene_zoo.cli.options import (
     any_model_of,
     auto_options_of,
     check_tasks,
-    chosen,
     complete_tasks,
+    list_typed,
     model_argument,
     options_of,
-    typed,
+    settings_from_options,
 )
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
@@ -25,13 +25,14 @@ from learngene_zoo.settings import settings_of
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, is_own_data
 from learngene_zoo.text import printable, shell_word
 
-# As small as a model can be that still has something to inherit; `classes`, `channels` and `dense` come from the task.
+# As small as a model can be that has useful weights to inherit. `FROM_TASK` comes from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
 FROM_TASK = ("classes", "channels", "dense")
 HELPS = {
     **{setting.name: setting.help for setting in settings_of(Target())},
     "patch_size": "height and width of a patch in pixels",
-    "pool": "what the head takes: the class token, a mean or maximum of the patches, or what attention makes of them",
+    "pool": "what the head takes: the class token, a mean or maximum of the patches, or what "
+    "attention makes of them",
     "class_token": "put a class token before the patches",
     "registers": "number of register tokens",
     "qkv_bias": "biases of queries, keys and values",
@@ -55,28 +56,46 @@ HELPS = {
 }
 
 
-def train(task: str, init: Literal["timm", "fan_in"], **given: Any) -> None:
+def train(task: str, init: Literal["timm", "fan_in"], **options: Any) -> None:
     """Train the model and write it."""
-    job = job_of(given)
+    job = job_of(options)
     check_tasks(task)
-    made = lifecycle.train(
-        task, spec=chosen(SPEC), recipe=chosen(lifecycle.TRAIN), init=init, out=job.out, run=job.run, force=job.force
+    model = lifecycle.train(
+        task,
+        spec=settings_from_options(SPEC),
+        recipe=settings_from_options(lifecycle.TRAIN),
+        init=init,
+        out=job.out,
+        run=job.run,
+        force=job.force,
     )
-    print_made(job.out, job, f"lgzoo extract lsamd --ancestry {shell_word(str(job.out))}{on_task(task)}")
-    _warn(made.provenance["metrics"])
+    print_made(
+        job.out, job, f"lgzoo extract lsamd --ancestry {shell_word(str(job.out))}{on_task(task)}"
+    )
+    _warn(model.provenance["metrics"])
 
 
 command = SettingsCommand(
     "train",
     callback=train,
-    help="Train a Vision Transformer from scratch: an ancestry model to extract from, or a model of any size to compare with.",
-    epilog="\b\nExamples:\n  lgzoo train\n  lgzoo train --task digits --layers 6 --width 64 --heads 2 --init fan_in -o scratch",
+    help="Train a Vision Transformer from scratch: an ancestry model to extract from, or a model "
+    "of any size to compare with.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo train\n"
+    "  lgzoo train --task digits --layers 6 --width 64 --heads 2 --init fan_in -o scratch",
     params=[
         click.Option(
-            ["--task"], shell_complete=complete_tasks, default=SOURCE_TASK, show_default=True, help="Task to train on."
+            ["--task"],
+            shell_complete=complete_tasks,
+            default=SOURCE_TASK,
+            show_default=True,
+            help="Task to train on.",
         ),
         choice_option(
-            "--init", ["timm", "fan_in"], "timm", "Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in)."
+            "--init",
+            ["timm", "fan_in"],
+            "timm",
+            "Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in).",
         ),
         *options_of(SPEC, without=FROM_TASK, helps=HELPS),
         *options_of(lifecycle.TRAIN),
@@ -85,28 +104,36 @@ command = SettingsCommand(
 )
 
 
-def finetune(model: str | None, task: str | None, preset: str | None, **given: Any) -> int:
-    """Train the model, write it, and say what it does on the test images; 1 if it diverged before it learnt anything."""
-    job = job_of(given)
+def finetune(model: str | None, task: str | None, preset: str | None, **options: Any) -> int:
+    """Train the model, write it, and print its test results.
+
+    Returns 1 if training diverged before the model learnt anything, else 0.
+    """
+    job = job_of(options)
     check_tasks(task)
-    made = lifecycle.finetune(
+    finetuned = lifecycle.finetune(
         any_model_of(model, "descendant", offline=job.run.offline),
         task=task,
         preset=preset,
         out=job.out,
         run=job.run,
         force=job.force,
-        **typed(lifecycle.FINETUNE),
-        **typed(lifecycle.Tuning()),
+        **list_typed(lifecycle.FINETUNE),
+        **list_typed(lifecycle.FinetuneConfig()),
     )
-    metrics: Any = made.provenance["metrics"]
+    metrics: Any = finetuned.provenance["metrics"]
     facts = _facts(metrics)
     if facts:
-        kept = _describe_kept(facts.get("kept_epoch"), metrics["epochs"])
+        kept_text = _describe_kept(facts.get("kept_epoch"), metrics["epochs"])
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test images"
-        say(f"{kept}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
+        say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
-    print_made(job.out, job, f"lgzoo evaluate{where}{on_task(task if task and is_own_data(task) else None)}", **facts)
+    print_made(
+        job.out,
+        job,
+        f"lgzoo evaluate{where}{on_task(task if task and is_own_data(task) else None)}",
+        **facts,
+    )
     return _warn(metrics)
 
 
@@ -119,7 +146,7 @@ def _describe_kept(epoch: int | None, epochs: int) -> str:
 
 
 def _warn(metrics: Mapping[str, Any]) -> int:
-    """Print what is wrong with a model that was written; return 1 if training diverged and it knows nothing, else 0."""
+    """Print the warning of a written model; return 1 if it diverged and is at chance, else 0."""
     warning = str(metrics.get("warning", ""))
     if warning and is_first():
         click.echo(f"warning: {printable(warning)}", err=True)
@@ -127,44 +154,53 @@ def _warn(metrics: Mapping[str, Any]) -> int:
 
 
 def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON says of a training; empty for one that an earlier version finished."""
+    """Return the facts of a training for JSON; empty for results of earlier versions."""
     metric = next((name for name in ("accuracy", "mIoU") if f"test_{name}" in metrics), None)
     if metric is None:
         return {}
     low, high = metrics["test_interval"]
-    kept = {"kept_epoch": metrics["kept_epoch"]} if "kept_epoch" in metrics else {}
+    epoch = {"kept_epoch": metrics["kept_epoch"]} if "kept_epoch" in metrics else {}
     value, images = metrics[f"test_{metric}"], metrics["test_images"]
-    return {**kept, "metric": metric, "value": value, "low": low, "high": high, "images": images}
+    return {**epoch, "metric": metric, "value": value, "low": low, "high": high, "images": images}
 
 
-# What --help says of `lifecycle.choose_rates`.
+# Descriptions of `lifecycle.choose_rates` for --help.
 RATE = (
-    f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider {lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or "
-    f"{lifecycle.INHERITED_LR:g} with layer decay {lifecycle.INHERITED_DECAY:g} if pretrained"
+    f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider "
+    f"{lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or {lifecycle.INHERITED_LR:g} with "
+    f"layer decay {lifecycle.INHERITED_DECAY:g} if pretrained"
 )
 DECAY = f"1; {lifecycle.INHERITED_DECAY:g} if pretrained and wider than {lifecycle.FULL_RATE}"
 finetune_command = SettingsCommand(
     "finetune",
     callback=finetune,
     help="Train every weight of a model on a task.\n\n"
-    "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its name, such as "
-    "timm:deit_tiny_patch16_224 (default: ./descendant). A model of other classes gets a fresh head.",
-    epilog="\b\nExamples:\n  lgzoo finetune\n  lgzoo finetune descendant --task digits --epochs 20 --lr 3e-4\n"
-    "  lgzoo finetune --task folder:photos\n  lgzoo finetune timm:convnext_tiny --task folder:photos -o convnext",
+    "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its "
+    "name, such as timm:deit_tiny_patch16_224 (default: ./descendant). A model of other classes "
+    "gets a fresh head.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo finetune\n"
+    "  lgzoo finetune descendant --task digits --epochs 20 --lr 3e-4\n"
+    "  lgzoo finetune --task folder:photos\n"
+    "  lgzoo finetune timm:convnext_tiny --task folder:photos -o convnext",
     params=[
         model_argument(),
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Task to train on (default: the task of the catalogue that the model was built for; else digits, if its ancestry model is the bundled one).",
+            help="Task to train on (default: the task of the catalogue that the model was built "
+            "for; else digits, if its ancestry model is the bundled one).",
         ),
         click.Option(
             ["--preset"],
-            help="Values of the settings that are not given: paper, those of the paper of the method that built MODEL.",
+            help="Values of the settings that are not given: paper, those of the paper of the "
+            "method that built MODEL.",
         ),
-        *options_of(lifecycle.Tuning(), defaults={"fit": "stretch with a new head"}),
-        *auto_options_of(lifecycle.FINETUNE, lifecycle.FOUND, lr=RATE),
-        *options_of(lifecycle.FINETUNE, without=lifecycle.FOUND, defaults={"layer_decay": DECAY}),
+        *options_of(lifecycle.FinetuneConfig(), defaults={"fit": "stretch with a new head"}),
+        *auto_options_of(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
+        *options_of(
+            lifecycle.FINETUNE, without=lifecycle.AUTO_SETTINGS, defaults={"layer_decay": DECAY}
+        ),
         *job_options("finetuned"),
     ],
 )

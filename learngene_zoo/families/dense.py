@@ -1,8 +1,9 @@
 """The dense head: a class for every pixel instead of one for the image.
 
-It is the plainest there is (LSAMD's segmentation tasks name none): class token and registers are dropped, the other tokens
-normed where the model has its final norm, put back on the patch grid, read by a 1x1 convolution, and upsampled to the image.
-Its tensors are those of the class head, by the same names, so that whatever handles a model's tensors handles these.
+It is the plainest there is (LSAMD's segmentation tasks name none): class token and registers are
+dropped, the other tokens normed where the model has its final norm, put back on the patch grid,
+read by a 1x1 convolution, and upsampled to the image. Its tensors are those of the class head, by
+the same names, so that whatever handles a model's tensors handles these.
 
 Shapes: B images, N tokens, D width, K classes, H x W pixels, h x w patches.
 """
@@ -16,10 +17,11 @@ from torch.nn import functional
 def dense_head(
     model: Any, x: torch.Tensor, pre_logits: bool = False, size: tuple[int, int] | None = None
 ) -> torch.Tensor:
-    """Logits (B, K, H, W) of all tokens after the last block, (B, N, D); with `pre_logits` what the head reads, (B, N, D).
+    """Logits (B, K, H, W) of all tokens after the last block, (B, N, D); with `pre_logits` what the
+    head reads, (B, N, D).
 
-    `size` are the image's pixels (H, W), where they are not those that the timm model was made for. It is the method
-    `forward_head` of dense models.
+    `size` are the image's pixels (H, W), where they are not those that the timm model was made for.
+    It is the method `forward_head` of dense models.
     """
     height, width = size or model.patch_embed.img_size
     patch_height, patch_width = model.patch_embed.patch_size
@@ -29,7 +31,9 @@ def dense_head(
     # A 1x1 convolution, written as the linear layer that it is.
     grid = (height // patch_height, width // patch_width)
     logits_BKhw = model.head(read_BND).transpose(1, 2).unflatten(2, grid)
-    return functional.interpolate(logits_BKhw, size=(height, width), mode="bilinear", align_corners=False)
+    return functional.interpolate(
+        logits_BKhw, size=(height, width), mode="bilinear", align_corners=False
+    )
 
 
 def dense_forward(

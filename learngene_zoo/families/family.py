@@ -1,13 +1,15 @@
-"""`Family`: a kind of model, as a value: its table of tensors and what its models cost. Generic code asks it and names no tensor.
+"""`Family`: a kind of model, as a value: its table of tensors and what its models cost. Generic
+code asks it and names no tensor.
 
 To add one: a folder beside this file whose package has `FAMILY`, and its line in `spec.FAMILIES`.
 
-A `Table` says what each axis of each tensor means and how the tensor starts. Shapes, parameter counts, initial values and every
-operation that cuts tensors follow from it. An axis that is a product is written with its factors from slow to fast:
-`qkv heads head_width` is (3, heads, head width) flattened.
+A `Table` says what each axis of each tensor means and how the tensor starts. Shapes, parameter
+counts, initial values and every operation that cuts tensors follow from it. An axis that is a
+product is written with its factors from slow to fast: `qkv heads head_width` is (3, heads, head
+width) flattened.
 
-A `Cost` is known by closed form: parameters, and FLOPs of one image. There are three conventions, because the papers differ (one
-FLOP is one multiply-add in all of them):
+A `Cost` is known by closed form: parameters, and FLOPs of one image. There are three conventions,
+because the papers differ (one FLOP is one multiply-add in all of them):
 
 `exact`   (the default) convolutions, linear layers and attention's two matrix products; 5 per element of every
           LayerNorm or RMSNorm, 4 per number of a bilinear upsampling; nothing for softmax, activations, gates and
@@ -37,10 +39,22 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-# How a tensor is initialised (see `tensors.initial`), or a function from the spec to the value that fills it. A "deep" matrix is the
-# last of its branch of a block, which some families scale by depth; "latent" and "frequencies" belong to no layer.
+# How a tensor is initialised (see `tensors.initial`), or a function from the spec to the value that
+# fills it. A "deep" matrix is the last of its branch of a block, which some families scale by
+# depth; "latent" and "frequencies" belong to no layer.
 Start = (
-    Literal["matrix", "deep", "head", "patches", "token", "latent", "positions", "frequencies", "one", "zero"]
+    Literal[
+        "matrix",
+        "deep",
+        "head",
+        "patches",
+        "token",
+        "latent",
+        "positions",
+        "frequencies",
+        "one",
+        "zero",
+    ]
     | Callable[[Any], float]
 )
 # Fills an empty tensor by a generator: (spec, tensor, generator, number of its block or None).
@@ -51,7 +65,9 @@ Condition = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One kind of tensor: its name (within its block, if it is in one), its axes, its start, and which specs have it."""
+    """One kind of tensor: its name (within its block, if it is in one), its axes, its start, and
+    which specs have it.
+    """
 
     name: str
     axes: Axes
@@ -63,19 +79,29 @@ class ParameterSpec:
         return tuple(math.prod(sizes[part] for part in axis) for axis in self.axes)
 
 
-def parameter(name: str, axes: str, start: Start, present: Condition = lambda spec: True) -> ParameterSpec:
+def parameter(
+    name: str, axes: str, start: Start, present: Condition = lambda spec: True
+) -> ParameterSpec:
     """A row of a table; `axes` as in "qkv heads head_width, width"."""
-    return ParameterSpec(name, tuple(tuple(axis.split()) for axis in axes.split(",")), start, present)
+    return ParameterSpec(
+        name, tuple(tuple(axis.split()) for axis in axes.split(",")), start, present
+    )
 
 
-def norm(name: str, axis: str, present: Condition = lambda spec: True) -> tuple[ParameterSpec, ParameterSpec]:
+def norm(
+    name: str, axis: str, present: Condition = lambda spec: True
+) -> tuple[ParameterSpec, ParameterSpec]:
     """The two rows of a LayerNorm."""
-    return parameter(f"{name}.weight", axis, "one", present), parameter(f"{name}.bias", axis, "zero", present)
+    return parameter(f"{name}.weight", axis, "one", present), parameter(
+        f"{name}.bias", axis, "zero", present
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Every tensor that a family's models can have, in the order of their state_dict, by the part that it belongs to."""
+    """Every tensor that a family's models can have, in the order of their state_dict, by the part
+    that it belongs to.
+    """
 
     prefix: str  # of the names of a block's tensors, before the number of the block: "blocks."
     sizes: Callable[[Any], dict[str, int]]  # the size of every axis in a plain model
@@ -102,11 +128,19 @@ class Table:
                 yield from ((self.block_name(block, kind.name), kind, sizes) for kind in kinds)
             start, before = start + segment.layers, segment.width if size.stitch else None
         sizes = self.sizes(spec)
-        yield from ((kind.name, kind, sizes) for kind in (*self.final_norm, *self.head) if kind.present(spec))
+        yield from (
+            (kind.name, kind, sizes)
+            for kind in (*self.final_norm, *self.head)
+            if kind.present(spec)
+        )
 
     def find(self, name: str) -> ParameterSpec | None:
         """The kind of a tensor; None if no model of the family has one of that name."""
-        return self._outside.get(name) if self.block_of(name) is None else self._inside.get(self.inner_name(name))
+        return (
+            self._outside.get(name)
+            if self.block_of(name) is None
+            else self._inside.get(self.inner_name(name))
+        )
 
     def block_name(self, block: int, inner: str) -> str:
         """The name of a block's tensor: `blocks.3.attn.qkv.weight`."""
@@ -120,7 +154,9 @@ class Table:
         return int(index) if index.isdecimal() and inner else None
 
     def inner_name(self, name: str) -> str:
-        """A block's tensor by its name within the block: `attn.qkv.weight` of `blocks.3.attn.qkv.weight`."""
+        """A block's tensor by its name within the block: `attn.qkv.weight` of
+        `blocks.3.attn.qkv.weight`.
+        """
         return name[len(self.prefix) :].partition(".")[2]
 
     def is_stem(self, name: str) -> bool:
@@ -135,8 +171,11 @@ class Table:
         """Whether a tensor belongs to the classification head."""
         return name in self._names_in["head"]
 
-    def named(self, start: Start) -> str | None:
-        """The name of the stem's tensor that starts so ("positions", "patches"); None if the family has none."""
+    def find_parameter(self, start: Start) -> str | None:
+        """The name of the stem's tensor that starts so ("positions", "patches").
+
+        None if the family has none.
+        """
         return next((kind.name for kind in self.stem if kind.start == start), None)
 
     @cached_property
@@ -149,29 +188,47 @@ class Table:
 
     @cached_property
     def _names_in(self) -> dict[str, frozenset[str]]:
-        return {part: frozenset(kind.name for kind in getattr(self, part)) for part in ("stem", "final_norm", "head")}
+        return {
+            part: frozenset(kind.name for kind in getattr(self, part))
+            for part in ("stem", "final_norm", "head")
+        }
 
 
 Convention = Literal["exact", "fvcore", "thop"]
 
 
 class Host(Protocol):
-    """What builds and reads a family's modules: a Python module of the family that imports torch and timm."""
+    """What builds and reads a family's modules: a Python module of the family that imports torch
+    and timm.
+    """
 
     def create(self, spec: Any, **extra: Any) -> nn.Module:
-        """The module for a spec; `extra` are further arguments of timm's. Called on the meta device."""
+        """The module for a spec.
+
+        `extra` are further arguments of timm's. Called on the meta device.
+        """
 
     def open_architecture(self, name: str, **options: Any) -> nn.Module:
         """timm's module of that name, without its weights. Called on the meta device."""
 
     def spec_of(self, model: nn.Module) -> Spec:
-        """The spec of a module. Raises `WrongCall` for one that no spec of this family describes."""
+        """The spec of a module.
 
-    def trimmed(self, state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
-        """A state without the parts that no spec describes, and words for what was left out; mostly as it is, and none."""
+        Raises `WrongCall` for one that no spec of this family describes.
+        """
 
-    def converted(self, state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
-        """Weights in another published layout of timm's model `architecture` ("" if unknown), by the names of `model`."""
+    def trim_state(self, state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
+        """A state without the parts that no spec describes, and words for what was left out.
+
+        Mostly as it is, and none.
+        """
+
+    def convert_state(
+        self, state: dict[str, Any], model: nn.Module, architecture: str
+    ) -> StateDict:
+        """Weights in another published layout of timm's model `architecture` ("" if unknown), by
+        the names of `model`.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,21 +240,25 @@ class Family:
     table: Table
     flops: Callable[[Any, Convention], int]  # multiply-adds of one image
     architectures: Mapping[str, Spec]  # timm's names whose specs are known without importing timm
-    # Further models that our folders name, without arguments: bases of timm's, and what `import learngene_zoo.timm` adds.
+    # Further models that our folders name, without arguments: bases of timm's, and what `import
+    # learngene_zoo.timm` adds.
     registered: Mapping[str, Spec]
-    architecture: Callable[[Any], str]  # the registered model that becomes any of this family's, given all arguments
+    # The registered model that becomes any of this family's, given all arguments
+    architecture: Callable[[Any], str]
     arguments: Callable[[Any], dict[str, Json]]  # these arguments, timm's `model_args`
-    values: Callable[[str, Mapping[str, Json], str], dict[str, Json]]  # architecture, model_args, where: a spec's JSON
+    # Architecture, model_args, where: a spec's JSON
+    values: Callable[[str, Mapping[str, Json], str], dict[str, Json]]
     timm_modules: frozenset[str]  # the modules of timm whose models may belong to this family
     supported: str  # which of them do, for error messages
-    examples: tuple[Spec, ...]  # tiny models that the contract of a method is checked on, a plain one first
+    # Tiny models that the contract of a method is checked on, a plain one first
+    examples: tuple[Spec, ...]
     host: str  # the module that is its `Host`
 
 
 def load_family(name: str) -> Family:
     """A family by name. Raises `WrongCall` for one that this version does not know."""
-    found: Family = package_of(name).FAMILY
-    return found
+    loaded: Family = package_of(name).FAMILY
+    return loaded
 
 
 def families() -> Iterator[Family]:
@@ -217,8 +278,8 @@ def table_of(spec: Spec) -> Table:
 
 def host(kind: Family) -> Host:
     """What builds and reads the modules of a family; imports torch and timm."""
-    found: Any = import_module(kind.host)
-    return found  # type: ignore[no-any-return]
+    module: Any = import_module(kind.host)
+    return module  # type: ignore[no-any-return]
 
 
 NORM_FLOPS: Mapping[Convention, int] = {"exact": 5, "fvcore": 5, "thop": 4}  # per element
@@ -259,12 +320,16 @@ def count_params(spec: Spec, convention: Convention = "exact") -> int:
     return total + unseen
 
 
-def _count(kinds: Iterable[ParameterSpec], spec: Spec, sizes: Mapping[str, int], convention: Convention) -> int:
-    counted = (kind for kind in kinds if kind.present(spec) and not _omitted(kind, spec, convention))
+def _count(
+    kinds: Iterable[ParameterSpec], spec: Spec, sizes: Mapping[str, int], convention: Convention
+) -> int:
+    counted = (
+        kind for kind in kinds if kind.present(spec) and not _is_omitted(kind, spec, convention)
+    )
     return sum(math.prod(kind.shape(sizes)) for kind in counted)
 
 
-def _omitted(kind: ParameterSpec, spec: Spec, convention: Convention) -> bool:
+def _is_omitted(kind: ParameterSpec, spec: Spec, convention: Convention) -> bool:
     """Whether a convention passes over a tensor: one that belongs to no layer."""
     token = kind.start in ("token", "latent", "positions", "frequencies")
     return (convention == "fvcore" and spec.stitched and token) or (

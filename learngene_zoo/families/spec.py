@@ -1,4 +1,5 @@
-"""`Spec`: the numbers that fix a model, whatever its family, and `InputFormat`: the images that it takes.
+"""`Spec`: the numbers that fix a model, whatever its family, and `InputFormat`: the images that it
+takes.
 
 A family is one folder beside this file; its package has an attribute `FAMILY` (see family.py).
 """
@@ -17,7 +18,8 @@ from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, to_j
 FAMILIES = {"vit": "learngene_zoo.families.vit", "eva": "learngene_zoo.families.eva"}
 DEFAULT_FAMILY = "vit"
 
-# What the head reads: the class token; a mean or maximum of the other tokens; or what an attention layer makes of them.
+# What the head reads: the class token; a mean or maximum of the other tokens; or what an attention
+# layer makes of them.
 Pool = Literal["token", "avg", "avgmax", "max", "map"]
 
 # What timm calls the fields that every family has.
@@ -48,10 +50,10 @@ LIMITS = {
 class View:
     """How a picture becomes a square of `image_size` pixels, in timm's words.
 
-    `center` resizes its shorter side to image_size / crop_pct and crops the centre; `squash` resizes both sides to that;
-    `border` resizes its longer side to that and pads the shorter one with the mean colour, so that with a crop_pct of 1
-    the whole picture is seen, in its own proportions.
-    Raises `WrongCall` for a `crop_pct` that leaves nothing or more than there is.
+    `center` resizes its shorter side to image_size / crop_pct and crops the centre; `squash`
+    resizes both sides to that; `border` resizes its longer side to that and pads the shorter one
+    with the mean colour, so that with a crop_pct of 1 the whole picture is seen, in its own
+    proportions. Raises `WrongCall` for a `crop_pct` that leaves nothing or more than there is.
     """
 
     crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = field(default=1.0, metadata=YOUNG)
@@ -64,11 +66,18 @@ class View:
 
 USUAL_VIEW = View()
 Fit = Literal["crop", "pad", "stretch"]
-_CROP_MODES: dict[Fit, Literal["center", "border", "squash"]] = {"crop": "center", "pad": "border", "stretch": "squash"}
+_CROP_MODES: dict[Fit, Literal["center", "border", "squash"]] = {
+    "crop": "center",
+    "pad": "border",
+    "stretch": "squash",
+}
 
 
 def fit_view(view: View, fit: Fit | None) -> View:
-    """Return a view that crops, pads or stretches pictures; None: as it does. Nothing is cropped of what is not to be."""
+    """Return a view that crops, pads or stretches pictures.
+
+    None: as it does. Nothing is cropped of what is not to be.
+    """
     if fit is None:
         return view
     crop_pct = view.crop_pct if fit == "crop" and view.crop_mode == "center" else 1.0
@@ -77,7 +86,9 @@ def fit_view(view: View, fit: Fit | None) -> View:
 
 @dataclass(frozen=True, kw_only=True)
 class InputFormat:
-    """Square images of `image_size` pixels, values from 0 to 1, then normalised per channel: (value - mean) / std."""
+    """Square images of `image_size` pixels, values from 0 to 1, then normalised per channel: (value
+    - mean) / std.
+    """
 
     image_size: int
     channels: int = 3
@@ -103,10 +114,14 @@ class Segment:
     layers: Annotated[int, Bounds(most=LIMITS["layers"])]
     width: Annotated[int, Bounds(most=LIMITS["width"])]
     heads: Annotated[int, Bounds(most=LIMITS["heads"])]
-    # Channels of all attention heads together, and the MLP ratio; None: the width, and the ratio of the last segment.
-    attention_width: Annotated[int | None, Bounds(most=LIMITS["width"])] = field(default=None, metadata=YOUNG)
+    # Channels of all attention heads together, and the MLP ratio; None: the width, and the ratio of
+    # the last segment.
+    attention_width: Annotated[int | None, Bounds(most=LIMITS["width"])] = field(
+        default=None, metadata=YOUNG
+    )
     mlp_ratio: float | None = field(default=None, metadata=YOUNG)
-    # Whether a linear layer, the stitch, leads on from here; without one the next segment has the same width.
+    # Whether a linear layer, the stitch, leads on from here; without one the next segment has the
+    # same width.
     stitch: bool = field(default=True, metadata=YOUNG)
 
     def __post_init__(self) -> None:
@@ -115,9 +130,11 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A model as plain numbers; each family adds its own. Two models of equal specs have the same tensors and function.
+    """A model as plain numbers; each family adds its own. Two models of equal specs have the same
+    tensors and function.
 
-    Raises `WrongCall` for numbers that describe no model: heads that do not divide the width, sizes beyond `LIMITS`.
+    Raises `WrongCall` for numbers that describe no model: heads that do not divide the width, sizes
+    beyond `LIMITS`.
     """
 
     layers: int
@@ -140,14 +157,20 @@ class Spec:
 
     @property
     def family(self) -> str:
-        """The name of its family. A family other than `vit` makes this a field, so that it is saved."""
+        """The name of its family.
+
+        A family other than `vit` makes this a field, so that it is saved.
+        """
         return DEFAULT_FAMILY
 
     @classmethod
     def variant(cls, data: Mapping[str, Json]) -> type[Spec]:
-        """The class of a saved spec, by its family (see `settings.from_json`). Raises `WrongCall`."""
-        found: type[Spec] = package_of(data.get("family", DEFAULT_FAMILY)).FAMILY.spec
-        return found
+        """The class of a saved spec, by its family (see `settings.from_json`).
+
+        Raises `WrongCall`.
+        """
+        spec_class: type[Spec] = package_of(data.get("family", DEFAULT_FAMILY)).FAMILY.spec
+        return spec_class
 
     @property
     def dense(self) -> bool:
@@ -181,17 +204,22 @@ class Spec:
 
     @property
     def segments(self) -> tuple[Self, ...]:
-        """The model that each run of blocks of one size is a part of, first to last; a plain model is its only one.
+        """The model that each run of blocks of one size is a part of, first to last; a plain model
+        is its only one.
 
-        In a model of several segments `layers` counts all blocks, and the other sizes are those of the last segment, as are the
-        final norm and the head. A linear layer, the stitch, leads from each segment to the next, or both have the same width.
+        In a model of several segments `layers` counts all blocks, and the other sizes are those of
+        the last segment, as are the final norm and the head. A linear layer, the stitch, leads from
+        each segment to the next, or both have the same width.
         """
         return (self,)
 
     @property
     def sizes(self) -> tuple[Segment, ...]:
         """The size of each segment, first to last."""
-        return tuple(Segment(layers=part.layers, width=part.width, heads=part.heads) for part in self.segments)
+        return tuple(
+            Segment(layers=part.layers, width=part.width, heads=part.heads)
+            for part in self.segments
+        )
 
     @property
     def stitched(self) -> bool:
@@ -210,7 +238,9 @@ class Spec:
 
     @property
     def heads_width(self) -> int:
-        """Channels of all attention heads together: the width, but where heads were taken out of a model."""
+        """Channels of all attention heads together: the width, but where heads were taken out of a
+        model.
+        """
         return self.width
 
     @property
@@ -256,27 +286,34 @@ class Spec:
     def with_(self, **changes: Any) -> Self:
         """This spec with other values; a value of None leaves the field as it is.
 
-        Raises `WrongCall` for a feature that the family does not have, for numbers that describe no model, and for another size
-        of images or patches that leaves pixels over.
+        Raises `WrongCall` for a feature that the family does not have, for numbers that describe no
+        model, and for another size of images or patches that leaves pixels over.
         """
-        changed = {name: value for name, value in changes.items() if value not in (None, getattr(self, name, None))}
+        changed = {
+            name: value
+            for name, value in changes.items()
+            if value not in (None, getattr(self, name, None))
+        }
         absent = sorted(set(changed) - {field.name for field in fields(self)})
         if absent:
             raise WrongCall(f"models of the family {self.family!r} have no {absent[0]}")
-        made = replace(self, **changed)
+        spec = replace(self, **changed)
         if {"image_size", "patch_size"} & set(changed):
-            made.check_tiled()
-        return made
+            spec.check_tiled()
+        return spec
 
     def with_pool(self, pool: str | None) -> Self:
         """This spec with another pooling before the head, its norms as they are; None leaves it.
 
-        Raises `WrongCall` for a pooling that the family does not have, and for one that this model lacks the tensors for.
+        Raises `WrongCall` for a pooling that the family does not have, and for one that this model
+        lacks the tensors for.
         """
         if pool is not None and pool not in get_args(Pool):
             raise unknown("pooling", pool, get_args(Pool))
         if pool == "map" != self.pool:
-            raise WrongCall("pooling by attention has tensors, which this model lacks; use pool 'avg'")
+            raise WrongCall(
+                "pooling by attention has tensors, which this model lacks; use pool 'avg'"
+            )
         return self.with_(pool=pool)
 
     def check_tiled(self) -> None:
@@ -288,7 +325,11 @@ class Spec:
 
     def _fitting_heads(self) -> int:
         """The number of heads nearest to this spec's that divides the width."""
-        divisors = [n for n in range(1, min(self.heads_width, LIMITS["heads"]) + 1) if self.heads_width % n == 0]
+        divisors = [
+            n
+            for n in range(1, min(self.heads_width, LIMITS["heads"]) + 1)
+            if self.heads_width % n == 0
+        ]
         return min(divisors, key=lambda n: (abs(n - self.heads), n))
 
 

@@ -1,7 +1,9 @@
-"""Surgery on the tensors of a model: a linear map along a named axis, of which a selection of indices is the one-hot case.
+"""Surgery on the tensors of a model: a linear map along a named axis, of which a selection of
+indices is the one-hot case.
 
-Which tensors have an axis, and whether they write, read or scale what runs along it, follows from the table of a spec. Operations are
-pure, StateDict -> StateDict: no argument is mutated, and tensors that do not change are shared.
+Which tensors have an axis, and whether they write, read or scale what runs along it, follows from
+the table of a spec. Operations are pure, StateDict -> StateDict: no argument is mutated, and
+tensors that do not change are shared.
 
     mapped(state, spec, {"width": P, "heads": [0, 2], "layers": range(6)})
 """
@@ -21,7 +23,8 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import axis_of_layers, take_blocks
 from learngene_zoo.storage import StateDict
 
-Map = Sequence[int] | torch.Tensor  # the indices that are kept, in their order, or a matrix (new size, old size)
+# The indices that are kept, in their order, or a matrix (new size, old size)
+Map = Sequence[int] | torch.Tensor
 LAYERS = "layers"
 
 
@@ -29,11 +32,11 @@ LAYERS = "layers"
 class Along:
     """What is applied along an axis to the tensors that have it.
 
-    `write`: to those that write what runs along it: outputs of linear layers with their biases, shifts of norms, tokens, positions.
-    `read`: to the inputs of linear layers. None: the same. An orthonormal projection P of a stream does: what wrote x writes P x,
-    and what read it by W reads by W P'.
-    `scale`: to gains of norms and to layer scales, one number for each channel. None: the same indices; of a matrix its squared
-    entries, which give the diagonal of P diag(g) P'.
+    `write`: to those that write what runs along it: outputs of linear layers with their biases,
+    shifts of norms, tokens, positions. `read`: to the inputs of linear layers. None: the same. An
+    orthonormal projection P of a stream does: what wrote x writes P x, and what read it by W reads
+    by W P'. `scale`: to gains of norms and to layer scales, one number for each channel. None: the
+    same indices; of a matrix its squared entries, which give the diagonal of P diag(g) P'.
     """
 
     write: Map
@@ -42,69 +45,92 @@ class Along:
 
 
 def dimensions_of(spec: Spec) -> dict[str, int]:
-    """The size of every kind of dimension that a model's tensors have, by its factors: {"qkv heads head_width": 2304, ...}."""
+    """The size of every kind of dimension that a model's tensors have, by its factors: {"qkv heads
+    head_width": 2304, ...}.
+    """
     kinds = {kind: sizes for _, kind, sizes in table_of(spec).parameters(spec)}
-    found = {" ".join(axis): (axis, sizes) for kind, sizes in kinds.items() for axis in kind.axes}
-    return {name: math.prod(sizes[part] for part in axis) for name, (axis, sizes) in found.items()}
+    axis_sizes = {
+        " ".join(axis): (axis, sizes) for kind, sizes in kinds.items() for axis in kind.axes
+    }
+    return {
+        name: math.prod(sizes[part] for part in axis) for name, (axis, sizes) in axis_sizes.items()
+    }
 
 
 def axes_of(spec: Spec) -> dict[str, int]:
-    """The size of every axis that `mapped` knows in a model: of dimensions, of their factors ("heads"), and "layers"."""
+    """The size of every axis that `mapped` knows in a model: of dimensions, of their factors
+    ("heads"), and "layers".
+    """
     return {**dimensions_of(spec), **table_of(spec).sizes(spec), LAYERS: spec.layers}
 
 
-def mapped(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> StateDict:
-    """Every tensor with linear maps applied along named axes: indices that are kept, matrices, or an `Along` of them.
+def map_axes(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> StateDict:
+    """Every tensor with linear maps applied along named axes: indices that are kept, matrices, or
+    an `Along` of them.
 
-    `spec` is what `state`, whole or in part, belongs to. Indices copy numbers; matrices compute in their own precision, and the
-    result has the tensor's. Along a factor, maps keep the other factors apart: "heads" takes the same heads of queries, keys and
-    values. A map of all factors of a dimension goes before those of single ones. Along "layers", blocks are taken, or mixed by a
-    matrix. The width is that of all heads together, so for a narrower model map `width`, `heads` and `hidden` in one call.
+    `spec` is what `state`, whole or in part, belongs to. Indices copy numbers; matrices compute in
+    their own precision, and the result has the tensor's. Along a factor, maps keep the other
+    factors apart: "heads" takes the same heads of queries, keys and values. A map of all factors of
+    a dimension goes before those of single ones. Along "layers", blocks are taken, or mixed by a
+    matrix. The width is that of all heads together, so for a narrower model map `width`, `heads`
+    and `hidden` in one call.
 
-    Raises `WrongCall` for an axis or an index that does not exist, for a matrix of another size, and for a model of several
-    segments, where an axis has another size in each.
+    Raises `WrongCall` for an axis or an index that does not exist, for a matrix of another size,
+    and for a model of several segments, where an axis has another size in each.
     """
     if len(spec.segments) > 1:
-        raise WrongCall("a model of several segments has more than one size; select from each of its segments instead")
-    plans = {axis: how if isinstance(how, Along) else Along(write=how) for axis, how in maps.items()}
-    known = axes_of(spec)
+        raise WrongCall(
+            "a model of several segments has more than one size; select from each of its segments instead"
+        )
+    plans = {
+        axis: how if isinstance(how, Along) else Along(write=how) for axis, how in maps.items()
+    }
+    axes = axes_of(spec)
     for axis, how in plans.items():
-        if axis not in known:
-            raise unknown("axis", axis, known)
-        for one in (how.write, how.read, how.scale):
-            _check(axis, one, known[axis])
+        if axis not in axes:
+            raise unknown("axis", axis, axes)
+        for matrix in (how.write, how.read, how.scale):
+            _check(axis, matrix, axes[axis])
     table, sizes = table_of(spec), table_of(spec).sizes(spec)
     depth = plans.pop(LAYERS, None)
     if depth is not None:
-        state, sizes = _layered(state, spec, depth.write), {**sizes, LAYERS: len(depth.write)}
-    return {name: _mapped(table, name, state[name], sizes, plans) for name in state}
+        state, sizes = _map_layers(state, spec, depth.write), {**sizes, LAYERS: len(depth.write)}
+    return {name: _map_tensor(table, name, state[name], sizes, plans) for name in state}
 
 
 def _check(axis: str, how: Map | None, size: int) -> None:
     if isinstance(how, torch.Tensor):
         if how.dim() != 2 or how.shape[1] != size:
-            raise WrongCall(f"the matrix for {axis} has shape {tuple(how.shape)}; expected (new size, {size})")
+            raise WrongCall(
+                f"the matrix for {axis} has shape {tuple(how.shape)}; expected (new size, {size})"
+            )
     elif how is not None:
         outside = [index for index in how if not 0 <= index < size]
         if outside or not len(how):
-            raise WrongCall(f"{axis} has indices 0 to {size - 1}; {outside[0] if outside else 'none'} was chosen")
+            raise WrongCall(
+                f"{axis} has indices 0 to {size - 1}; {outside[0] if outside else 'none'} was chosen"
+            )
 
 
-def _mapped(
-    table: Table, name: str, tensor: torch.Tensor, sizes: Mapping[str, int], plans: Mapping[str, Along]
+def _map_tensor(
+    table: Table,
+    name: str,
+    tensor: torch.Tensor,
+    sizes: Mapping[str, int],
+    plans: Mapping[str, Along],
 ) -> torch.Tensor:
     kind = table.find(name)
     if kind is None or not {part for axis in kind.axes for part in axis} <= set(sizes):
         raise WrongCall(f"{name} is not a tensor of this model; its axes are unknown")
     for dimension, axis in enumerate(kind.axes):
-        whole, role = plans.get(" ".join(axis)), _role(kind, dimension)
-        if whole is not None:
-            tensor = _applied(_of(whole, role), tensor, dimension)
+        plan, role = plans.get(" ".join(axis)), _role(kind, dimension)
+        if plan is not None:
+            tensor = _apply_map(_of(plan, role), tensor, dimension)
         elif not plans.keys().isdisjoint(axis):
             apart = tensor.unflatten(dimension, [sizes[part] for part in axis])
-            for place, part in enumerate(axis):
+            for index, part in enumerate(axis):
                 if part in plans:
-                    apart = _applied(_of(plans[part], role), apart, dimension + place)
+                    apart = _apply_map(_of(plans[part], role), apart, dimension + index)
             tensor = apart.flatten(dimension, dimension + len(axis) - 1)
     return tensor
 
@@ -124,10 +150,12 @@ def _of(how: Along, role: Role) -> Map:
     chosen: Map | None = getattr(how, role)
     if chosen is not None:
         return chosen
-    return how.write.square() if role == "scale" and isinstance(how.write, torch.Tensor) else how.write
+    return (
+        how.write.square() if role == "scale" and isinstance(how.write, torch.Tensor) else how.write
+    )
 
 
-def _applied(how: Map, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
+def _apply_map(how: Map, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
     if isinstance(how, torch.Tensor):
         moved = torch.tensordot(tensor.to(how.dtype), how, dims=([dimension], [1]))
         return moved.movedim(-1, dimension).to(tensor.dtype).contiguous()
@@ -136,20 +164,26 @@ def _applied(how: Map, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
     return tensor.index_select(dimension, torch.tensor(list(how), device=tensor.device))
 
 
-def _layered(state: StateDict, spec: Spec, how: Map) -> StateDict:
+def _map_layers(state: StateDict, spec: Spec, how: Map) -> StateDict:
     """Blocks taken, or mixed by a matrix (new layers, old layers)."""
     if not isinstance(how, torch.Tensor):
         return take_blocks(state, spec, how)
     table, whole = table_of(spec), take_blocks(state, spec, range(spec.layers))
-    inside = list(dict.fromkeys(table.inner_name(name) for name in whole if table.block_of(name) is not None))
+    inside = list(
+        dict.fromkeys(table.inner_name(name) for name in whole if table.block_of(name) is not None)
+    )
     mixed = {
-        inner: _applied(how, torch.stack([whole[table.block_name(i, inner)] for i in range(spec.layers)]), 0)
+        inner: _apply_map(
+            how, torch.stack([whole[table.block_name(i, inner)] for i in range(spec.layers)]), 0
+        )
         for inner in inside
     }
-    blocks = {table.block_name(i, inner): mixed[inner][i] for i in range(len(how)) for inner in inside}
+    blocks = {
+        table.block_name(i, inner): mixed[inner][i] for i in range(len(how)) for inner in inside
+    }
     outside = {name: whole[name] for name in whole if table.block_of(name) is None}
     for name in outside:
         axis = axis_of_layers(table, name)
-        outside[name] = outside[name] if axis is None else _applied(how, outside[name], axis)
+        outside[name] = outside[name] if axis is None else _apply_map(how, outside[name], axis)
     before = {name: tensor for name, tensor in outside.items() if table.is_stem(name)}
     return {**before, **blocks, **outside}

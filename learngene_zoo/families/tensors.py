@@ -1,11 +1,13 @@
-"""The tensors of a model by name: shapes, fresh values, a module made of them, and what changes or leaves out whole tensors.
+"""The tensors of a model by name: shapes, fresh values, a module made of them, and what changes or
+leaves out whole tensors.
 
-What names and axes mean is said by the table of a spec (surgery.py cuts along axes). Operations are pure, StateDict -> StateDict: no
-argument is mutated, tensors that do not change are shared, and of a state on disk only what is kept is read, once.
+What names and axes mean is said by the table of a spec (surgery.py cuts along axes). Operations are
+pure, StateDict -> StateDict: no argument is mutated, tensors that do not change are shared, and of
+a state on disk only what is kept is read, once.
 
-Most of the time of building a large model from tensors that are already in memory goes into the kernel handing out memory in
-pages of 4 KiB. One mapping with large pages for all parameters takes a third of it; where there are none, ordinary tensors are
-allocated.
+Most of the time of building a large model from tensors that are already in memory goes into the
+kernel handing out memory in pages of 4 KiB. One mapping with large pages for all parameters takes a
+third of it; where there are none, ordinary tensors are allocated.
 """
 
 import math
@@ -25,7 +27,8 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
 from learngene_zoo.text import human_count
 
-Model = Any  # a family's module, mostly timm's VisionTransformer, whose attributes depend on the family
+# A family's module, mostly timm's VisionTransformer, whose attributes depend on the family
+Model = Any
 
 
 def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
@@ -49,24 +52,33 @@ def empty(spec: Spec, **extra: Any) -> Model:
 
 
 class _Unset(TorchFunctionMode):
-    """Parameters are not initialised: even on the meta device that is a third of the time of building a module."""
+    """Parameters are not initialised: even on the meta device that is a third of the time of
+    building a module.
+    """
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if getattr(func, "__module__", None) == torch.nn.init.__name__:
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))
 
 
-def model_of(spec: Spec, state: StateDict, *, dtype: torch.dtype = torch.float32, **extra: Any) -> Model:
-    """A model with these tensors, in eval mode, trainable, in memory of its own: `state` stays as it is.
+def model_of(
+    spec: Spec, state: StateDict, *, dtype: torch.dtype = torch.float32, **extra: Any
+) -> Model:
+    """A model with these tensors, in eval mode, trainable, in memory of its own: `state` stays as
+    it is.
 
     Raises `BadFile` if a tensor is missing, extra or of another shape.
     """
     check_state(state, spec, "this state")
     model = empty(spec, **extra)
-    owned = uninitialised(shapes(spec), dtype)
+    owned = allocate_tensors(shapes(spec), dtype)
     for name, tensor in owned.items():
         tensor.copy_(state[name])
     model.load_state_dict(owned, strict=True, assign=True)
@@ -75,7 +87,9 @@ def model_of(spec: Spec, state: StateDict, *, dtype: torch.dtype = torch.float32
 
 
 def _compute_buffers(model: torch.nn.Module) -> None:
-    """Give a model from the meta device the numbers that it computes once and never saves, as tables of rotary positions."""
+    """Give a model from the meta device the numbers that it computes once and never saves, as
+    tables of rotary positions.
+    """
     for module in model.modules():
         unset = [name for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta]
         for name in unset:
@@ -90,16 +104,22 @@ def state_of(model: torch.nn.Module) -> StateDict:
 
 
 def check_state(state: StateDict, spec: Spec, where: str) -> None:
-    """Raises `BadFile`, naming the first tensor that is missing, unexpected or of another shape than in `spec`'s model."""
-    expected, found = shapes(spec), shapes_in(state)
+    """Raises `BadFile`, naming the first tensor that is missing, unexpected or of another shape
+    than in `spec`'s model.
+    """
+    expected, actual = shapes(spec), shapes_in(state)
     for name, shape in expected.items():
-        if name not in found:
+        if name not in actual:
             raise BadFile(f"{where} lacks the tensor {name} of shape {shape}")
-        if found[name] != shape:
-            raise BadFile(f"{where}: the tensor {name} has shape {found[name]}; expected {shape}")
-        if not (state.floating(name) if isinstance(state, Tensors) else state[name].is_floating_point()):
+        if actual[name] != shape:
+            raise BadFile(f"{where}: the tensor {name} has shape {actual[name]}; expected {shape}")
+        if not (
+            state.is_floating(name)
+            if isinstance(state, Tensors)
+            else state[name].is_floating_point()
+        ):
             raise BadFile(f"{where}: the tensor {name} does not hold floating-point numbers")
-    extra = sorted(set(found) - set(expected))
+    extra = sorted(set(actual) - set(expected))
     if extra:
         raise BadFile(f"{where} has the tensor {extra[0]}, which this model does not have")
 
@@ -115,8 +135,13 @@ _ALIGNMENT = 64  # bytes; what torch's own allocator gives
 _LARGE_PAGE = 2 * 2**20
 
 
-def uninitialised(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """One tensor per name, of arbitrary contents. Each has a storage of its own size, as `torch.empty` would give."""
+def allocate_tensors(
+    shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """One tensor per name, of arbitrary contents.
+
+    Each has a storage of its own size, as `torch.empty` would give.
+    """
     places, end = {}, 0  # in bytes
     for name, shape in shapes.items():
         places[name] = end
@@ -124,15 +149,21 @@ def uninitialised(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> 
     check_memory(end)
     memory = _large_pages(end)
     if memory is None:
-        return {name: torch.empty(shape, dtype=dtype, device="cpu") for name, shape in shapes.items()}
+        return {
+            name: torch.empty(shape, dtype=dtype, device="cpu") for name, shape in shapes.items()
+        }
     return {
-        name: torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=places[name]).view(shape)
+        name: torch.frombuffer(
+            memory, dtype=dtype, count=math.prod(shape), offset=places[name]
+        ).view(shape)
         for name, shape in shapes.items()
     }
 
 
 def check_memory(needed: int) -> None:
-    """Raises `Unavailable` for tensors of more bytes than this machine has: to ask for them could end the process."""
+    """Raises `Unavailable` for tensors of more bytes than this machine has: to ask for them could
+    end the process.
+    """
     if needed > machine_memory():
         raise Unavailable(
             f"these tensors take {human_count(needed)}B, and this machine has {human_count(machine_memory())}B of memory; "
@@ -149,7 +180,10 @@ def machine_memory() -> int:
 
 
 def _large_pages(size: int) -> mmap.mmap | None:
-    """Private memory that the kernel may back with large pages; None where that is impossible or not worth it."""
+    """Private memory that the kernel may back with large pages.
+
+    None where that is impossible or not worth it.
+    """
     if size < _LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
@@ -163,7 +197,9 @@ def _large_pages(size: int) -> mmap.mmap | None:
 Scheme = Literal["timm", "fan_in"]
 
 
-def initial(spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str] | None = None) -> StateDict:
+def initial(
+    spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str] | None = None
+) -> StateDict:
     """Fresh tensors of a model: all, or those in `names`.
 
     `timm`    as timm's models of the family start; its `VisionTransformer`: matrices and positions N(0, 0.02), the patch
@@ -171,39 +207,58 @@ def initial(spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str]
               timm truncates its normals at 2, which is 100 standard deviations: never. What a family does otherwise is in its table's `draws`.
     `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)); a much stronger start for small widths.
 
-    In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1), norms 1 and 0, layer
-    scales their value. A tensor depends on the seed, its name and its shape alone, so that models of two sizes share what
-    they have in common.
+    In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1),
+    norms 1 and 0, layer scales their value. A tensor depends on the seed, its name and its shape
+    alone, so that models of two sizes share what they have in common.
     """
     chosen = set(shapes(spec) if names is None else names)
-    check_memory(sum(4 * math.prod(shape) for name, shape in shapes(spec).items() if name in chosen))
+    check_memory(
+        sum(4 * math.prod(shape) for name, shape in shapes(spec).items() if name in chosen)
+    )
     return {
-        name: _start(kind, spec, sizes, derive_seed(seed, "initial", name), scheme, table_of(spec).block_of(name))
+        name: _start(
+            kind,
+            spec,
+            sizes,
+            derive_seed(seed, "initial", name),
+            scheme,
+            table_of(spec).block_of(name),
+        )
         for name, kind, sizes in table_of(spec).parameters(spec)
         if name in chosen
     }
 
 
-def filled(spec: Spec, parts: StateDict, seed: int, scheme: Scheme = "timm") -> StateDict:
-    """All tensors of a model: these parts, shared and not copied, and fresh values of every other tensor (`initial`).
+def fill_missing_tensors(
+    spec: Spec, parts: StateDict, seed: int, scheme: Scheme = "timm"
+) -> StateDict:
+    """All tensors of a model: these parts, shared and not copied, and fresh values of every other
+    tensor (`initial`).
 
     Raises `WrongCall` for a part that this model does not have or of another shape.
     """
-    expected, found = shapes(spec), shapes_in(parts)
-    for name, shape in found.items():
+    expected, actual = shapes(spec), shapes_in(parts)
+    for name, shape in actual.items():
         if name not in expected:
             raise WrongCall(f"the part {name} does not exist in the model to build")
         if expected[name] != shape:
-            raise WrongCall(f"the part {name} has shape {shape}; the model to build needs {expected[name]}")
-    drawn = initial(spec, seed, scheme, names=[name for name in expected if name not in found])
-    return {name: parts[name] if name in found else drawn[name] for name in expected}
+            raise WrongCall(
+                f"the part {name} has shape {shape}; the model to build needs {expected[name]}"
+            )
+    fresh = initial(spec, seed, scheme, names=[name for name in expected if name not in actual])
+    return {name: parts[name] if name in actual else fresh[name] for name in expected}
 
 
 _MATRICES = ("matrix", "deep", "head", "patches")  # what `fan_in` scales
 
 
 def _start(
-    kind: ParameterSpec, spec: Spec, sizes: Mapping[str, int], seed: int, scheme: Scheme, block: int | None
+    kind: ParameterSpec,
+    spec: Spec,
+    sizes: Mapping[str, int],
+    seed: int,
+    scheme: Scheme,
+    block: int | None,
 ) -> torch.Tensor:
     tensor = torch.empty(kind.shape(sizes), device="cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -241,11 +296,13 @@ def without_head(state: StateDict, spec: Spec) -> StateDict:
 
 
 def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDict:
-    """Block `i` of the result is block `sources[i]` of `state`, shared where repeated; all other tensors as they are.
+    """Block `i` of the result is block `sources[i]` of `state`, shared where repeated; all other
+    tensors as they are.
 
-    `spec` is of the family of `state`. `take_blocks(state, spec, range(layers))` is `state`, and taking from what was taken
-    composes. Of a state on disk only what is kept is read, once. Tensors outside of the blocks that have an axis `layers` are taken
-    along it. Raises `WrongCall` if `state` lacks a block.
+    `spec` is of the family of `state`. `take_blocks(state, spec, range(layers))` is `state`, and
+    taking from what was taken composes. Of a state on disk only what is kept is read, once. Tensors
+    outside of the blocks that have an axis `layers` are taken along it. Raises `WrongCall` if
+    `state` lacks a block.
     """
     table = table_of(spec)
     inner: dict[int, list[str]] = {}
@@ -255,23 +312,38 @@ def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDi
             inner.setdefault(block, []).append(table.inner_name(name))
     absent = [source for source in sources if source not in inner]
     if absent:
-        raise WrongCall(f"there is no block {absent[0]} to take; there are {', '.join(map(str, sorted(inner)))}")
-    read = {(i, name): state[table.block_name(i, name)] for i in sorted(set(sources)) for name in inner[i]}
-    taken = {
-        table.block_name(i, name): read[source, name] for i, source in enumerate(sources) for name in inner[source]
+        raise WrongCall(
+            f"there is no block {absent[0]} to take; there are {', '.join(map(str, sorted(inner)))}"
+        )
+    read = {
+        (i, name): state[table.block_name(i, name)]
+        for i in sorted(set(sources))
+        for name in inner[i]
     }
-    before = {name: _of_layers(table, name, state[name], sources) for name in state if table.is_stem(name)}
+    selected = {
+        table.block_name(i, name): read[source, name]
+        for i, source in enumerate(sources)
+        for name in inner[source]
+    }
+    before = {
+        name: _of_layers(table, name, state[name], sources) for name in state if table.is_stem(name)
+    }
     after = only(state, lambda name: table.block_of(name) is None and not table.is_stem(name))
-    return {**before, **taken, **after}
+    return {**before, **selected, **after}
 
 
 def axis_of_layers(table: Table, name: str) -> int | None:
-    """The axis of a tensor outside of the blocks along which it holds numbers for each of them; mostly None."""
+    """The axis of a tensor outside of the blocks along which it holds numbers for each of them.
+
+    Mostly None.
+    """
     kind = table.find(name)
     return None if kind is None or ("layers",) not in kind.axes else kind.axes.index(("layers",))
 
 
-def _of_layers(table: Table, name: str, tensor: torch.Tensor, sources: Sequence[int]) -> torch.Tensor:
+def _of_layers(
+    table: Table, name: str, tensor: torch.Tensor, sources: Sequence[int]
+) -> torch.Tensor:
     axis = axis_of_layers(table, name)
     if axis is None or list(sources) == list(range(tensor.shape[axis])):
         return tensor
@@ -279,13 +351,15 @@ def _of_layers(table: Table, name: str, tensor: torch.Tensor, sources: Sequence[
 
 
 def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateDict:
-    """The position embedding resampled to the patch grid of `spec_to` (timm's bicubic `resample_abs_pos_embed`).
+    """The position embedding resampled to the patch grid of `spec_to` (timm's bicubic
+    `resample_abs_pos_embed`).
 
-    Equal grids, and a model without position embedding, leave everything as it is. Raises `WrongCall` if the two specs have
-    position embeddings for different numbers of tokens before the patches.
+    Equal grids, and a model without position embedding, leave everything as it is. Raises
+    `WrongCall` if the two specs have position embeddings for different numbers of tokens before the
+    patches.
     """
     table = table_of(spec_from)
-    name = table.named("positions")
+    name = table.find_parameter("positions")
     if name is None or name not in state or spec_from.grid == spec_to.grid:
         return {name: state[name] for name in state}
     before, after = (table.sizes(spec)["positions"] - spec.patches for spec in (spec_from, spec_to))
@@ -294,21 +368,29 @@ def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateD
     from timm.layers import resample_abs_pos_embed
 
     positions = resample_abs_pos_embed(
-        state[name], new_size=[spec_to.grid] * 2, old_size=[spec_from.grid] * 2, num_prefix_tokens=before
+        state[name],
+        new_size=[spec_to.grid] * 2,
+        old_size=[spec_from.grid] * 2,
+        num_prefix_tokens=before,
     )
     return {other: positions if other == name else state[other] for other in state}
 
 
-def shuffled(state: StateDict, names: Iterable[str], seed: int) -> StateDict:
-    """The named tensors with their entries permuted, each by a permutation that is a function of seed and name.
+def shuffle_tensors(state: StateDict, names: Iterable[str], seed: int) -> StateDict:
+    """The named tensors with their entries permuted, each by a permutation that is a function of
+    seed and name.
 
-    A tensor keeps only its distribution: the control that separates inherited knowledge from inherited scale.
+    A tensor keeps only its distribution: the control that separates inherited knowledge from
+    inherited scale.
     """
     chosen = set(names)
-    return {name: _permuted(state[name], name, seed) if name in chosen else state[name] for name in state}
+    return {
+        name: _permute_tensor(state[name], name, seed) if name in chosen else state[name]
+        for name in state
+    }
 
 
-def _permuted(tensor: torch.Tensor, name: str, seed: int) -> torch.Tensor:
+def _permute_tensor(tensor: torch.Tensor, name: str, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(derive_seed(seed, "shuffled", name))
     return tensor.flatten()[torch.randperm(tensor.numel(), generator=generator)].view(tensor.shape)
 
@@ -316,5 +398,7 @@ def _permuted(tensor: torch.Tensor, name: str, seed: int) -> torch.Tensor:
 def cast(state: StateDict, dtype: torch.dtype) -> StateDict:
     """Floating point tensors in another precision; tensors that are shared stay shared."""
     tensors = {name: state[name] for name in state}
-    converted = {id(tensor): tensor.to(dtype) for tensor in tensors.values() if tensor.is_floating_point()}
+    converted = {
+        id(tensor): tensor.to(dtype) for tensor in tensors.values() if tensor.is_floating_point()
+    }
     return {name: converted.get(id(tensor), tensor) for name, tensor in tensors.items()}

@@ -1,6 +1,8 @@
-"""timm's `config.json`: written so that timm alone opens our folders, and read so that we open any supported model's.
+"""timm's `config.json`: written so that timm alone opens our folders, and read so that we open any
+supported model's.
 
-Nothing in such a file is ever a path or a class: arguments are numbers, flags and words from a closed list.
+Nothing in such a file is ever a path or a class: arguments are numbers, flags and words from a
+closed list.
 """
 
 import re
@@ -24,7 +26,15 @@ from learngene_zoo.text import check_name
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CROP_PCT = 0.875
 _VIEW = tuple(field.name for field in fields(View))
-_ROOT = {"architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg", "label_names"}
+_ROOT = {
+    "architecture",
+    "num_classes",
+    "num_features",
+    "global_pool",
+    "model_args",
+    "pretrained_cfg",
+    "label_names",
+}
 
 
 def timm_config(
@@ -36,10 +46,12 @@ def timm_config(
     licence: str,
     view: View = USUAL_VIEW,
 ) -> dict[str, Json]:
-    """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)` understands.
+    """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)`
+    understands.
 
-    For a model that timm does not have (a dense or a stitched one), after `import learngene_zoo.timm`.
-    The number of classes stands at the root alone: transformers hands it to timm beside `model_args`.
+    For a model that timm does not have (a dense or a stitched one), after `import
+    learngene_zoo.timm`. The number of classes stands at the root alone: transformers hands it to
+    timm beside `model_args`.
     """
     kind = family_of(spec)
     args = {name: value for name, value in kind.arguments(spec).items() if name != "num_classes"}
@@ -55,7 +67,12 @@ def timm_config(
 
 
 def pretrained_cfg(
-    spec: Spec, *, mean: Sequence[float], std: Sequence[float], licence: str = "unknown", view: View = USUAL_VIEW
+    spec: Spec,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    licence: str = "unknown",
+    view: View = USUAL_VIEW,
 ) -> dict[str, Json]:
     """timm's description of a model's weights and of the images it takes."""
     table = table_of(spec)
@@ -69,7 +86,7 @@ def pretrained_cfg(
         "std": list(std),
         "num_classes": spec.classes,
         "pool_size": None,
-        "first_conv": str(table.named("patches")).removesuffix(".weight"),
+        "first_conv": str(table.find_parameter("patches")).removesuffix(".weight"),
         "classifier": table.head[0].name.removesuffix(".weight"),
         "license": licence,
     }
@@ -77,26 +94,40 @@ def pretrained_cfg(
 
 def check_keys(config: Mapping[str, Json], where: str) -> None:
     """Raises `BadFile` for a key that `timm_config` does not write."""
-    known = {*_ROOT, "learngene"}
-    extra = sorted(set(config) - known)
+    known_keys = {*_ROOT, "learngene"}
+    extra = sorted(set(config) - known_keys)
     if extra:
-        raise BadFile(f"{where}: unknown key {extra[0]!r}; known are {', '.join(sorted(known))}")
+        raise BadFile(
+            f"{where}: unknown key {extra[0]!r}; known are {', '.join(sorted(known_keys))}"
+        )
 
 
 def spec_in(config: Mapping[str, Json], where: str) -> Spec:
-    """The spec of the model that timm would build from a config.json; imports timm only for architectures that no family lists.
+    """The spec of the model that timm would build from a config.json; imports timm only for
+    architectures that no family lists.
 
-    Raises `BadFile` for a file that is not a timm config, for arguments that no spec can express and for impossible sizes,
-    and `WrongCall` for an architecture of no family.
+    Raises `BadFile` for a file that is not a timm config, for arguments that no spec can express
+    and for impossible sizes, and `WrongCall` for an architecture of no family.
     """
-    name, args, images = config.get("architecture"), config.get("model_args", {}), image_settings(config, where)
+    name, args, images = (
+        config.get("architecture"),
+        config.get("model_args", {}),
+        image_settings(config, where),
+    )
     if not isinstance(name, str):
-        raise BadFile(f"{where} names no timm architecture; expected the config.json of a folder that timm can open")
+        raise BadFile(
+            f"{where} names no timm architecture; expected the config.json of a folder that timm can open"
+        )
     if not isinstance(args, dict):
         raise BadFile(f"{where}: model_args is {type(args).__name__}; expected an object")
-    known = registered(name) or architecture(name)
-    # By itself an architecture has images of 224 pixels: mostly their size comes with its pretrained weights.
-    base = known.with_(image_size=224) if known else architecture_of_timm(name, pretrained_cfg={"num_classes": 1000})
+    spec = find_registered(name) or architecture(name)
+    # By itself an architecture has images of 224 pixels: mostly their size comes with its
+    # pretrained weights.
+    base = (
+        spec.with_(image_size=224)
+        if spec
+        else architecture_of_timm(name, pretrained_cfg={"num_classes": 1000})
+    )
     stated = {"classes": images.get("num_classes", 1000)}
     size = images.get("input_size")
     if size is not None:
@@ -108,18 +139,24 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
 
 
 def architecture(name: str) -> Spec | None:
-    """The spec of a timm architecture by name, its pretrained tag ignored; None if no family lists it."""
+    """The spec of a timm architecture by name, its pretrained tag ignored.
+
+    None if no family lists it.
+    """
     bare = name.split(".", 1)[0]
-    return next((kind.architectures[bare] for kind in families() if bare in kind.architectures), None)
+    return next(
+        (kind.architectures[bare] for kind in families() if bare in kind.architectures), None
+    )
 
 
-def registered(name: str) -> Spec | None:
+def find_registered(name: str) -> Spec | None:
     """The spec of a model that this zoo adds to timm; None for any other name."""
     return next((kind.registered[name] for kind in families() if name in kind.registered), None)
 
 
 def architecture_of_timm(name: str, **options: Any) -> Spec:
-    """The spec of any architecture of timm's, with or without a pretrained tag. Nothing is downloaded.
+    """The spec of any architecture of timm's, with or without a pretrained tag. Nothing is
+    downloaded.
 
     `options` are further ones of `timm.create_model`.
 
@@ -167,13 +204,14 @@ OBSTACLES = {
 
 
 def _advice(name: str) -> str:
-    found = nearest(name)
-    return f"; the nearest that works is timm:{found}" if found else ""
+    candidate = nearest(name)
+    return f"; the nearest that works is timm:{candidate}" if candidate else ""
 
 
 @lru_cache(maxsize=32)
 def nearest(name: str) -> str | None:
-    """The pretrained architecture of timm's that a family has and whose name is most like this one; None if none is.
+    """The pretrained architecture of timm's that a family has and whose name is most like this one;
+    None if none is.
 
     What counts first is how many words (size, patches, images) the names have in common.
     """
@@ -181,7 +219,10 @@ def nearest(name: str) -> str | None:
 
     words = set(name.split("_")[1:])
     modules = {module: kind for kind in families() for module in kind.timm_modules}
-    known = {other: timm.models.model_entrypoint(other).__module__ for other in timm.list_models(pretrained=False)}
+    known = {
+        other: timm.models.model_entrypoint(other).__module__
+        for other in timm.list_models(pretrained=False)
+    }
     pretrained = {tag.partition(".")[0] for tag in timm.list_pretrained()} - {name}
 
     def likeness(other: str) -> tuple[int, float]:
@@ -200,7 +241,9 @@ def nearest(name: str) -> str | None:
 
 
 def check_timm_name(name: str) -> None:
-    """Raises `WrongCall` for an architecture that timm does not have, and for a pretrained tag that it has not of it."""
+    """Raises `WrongCall` for an architecture that timm does not have, and for a pretrained tag that
+    it has not of it.
+    """
     bare, _, tag = name.partition(".")
     names = _names_in_source(bare)
     if names:
@@ -225,7 +268,10 @@ def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
 
 
 def image_settings(config: Mapping[str, Json], where: str) -> dict[str, Any]:
-    """The `pretrained_cfg` of a config.json, with what its root overrides; the types of what we use are checked."""
+    """The `pretrained_cfg` of a config.json, with what its root overrides.
+
+    The types of what we use are checked.
+    """
     cfg = config.get("pretrained_cfg", config)
     if not isinstance(cfg, dict):
         raise BadFile(f"{where}: pretrained_cfg is {type(cfg).__name__}; expected an object")
@@ -243,7 +289,9 @@ def _check_images(cfg: Mapping[str, Json], where: str) -> None:
         raise BadFile(f"{where}: input_size is {size}; only square images are supported")
     for key in ("mean", "std"):
         values = cfg.get(key, [])
-        numbers = isinstance(values, list) and all(type(item) in (int, float) and abs(item) < 1e6 for item in values)
+        numbers = isinstance(values, list) and all(
+            type(item) in (int, float) and abs(item) < 1e6 for item in values
+        )
         if not numbers or (key == "std" and not all(item > 0 for item in values)):
             sign = "positive " if key == "std" else ""
             raise BadFile(f"{where}: {key} is {values}; expected one {sign}number per channel")
@@ -257,22 +305,35 @@ def _check_images(cfg: Mapping[str, Json], where: str) -> None:
             raise BadFile(f"{where}: {error}") from error
 
 
-def normalisation(images: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation for each channel; if a config gives another number of them, their average for all."""
-    mean, std = (tuple(map(float, images.get(key) or usual)) for key, usual in (("mean", _MEAN), ("std", _STD)))
+def normalisation(
+    images: Mapping[str, Any], channels: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation for each channel.
+
+    If a config gives another number of them, their average for all.
+    """
+    mean, std = (
+        tuple(map(float, images.get(key) or usual))
+        for key, usual in (("mean", _MEAN), ("std", _STD))
+    )
     if len(mean) == channels == len(std):
         return mean, std
     return (sum(mean) / len(mean),) * channels, (sum(std) / len(std),) * channels
 
 
 def view_in(images: Mapping[str, Any], where: str) -> View:
-    """How the pictures of a `pretrained_cfg` are resized and cropped; where it does not say, as timm would.
+    """How the pictures of a `pretrained_cfg` are resized and cropped; where it does not say, as
+    timm would.
 
-    Of a model without any config nothing is cropped. Raises `BadFile` for a way that is not supported.
+    Of a model without any config nothing is cropped. Raises `BadFile` for a way that is not
+    supported.
     """
     if not images:
         return USUAL_VIEW
-    stated = {"crop_pct": _CROP_PCT, **{key: images[key] for key in _VIEW if images.get(key) is not None}}
+    stated = {
+        "crop_pct": _CROP_PCT,
+        **{key: images[key] for key in _VIEW if images.get(key) is not None},
+    }
     return from_json(View, stated, f"{where}: pretrained_cfg")
 
 
@@ -290,10 +351,10 @@ def _names_in_source(name: str) -> list[str]:
     """
     spec = find_spec("timm") if "timm" not in sys.modules else None
     folders = spec.submodule_search_locations if spec is not None else None
-    found: list[str] = []
+    model_names: list[str] = []
     for file in sorted(Path(next(iter(folders))).glob("models/*.py")) if folders else []:
         source = file.read_text(encoding="utf-8", errors="replace")
         if re.search(rf"\b{re.escape(name)}\b", source):
             return []
-        found += re.findall(r"^@register_model\s+def (\w+)", source, flags=re.MULTILINE)
-    return sorted(found)
+        model_names += re.findall(r"^@register_model\s+def (\w+)", source, flags=re.MULTILINE)
+    return sorted(model_names)

@@ -1,20 +1,21 @@
-"""The verbs. The command line, torch.hub, notebooks and tests call these, and call them here.
+"""The verbs. The command line, torch.hub, notebooks and tests all call these functions.
 
-Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it.
+Each takes names, paths or objects, and returns the object that it made; with `out` it also writes
+it.
 """
 
 from learngene_zoo.lifecycle.answers import compare as compare
 from learngene_zoo.lifecycle.answers import predict as predict
 from learngene_zoo.lifecycle.answers import probe as probe
 from learngene_zoo.lifecycle.answers import recommend as recommend
+from learngene_zoo.lifecycle.learngenes import check_returned as check_returned
 from learngene_zoo.lifecycle.learngenes import expand as expand
 from learngene_zoo.lifecycle.learngenes import extract as extract
 from learngene_zoo.lifecycle.learngenes import plan as plan
 from learngene_zoo.lifecycle.learngenes import plot as plot
-from learngene_zoo.lifecycle.learngenes import returned as returned
-from learngene_zoo.lifecycle.models import FOUND as FOUND
+from learngene_zoo.lifecycle.models import AUTO_SETTINGS as AUTO_SETTINGS
 from learngene_zoo.lifecycle.models import TRAIN as TRAIN
-from learngene_zoo.lifecycle.models import Tuning as Tuning
+from learngene_zoo.lifecycle.models import FinetuneConfig as FinetuneConfig
 from learngene_zoo.lifecycle.models import evaluate as evaluate
 from learngene_zoo.lifecycle.models import export as export
 from learngene_zoo.lifecycle.models import finetune as finetune

@@ -1,4 +1,4 @@
-"""The verbs that ask models, and change nothing: compare, predict, probe, recommend."""
+"""The verbs that evaluate models without changing them: compare, predict, probe, recommend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.comparison import Comparison
     from learngene_zoo.families.spec import Fit
-    from learngene_zoo.recommendation import Candidate
+    from learngene_zoo.recommendation import RankedDescendant
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.predict import Prediction
     from learngene_zoo.training.probes import ProbeResult
@@ -42,16 +42,27 @@ def compare(
     timed: bool = False,
     run: Run | None = None,
 ) -> Comparison:
-    """Two models on the same images of a task (default: the one that the first was trained for), and what each costs.
+    """Compare two models on the same images of a task, and the cost of each.
 
-    `timed` also measures latencies. Raises `WrongCall` as `evaluate` does, for either.
+    Args:
+        first: a model or a reference to one.
+        second: a model or a reference to one.
+        task: default: the one that the first model was trained for.
+        split: the images to evaluate on.
+        timed: also measure latencies.
+        run: how to compute. None: see `own_run`.
+
+    Raises:
+        WrongCall: as `evaluate` does, for either model.
     """
-    from learngene_zoo.comparison import compare as measured
+    from learngene_zoo.comparison import compare as compare_models
 
     run = run or own_run()
-    one, other = (open_model(model, offline=run.offline) for model in (first, second))
-    data = open_task_for(one, task, "compare", run)
-    return measured(one, other, data, split, run, timed=timed)
+    first_model, second_model = (
+        open_model(model, offline=run.offline) for model in (first, second)
+    )
+    data = open_task_for(first_model, task, "compare", run)
+    return compare_models(first_model, second_model, data, split, run, timed=timed)
 
 
 def probe(
@@ -68,45 +79,57 @@ def probe(
     fit: Fit | None = None,
     run: Run | None = None,
 ) -> list[ProbeResult]:
-    """Measure what a model's features say of a task, without training the model (`training.probes`).
+    """Measure the accuracy of a probe of a model's features (`training.probes`).
+
+    The model is not trained.
 
     Args:
-        model: any that `evaluate` takes but an exported file; or an ancestry model, as `extract` takes it, with or without
-            a head.
+        model: any that `evaluate` takes but an exported file; or an ancestry model, as `extract`
+            takes it, with or without a head.
         task: default as of `evaluate`.
         kind: a ridge regression onto the classes, or the nearest training images.
-        shots: training images of each class that the probe is fitted to, one result for each; None: all.
+        split: the images that the probe classifies.
+        shots: training images of each class that the probe is fitted to, one result for each; None:
+            all.
         draws: how often a number of shots is drawn.
-        k: neighbours that vote. None: 20, or 5 where a class has fewer than 20 training images on average.
-        images: the probe sees at most so many of the training images. None: all.
-        image_size: of an ancestry model, in pixels. None: its own.
-        fit: what happens to pictures that are not square. None: as `finetune` would do it.
+        k: neighbours that vote. None: 20, or 5 where a class has fewer than 20 training images on
+            average.
+        images: maximum number of training images. None: all.
+        image_size: of an ancestry model, in pixels. None: its default.
+        fit: treatment of pictures that are not square. None: as in `finetune`.
+        run: how to compute. None: see `own_run`.
 
     Raises:
         WrongCall: for a task with a class per pixel, and as `evaluate` does.
         BadData: if the training images show fewer than two classes.
         TrainingFailed: for features that are not finite.
     """
-    from learngene_zoo.tasks.splits import with_validation
+    from learngene_zoo.tasks.splits import ensure_validation
     from learngene_zoo.training.probes import compute_features, run_probe
 
     run = run or own_run()
     opened = _open_probed(model, image_size, run)
     data = open_task_for(opened, task, "evaluate", run)
     if data.dense:
-        raise WrongCall(f"{data.name} has a class for every pixel; a probe needs one for every image")
+        raise WrongCall(
+            f"{data.name} has a class for every pixel; a probe needs one for every image"
+        )
     if split == "validation":
-        data = with_validation(data)
-    module, shown = opened.model(), opened.with_fit(fit or choose_fit(opened, data)).input_format
-    train = compute_features(module, data, "train", shown, run, images=images)
-    held_out = compute_features(module, data, split, shown, run)
+        data = ensure_validation(data)
+    module = opened.model()
+    input_format = opened.with_fit(fit or choose_fit(opened, data)).input_format
+    train = compute_features(module, data, "train", input_format, run, images=images)
+    held_out = compute_features(module, data, split, input_format, run)
     return [
-        run_probe(train, held_out, data, split, kind, shots=count, draws=draws, k=k, seed=run.seed) for count in shots
+        run_probe(train, held_out, data, split, kind, shots=count, draws=draws, k=k, seed=run.seed)
+        for count in shots
     ]
 
 
-def _open_probed(model: str | Path | Descendant | TimmModel, image_size: int | None, run: Run) -> Any:
-    """Open a model whose features are measured: any, or an ancestry model, at a size of its own."""
+def _open_probed(
+    model: str | Path | Descendant | TimmModel, image_size: int | None, run: Run
+) -> Any:
+    """Open any model, or an ancestry model at a chosen image size."""
     from learngene_zoo.artifacts.ancestry import open_ancestry
     from learngene_zoo.artifacts.descendant import assemble
 
@@ -146,15 +169,25 @@ def predict(
     batch_size: int = 32,
     run: Run | None = None,
 ) -> list[Prediction]:
-    """The classes of pictures in files, the `top` most probable of each.
+    """Return the most probable classes of each picture.
 
-    A picture that cannot be read has an `error`. Raises `WrongCall` for a model without a class per image.
+    Args:
+        model: any that `evaluate` takes.
+        images: paths of pictures. One that cannot be read has an `error` in its result.
+        top: number of classes for each picture.
+        batch_size: pictures per forward pass.
+        run: how to compute. None: see `own_run`.
+
+    Raises:
+        WrongCall: for a model without a class per image.
     """
-    from learngene_zoo.training.predict import predict as predicted
+    from learngene_zoo.training.predict import predict as predict_files
 
     run = run or own_run()
     paths = [images] if isinstance(images, (str, Path)) else images
-    return list(predicted(open_answering(model, run), paths, run, top=top, batch_size=batch_size))
+    return list(
+        predict_files(open_answering(model, run), paths, run, top=top, batch_size=batch_size)
+    )
 
 
 def recommend(
@@ -166,48 +199,79 @@ def recommend(
     sizes: int = 3,
     run: Run | None = None,
     report: Callable[[str, Member, float, int, int], None] = lambda *_: None,
-) -> list[Candidate]:
-    """What to build for the pictures of a task, best first, judged by a probe before anything is trained.
+) -> list[RankedDescendant]:
+    """Rank the descendants to build for a task by a probe, before any training.
 
-    Of each of `learngenes` (default: all on the shelf) up to `sizes` descendants within `budget` are built and probed on the
-    same `images` of the training split (None: all); see `recommendation.ranked`. `report` is called after each with the
-    learngene, the size, its probe, and how many of how many are done. Raises `WrongCall` if nothing fits, and for a
-    task with a class per pixel.
+    Args:
+        task: the task with the pictures.
+        learngenes: references of the learngenes to build from; default: all on the shelf.
+        budget: bounds of the descendants.
+        images: number of training images for the probe, the same for all. None: all.
+        sizes: maximum number of descendants of each learngene.
+        run: how to compute. None: see `own_run`.
+        report: called after each probe with the learngene, the size, the result of the probe, the
+            number of finished probes and their total.
+
+    Returns:
+        The descendants, best first; see `recommendation.rank_descendants`.
+
+    Raises:
+        WrongCall: if nothing fits, and for a task with a class per pixel.
     """
-    from learngene_zoo.recommendation import ranked
+    from learngene_zoo.recommendation import rank_descendants
 
     run = run or own_run()
-    listed = [learngenes] if isinstance(learngenes, (str, Path)) else list(learngenes) or shelf.learngenes()
+    listed = (
+        [learngenes]
+        if isinstance(learngenes, (str, Path))
+        else list(learngenes) or shelf.learngenes()
+    )
     data = open_task(task, offline=run.offline)
     opened = [shelf.open_learngene(named, offline=run.offline) for named in listed]
-    members = _offered(opened, data, budget or Budget(), sizes)
+    members = _list_offers(opened, data, budget or Budget(), sizes)
     if not members:
-        raise WrongCall(f"none of {shelf.some([str(named) for named in listed])} has a descendant within these budgets")
+        raise WrongCall(
+            f"none of {shelf.abbreviate_names([str(named) for named in listed])} "
+            "has a descendant within these budgets"
+        )
 
-    def built() -> Iterator[tuple[str, Member, Descendant]]:
-        for activity.done, (gene, member) in enumerate(members):
-            expander = with_settings(method_of(gene.config, gene.folder or "it").expander, member.settings)
-            descendant = expand(gene, target=replace(member.target, task=task), expander=expander, run=run)
-            yield shelf.reference(gene.folder) if gene.folder else gene.config.method, member, descendant
+    def build_offers() -> Iterator[tuple[str, Member, Descendant]]:
+        for activity.num_done, (gene, member) in enumerate(members):
+            expander = with_settings(
+                method_of(gene.config, gene.folder or "it").expander, member.settings
+            )
+            descendant = expand(
+                gene, target=replace(member.target, task=task), expander=expander, run=run
+            )
+            yield (
+                shelf.reference(gene.folder) if gene.folder else gene.config.method,
+                member,
+                descendant,
+            )
 
-    done = count(1)
+    progress = count(1)
 
     def count_and_report(name: str, member: Member, probe: float) -> None:
-        report(name, member, probe, next(done), len(members))
+        report(name, member, probe, next(progress), len(members))
 
     with report_activity("building and probing models", len(members)) as activity:
-        return ranked(built(), data, run, images=images, report=count_and_report)
+        return rank_descendants(build_offers(), data, run, images=images, report=count_and_report)
 
 
-def _offered(learngenes: Iterable[Learngene], task: Task, budget: Budget, sizes: int) -> list[tuple[Learngene, Member]]:
-    """Up to `sizes` members of each learngene that fit the budget, with a head for the task."""
-    from learngene_zoo.latency import fitting
-    from learngene_zoo.recommendation import spread
+def _list_offers(
+    learngenes: Iterable[Learngene], task: Task, budget: Budget, sizes: int
+) -> list[tuple[Learngene, Member]]:
+    """Return up to `sizes` members of each learngene that fit the budget.
+
+    They have a head for the task.
+    """
+    from learngene_zoo.latency import select_fitting
+    from learngene_zoo.recommendation import choose_evenly
 
     target = Target(classes=task.classes, dense=task.dense)
-    found = []
+    offers = []
     for gene in learngenes:
         expander = method_of(gene.config, gene.folder or "it").expander
-        members = fitting(family(gene.config, expander, target), budget)
-        found += [(gene, member) for member in spread(members, sizes)]
-    return found
+        members = select_fitting(family(gene.config, expander, target), budget)
+        offers += [(gene, member) for member in choose_evenly(members, sizes)]
+    return offers

@@ -1,4 +1,4 @@
-"""The verbs of models: train, finetune, evaluate, export."""
+"""The verbs for models: train, finetune, evaluate, export."""
 
 from __future__ import annotations
 
@@ -9,20 +9,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, remember, remember_file, serving
+from learngene_zoo.artifacts.own_data import (
+    LocalOrigin,
+    find_origin,
+    open_for_artifact,
+    remember,
+    remember_file,
+)
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.artifacts.timm_model import load_model, open_model
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.lifecycle.rates import FINETUNE, choose_fit, choose_rates, describe_rates, is_pretrained
+from learngene_zoo.lifecycle.rates import (
+    FINETUNE,
+    choose_fit,
+    choose_rates,
+    describe_rates,
+    is_pretrained,
+)
 from learngene_zoo.method import METHODS, Finetuning
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, locate_task, open_task
+from learngene_zoo.settings import (
+    YOUNG,
+    Bounds,
+    Recipe,
+    check_bounds,
+    settings_of,
+    to_json,
+    with_settings,
+)
+from learngene_zoo.tasks.catalogue import (
+    DEFAULT_TARGET,
+    SOURCE_TASK,
+    is_own_data,
+    locate_task,
+    open_task,
+)
 from learngene_zoo.tasks.stamps import stamp_tasks
 from learngene_zoo.text import in_notebook, shell_word
 
@@ -39,7 +65,7 @@ if TYPE_CHECKING:
 
 # Not augmented: the attributes of the source task would not be true of images that were moved.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
-AUTO, FOUND = "auto", ("batch_size", "lr")
+AUTO, AUTO_SETTINGS = "auto", ("batch_size", "lr")
 
 
 def train(
@@ -52,10 +78,19 @@ def train(
     run: Run | None = None,
     force: bool = False,
 ) -> Descendant:
-    """Train a model of any size from scratch: an ancestry model, or one to compare descendants with.
+    """Train a model of any size from scratch: an ancestry model, or a baseline.
 
-    The task sets `spec.classes`. Raises `TrainingFailed` if the loss is still near that of guessing after a tenth of
-    the steps.
+    Args:
+        task: the task to train on; it sets `spec.classes`.
+        spec: the shape of the model.
+        recipe: the training.
+        init: the scheme of the initial weights.
+        out: folder to write the model to.
+        run: how to compute. None: see `own_run`.
+        force: replace existing content of `out`.
+
+    Raises:
+        TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
     run = run or own_run()
     check_start(out, run, force)
@@ -66,7 +101,12 @@ def train(
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
     spec.check_tiled()
-    settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
+    settings = {
+        "task": to_json(data.record),
+        "spec": to_json(spec),
+        "recipe": to_json(recipe),
+        "init": init,
+    }
 
     def make(run: Run) -> Descendant:
         say_notes([data], run)
@@ -83,46 +123,65 @@ def train(
 
     origins = {task: locate_task(data, task)} if is_own_data(task) else {}
     stamps = partial(stamp_tasks, [data])
-    made = produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force, data=stamps)
-    return remember(made, origins, load_descendant, out)
+    descendant = produce(
+        make,
+        load_descendant,
+        out=out,
+        verb="train",
+        settings=settings,
+        run=run,
+        force=force,
+        data=stamps,
+    )
+    return remember(descendant, origins, load_descendant, out)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """What `finetune` decides beside the recipe."""
+class FinetuneConfig:
+    """The settings of `finetune` beside the recipe."""
 
     keep: Annotated[
         Literal["best", "last"],
-        "keep the weights of the epoch that validates best (the last one within a standard error of it), or of the last one",
+        "keep the weights of the epoch that validates best (the last one within a standard error "
+        "of it), or of the last one",
     ] = "best"
     head: Annotated[
         Literal["ridge", "random"],
-        "a new head starts from a ridge regression of the model's features onto the classes, or from random weights",
+        "a new head starts from a ridge regression of the model's features onto the classes, "
+        "or from random weights",
     ] = field(default="ridge", metadata=YOUNG)
     fit: Annotated[
         Literal["crop", "pad", "stretch"] | None,
-        "what happens to pictures that are not square: their ends are cropped, they are padded with the mean colour, or stretched "
-        "(none: stretched where a model that crops gets a new head, else as the model has it)",
+        "what happens to pictures that are not square: their ends are cropped, they are padded "
+        "with the mean colour, or stretched (none: stretched where a model that crops gets a new "
+        "head, else as the model has it)",
     ] = field(default=None, metadata=YOUNG)
-    patience: Annotated[int | None, "stop after N epochs that validate no better", Bounds(least=1)] = None
+    patience: Annotated[
+        int | None, "stop after N epochs that validate no better", Bounds(least=1)
+    ] = None
     teacher: Annotated[
         str | None,
         "imitate this classifier of the task too: timm:NAME, hf-hub:ORG/REPO or a folder",
     ] = field(default=None, metadata=YOUNG)
-    # DeiT's soft distillation (Touvron et al., 2021, equation 2); its hard one, equation 3, has a share of 0.5.
-    share: Annotated[float, "the teacher's share of the loss; the rest is the labels'", Bounds(least=0, most=1)] = (
-        field(default=0.1, metadata=YOUNG)
-    )
-    temperature: Annotated[float, "divides the logits of student and teacher before their softmax", Bounds(above=0)] = (
-        field(default=3.0, metadata=YOUNG)
-    )
-    answers: Annotated[Literal["soft", "hard"], "imitate the teacher's distribution, or the class that it gives"] = (
-        field(default="soft", metadata=YOUNG)
-    )
+    # DeiT's soft distillation (Touvron et al., 2021, equation 2); its hard one, equation 3, has a
+    # share of 0.5.
+    share: Annotated[
+        float, "the teacher's share of the loss; the rest is the labels'", Bounds(least=0, most=1)
+    ] = field(default=0.1, metadata=YOUNG)
+    temperature: Annotated[
+        float, "divides the logits of student and teacher before their softmax", Bounds(above=0)
+    ] = field(default=3.0, metadata=YOUNG)
+    answers: Annotated[
+        Literal["soft", "hard"], "imitate the teacher's distribution, or the class that it gives"
+    ] = field(default="soft", metadata=YOUNG)
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.teacher is None and (self.share, self.temperature, self.answers) != (0.1, 3.0, "soft"):
+        if self.teacher is None and (self.share, self.temperature, self.answers) != (
+            0.1,
+            3.0,
+            "soft",
+        ):
             raise WrongCall("share, temperature and answers are about a teacher; name one")
 
 
@@ -131,45 +190,67 @@ def finetune(
     *,
     task: str | None = None,
     recipe: Recipe | None = None,
-    tuning: Tuning = Tuning(),
+    tuning: FinetuneConfig = FinetuneConfig(),
     preset: str | None = None,
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
     **settings: Any,
 ) -> Descendant | TimmModel:
-    """Train a model on a task (default: the one it was built for), with a new head if it needs one.
+    """Train a model on a task, with a new head if it needs one.
 
-    A new head starts from a ridge regression of the model's own features (`training.heads`), unless `head` is "random" or
-    the model's weights are random themselves. Every epoch is validated, and the weights of the best one are kept; what they
-    do on the test images is in the provenance and in `report.html`. The fields of `recipe` (default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`) and of
-    `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr` may be "auto": see `training.automatic`.
-    `preset` takes the recipe's place: "paper" is that of the paper of the method that built the model, with the rate that it has for
-    the task, if it has one. With a `teacher` in `tuning` the loss is (1 - share) L_task + share L_teacher, see `logits_loss`.
+    A new head starts from a ridge regression of the model's features (`training.heads`), unless
+    `head` is "random" or the model's weights are random. Every epoch is validated, and the weights
+    of the best one are kept; their results on the test images are in the provenance and in
+    `report.html`. With a `teacher` in `tuning` the loss is (1 - share) L_task + share L_teacher,
+    see `logits_loss`.
 
-    A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
-    and the model was built for data that only the caller may choose (`folder:mine`), or for none.
+    Args:
+        model: a model or a reference to one.
+        task: default: the task that the model was built for. A model from the bundled ancestry that
+            was built for none is trained on `digits`.
+        recipe: default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`.
+        tuning: the other settings.
+        preset: replaces the recipe: "paper" is that of the paper of the method that built the
+            model, with the paper's learning rate for the task, if it has one.
+        out: folder to write the model to.
+        run: how to compute.
+        force: replace existing content of `out`.
+        settings: fields of `recipe` and `tuning` by name (`epochs=5, patience=3`); `batch_size` and
+            `lr` may be "auto": see `training.automatic`.
+
+    Raises:
+        WrongCall: if no task is named and the model was built for data that only the caller may
+            choose (`folder:mine`), or for none.
     """
     run = run or own_run()
     check_start(out, run, force)
-    from learngene_zoo.tasks.splits import with_validation
-    from learngene_zoo.training.automatic import settled
-    from learngene_zoo.training.heads import calibrate_head, describe_head, has_trained_head, initialise_head
+    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.training.automatic import resolve_auto
+    from learngene_zoo.training.heads import (
+        calibrate_head,
+        describe_head,
+        has_trained_head,
+        initialise_head,
+    )
     from learngene_zoo.training.trackers import check_tracker, say, say_notes
     from learngene_zoo.training.tuning import tune
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
 
     start = open_model(model, offline=run.offline)
-    named = _finetuning(start, preset, recipe)
-    _, _, found = _named_settings(named.recipe, tuning, settings)  # refuses unknown ones before any data is opened
+    named = _find_preset(start, preset, recipe)
+    # Refuses unknown ones before any data is opened.
+    _, _, automatic = _named_settings(named.recipe, tuning, settings)
     data = open_task_for(start, task, "finetune", run)
     usual = recipe is None and "lr" not in settings and data.name not in named.task_lr
     usual_rate, usual_decay = choose_rates(start)
     rate = usual_rate if usual else named.task_lr.get(data.name, named.recipe.lr)
     decay = usual_decay if recipe is None and preset is None else named.recipe.layer_decay
-    recipe, tuning, _ = _named_settings(replace(named.recipe, lr=rate, layer_decay=decay), tuning, settings)
-    asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
+    recipe, tuning, _ = _named_settings(
+        replace(named.recipe, lr=rate, layer_decay=decay), tuning, settings
+    )
+    request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
@@ -177,41 +258,61 @@ def finetune(
         fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense)
         fresh = fresh.with_fit(tuning.fit or choose_fit(start, data))
         if tuning.head == "ridge" and is_pretrained(start) and not has_trained_head(start, data):
-            fresh, record = initialise_head(fresh, with_validation(data), recipe, run)
+            fresh, record = initialise_head(fresh, ensure_validation(data), recipe, run)
             fresh = replace(fresh, provenance={**fresh.provenance, "head": record})
             say(run, describe_head(record))
-        resolved, tried = settled(fresh, data, recipe, run, found)
+        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic)
         lesson, lessons = _lesson(tuning, fresh, data, run)
-        made = tune(fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson)
-        kept = cast(dict[str, Any], made.provenance["metrics"]).get("kept_epoch", 0)
-        if kept == 0:
-            made = calibrate_head(made, cast(dict[str, Any], made.provenance.get("head", {})))
+        result = tune(
+            fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
+        )
+        kept_epoch = cast(dict[str, Any], result.provenance["metrics"]).get("kept_epoch", 0)
+        if kept_epoch == 0:
+            result = calibrate_head(result, cast(dict[str, Any], result.provenance.get("head", {})))
         if lessons:
-            made = replace(made, provenance={**made.provenance, "teacher": lessons})
+            result = replace(result, provenance={**result.provenance, "teacher": lessons})
         if usual:
             say(run, describe_rates(start, recipe))
-        return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
+        return (
+            replace(result, provenance={**result.provenance, "found": tried}) if tried else result
+        )
 
-    plan = {"model": start.identity, "task": to_json(data.record), **asked}
+    plan = {"model": start.identity, "task": to_json(data.record), **request}
     origins = _origins(data, task, start)
     stamps = partial(stamp_tasks, [data])
-    made = produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps)
-    return remember(made, origins, load_model, out)
+    result = produce(
+        make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps
+    )
+    return remember(result, origins, load_model, out)
 
 
-def _finetuning(model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None) -> Finetuning:
-    """What a preset of the method that built the model names, else the recipe. Raises `WrongCall` if there is no such preset."""
+def _find_preset(
+    model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None
+) -> Finetuning:
+    """Return a preset of the method that built the model, else the recipe.
+
+    Raises `WrongCall` if there is no such preset.
+    """
     if preset is None:
         return Finetuning(recipe=recipe or FINETUNE)
     if recipe is not None:
-        raise WrongCall(f"a recipe is given and the preset {preset!r}, which is one; leave out one of them")
+        raise WrongCall(
+            f"a recipe is given and the preset {preset!r}, which is one; leave out one of them"
+        )
     name = str(model.provenance.get("method", ""))
     presets = METHODS.load(name).finetuning if name in METHODS.references() else {}
     if not presets:
-        known = ", ".join(method.name for method in METHODS.load_all()[0] if method.finetuning)
+        method_names = ", ".join(
+            method.name for method in METHODS.load_all()[0] if method.finetuning
+        )
+        subject = (
+            f"descendants of {name} have"
+            if name
+            else "this model was built by no method, so it has"
+        )
         raise WrongCall(
-            f"{f'descendants of {name} have' if name else 'this model was built by no method, so it has'} no presets for "
-            f"fine-tuning; leave out the preset {preset!r} (methods that have any: {known})"
+            f"{subject} no presets for fine-tuning; leave out the preset {preset!r} "
+            f"(methods that have any: {method_names})"
         )
     if preset not in presets:
         raise unknown(f"preset for fine-tuning descendants of {name}", preset, presets)
@@ -219,33 +320,44 @@ def _finetuning(model: Descendant | TimmModel, preset: str | None, recipe: Recip
 
 
 def _lesson(
-    tuning: Tuning, start: Descendant | TimmModel, data: Task, run: Run
+    tuning: FinetuneConfig, start: Descendant | TimmModel, data: Task, run: Run
 ) -> tuple[Callable[[nn.Module, Any], nn.Module] | None, dict[str, Json]]:
-    """What adds the teacher to an objective for a model, and the record of it; nothing without a teacher."""
+    """Return a function that adds the teacher's loss to an objective, and the teacher's record.
+
+    None and an empty record without a teacher.
+    """
     from learngene_zoo.training.distillation import Distilled, guide, logits_loss, teacher_named
 
     if tuning.teacher is None:
         return None, {}
     teacher, record = teacher_named(tuning.teacher, data, run)
-    frozen, imitation = guide(teacher, start.input_format, run), logits_loss(tuning.answers, tuning.temperature)
+    frozen = guide(teacher, start.input_format, run)
+    imitation = logits_loss(tuning.answers, tuning.temperature)
     weights = (1 - tuning.share, tuning.share)
     how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
-    return lambda objective, model: Distilled(objective, model, frozen, imitation, weights), {**record, **how}
+    return lambda objective, model: Distilled(objective, model, frozen, imitation, weights), {
+        **record,
+        **how,
+    }
 
 
 def _named_settings(
-    recipe: Recipe, tuning: Tuning, settings: Mapping[str, Any]
-) -> tuple[Recipe, Tuning, dict[str, str]]:
-    """Both with the settings that are named, and those of the recipe that are to be found: "auto"."""
-    found = {name: AUTO for name in FOUND if settings.get(name) == AUTO}
-    known = {setting.name for setting in settings_of(tuning)}
-    own = {name: value for name, value in settings.items() if name in known}
-    others = {name: value for name, value in settings.items() if name not in known and name not in found}
-    return with_settings(recipe, others), with_settings(tuning, own), found
+    recipe: Recipe, tuning: FinetuneConfig, settings: Mapping[str, Any]
+) -> tuple[Recipe, FinetuneConfig, dict[str, str]]:
+    """Return recipe and tuning with the named settings, and those of the recipe that are "auto"."""
+    automatic = {name: AUTO for name in AUTO_SETTINGS if settings.get(name) == AUTO}
+    tuning_names = {setting.name for setting in settings_of(tuning)}
+    tuning_settings = {name: value for name, value in settings.items() if name in tuning_names}
+    recipe_settings = {
+        name: value
+        for name, value in settings.items()
+        if name not in tuning_names and name not in automatic
+    }
+    return with_settings(recipe, recipe_settings), with_settings(tuning, tuning_settings), automatic
 
 
 def own_run() -> Run:
-    """How a verb computes where nobody says it: with progress in a notebook."""
+    """Return the default `Run`, which shows a progress bar in notebooks."""
     return Run(progress=in_notebook(), lines=in_notebook())
 
 
@@ -257,10 +369,18 @@ def evaluate(
     resolution: Literal["resized", "original"] = "resized",
     run: Run | None = None,
 ) -> Evaluation:
-    """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for).
+    """Measure the accuracy, or mIoU, of a model on one split of a task.
 
-    `resolution` says whether mIoU counts the pixels of the pictures as they are resized for the model, or their own.
-    Raises `WrongCall` as `finetune` does, and for the original resolution of a task without masks.
+    Args:
+        model: a model or a reference to one.
+        task: default: the task that the model was trained for.
+        split: the images to evaluate on.
+        resolution: whether mIoU counts the pixels of the pictures as they are resized for the
+            model, or the original ones.
+        run: how to compute. None: see `own_run`.
+
+    Raises:
+        WrongCall: as `finetune` does, and for the original resolution of a task without masks.
     """
     from learngene_zoo.training.evaluate import check_head
     from learngene_zoo.training.evaluate import evaluate as measure
@@ -271,7 +391,10 @@ def evaluate(
     data = open_task_for(opened, task, "evaluate", run)
     folder = getattr(opened, "folder", None)
     check_head(
-        opened, data, f"the model {folder}" if folder else "the model", f"{shell_word(str(folder))} " if folder else ""
+        opened,
+        data,
+        f"the model {folder}" if folder else "the model",
+        f"{shell_word(str(folder))} " if folder else "",
     )
     if resolution == "original":
         result = evaluate_originals(opened.model(), data, split, opened.input_format, run)
@@ -292,10 +415,23 @@ def export(
     run: Run | None = None,
     force: bool = False,
 ) -> Exported:
-    """Write a model as one file for other runtimes: ONNX or `torch.export`'s, by the suffix of `out` (`.onnx`, `.pt2`).
+    """Write a model as one file for other runtimes: ONNX or `torch.export`'s.
 
-    `runtimes.py` says what it holds and how it is checked. `task` (default: as for `evaluate`) is what an int8 file is
-    measured on. Raises `WrongCall` as `evaluate` does, and for a task that nothing is measured on.
+    `runtimes.py` describes the content and the checks.
+
+    Args:
+        model: a model or a reference to one.
+        out: the file; its suffix chooses the format (`.onnx`, `.pt2`).
+        dtype: of the weights; "int8" is for ONNX only.
+        task: the data for measuring an int8 file; default: as for `evaluate`.
+        max_drop: the largest accepted fall of the metric of an int8 file.
+        timed: also measure latencies.
+        run: how to compute. None: see `own_run`.
+        force: replace existing content of `out`.
+
+    Raises:
+        WrongCall: as `evaluate` does, and for a task without int8.
+        ZooError: as `runtimes.export_descendant` does.
     """
     run = run or own_run()
     check_file(Path(out), force)
@@ -303,7 +439,8 @@ def export(
 
     if task is not None and dtype != "int8":
         raise WrongCall(
-            f"the task {task!r:.60} is for int8, which is measured on it; leave it out, or choose dtype int8"
+            f"the task {task!r:.60} is for int8, which is measured on it; "
+            "leave it out, or choose dtype int8"
         )
     check_format(Path(out), dtype)
     descendant = open_model(model, offline=run.offline)
@@ -311,31 +448,36 @@ def export(
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     exported = export_descendant(descendant, Path(out), **settings, run=run, force=force)
     if descendant.task is not None and is_own_data(descendant.task):
-        with serving(descendant, "export"):
+        with open_for_artifact(descendant, "export"):
             origin = find_origin(descendant.task)
         remember_file(Path(out), {descendant.task: origin} if origin else {})
     return exported
 
 
 def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:
-    """Open a model that only has to answer: any, or a file that `export` wrote.
+    """Open a model for evaluation only: any model, or a file that `export` wrote.
 
     Raises `WrongCall` for a device or a precision that a file does not have.
     """
     from learngene_zoo.artifacts.exported import ExportedModel, open_classifier
 
     opened = (
-        model if isinstance(model, ExportedModel) else open_classifier(model, offline=run.offline, threads=run.threads)
+        model
+        if isinstance(model, ExportedModel)
+        else open_classifier(model, offline=run.offline, threads=run.threads)
     )
-    if isinstance(opened, ExportedModel) and (run.device not in ("auto", "cpu") or run.precision != "fp32"):
+    if isinstance(opened, ExportedModel) and (
+        run.device not in ("auto", "cpu") or run.precision != "fp32"
+    ):
         raise WrongCall(
-            f"{opened.folder} computes on the CPU, in its own precision; leave out --device and --precision"
+            f"{opened.folder} computes on the CPU, in its own precision; "
+            "leave out --device and --precision"
         )
     return opened
 
 
 def note_random_head(model: Any) -> None:
-    """Print a note if the head of a descendant was neither inherited nor trained, so that its answers are guesses."""
+    """Print a note if the head of a descendant was neither inherited nor trained."""
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.families.family import table_of
 
@@ -344,27 +486,34 @@ def note_random_head(model: Any) -> None:
     head = {name for name in model.state if table_of(model.spec).is_head(name)}
     if head and not head & model.inherited:
         named = f"of {model.folder} " if model.folder else ""
-        print_note(f"the head {named}is random: it guesses until the model is fine-tuned", "random head")
+        print_note(
+            f"the head {named}is random: it guesses until the model is fine-tuned", "random head"
+        )
 
 
-def open_task_for(model: Descendant | TimmModel | ExportedModel, task: str | None, verb: str, run: Run) -> Task:
+def open_task_for(
+    model: Descendant | TimmModel | ExportedModel, task: str | None, verb: str, run: Run
+) -> Task:
     """Open the task that the user named, or else the model's own.
 
-    The own task of a model that names none and comes from the bundled ancestry is the default. Raises `WrongCall` if the
-    user has to name the data: for a model that names none otherwise, and for one from elsewhere that names its maker's.
+    For a model that names none and comes from the bundled ancestry, it is the default task. Raises
+    `WrongCall` if the user has to name the data: for any other model that names none, and for one
+    from elsewhere that names its maker's data.
     """
     reference = task or _own_task(model, verb)
-    with serving(model, verb, [reference] if task is None and is_own_data(reference) else []):
+    with open_for_artifact(
+        model, verb, [reference] if task is None and is_own_data(reference) else []
+    ):
         return open_task(reference, offline=run.offline)
 
 
 def _origins(data: Task, task: str | None, model: Descendant | TimmModel) -> dict[str, LocalOrigin]:
-    """Return where the user's own data lie that `open_task_for` has opened."""
+    """Return the locations of the user's own data that `open_task_for` has opened."""
     if not is_own_data(data.name):
         return {}
     if task is not None:
         return {data.name: locate_task(data, task)}
-    with serving(model, "finetune"):
+    with open_for_artifact(model, "finetune"):
         origin = find_origin(data.name)
     return {data.name: origin} if origin else {}
 

@@ -1,4 +1,4 @@
-"""The recipe of `finetune`, and the learning rate, layer decay and fit of pictures that it takes for a model if none is named."""
+"""Defaults of `finetune`: the recipe, and a model's learning rate, layer decay and fit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ INHERITED_LR, INHERITED_DECAY = 5e-5, 0.75
 
 
 def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
-    """Return the learning rate and the layer decay with which `finetune` trains a model if none is named.
+    """Return the default learning rate and layer decay of `finetune` for a model.
 
-    A model that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's as wide as that, has
-    `INHERITED_LR` and `INHERITED_DECAY`. Any other has `rate_for` its width, and no layer decay. docs/training.md has what
-    was measured.
+    A model that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's wider
+    than that, has `INHERITED_LR` and `INHERITED_DECAY`. Any other has `rate_for` its width, and no
+    layer decay. docs/training.md has the measurements.
     """
     if _find_inherited_width(model) > FULL_RATE:
         return INHERITED_LR, INHERITED_DECAY
@@ -31,10 +31,10 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
 
 
 def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
-    """Return how pictures that are not square are fitted to a model for a task if nobody says it; None: as the model has it.
+    """Return the default fit of pictures that are not square; None: as the model has it.
 
-    A model that crops and gets a new head stretches instead: docs/training.md has what was measured. A model that does neither,
-    or that keeps its head, and one with a class for every pixel, see pictures as they did.
+    A model that crops and gets a new head stretches instead: docs/training.md has the measurements.
+    A model that does not crop, keeps its head, or has a class for every pixel is left as it is.
     """
     from learngene_zoo.training.heads import has_trained_head
 
@@ -44,14 +44,21 @@ def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
 
 
 def is_pretrained(model: Descendant | TimmModel) -> bool:
-    """Return whether some of a model's weights were inherited or trained; a model of timm's counts as such."""
+    """Return whether some weights of a model were inherited or trained; timm's models count."""
     from learngene_zoo.artifacts.descendant import Descendant
 
-    return not isinstance(model, Descendant) or bool(model.inherited) or "trained_on" in model.provenance
+    return (
+        not isinstance(model, Descendant)
+        or bool(model.inherited)
+        or "trained_on" in model.provenance
+    )
 
 
 def _find_inherited_width(model: Descendant | TimmModel) -> int:
-    """Return the width of the widest ancestry model; of a model of timm's its own; 0 if nothing was inherited."""
+    """Return the width of the widest ancestry model; 0 if nothing was inherited.
+
+    For a model of timm's, return the model's width.
+    """
     from learngene_zoo.artifacts.descendant import Descendant
 
     if not isinstance(model, Descendant):
@@ -63,7 +70,7 @@ def _find_inherited_width(model: Descendant | TimmModel) -> int:
 
 
 def describe_rates(model: Descendant | TimmModel, recipe: Recipe) -> str:
-    """Return a line that says which rates were the defaults, and why."""
+    """Return a line that names the default rates and the reason for them."""
     width = _find_inherited_width(model)
     if width > FULL_RATE:
         rates = f"the learning rate was {recipe.lr:g} and the layer decay {recipe.layer_decay:g}"
@@ -72,8 +79,9 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe) -> str:
 
 
 def rate_for(width: int) -> float:
-    """Return the usual learning rate for a model of this width: 3e-3 up to 96, beyond in inverse proportion.
+    """Return the usual learning rate for a width: 3e-3 up to 96, beyond in inverse proportion.
 
-    Adam's best rate falls about as 1/width (Yang et al. 2022, arXiv:2203.03466, table 3); docs/training.md has what was measured.
+    Adam's best rate falls about as 1/width (Yang et al. 2022, arXiv:2203.03466, table 3);
+    docs/training.md has the measurements.
     """
     return float(f"{FINETUNE.lr * min(1, FULL_RATE / width):.3g}")

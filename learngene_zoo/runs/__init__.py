@@ -1,1 +1,1 @@
-"""How and where to compute: a run, its folder, the cache of parts that runs share, and processes."""
+"""Runs: how and where to compute, the folder of a run, the cache of shared parts, and processes."""

@@ -1,4 +1,4 @@
-"""A lock file that is removed when nobody holds it, and that two processes never hold at once."""
+"""Lock files that are removed after use, and that two processes never hold at once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[bool]:
-    """Whether this process holds the lock, taken without waiting. Its folder is made, and removed if it ends up empty.
+    """Yield whether this process holds the lock, taken without waiting.
 
-    The holder removes the file before it lets go. Another process may have opened that file meanwhile and lock it then, while
-    a third one makes and locks a new file of the same name. So a lock counts only if it is on the file that has the name.
+    Its folder is created, and removed if it ends up empty. The holder removes the file before it
+    releases the lock. Another process may have opened that file meanwhile and lock it then, while a
+    third one creates and locks a new file of the same name. So a lock counts only if it is on the
+    file that has the name.
     """
     lock = _take_lock(path)
     if lock is None:
@@ -51,9 +53,9 @@ def _take_lock(path: Path) -> BaseFileLock | None:
 
 
 def _is_at(lock: BaseFileLock, path: Path) -> bool:
-    """Whether the file that a lock holds is the one at its path."""
-    opened = lock._context.lock_file_fd
+    """Return whether the file that a lock holds is the one at its path."""
+    descriptor = lock._context.lock_file_fd
     try:
-        return opened is None or os.path.samestat(os.fstat(opened), path.stat())
+        return descriptor is None or os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False

@@ -1,8 +1,9 @@
-"""What long steps report on stderr: a bar on a terminal; a line where nothing was printed for a while.
+"""Report progress of long steps on stderr: a bar on a terminal; a line where nothing was printed
+for a while.
 
-`progress` reports passes over items, `report_activity` any other step. A training reports its steps itself
-(training/trackers.py). Lines are printed within `print_activities` only, which the command line enters; so a log
-shows that a command is alive, and a command that takes a few seconds prints none.
+`progress` reports passes over items, `report_activity` any other step. A training reports its steps
+itself (training/trackers.py). Lines are printed within `print_activities` only, which the command
+line enters; so a log shows that a command is alive, and a command of a few seconds prints none.
 """
 
 from __future__ import annotations
@@ -20,31 +21,33 @@ from learngene_zoo.text import human_seconds, printable
 
 Item = TypeVar("Item")
 PERIOD = 20.0  # seconds without a line after which one is printed
-LONGEST_TITLE = 60  # characters
+MAX_TITLE = 60  # characters
 
 
 @dataclass(eq=False)
 class Activity:
-    """A step that may take long, and how far it is."""
+    """A step that may take long, and its progress."""
 
     title: str
     total: int | None = None
-    done: int = 0
+    num_done: int = 0
     has_bar: bool = False  # a bar shows it: no line is printed meanwhile
     note: str = ""
     began: float = field(default_factory=time.monotonic)
 
     def describe(self) -> str:
-        """Return its title and, of items, how many are done."""
+        """Return the title and, of items, the number that is done."""
         title = printable(self.title)
-        if len(title) > LONGEST_TITLE:
-            title = f"{title[: LONGEST_TITLE // 2]}…{title[-LONGEST_TITLE // 2 + 1 :]}"
-        count = f" {self.done}/{self.total}" if self.total else ""
+        if len(title) > MAX_TITLE:
+            title = f"{title[: MAX_TITLE // 2]}…{title[-MAX_TITLE // 2 + 1 :]}"
+        count = f" {self.num_done}/{self.total}" if self.total else ""
         return f"{title}{count}{f', {self.note}' if self.note else ''}"
 
 
 class _Printer:
-    """Prints a line about the current activities whenever nothing was printed for `PERIOD` seconds."""
+    """A printer of lines about the current activities, one whenever nothing was printed for
+    `PERIOD` seconds.
+    """
 
     def __init__(self) -> None:
         self.activities: list[Activity] = []
@@ -72,15 +75,25 @@ class _Printer:
                 self.print_line()
 
     def print_line(self) -> None:
-        """Print the first and the last activity and those with counts, and the time since the first began."""
+        """Print the first and the last activity, those with counts, and the seconds since the first
+        began.
+        """
         current = list(self.activities)
         if not current or any(activity.has_bar for activity in current):
             return
-        named = [one for one in current if one.total or one in (current[0], current[-1])]
+        activities = [
+            activity
+            for activity in current
+            if activity.total or activity in (current[0], current[-1])
+        ]
         seconds = time.monotonic() - current[0].began
-        taken = f"{seconds:.0f}s" if seconds < 59.5 else human_seconds(seconds)
+        duration = f"{seconds:.0f}s" if seconds < 59.5 else human_seconds(seconds)
         try:
-            print(": ".join(one.describe() for one in named) + f", {taken}", file=sys.stderr, flush=True)
+            print(
+                ": ".join(activity.describe() for activity in activities) + f", {duration}",
+                file=sys.stderr,
+                flush=True,
+            )
         except (OSError, ValueError):  # stderr is full or closed, which must not end the command
             return
 
@@ -89,8 +102,10 @@ _printer = _Printer()
 
 
 @contextmanager
-def report_activity(title: str, total: int | None = None, *, has_bar: bool = False) -> Iterator[Activity]:
-    """Within, lines of progress name this step. Its `done` and `note` may be set as it goes on."""
+def report_activity(
+    title: str, total: int | None = None, *, has_bar: bool = False
+) -> Iterator[Activity]:
+    """Name this step in lines of progress. Its `num_done` and `note` may be set as it goes on."""
     activity = Activity(title, total, has_bar=has_bar and is_first())
     _printer.activities.append(activity)
     try:
@@ -101,7 +116,7 @@ def report_activity(title: str, total: int | None = None, *, has_bar: bool = Fal
 
 @contextmanager
 def print_activities(is_wanted: bool = True) -> Iterator[None]:
-    """Within, print a line about the current step whenever nothing was printed for `PERIOD` seconds."""
+    """Print a line about the current step whenever nothing was printed for `PERIOD` seconds."""
     if not is_wanted:
         yield
         return
@@ -113,7 +128,9 @@ def print_activities(is_wanted: bool = True) -> Iterator[None]:
 
 
 def mark_printed() -> None:
-    """Note that a line was printed, so that the next one of progress is due `PERIOD` seconds from now."""
+    """Mark that a line was printed, so that the next line of progress is due `PERIOD` seconds from
+    now.
+    """
     _printer.printed = time.monotonic()
 
 
@@ -126,23 +143,27 @@ def print_note(text: str, key: str) -> None:
 
 
 def progress(items: Iterable[Item], title: str, shown: bool | None = None) -> Generator[Item]:
-    """Yield the same items, with a bar on stderr that disappears at the end; without rich, with lines.
+    """Yield the same items, with a bar on stderr that disappears at the end; without rich, with
+    lines.
 
-    shown: as a run has it (`run.progress`); by default if stderr is a terminal.
+    Args:
+        items: the items, which are counted first.
+        title: the name of the pass.
+        shown: whether to report, as `run.progress`; by default if stderr is a terminal.
     """
-    counted = list(items)
+    listed = list(items)
     is_drawn = (sys.stderr.isatty() if shown is None else shown) and is_first()
-    bar = _draw_bar(counted, title) if is_drawn else None
+    bar = _draw_bar(listed, title) if is_drawn else None
     with (
         print_activities() if is_drawn and bar is None else nullcontext(),
-        report_activity(title, len(counted), has_bar=bar is not None) as activity,
+        report_activity(title, len(listed), has_bar=bar is not None) as activity,
     ):
         if bar is not None:
             yield from bar
             return
-        for item in counted:
+        for item in listed:
             yield item
-            activity.done += 1
+            activity.num_done += 1
 
 
 def _draw_bar(items: list[Item], title: str) -> Iterable[Item] | None:

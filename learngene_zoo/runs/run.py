@@ -1,7 +1,8 @@
-"""How and where to compute, never what: `Run`, the processes that share one, and the device of each.
+"""Define how and where to compute: `Run`, the processes that share one, and the device of each.
 
-A run owns a folder (`learngene.run` beside `learngene`) with its settings, its metrics, its checkpoints, and the
-results of its finished parts. Without other processes nothing here needs torch before a device is opened.
+A run owns a folder (`learngene.run` beside `learngene`) with its settings, its metrics, its
+checkpoints, and the results of its finished parts. Without other processes nothing here needs torch
+before a device is opened.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ if TYPE_CHECKING:
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTO = "auto"
 DEVICES = (AUTO, "cpu", "cuda", "mps")
-MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}  # accelerate's word for each precision
-MOST_THREADS = 1024  # also of processes that load images; systems refuse far more, each in its own way
-# Seconds; many times what gloo's threads need to release the tensors of the last collective.
+# accelerate's word for each precision
+MIXED_PRECISION = {
+    "fp32": "no",
+    "bf16": "bf16",
+    "fp16": "fp16",
+}
+# also of processes that load images; systems refuse far more, each in its own way
+MAX_THREADS = 1024
+# Seconds; many times those that gloo's threads need to release the tensors of the last collective.
 _SETTLED = 0.1
 _LOOK = 0.5  # seconds between two looks at the parent
 _UNWIND = 3.0  # seconds that a process has to end by itself once its parent is gone
@@ -40,30 +47,35 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything about a computation that does not change its meaning.
+    """The settings of a computation that do not change its meaning.
 
-    `seed` is the only field that changes the numbers; `device`, `precision` and `threads` change their last digits.
+    `seed` is the only field that changes the numbers; `device`, `precision` and `threads` change
+    their last digits.
     """
 
     folder: Path | None = None  # None: keep nothing (no checkpoints, no metrics file)
     seed: int = 0
-    device: str = AUTO  # a GPU if torch finds one, else the processor; mps, which is not tested, only if it is named
+    # a GPU if torch finds one, else the processor; mps, which is not tested, only if it is named
+    device: str = AUTO
     precision: Precision = "fp32"
     threads: int | None = None
     workers: int = 0
     resume: bool = False
     progress: bool = False  # draw bars
-    lines: bool = False  # say a line of every epoch on stderr
+    lines: bool = False  # print a line of every epoch on stderr
     tracker: str | None = None
     offline: bool = False
-    ancestry: str | None = None  # the user's own path of the ancestry model that an artifact records
-    shared: Path | None = None  # folder of parts that other runs may need as well; None: parts are not shared
-    plan: str = ""  # a fingerprint of what is computed, for checkpoints; empty where nothing is kept
+    # the user's own path of the ancestry model that an artifact records
+    ancestry: str | None = None
+    # folder of parts that other runs may need as well; None: parts are not shared
+    shared: Path | None = None
+    # A fingerprint of the computation, for checkpoints; empty where nothing is kept.
+    plan: str = ""
     name: str = ""  # of the part; empty for the whole run
 
     @property
     def device_name(self) -> str:
-        """`device`, or what "auto" stands for on this machine."""
+        """The name of the device; "auto" is resolved for this machine."""
         if self.device != AUTO:
             return self.device
         import torch
@@ -71,7 +83,10 @@ class Run:
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def part(self, name: str) -> Run:
-        """A sub-run with its own seed, folder and checkpoints. The name may contain slashes."""
+        """Return a sub-run with its own seed, folder and checkpoints.
+
+        The name may contain slashes.
+        """
         return replace(
             self,
             folder=self.folder / "parts" / name if self.folder else None,
@@ -81,7 +96,10 @@ class Run:
 
 
 def check_device(name: str) -> None:
-    """Raises `WrongCall` for what is not the name of a device, on this machine or any other."""
+    """Check that a name is that of a device, on this machine or any other.
+
+    Raises `WrongCall` otherwise.
+    """
     kind, colon, number = name.partition(":")
     if kind not in DEVICES:
         raise unknown("device", name, DEVICES)
@@ -90,46 +108,58 @@ def check_device(name: str) -> None:
 
 
 def rank() -> int:
-    """This process's number under torchrun; 0 alone, whatever RANK is. Raises `WrongCall` for an impossible one."""
+    """Return this process's number under torchrun; 0 alone, whatever RANK is.
+
+    Raises `WrongCall` for an impossible one.
+    """
     processes = world()
-    number = _number("RANK", 0) if processes > 1 else 0
+    number = _read_number("RANK", 0) if processes > 1 else 0
     if number >= processes:
         raise WrongCall(
-            f"RANK is {number} of {processes} processes; start all of them with torchrun, or unset WORLD_SIZE"
+            f"RANK is {number} of {processes} processes; start all of them with torchrun, or "
+            "unset WORLD_SIZE"
         )
     return number
 
 
 def world() -> int:
-    """How many processes torchrun started; 1 alone."""
-    return max(1, _number("WORLD_SIZE", 1))
+    """Return the number of processes that torchrun started; 1 alone."""
+    return max(1, _read_number("WORLD_SIZE", 1))
 
 
-def _number(variable: str, default: int) -> int:
+def _read_number(variable: str, default: int) -> int:
     text = os.environ.get(variable, "")
     if text and not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise WrongCall(f"{variable} is {text!r}; torchrun sets it to a number: start with torchrun, or unset it")
+        raise WrongCall(
+            f"{variable} is {text!r}; torchrun sets it to a number: start with torchrun, or unset "
+            "it"
+        )
     return int(text) if text else default
 
 
 def is_first() -> bool:
-    """Whether this process writes what only one may write."""
+    """Return whether this process writes the files that only one process may write."""
     return rank() == 0
 
 
 def join(device: str) -> None:
-    """Join the process group, so that `wait_for_all` waits for the others. A single process does nothing.
+    """Join the process group, so that `wait_for_all` waits for the others.
 
-    Raises `Unavailable` if torchrun did not set where the processes meet.
+    A single process does nothing. Raises `Unavailable` if torchrun did not set where the processes
+    meet.
     """
     if world() > 1:
-        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+        missing = [
+            name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)
+        ]
         if missing:
             raise Unavailable(
-                f"WORLD_SIZE is {world()}, but {', '.join(missing)} is not set; start all processes with torchrun, "
+                f"WORLD_SIZE is {world()}, but {', '.join(missing)} is not set; start all "
+                "processes with torchrun, "
                 "or unset WORLD_SIZE"
             )
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun started it; what a shell started may outlive the shell
+        # Only under torchrun: a process that a shell started may outlive the shell.
+        if "TORCHELASTIC_RUN_ID" in os.environ:
             end_with_parent()
         from accelerate import PartialState
 
@@ -140,19 +170,19 @@ def join(device: str) -> None:
 
 @cache
 def end_with_parent() -> None:
-    """From now on this process ends within seconds of its parent, however that ends.
+    """End this process within seconds of its parent, however the parent ends.
 
-    It is terminated as by SIGTERM (on Linux by the system, at once), so that it can unwind, and after a moment whatever it
-    does. Processes that load data end with theirs: torch sees to that.
+    It is terminated as by SIGTERM (on Linux by the system, at once), so that it can unwind, and
+    killed after a moment. Processes that load data end with theirs: torch sees to that.
     """
-    threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_wait_for_parent, args=(os.getppid(),), daemon=True).start()
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _outlive(parent: int) -> None:
+def _wait_for_parent(parent: int) -> None:
     """Wait for the end of the parent, then end this process."""
     while os.getppid() == parent:
         time.sleep(_LOOK)
@@ -165,9 +195,9 @@ def _outlive(parent: int) -> None:
 def leave() -> None:
     """Leave the process group, so that gloo's threads do not abort a process that is done.
 
-    They hold the tensors of the last collective for a moment after it is over, and need the interpreter to release
-    them. A module that was trained in parallel keeps its group and these threads alive after the group is destroyed,
-    and no call waits for them.
+    They hold the tensors of the last collective for a moment after it is over, and need the
+    interpreter to release them. A module that was trained in parallel keeps its group and these
+    threads alive after the group is destroyed, and no call waits for them.
     """
     import torch.distributed as dist
 
@@ -186,7 +216,9 @@ def wait_for_all() -> None:
 
 
 def share_of_batch(images: int, device: torch.device) -> float:
-    """The weight of this process's mean loss with which the average over processes is the mean over all images."""
+    """Return the weight of this process's mean loss, so that the average over processes is the mean
+    over all images.
+    """
     if world() == 1:
         return 1.0
     import torch
@@ -198,7 +230,7 @@ def share_of_batch(images: int, device: torch.device) -> float:
 
 
 def mean_losses(losses: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, float]:
-    """The average over processes of each loss (already weighted by `share_of_batch`)."""
+    """Return the average over processes of each loss (already weighted by `share_of_batch`)."""
     import torch
     import torch.distributed as dist
 
@@ -209,8 +241,8 @@ def mean_losses(losses: Mapping[str, torch.Tensor], device: torch.device) -> dic
     return dict(zip(losses, values.tolist()))
 
 
-def gathered(value: Any) -> list[Any]:
-    """The value of every process, in the order of their ranks."""
+def gather_values(value: Any) -> list[Any]:
+    """Return the value of every process, in the order of their ranks."""
     if world() == 1:
         return [value]
     import torch.distributed as dist
@@ -221,61 +253,78 @@ def gathered(value: Any) -> list[Any]:
 
 
 def check_agreed(value: Any, what: str) -> None:
-    """Raises `Unavailable` in every process unless all have the same value."""
-    values = gathered(value)
+    """Check that all processes have the same value.
+
+    Raises `Unavailable` in every process otherwise.
+    """
+    values = gather_values(value)
     if any(other != values[0] for other in values):
         raise Unavailable(
-            f"the processes see different {what}: {values}; the run's folder must be one that all of them share"
+            f"the processes see different {what}: {values}; the run's folder must be one that all "
+            "of them share"
         )
 
 
 def open_device(run: Run) -> torch.device:
-    """The device of a run; also sets torch's number of threads. Under torchrun each process gets its own GPU.
+    """Return the device of a run and set torch's number of threads.
 
-    Raises `WrongCall` for an unknown device, `Unavailable` for one that this machine does not have.
+    Under torchrun each process gets its own GPU. Raises `WrongCall` for an unknown device,
+    `Unavailable` for one that this machine does not have.
     """
     import torch
 
     if run.threads is not None:
-        if not 1 <= run.threads <= MOST_THREADS:
-            raise WrongCall(f"threads is {run.threads}; it must be between 1 and {MOST_THREADS}")
+        if not 1 <= run.threads <= MAX_THREADS:
+            raise WrongCall(f"threads is {run.threads}; it must be between 1 and {MAX_THREADS}")
         torch.set_num_threads(run.threads)
     check_device(run.device)
     device = torch.device(run.device_name)
     if device.type == "cuda":
-        return _gpu(device)
+        return _open_gpu(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise Unavailable("this machine has no mps device; use --device cpu")
     return device
 
 
-def _gpu(device: torch.device) -> torch.device:
+def _open_gpu(device: torch.device) -> torch.device:
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         raise Unavailable("this machine has no cuda device; use --device cpu")
     if world() > 1 and device.index is not None:
-        raise WrongCall(f"under torchrun each process takes its own GPU; use --device cuda instead of {device}")
+        raise WrongCall(
+            f"under torchrun each process takes its own GPU; use --device cuda instead of {device}"
+        )
     number = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
     if number >= count:
-        raise Unavailable(f"cuda:{number} does not exist: this machine has {count} GPUs, counted from 0")
+        raise Unavailable(
+            f"cuda:{number} does not exist: this machine has {count} GPUs, counted from 0"
+        )
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
 
 def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Accelerator:
-    """A new accelerator with the run's precision; trainings in one process may differ in theirs.
+    """Return a new accelerator with the run's precision; trainings in one process may differ in
+    theirs.
 
-    `unused` allows parameters without a gradient. Raises `WrongCall` or `Unavailable` for a precision that the device
-    does not support, `Unavailable` if the processes did not find each other.
+    Args:
+        run: gives the precision and the tracker.
+        device: the device of the run.
+        unused: allow parameters without a gradient.
+
+    Raises:
+        WrongCall, Unavailable: for a precision that the device does not support.
+        Unavailable: if the processes did not find each other.
     """
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
     _check_precision(run, device)
     join(device.type)
-    # Accelerate keeps one state per process. The process group outlives a training; the rest must not.
+    # Accelerate keeps one state per process. The process group outlives a training; the rest must
+    # not.
     AcceleratorState._reset_state(reset_partial_state=world() == 1)
     accelerator = Accelerator(
         cpu=device.type == "cpu",
@@ -287,7 +336,8 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
     )
     if accelerator.num_processes != world():
         raise Unavailable(
-            f"torchrun started {world()} processes, but only {accelerator.num_processes} train together; "
+            f"torchrun started {world()} processes, but only {accelerator.num_processes} train "
+            "together; "
             "start all of them with one torchrun command, and unset ACCELERATE_* variables"
         )
     return accelerator

@@ -1,1 +1,3 @@
-"""Named data sets with a role: what a learngene is extracted from, what a descendant is fine-tuned and judged on."""
+"""Tasks: named data sets, on which learngenes are extracted, and descendants fine-tuned and
+evaluated.
+"""

@@ -1,6 +1,8 @@
-"""The tasks that have a name: a package offers them as a `Suite` of entries, and the catalogue has those of every package.
+"""List the tasks that have a name: each package offers a `Suite` of entries, and the catalogue
+joins them.
 
-The catalogue is known without opening a task: `lgzoo list tasks` reads neither images nor the network. `open_task` opens any task.
+The catalogue is known without opening a task: `lgzoo list tasks` reads neither images nor the
+network. `open_task` opens any task.
 """
 
 import os
@@ -13,35 +15,44 @@ from typing import Any, Literal
 
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
 from learngene_zoo.errors import WrongCall, ZooError, nearest, unknown
-from learngene_zoo.registry import Broken, Found, Plugins
+from learngene_zoo.registry import Broken, PluginEntry, Plugins
 from learngene_zoo.tasks.stamps import FileStamp, stamp_task
 from learngene_zoo.tasks.task import Entry, HubSource, Split, Task
 from learngene_zoo.text import shell_word
 
-DEFAULT_SUITE = "mini"  # what a bench runs
-DEFAULT_TASKS = ("objects", "signs", "glyphs")  # what an extraction trains on
-DEFAULT_TARGET = "digits"  # what a descendant is fine-tuned on; no bundled learngene was extracted from digits
-SOURCE_TASK = "forms"  # what the bundled ancestry model was trained on
-OWN = "folder:PATH, parquet:PATH, hf:org/name[:config], or a stream: wds:PATTERN, hf-stream:org/name[:config]"
+DEFAULT_SUITE = "mini"  # the suite of a bench
+DEFAULT_TASKS = ("objects", "signs", "glyphs")  # the tasks that an extraction trains on
+# The task that a descendant is fine-tuned on; no bundled learngene was extracted from it.
+DEFAULT_TARGET = "digits"
+SOURCE_TASK = "forms"  # the task of the bundled ancestry model's training
+OWN_DATA_FORMS = (
+    "folder:PATH, parquet:PATH, hf:org/name[:config], or a stream: wds:PATTERN, "
+    "hf-stream:org/name[:config]"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Tasks under one name: `lgzoo list tasks` shows `entries`, and `lgzoo bench SUITE` runs `tasks`.
+    """Tasks under one name: `lgzoo list tasks` shows `entries`, and `lgzoo bench SUITE` runs
+    `tasks`.
 
-    A package registers it in the entry-point group `learngene_zoo.suites`. The module that holds it imports neither torch
-    nor numpy at its top: `open` imports what it needs.
+    A package registers it in the entry-point group `learngene_zoo.suites`. The module that holds it
+    imports neither torch nor numpy at its top: `open` imports them when it is called.
     """
 
     name: str
     title: str
     entries: tuple[Entry, ...]
-    open: Callable[[Entry, bool], Task] = field(repr=False, compare=False)  # takes an entry and whether it is offline
+    # takes an entry and whether it is offline
+    open: Callable[[Entry, bool], Task] = field(repr=False, compare=False)
     tasks: tuple[str, ...] = ()  # those of the entries that are used together; (): all
-    # Where on the Hub the data of an entry would be read from now; None if it is found on this machine, or nowhere.
-    hub: Callable[[Entry], HubSource | None] = field(default=lambda entry: None, repr=False, compare=False)
-    # Of pictures that are drawn: the tasks, the version that their test images are drawn from, and the tasks whose families no
-    # source task of the suite shows, or none from some version on.
+    # Where on the Hub the data of an entry would be read from now; None if it is found on this
+    # machine, or nowhere.
+    hub: Callable[[Entry], HubSource | None] = field(
+        default=lambda entry: None, repr=False, compare=False
+    )
+    # Of pictures that are drawn: the tasks, the version that their test images are drawn from, and
+    # the tasks whose families no source task of the suite shows, or none from some version on.
     generated: tuple[str, ...] = ()
     version: int = 1
     left_out: tuple[str, ...] = ()
@@ -60,42 +71,50 @@ class Suite:
             object.__setattr__(self, "tasks", tuple(names))
 
 
-def built_in(entry: Entry, class_names: Sequence[str], open_split: Callable[[str], Split], **changes: Any) -> Task:
-    """The task of a catalogue entry; `changes` are fields that are known only once its data is found."""
+def built_in(
+    entry: Entry, class_names: Sequence[str], open_split: Callable[[str], Split], **changes: Any
+) -> Task:
+    """Return the task of a catalogue entry; `changes` are fields that are known only once its data
+    is read.
+    """
     shared = {name: value for name, value in vars(entry).items() if name != "description"}
-    return Task(**{**shared, "class_names": tuple(class_names), "open_split": open_split, **changes})
+    return Task(
+        **{**shared, "class_names": tuple(class_names), "open_split": open_split, **changes}
+    )
 
 
 def split_sizes(train: int, validation: int, test: int) -> dict[str, int]:
-    """The number of images in each split, as `Entry.sizes` takes it."""
+    """Return the number of images in each split, as `Entry.sizes` takes it."""
     return {"train": train, "validation": validation, "test": test}
 
 
-# The catalogue of what is installed.
+# The catalogue of the installed packages.
 
 
 SUITES = Plugins("learngene_zoo.suites", "suite", Suite)
 
 
 def suites() -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
-    """Every suite that can be used, the default one first, and every one that cannot, with the reason.
+    """Return every usable suite, the default one first, and every unusable one, with the reason.
 
-    A suite that uses the name of another suite or of one of its tasks is refused, unless it belongs to this project.
+    A suite that uses the name of another suite or of one of its tasks is refused, unless it belongs
+    to this project.
     """
-    return _suites(SUITES.found())
+    return _load_suites(SUITES.find_all())
 
 
 @lru_cache(maxsize=1)
-def _suites(found: tuple[Found, ...]) -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
+def _load_suites(points: tuple[PluginEntry, ...]) -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
     loaded, broken = SUITES.load_all()
-    own = {point.name for point in found if point.in_tree}
-    taken = Counter(name for suite in loaded for name in _names(suite))
+    in_tree = {point.name for point in points if point.in_tree}
+    num_uses = Counter(name for suite in loaded for name in _list_names(suite))
     good = []
     for suite in sorted(loaded, key=lambda suite: (suite.name != DEFAULT_SUITE, suite.name)):
-        shared = [name for name in _names(suite) if taken[name] > 1]
-        if shared and suite.name not in own:
+        shared = [name for name in _list_names(suite) if num_uses[name] > 1]
+        if shared and suite.name not in in_tree:
             reason = (
-                f"the suite {suite.name!r} uses the name {shared[0]!r}, which another suite uses too; uninstall one"
+                f"the suite {suite.name!r} uses the name {shared[0]!r}, which another suite uses "
+                "too; uninstall one"
             )
             broken.append(Broken(suite.name, SUITES.references()[suite.name], reason))
         else:
@@ -103,12 +122,15 @@ def _suites(found: tuple[Found, ...]) -> tuple[tuple[Suite, ...], tuple[Broken, 
     return tuple(good), tuple(broken)
 
 
-def _names(suite: Suite) -> list[str]:
+def _list_names(suite: Suite) -> list[str]:
     return [suite.name, *(entry.name for entry in suite.entries)]
 
 
 def suite(name: str) -> Suite:
-    """The suite of that name. Raises `WrongCall` for an unknown one and `BadFile` for one that cannot be used."""
+    """Return the suite of that name.
+
+    Raises `WrongCall` for an unknown one and `BadFile` for one that cannot be used.
+    """
     good, broken = suites()
     for suite in good:
         if suite.name == name:
@@ -118,27 +140,27 @@ def suite(name: str) -> Suite:
 
 
 def entries() -> list[Entry]:
-    """Every task with a name."""
+    """Return every task with a name."""
     return [entry for suite in suites()[0] for entry in suite.entries]
 
 
 def find_entry(name: str) -> Entry | None:
-    """The entry of that name, None if there is none."""
+    """Return the entry of that name; None if there is none."""
     return next((entry for entry in entries() if entry.name == name), None)
 
 
 def suite_of(entry: Entry) -> Suite:
-    """The suite that an entry of the catalogue belongs to."""
+    """Return the suite that an entry of the catalogue belongs to."""
     return next(suite for suite in suites()[0] if entry in suite.entries)
 
 
 def suites_of(task: str) -> list[str]:
-    """The names of the suites that run a task."""
+    """Return the names of the suites that run a task."""
     return [suite.name for suite in suites()[0] if task in suite.tasks]
 
 
 def tasks_named(references: Sequence[str]) -> list[str]:
-    """The references, with the tasks of a suite where its name stands."""
+    """Return the references, each name of a suite replaced by its tasks."""
     members = {suite.name: suite.tasks for suite in suites()[0]}
     return [task for reference in references for task in members.get(reference, (reference,))]
 
@@ -147,49 +169,71 @@ Origin = Literal["real", "generated", "left out"]
 
 
 def origin_of(task: str) -> Origin:
-    """Whether a task's pictures are real or drawn, and of the latter whether pretraining leaves its family out."""
+    """Return whether a task's images are real or generated, and of the latter whether pretraining
+    leaves its family out.
+    """
     entry = find_entry(task)
-    of = suite_of(entry) if entry else None
-    if of is None or task not in of.generated:
+    suite = suite_of(entry) if entry else None
+    if suite is None or task not in suite.generated:
         return "real"
-    return "left out" if task in of.left_out else "generated"
+    return "left out" if task in suite.left_out else "generated"
 
 
 def version_of(task: str) -> int:
-    """The version of a generated task, on which its test images depend; 1 for all others."""
+    """Return the version of a generated task, on which its test images depend; 1 for all others."""
     entry = find_entry(task)
-    of = suite_of(entry) if entry else None
-    return of.version if of is not None and task in of.generated else 1
+    suite = suite_of(entry) if entry else None
+    return suite.version if suite is not None and task in suite.generated else 1
 
 
 def is_own_data(reference: str) -> bool:
-    """Whether a reference says where data lies, unlike the name of a task."""
+    """Return whether a reference is the address of data, unlike the name of a task."""
     return ":" in reference
 
 
 def open_seen(reference: str, option: str = "task", *, offline: bool = False) -> Task:
-    """Return the data that the artifact at hand names, opened where they were when it was made on this machine.
+    """Open the data that an artifact names by digest, where they were when it was made on this
+    machine.
 
-    `option` is that by which the user can name them. Raises `WrongCall` if it was not made here from these data, or if
-    they are gone or were changed since.
+    Args:
+        reference: the name in the artifact.
+        option: the option by which the user can name the data.
+        offline: do not use the network.
+
+    Raises:
+        WrongCall: if the artifact was not made here from these data, or if they are gone or were
+            changed since.
     """
     origin = find_origin(reference)
     if origin is None:
         call = name_call(option, reference)
-        raise WrongCall(f"its data is named as {reference!r}, which is opened only if you name it: {call}")
+        raise WrongCall(
+            f"its data is named as {reference!r}, which is opened only if you name it: {call}"
+        )
     try:
         task = _open_own(origin.location, offline)
-        reason = "" if locate_task(task, origin.location).stamp == origin.stamp else "other files or labels"
+        reason = (
+            ""
+            if locate_task(task, origin.location).stamp == origin.stamp
+            else "other files or labels"
+        )
     except ZooError as error:
         reason = str(error)
     if reason:
         call = name_call(option, reference)
-        raise WrongCall(f"the data {reference!r} has changed since this was made from it ({reason}); name it: {call}")
-    return replace(task, name=reference, source=reference if task.source == task.name else task.source)
+        raise WrongCall(
+            f"the data {reference!r} has changed since this was made from it ({reason}); name it: "
+            f"{call}"
+        )
+    return replace(
+        task, name=reference, source=reference if task.source == task.name else task.source
+    )
 
 
 def locate_task(task: Task, reference: str) -> LocalOrigin:
-    """Return where the data of a task lie, with the stamp of what is there; an empty one if they have none."""
+    """Return the location of a task's data, with the stamp of its content; an empty one if it has
+    none.
+    """
     location = locate(reference)
     return LocalOrigin(location, stamp_task(task) or task.revision or _stamp_files(location))
 
@@ -200,24 +244,30 @@ def _stamp_files(location: str) -> str:
     if kind not in ("parquet", "wds") or "://" in rest:
         return ""
     if kind == "wds":
-        from learngene_zoo.tasks.streams.places import places_of
+        from learngene_zoo.tasks.streams.places import list_tars
 
-        return FileStamp([(os.path.basename(place), place) for place in places_of(rest)], tuple)()
-    top = Path(rest)
-    files = sorted(str(path) for path in top.rglob("*") if path.is_file()) if top.is_dir() else [rest]
+        return FileStamp([(os.path.basename(path), path) for path in list_tars(rest)], tuple)()
+    folder = Path(rest)
+    files = (
+        sorted(str(path) for path in folder.rglob("*") if path.is_file())
+        if folder.is_dir()
+        else [rest]
+    )
     return FileStamp([(os.path.relpath(file, rest), file) for file in files], tuple)()
 
 
 def open_task(reference: str, *, offline: bool = False) -> Task:
-    """The task of that name, or the user's own data: `folder:PATH`, `parquet:PATH`, `hf:org/name[:config]`.
+    """Open the task of that name, or the user's own data: `folder:PATH`, `parquet:PATH`,
+    `hf:org/name[:config]`.
 
-    Data that does not fit on the disk or in memory is streamed: `wds:PATTERN` of tars, `hf-stream:org/name[:config]`.
+    Data that does not fit on the disk or in memory is streamed: `wds:PATTERN` of tars,
+    `hf-stream:org/name[:config]`.
 
-    Raises `WrongCall` for an unknown name, `BadData` for data that cannot be used, and `Unavailable` if it must be
-    downloaded and `offline` is set.
+    Raises `WrongCall` for an unknown name, `BadData` for data that cannot be used, and
+    `Unavailable` if it must be downloaded and `offline` is set.
     """
     if not is_own_data(reference):
-        return _named(reference, offline)
+        return _open_named(reference, offline)
     if is_unnamed(reference):
         return open_seen(reference, offline=offline)
     return _open_own(reference, offline)
@@ -226,7 +276,7 @@ def open_task(reference: str, *, offline: bool = False) -> Task:
 def _open_own(reference: str, offline: bool) -> Task:
     kind, _, rest = reference.partition(":")
     if not rest:
-        raise WrongCall(f"{reference!r} names nothing after the colon; expected {OWN}")
+        raise WrongCall(f"{reference!r} names nothing after the colon; expected {OWN_DATA_FORMS}")
     if kind == "folder":
         from learngene_zoo.tasks.folders import open_folder
 
@@ -247,10 +297,12 @@ def _open_own(reference: str, offline: bool) -> Task:
         from learngene_zoo.tasks.streams.hub import open_hub_stream
 
         return open_hub_stream(rest, offline)
-    raise WrongCall(f"{reference!r} is not a task; expected a name (see `lgzoo list tasks`) or {OWN}")
+    raise WrongCall(
+        f"{reference!r} is not a task; expected a name (see `lgzoo list tasks`) or {OWN_DATA_FORMS}"
+    )
 
 
-def _named(name: str, offline: bool) -> Task:
+def _open_named(name: str, offline: bool) -> Task:
     check_name(name)
     entry = find_entry(name)
     assert entry is not None
@@ -258,24 +310,38 @@ def _named(name: str, offline: bool) -> Task:
 
 
 def check_name(name: str) -> None:
-    """Raise `WrongCall` for the name of a task that does not exist; data of the user's own is not looked at."""
+    """Check that a task of that name exists; the user's own data is not read.
+
+    Raises `WrongCall` otherwise.
+    """
     if is_own_data(name) or find_entry(name) is not None:
         return
     broken = suites()[1]
-    hint = f"{_nearest(name, [entry.name for entry in entries()])} (data of your own: {OWN})"
+    hint = (
+        f"{_nearest(name, [entry.name for entry in entries()])} (data of your own: "
+        f"{OWN_DATA_FORMS})"
+    )
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
     raise WrongCall(hint)
 
 
 def folder_hint(name: str) -> str:
-    """What to write for a folder of pictures that has the name; empty if there is none."""
-    return f"for the folder of that name write folder:{shell_word(name)}" if name and Path(name).is_dir() else ""
+    """Return the reference to write for a folder of images that has the name; "" if there is
+    none.
+    """
+    return (
+        f"for the folder of that name write folder:{shell_word(name)}"
+        if name and Path(name).is_dir()
+        else ""
+    )
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    """That there is no such task, and the folder or the task that may be meant."""
+def _nearest(name: str, names: Sequence[str]) -> str:
+    """Return the message that there is no such task, with the folder or the task that may be
+    meant.
+    """
     hint = folder_hint(name)
-    if hint or nearest(name, known) is None:
+    if hint or nearest(name, names) is None:
         return f"no task named {name!r}; {hint or 'see `lgzoo list tasks`'}"
-    return str(unknown("task", name, known))
+    return str(unknown("task", name, names))

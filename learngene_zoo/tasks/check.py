@@ -1,8 +1,10 @@
-"""Pictures of a task read once before they are trained on; those that cannot be read are named.
+"""Read the images of a task once before training on them; those that cannot be read are named in
+the error.
 
-A training reads what it can in half a minute before its first step: the headers of all pictures, then the pictures themselves. What was
-found whole is remembered in the folder LGZOO_CACHE (else ~/.cache/learngene_zoo) by size and time of change, so the next training goes on
-where this one stopped. `lgzoo doctor` reads all of them, see findings.py.
+A training reads for up to half a minute before its first step: the headers of all images, then the
+images themselves. Those that were read without a problem are remembered in the folder LGZOO_CACHE
+(else ~/.cache/learngene_zoo) by size and time of change, so the next training goes on where this
+one stopped. `lgzoo doctor` reads all of them, see findings.py.
 """
 
 from __future__ import annotations
@@ -24,23 +26,23 @@ from learngene_zoo.atomic import new_file, remove_drafts
 from learngene_zoo.errors import BadData, ZooError
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.tasks.images import decoded, decoded_mask, header, open_source
-from learngene_zoo.tasks.loader import Feeder
+from learngene_zoo.tasks.images import decode_image, decode_mask, open_source, read_size
+from learngene_zoo.tasks.loader import WorkerLoader
 from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.streams.facts import cache_folder
 from learngene_zoo.tasks.task import SPLITS, Split, Task
-from learngene_zoo.tasks.transforms import checked
+from learngene_zoo.tasks.transforms import check_samples
 from learngene_zoo.text import shell_word
 
 SECONDS = 30.0  # before a training, for each task in a process
 CHUNK = 16  # pictures that a worker reads at a time
 NAMED = 3  # broken pictures in an error
-Place = tuple[str, int]  # a split and an index in it
+PictureIndex = tuple[str, int]  # a split and an index in it
 _spent: defaultdict[str, float] = defaultdict(float)
 
 
-class Picture(NamedTuple):
-    """What reading one picture found."""
+class PictureCheck(NamedTuple):
+    """The result of reading one image."""
 
     split: str
     number: int  # its index in the split
@@ -51,37 +53,45 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reader:
-    """What a worker does: read the pictures at some places, or with `headers` only the beginnings of their files."""
+class PictureReader:
+    """The data set of a worker: read the images at some indices, or with `headers` only the headers
+    of their files.
+    """
 
     task: Task
     splits: Mapping[str, Split]
     headers: bool = False
 
-    def __getitem__(self, places: Sequence[Place]) -> list[Picture]:
+    def __getitem__(self, places: Sequence[PictureIndex]) -> list[PictureCheck]:
         return [self._read(split, index) for split, index in places]
 
-    def _read(self, name: str, index: int) -> Picture:
+    def _read(self, name: str, index: int) -> PictureCheck:
         split, where = self.splits[name], f"image {index} of {name}"
         try:
             if not isinstance(split, DecodedSplit):
-                image = checked(split.__getitems__([index]), self.task, [index]).images[0]
-                return Picture(name, index, where, "", _hash(image.numpy().tobytes()), _size(image))
+                image = check_samples(split.__getitems__([index]), self.task, [index]).images[0]
+                return PictureCheck(
+                    name, index, where, "", _hash(image.numpy().tobytes()), _size(image)
+                )
             sample = split.rows[int(split.members[index])]
             where = sample.where
             if self.headers:
-                return Picture(name, index, where, size=header(sample.image, where))
-            data = _bytes(sample.image, where)
+                return PictureCheck(name, index, where, size=read_size(sample.image, where))
+            data = _read_bytes(sample.image, where)
             if sample.mask is not None:
-                decoded_mask(sample.mask, where)
-            size = _size(decoded(data, where))
-            return Picture(name, index, where, "", _hash(data) if isinstance(data, bytes) else "", size)
+                decode_mask(sample.mask, where)
+            size = _size(decode_image(data, where))
+            return PictureCheck(
+                name, index, where, "", _hash(data) if isinstance(data, bytes) else "", size
+            )
         except (ZooError, OSError) as error:
-            return Picture(name, index, where, str(error).removeprefix(f"{where}: "))
+            return PictureCheck(name, index, where, str(error).removeprefix(f"{where}: "))
 
 
-def _bytes(image: Any, where: str) -> Any:
-    """The stored bytes; what is not a file stays as it is, so that decoding names it."""
+def _read_bytes(image: Any, where: str) -> Any:
+    """Return the stored bytes; a value that is not a file stays as it is, so that decoding names
+    it.
+    """
     source = open_source(image, where)
     return source.read_bytes() if isinstance(source, Path) and source.is_file() else source
 
@@ -95,73 +105,95 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def read_pictures(reader: Reader, places: Iterable[Sequence[Place]], workers: int) -> Iterator[Picture]:
-    """What `reader` finds at some places, in their order, in this process or in `workers` others."""
-    read = Feeder(reader, places, workers) if workers else (reader[some] for some in places)
-    for some in read:
-        yield from some
+def read_pictures(
+    reader: PictureReader, places: Iterable[Sequence[PictureIndex]], workers: int
+) -> Iterator[PictureCheck]:
+    """Yield the results of `reader` for the chunks of `places`, in order, in this process or in
+    `workers` others.
+    """
+    batches = (
+        WorkerLoader(reader, places, workers) if workers else (reader[batch] for batch in places)
+    )
+    for batch in batches:
+        yield from batch
 
 
 def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers: int) -> None:
-    """Raises `BadData` naming the pictures that cannot be read: of those `used` in training, and of all others.
+    """Check that the images `used` in training, and all those of the other splits, can be read.
 
-    Pictures in memory, streams, and what was found whole before are not read. It takes at most about half a minute.
+    Images in memory, streams, and images that were read before are skipped. It takes at most about
+    half a minute.
+
+    Raises `BadData` that names the images which cannot be read.
     """
     deadline = time.monotonic() + SECONDS - _spent[task.name]
     if not is_first():
         return
-    began, good = time.monotonic(), []
+    start, good = time.monotonic(), []
     splits = {name: task.split(name) for name in SPLITS}
-    reader = Reader(replace(task, open_split=splits.__getitem__), splits, headers=True)
-    new = _Unknown(splits, used, _remembered(task), deadline)
+    reader = PictureReader(replace(task, open_split=splits.__getitem__), splits, headers=True)
+    unchecked = _UncheckedChunks(splits, used, _read_remembered(task), deadline)
     with report_activity(f"reading the images of {task.name}"):
-        broken = [picture for picture in read_pictures(reader, new, workers) if picture.problem]
+        broken = [
+            picture for picture in read_pictures(reader, unchecked, workers) if picture.problem
+        ]
         if not broken:
-            in_time = (chunk for chunk in new.met if time.monotonic() < deadline)
+            in_time = (chunk for chunk in unchecked.met if time.monotonic() < deadline)
             for picture in read_pictures(replace(reader, headers=False), in_time, workers):
                 if picture.problem:
                     broken.append(picture)
                 else:
                     good.append(stamp(splits[picture.split], picture.number))
-    _spent[task.name] += time.monotonic() - began
+    _spent[task.name] += time.monotonic() - start
     remember(task, good)
     if broken:
-        raise BadData(_named(broken, task))
+        raise BadData(_name_broken(broken, task))
 
 
-def _named(broken: Sequence[Picture], task: Task) -> str:
+def _name_broken(broken: Sequence[PictureCheck], task: Task) -> str:
     if len(broken) == 1:
         return f"{broken[0].where}: {broken[0].problem}"
     more = "" if len(broken) <= NAMED else f"; and {len(broken) - NAMED} more"
     each = "; ".join(f"{picture.where}: {picture.problem}" for picture in broken[:NAMED])
     all_of_them = f"lgzoo doctor --check-images --task {shell_word(task.name)}"
-    return f"{len(broken)} images of {task.name} cannot be used: {each}{more} ({all_of_them} lists all)"
+    return (
+        f"{len(broken)} images of {task.name} cannot be used: {each}{more} ({all_of_them} lists "
+        "all)"
+    )
 
 
-class _Unknown:
-    """Chunks of places whose pictures were not found whole before, until the deadline; those given out are `met`."""
+class _UncheckedChunks:
+    """Chunks of the images that were not checked before, until the deadline; those yielded are
+    `met`.
+    """
 
     def __init__(
-        self, splits: Mapping[str, Split], used: Sequence[int] | np.ndarray, known: np.ndarray, deadline: float
+        self,
+        splits: Mapping[str, Split],
+        used: Sequence[int] | np.ndarray,
+        checked: np.ndarray,
+        deadline: float,
     ) -> None:
-        self.splits, self.used, self.known, self.deadline = splits, used, known, deadline
-        self.met: list[list[Place]] = []
+        self.splits, self.used, self.checked, self.deadline = splits, used, checked, deadline
+        self.met: list[list[PictureIndex]] = []
 
-    def __iter__(self) -> Iterator[list[Place]]:
+    def __iter__(self) -> Iterator[list[PictureIndex]]:
         for name, split in self.splits.items():
             indices = np.sort(self.used) if name == "train" else np.arange(len(split))
             for chunk in np.split(indices, range(CHUNK, len(indices), CHUNK)):
                 if time.monotonic() > self.deadline:
                     return
                 stamps = np.array([stamp(split, int(index)) for index in chunk], dtype=np.uint64)
-                places = [(name, int(index)) for index in chunk[~np.isin(stamps, self.known)]]
+                places = [(name, int(index)) for index in chunk[~np.isin(stamps, self.checked)]]
                 if places:
                     self.met.append(places)
                     yield places
 
 
 def stamp(split: Split, index: int) -> int:
-    """A hash of where a stored picture is, its size and its time of change; 0 where that is not known."""
+    """Return a hash of a stored image's path, its size and its time of change; 0 where these are
+    not known.
+    """
     if not isinstance(split, DecodedSplit):
         return 0
     row = int(split.members[index])
@@ -171,33 +203,41 @@ def stamp(split: Split, index: int) -> int:
     else:
         image = split.rows[row].image
         try:
-            found = os.stat(image)
+            status = os.stat(image)
         except (OSError, TypeError, ValueError):
             return 0
-        words = (os.path.abspath(image), found.st_size, found.st_mtime_ns)
+        words = (os.path.abspath(image), status.st_size, status.st_mtime_ns)
     return int.from_bytes(
-        hashlib.blake2b(repr(words).encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big"
+        hashlib.blake2b(repr(words).encode("utf-8", "surrogateescape"), digest_size=8).digest(),
+        "big",
     )
 
 
-def _file(task: Task) -> Path:
-    return cache_folder() / "pictures" / f"{hashlib.sha256(task.source.encode()).hexdigest()[:32]}.npy"
+def _cache_file(task: Task) -> Path:
+    return (
+        cache_folder() / "pictures" / f"{hashlib.sha256(task.source.encode()).hexdigest()[:32]}.npy"
+    )
 
 
-def _remembered(task: Task) -> np.ndarray:
-    """The stamps of pictures that were found whole, uint64."""
+def _read_remembered(task: Task) -> np.ndarray:
+    """Return the stamps of the images that were read without a problem, uint64."""
     with suppress(OSError, ValueError, EOFError):
-        stamps = np.load(_file(task), allow_pickle=False)
+        stamps = np.load(_cache_file(task), allow_pickle=False)
         if stamps.dtype == np.uint64 and stamps.ndim == 1:
             return np.asarray(stamps)
     return np.empty(0, dtype=np.uint64)
 
 
 def remember(task: Task, stamps: Iterable[int]) -> None:
-    """Add the stamps of pictures that were found whole to those remembered."""
+    """Add the stamps of images that were read without a problem to those remembered."""
     new = np.array([stamp for stamp in stamps if stamp], dtype=np.uint64)
-    remove_drafts(_file(task))  # of a call that was killed, also if there is nothing new to write
+    # of a call that was killed, also if there is nothing new to write
+    remove_drafts(_cache_file(task))
     if len(new) and is_first():
-        known = np.union1d(new, _remembered(task))
-        with suppress(OSError, ZooError), new_file(_file(task), force=True) as draft, draft.open("wb") as file:
-            np.save(file, known)  # where this cannot be written, it only costs time
+        remembered = np.union1d(new, _read_remembered(task))
+        with (
+            suppress(OSError, ZooError),
+            new_file(_cache_file(task), force=True) as draft,
+            draft.open("wb") as file,
+        ):
+            np.save(file, remembered)  # where this cannot be written, it only costs time

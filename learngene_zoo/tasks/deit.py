@@ -1,12 +1,14 @@
-"""DeiT's augmentation (Touvron et al., "Training data-efficient image transformers", 2021), made by timm's own transforms.
+"""DeiT's augmentation (Touvron et al., "Training data-efficient image transformers", 2021), by
+timm's transforms.
 
-A random crop of 8 to 100 % of the area, the mirror where the task allows it, RandAugment `rand-m9-mstd0.5-inc1`, and random erasing
-with probability 0.25, of noise per pixel, after the normalisation. At 32 pixels or fewer the crop is one of the image with a border of
-4 black pixels, as in DeiT's code. That code also passes a colour jitter of 0.3, which timm leaves out beside RandAugment, so it is
-left out here.
+A random crop of 8 to 100 % of the area, the mirror where the task allows it, RandAugment
+`rand-m9-mstd0.5-inc1`, and random erasing with probability 0.25, of noise per pixel, after the
+normalisation. At 32 pixels or fewer the crop is one of the image with a border of 4 black pixels,
+as in DeiT's code. That code also passes a colour jitter of 0.3, which timm leaves out beside
+RandAugment, so it is left out here.
 
-timm draws from the global generators of random, numpy and torch. For each image they are seeded with a function of (seed, epoch,
-index), and they are restored afterwards. Shapes: N images.
+timm draws from the global generators of random, numpy and torch. For each image they are seeded
+with a function of (seed, epoch, index), and they are restored afterwards. Shapes: N images.
 """
 
 import random
@@ -28,42 +30,52 @@ SMALL, BORDER = 32, 4  # pixels
 T = TypeVar("T")
 
 
-def changed(
+def apply_deit_augmentation(
     images: Iterable[torch.Tensor], input_format: InputFormat, seeds: Sequence[int], flip: bool
 ) -> torch.Tensor:
-    """uint8 (N, 3, size, size) of uint8 (3, H, W) each; of a small format each is (3, size, size). Not yet erased."""
+    """Return uint8 (N, 3, size, size) of images uint8 (3, H, W) each; of a small format, (3, size,
+    size) each.
+
+    Random erasing is not applied here: it follows the normalisation.
+    """
     from torchvision.transforms.functional import to_pil_image
 
-    change = _change(input_format, flip)
-    with kept_generators():
-        return torch.stack([change(to_pil_image(image)) for image in _seeded(images, seeds)])
+    change = _create_transform(input_format, flip)
+    with restore_generators():
+        return torch.stack(
+            [change(to_pil_image(image)) for image in _iterate_seeded(images, seeds)]
+        )
 
 
-def erased(images_NCHW: torch.Tensor, seeds: Sequence[int]) -> torch.Tensor:
-    """The same normalised images, with a rectangle of noise in a quarter of them."""
+def erase_rectangles(images_NCHW: torch.Tensor, seeds: Sequence[int]) -> torch.Tensor:
+    """Replace a rectangle of a quarter of the normalised images by noise, in place, and return
+    them.
+    """
     from timm.data.random_erasing import RandomErasing
 
     erase = RandomErasing(ERASED, mode="pixel", device="cpu")
-    with kept_generators():
-        for image in _seeded(images_NCHW, seeds):
+    with restore_generators():
+        for image in _iterate_seeded(images_NCHW, seeds):
             erase(image)
     return images_NCHW
 
 
 def seeds_of(name: str, seed: int, epoch: int, indices: Sequence[int]) -> list[int]:
-    """A seed below 2^63 for each image, a function of its index and the rest."""
-    drawn: list[int] = (bits(derive_seed(seed, name, epoch), indices, 1)[:, 0] >> np.uint64(1)).tolist()
-    return drawn
+    """Return a seed below 2^63 for each image, a function of its index and the rest."""
+    seeds: list[int] = (
+        bits(derive_seed(seed, name, epoch), indices, 1)[:, 0] >> np.uint64(1)
+    ).tolist()
+    return seeds
 
 
 @cache
-def _change(input_format: InputFormat, flip: bool) -> Any:
+def _create_transform(input_format: InputFormat, flip: bool) -> Any:
     from timm.data import create_transform
     from timm.data.auto_augment import RandAugment
     from torchvision.transforms import RandomCrop
 
     size = input_format.image_size
-    made = create_transform(
+    transform = create_transform(
         size,
         is_training=True,
         use_prefetcher=True,  # which normalises and erases later, as is done here
@@ -73,26 +85,28 @@ def _change(input_format: InputFormat, flip: bool) -> Any:
         interpolation=input_format.view.interpolation,
         mean=input_format.mean if input_format.channels == 3 else input_format.mean * 3,
     )
-    for step in made.transforms:
+    for step in transform.transforms:
         if isinstance(step, RandAugment):
             for operation in step.ops:
                 if operation.name == "PosterizeIncreasing":
-                    operation.aug_fn = _posterized
+                    operation.aug_fn = _posterize
     if size <= SMALL:
-        made.transforms[0] = RandomCrop(size, padding=BORDER)
-    return made
+        transform.transforms[0] = RandomCrop(size, padding=BORDER)
+    return transform
 
 
-def _posterized(image: Any, bits: int, **_: Any) -> Any:
-    """timm's posterisation also where no bit is kept, which is black and which newer versions of PIL refuse."""
+def _posterize(image: Any, bits: int, **_: Any) -> Any:
+    """Posterise as timm does, also where no bit is kept: that is black, and newer versions of PIL
+    refuse it.
+    """
     from PIL import Image, ImageOps
 
     return ImageOps.posterize(image, bits) if bits else Image.new(image.mode, image.size)
 
 
 @contextmanager
-def kept_generators() -> Iterator[None]:
-    """The states of the global generators are afterwards what they were before."""
+def restore_generators() -> Iterator[None]:
+    """Restore the states of the global generators at the end."""
     before = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -102,8 +116,8 @@ def kept_generators() -> Iterator[None]:
         np.random.set_state(before[1])
 
 
-def _seeded(items: Iterable[T], seeds: Sequence[int]) -> Iterator[T]:
-    """The items, with every global generator seeded for each before it is yielded."""
+def _iterate_seeded(items: Iterable[T], seeds: Sequence[int]) -> Iterator[T]:
+    """Yield the items, with every global generator seeded for each before it is yielded."""
     for item, seed in zip(items, seeds, strict=True):
         random.seed(seed)
         np.random.seed(seed % 2**32)

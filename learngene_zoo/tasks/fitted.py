@@ -1,6 +1,8 @@
-"""Keep decoded images as a model takes them: of photographs, decoding takes longer than the passes of a small model.
+"""Keep decoded images as a model takes them: decoding photographs takes longer than the passes of a
+small model.
 
-Only what every epoch does alike is kept: the resized and cropped (or padded) image, before any augmentation.
+Only the steps that every epoch repeats are kept: the resized and cropped (or padded) image, before
+any augmentation.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ MAX_BYTES = 2**30  # of the images of one split; more are decoded in every epoch
 
 @dataclass(frozen=True)
 class FittedSplit:
-    """The images of a split, uint8 (C, size, size), each decoded and fitted when it is first read."""
+    """The images of a split, uint8 (C, size, size), each decoded and fitted when it is first
+    read.
+    """
 
     split: DecodedSplit
     input_format: InputFormat
@@ -43,24 +47,32 @@ class FittedSplit:
             decoded = read.images if isinstance(read, Samples) else read
             form = self.input_format
             for index, image in zip(missing, decoded):
-                self.images[index] = fit_images(image[None], form.image_size, form.view, form.fill)[0]
+                self.images[index] = fit_images(image[None], form.image_size, form.view, form.fill)[
+                    0
+                ]
         return [self.images[index] for index in indices]
 
 
-def keep_fitted(split: Split, input_format: InputFormat, num_images: int) -> tuple[Split, InputFormat] | None:
-    """Return a split that keeps its fitted images, and the format in which they need no fitting any more.
+def keep_fitted(
+    split: Split, input_format: InputFormat, num_images: int
+) -> tuple[Split, InputFormat] | None:
+    """Return a split that keeps its fitted images, and the format in which they need no fitting any
+    more.
 
-    The images are shared by all that read the split in the same format, and forgotten when it is read in another one.
+    The images are shared by all that read the split in the same format, and dropped when it is read
+    in another one.
 
     Args:
+        split: the split.
+        input_format: the format that the images are fitted to.
         num_images: how many of the split's images are read.
 
     Returns:
         None if the split decodes no images, or if those read would take more than `MAX_BYTES`.
     """
     if isinstance(split, PartOfSplit):
-        kept = keep_fitted(split.split, input_format, num_images)
-        return kept and (PartOfSplit(kept[0], split.members), kept[1])
+        fitted = keep_fitted(split.split, input_format, num_images)
+        return fitted and (PartOfSplit(fitted[0], split.members), fitted[1])
     num_bytes = num_images * input_format.channels * input_format.image_size**2
     if not isinstance(split, DecodedSplit) or num_bytes > MAX_BYTES:
         return None

@@ -1,4 +1,6 @@
-"""`folder:PATH`: a folder of images whose subfolders are the classes, optionally below train/, validation/ and test/."""
+"""Open `folder:PATH`: images whose subfolders are the classes, optionally below train/, validation/
+and test/.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,15 +12,29 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.layout import Layout, check_shared_names, find_layout, normalize_name, split_reference
-from learngene_zoo.tasks.listing import Listing, describe_left_out, is_folder, is_picture, list_pictures, scan_folder
-from learngene_zoo.tasks.splits import Labelled, in_roles, task_of
+from learngene_zoo.tasks.layout import (
+    Layout,
+    check_shared_names,
+    find_layout,
+    normalize_name,
+    split_reference,
+)
+from learngene_zoo.tasks.listing import (
+    Listing,
+    describe_left_out,
+    is_folder,
+    is_picture,
+    list_pictures,
+    scan_folder,
+)
+from learngene_zoo.tasks.splits import Labelled, assign_roles, task_of
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import Sample, Task
-from learngene_zoo.text import counted
+from learngene_zoo.text import count_noun
 
-Report = Callable[[str, str], None]  # takes the folder or file that is wrong, and what is wrong with it
-SHOWN = 4  # names in a message
+# Takes the folder or file that is wrong, and the problem.
+Report = Callable[[str, str], None]
+MAX_SHOWN = 4  # names in a message
 
 
 @dataclass(frozen=True)
@@ -31,55 +47,77 @@ class Files:
         return len(self.paths)
 
     def __getitem__(self, row: int, /) -> Sample:
-        """The file by its path."""
+        """Return the file by its path."""
         return Sample(self.paths[row], self.paths[row])
 
 
 @dataclass
 class ClassFolders:
-    """The listings of the class folders of one split, by the name of the class, and what lies beside them."""
+    """The listings of the class folders of one split, by the name of the class, and the files
+    beside them.
+    """
 
     classes: dict[str, list[tuple[Path, Listing]]] = field(default_factory=dict)
     loose: list[str] = field(default_factory=list)  # pictures in no class folder
     dangling: list[str] = field(default_factory=list)
 
     def pictures(self, name: str) -> list[str]:
-        """The pictures of a class."""
+        """Return the images of a class."""
         return [file for _, listing in self.classes.get(name, ()) for file in listing.pictures]
 
     def left_out(self) -> list[str]:
-        """The files in class folders that are no pictures."""
-        return [file for parts in self.classes.values() for _, listing in parts for file in listing.left_out]
+        """Return the files in class folders that are not images."""
+        return [
+            file
+            for parts in self.classes.values()
+            for _, listing in parts
+            for file in listing.left_out
+        ]
 
 
-def open_folder(path: str, roles: Mapping[str, str] | None = None, report: Report | None = None, **fields: Any) -> Task:
+def open_folder(
+    path: str, roles: Mapping[str, str] | None = None, report: Report | None = None, **fields: Any
+) -> Task:
     """Return the task in a folder, `PATH` or `PATH:train=a+b,test=c`, its splits in their `roles`.
 
-    With `report`, every problem that leaves something to read is reported, and the task has what is left. Without it they are
-    raised. Files that are no pictures are left out, and the task's notes say so.
+    Files that are not images are left out, and the task's notes list them.
 
-    Raises `BadData` that names the folder or class which is wrong.
+    Args:
+        path: the folder, with the folders of its splits if they are named.
+        roles: for a split, the stored split that is used for it.
+        report: takes every problem that leaves something to read; without it they are raised.
+        fields: fields of `Task`.
+
+    Raises:
+        BadData: names the folder or class which is wrong.
     """
     layout = find_layout(path, unused=list(roles or ()))
     top, _ = split_reference(path)
-    splits = in_roles({split: _list_classes(folders) for split, folders in layout.splits.items()}, roles or {})
+    splits = assign_roles(
+        {split: _list_classes(folders) for split, folders in layout.splits.items()}, roles or {}
+    )
     _check_structure(layout, splits, str(top))
     problems = list(_find_problems(splits))
     if problems and report is None:
-        others = ", ".join(where for where, _ in problems[1 : 1 + SHOWN])
-        more = f" and {len(problems) - 1 - SHOWN} more" if len(problems) - 1 > SHOWN else ""
-        raise BadData(f"{' '.join(problems[0])}{f'; also wrong: {others}{more}' if others else ''}")
-    for where, what in problems:
+        names_of_others = ", ".join(where for where, _ in problems[1 : 1 + MAX_SHOWN])
+        more = f" and {len(problems) - 1 - MAX_SHOWN} more" if len(problems) - 1 > MAX_SHOWN else ""
+        also = f"; also wrong: {names_of_others}{more}" if names_of_others else ""
+        raise BadData(f"{' '.join(problems[0])}{also}")
+    for where, problem in problems:
         assert report is not None
-        report(where, what)
+        report(where, problem)
     names = [name for name in sorted(splits["train"].classes) if splits["train"].pictures(name)]
-    found = {split: _label(part, names) for split, part in splits.items()}
+    labelled = {split: _label(part, names) for split, part in splits.items()}
     notes = (*fields.get("notes", ()), *layout.notes, *_describe(splits.values()))
     stamp = FileStamp(
-        tuple((os.path.relpath(file, top), file) for part in found.values() for file in _list_paths(part)),
-        partial(list_facts, names, {split: part.labels for split, part in found.items()}),
+        tuple(
+            (os.path.relpath(file, top), file)
+            for part in labelled.values()
+            for file in _list_paths(part)
+        ),
+        partial(list_facts, names, {split: part.labels for split, part in labelled.items()}),
     )
-    return task_of(f"folder:{path}", found, names, **{"stamp": stamp, **fields, "notes": notes})
+    return task_of(f"folder:{path}", labelled, names, **{"stamp": stamp, **fields, "notes": notes})
 
 
 def _list_paths(part: Labelled) -> tuple[str, ...]:
@@ -87,59 +125,78 @@ def _list_paths(part: Labelled) -> tuple[str, ...]:
 
 
 def _list_classes(folders: Sequence[Path]) -> ClassFolders:
-    """Return what the class folders of a split hold. Names that differ in their Unicode form only are one class."""
-    found = ClassFolders()
+    """Return the content of the class folders of a split.
+
+    Names that differ in their Unicode form only are one class.
+    """
+    content = ClassFolders()
     for folder in folders:
         for entry in scan_folder(folder):
             if is_folder(entry):
                 listing = list_pictures(entry.path)
-                found.classes.setdefault(normalize_name(entry.name), []).append((Path(entry.path), listing))
-                found.dangling.extend(listing.dangling)
+                content.classes.setdefault(normalize_name(entry.name), []).append(
+                    (Path(entry.path), listing)
+                )
+                content.dangling.extend(listing.dangling)
             elif entry.is_symlink() and not os.path.exists(entry.path):
-                found.dangling.append(entry.path)
+                content.dangling.append(entry.path)
             elif is_picture(entry.path):
-                found.loose.append(entry.path)
-    return found
+                content.loose.append(entry.path)
+    return content
 
 
 def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: str) -> None:
-    """Raise `BadData` if a split has pictures and no classes, or classes that look like splits."""
+    """Check that a split with images has classes, and that they do not look like splits.
+
+    Raises `BadData` otherwise.
+    """
     for part in splits.values():
         if not part.classes and part.loose:
             loose = Path(part.loose[0])
             raise BadData(
-                f"{loose.parent} holds pictures ({loose.name}) but no class folders; sort them into one a class"
+                f"{loose.parent} holds pictures ({loose.name}) but no class folders; sort them "
+                "into one a class"
             )
         if not layout.is_named:
-            held = {str(place): _subfolders(place, listing) for got in part.classes.values() for place, listing in got}
-            check_shared_names({place: names for place, names in held.items() if names is not None}, layout, top)
+            subfolders = {
+                str(path): _find_subfolder_names(path, listing)
+                for parts in part.classes.values()
+                for path, listing in parts
+            }
+            check_shared_names(
+                {path: names for path, names in subfolders.items() if names is not None},
+                layout,
+                top,
+            )
     if not splits["train"].classes:
         folder = next(iter(layout.splits.values()))[0]
-        raise BadData(f"{folder} has no class folders with images; give it a subfolder for each class")
+        raise BadData(
+            f"{folder} has no class folders with images; give it a subfolder for each class"
+        )
 
 
-def _subfolders(place: Path, listing: Listing) -> set[str] | None:
-    """Return the names of the subfolders with pictures; None if there are no pictures at all."""
+def _find_subfolder_names(path: Path, listing: Listing) -> set[str] | None:
+    """Return the names of the subfolders with images; None if there are no images at all."""
     if not listing.pictures:
         return None
-    parts = [file[len(str(place)) + 1 :].split(os.sep) for file in listing.pictures]
+    parts = [file[len(str(path)) + 1 :].split(os.sep) for file in listing.pictures]
     return {first for first, *rest in parts if rest}
 
 
 def _find_problems(splits: Mapping[str, ClassFolders]) -> Iterable[tuple[str, str]]:
-    """Yield each folder or file that is wrong, and what is wrong with it and what to do."""
+    """Yield each folder or file that is wrong, with the problem and the remedy."""
     train = splits["train"].classes
     for name in sorted(train):
         if not splits["train"].pictures(name):
-            place, listing = train[name][0]
+            path, listing = train[name][0]
             only = f", only {listing.left_out[0]}" if listing.left_out else ""
-            yield f"class folder {place}", f"has 0 images{only}; add some or remove it"
+            yield f"class folder {path}", f"has 0 images{only}; add some or remove it"
     for split, part in splits.items():
         for name in sorted(set(part.classes) - set(train)):
             if part.pictures(name):
-                place = part.classes[name][0][0]
+                path = part.classes[name][0][0]
                 yield (
-                    f"class folder {place}",
+                    f"class folder {path}",
                     f"is in {split} and not in train; add training images of {name!r} or remove it",
                 )
         for link in part.dangling:
@@ -147,42 +204,57 @@ def _find_problems(splits: Mapping[str, ClassFolders]) -> Iterable[tuple[str, st
 
 
 def _describe(splits: Iterable[ClassFolders]) -> list[str]:
-    """Return a line on the files that are left out, and one on pictures in no class folder."""
+    """Return a line on the files that are left out, and one on images in no class folder."""
     parts = list(splits)
     lines = [describe_left_out([file for part in parts for file in part.left_out()])]
     loose = [file for part in parts for file in part.loose]
     if loose:
-        lines.append(f"{counted(len(loose), 'picture')} in no class folder left out; first: {loose[0]}")
+        lines.append(
+            f"{count_noun(len(loose), 'picture')} in no class folder left out; first: {loose[0]}"
+        )
     return list(filter(None, lines))
 
 
 def _label(part: ClassFolders, names: Sequence[str]) -> Labelled:
-    """Return the pictures of these classes, labelled by the place of their class."""
+    """Return the images of these classes, labelled by the index of their class."""
     pictures = [part.pictures(name) for name in names]
     labels = np.repeat(np.arange(len(names), dtype=np.int64), [len(files) for files in pictures])
     return Labelled(Files(tuple(file for files in pictures for file in files)), labels)
 
 
-def noted(left_out: Sequence[str]) -> tuple[str, ...]:
-    """A note about files that are not images."""
+def note_left_out(left_out: Sequence[str]) -> tuple[str, ...]:
+    """Return a note about files that are not images, if there are any."""
     return tuple(filter(None, [describe_left_out(left_out)]))
 
 
-def subfolders(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted, without hidden ones."""
+def list_subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder, sorted, without hidden ones."""
     return [Path(entry.path) for entry in scan_folder(folder) if is_folder(entry)]
 
 
-def labelled(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
-    """The images of each class folder, labelled by its place; and the other files in them. Raises `BadData` for empty ones."""
+def label_images(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
+    """Return the images of each class folder, labelled by its index, and the other files in them.
+
+    Raises `BadData` for empty ones.
+    """
     listings = [list_pictures(folder) for folder in class_folders]
-    empty = [folder for folder, listing in zip(class_folders, listings, strict=True) if not listing.pictures]
+    empty = [
+        folder
+        for folder, listing in zip(class_folders, listings, strict=True)
+        if not listing.pictures
+    ]
     if empty:
-        more = f"; the same is true of {', '.join(folder.name for folder in empty[1:])}" if empty[1:] else ""
+        more = (
+            f"; the same is true of {', '.join(folder.name for folder in empty[1:])}"
+            if empty[1:]
+            else ""
+        )
         raise BadData(f"class folder {empty[0]} holds no image{more}; add some or remove it")
     dangling = [link for listing in listings for link in listing.dangling]
     if dangling:
         raise BadData(f"link {dangling[0]} leads nowhere; correct or remove it")
-    labels = np.repeat(np.arange(len(listings), dtype=np.int64), [len(listing.pictures) for listing in listings])
+    labels = np.repeat(
+        np.arange(len(listings), dtype=np.int64), [len(listing.pictures) for listing in listings]
+    )
     files = Files(tuple(file for listing in listings for file in listing.pictures))
     return Labelled(files, labels), [file for listing in listings for file in listing.left_out]

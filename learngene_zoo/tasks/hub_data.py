@@ -1,4 +1,4 @@
-"""`hf:org/name[:config]`: a data set of the Hub, at one commit, through `datasets`."""
+"""Open `hf:org/name[:config]`: a data set of the Hub, at one commit, through `datasets`."""
 
 import os
 import re
@@ -8,77 +8,93 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
-from learngene_zoo.tasks.tables import quiet, task_of_tables, undecoded
+from learngene_zoo.tasks.tables import disable_decoding, silence_datasets, task_of_tables
 from learngene_zoo.tasks.task import Entry, HubSource, Task
 
 SCRIPT_HINT = (
-    "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull request offers"
+    "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull "
+    "request offers"
 )
 
 
 class Reference(NamedTuple):
-    """A data set of the Hub."""
+    """The parts of a reference to a data set of the Hub."""
 
     repository: str
     config: str | None
     revision: str | None
 
 
-def parsed(reference: str) -> Reference:
-    """`org/name[:config][@revision]`. Raises `WrongCall` for what cannot be meant."""
+def parse_reference(reference: str) -> Reference:
+    """Parse `org/name[:config][@revision]`. Raises `WrongCall` for any other form."""
     rest, _, revision = reference.partition("@")
     repository, _, config = rest.partition(":")
     if repository.count("/") != 1 or not all(repository.split("/")):
-        raise WrongCall(f"'hf:{reference}' is not a data set of the Hub; expected hf:org/name or hf:org/name:config")
+        raise WrongCall(
+            f"'hf:{reference}' is not a data set of the Hub; expected hf:org/name or "
+            "hf:org/name:config"
+        )
     return Reference(repository, config or None, revision or None)
 
 
 def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
-    """The task of `org/name[:config][@revision]`; with an entry of the catalogue, under its name and with its facts.
+    """Open the task of `org/name[:config][@revision]`; with an entry of the catalogue, under its
+    name and with its facts.
 
-    Raises `Unavailable` if it is neither cached nor can be downloaded, `BadData` if it cannot be used.
+    Raises `Unavailable` if it is neither cached nor can be downloaded, `BadData` if it cannot be
+    used.
     """
-    tables, fields = hub_tables(HubSource(reference=reference), offline)
+    tables, fields = load_hub_tables(HubSource(reference=reference), offline)
     if entry is not None:
         # These photographs are small; their size and normalisation are the catalogue's.
         half = (0.5, 0.5, 0.5)
-        fields |= {"name": entry.name, "title": entry.title, "flip": entry.flip, "image_size": entry.image_size}
+        fields |= {
+            "name": entry.name,
+            "title": entry.title,
+            "flip": entry.flip,
+            "image_size": entry.image_size,
+        }
         fields |= {"mean": half, "std": half, "notes": entry.notes}
         if fields["licence"] == "unknown":
             fields["licence"] = entry.licence
         fields["counts"] = dict(entry.sizes)
-    return task_of_tables(f"hf:{reference}", tables, folders=_image_folders(reference), **fields)
+    return task_of_tables(
+        f"hf:{reference}", tables, folders=_list_image_folders(reference), **fields
+    )
 
 
-def _image_folders(reference: str) -> tuple[Path, ...]:
+def _list_image_folders(reference: str) -> tuple[Path, ...]:
     """Return where `datasets` keeps the image files of a data set that is stored as files."""
     from datasets import config
     from huggingface_hub import constants
 
-    repository, _, _ = parsed(reference)
-    own = Path(constants.HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
-    return own, Path(config.EXTRACTED_DATASETS_PATH)
+    repository, _, _ = parse_reference(reference)
+    folder = Path(constants.HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
+    return folder, Path(config.EXTRACTED_DATASETS_PATH)
 
 
-def hub_tables(source: HubSource, offline: bool) -> tuple[Any, dict[str, Any]]:
-    """The `DatasetDict` of a data set of the Hub, and the fields of a task that the Hub knows: its commit and its licence.
+def load_hub_tables(source: HubSource, offline: bool) -> tuple[Any, dict[str, Any]]:
+    """Return the `DatasetDict` of a data set of the Hub, and the fields of a task that the Hub
+    knows: commit and licence.
 
     Raises `Unavailable` if it is not at the commit that was reviewed.
     """
-    repository, config, revision = parsed(source.reference)
+    repository, config, revision = parse_reference(source.reference)
     if is_offline(offline):
         tables = _load(repository, config, revision, True)
-        return tables, {"revision": _cached_commit(tables) or revision, "licence": "unknown"}
-    commit, licence = _reviewed(source)
+        return tables, {"revision": _find_cached_commit(tables) or revision, "licence": "unknown"}
+    commit, licence = _check_reviewed(source)
     return _load(repository, config, commit, False), {"revision": commit, "licence": licence}
 
 
-def _load(repository: str, config: str | None, revision: str | None, offline: bool, **how: Any) -> Any:
-    """The splits; errors of `datasets` are raised as ours."""
+def _load(
+    repository: str, config: str | None, revision: str | None, offline: bool, **options: Any
+) -> Any:
+    """Return the splits; errors of `datasets` are raised as ours."""
     from datasets import load_dataset
 
-    with in_our_words(repository, config, offline), _without_network(offline):
-        tables = load_dataset(repository, config, revision=revision, **how)
+    with translate_errors(repository, config, offline), _without_network(offline):
+        tables = load_dataset(repository, config, revision=revision, **options)
     if not isinstance(tables, dict) or not tables:
         raise BadData(f"{repository} is not a set of splits; only stored data sets can be used")
     return tables
@@ -93,47 +109,59 @@ class HubStream(NamedTuple):
     licence: str
 
 
-def streamed(source: HubSource) -> HubStream:
-    """The splits of a data set, with their sizes where the Hub knows them."""
-    repository, config, _ = parsed(source.reference)
-    commit, licence = _reviewed(source)
+def stream_splits(source: HubSource) -> HubStream:
+    """Return the splits of a data set, with their sizes where the Hub knows them."""
+    repository, config, _ = parse_reference(source.reference)
+    commit, licence = _check_reviewed(source)
     splits = _load(repository, config, commit, False, streaming=True)
-    known = next(iter(splits.values())).info.splits or {}
-    sizes = [f"{name} {known[name].num_examples}" if name in known else str(name) for name in splits]
+    infos = next(iter(splits.values())).info.splits or {}
+    sizes = [
+        f"{name} {infos[name].num_examples}" if name in infos else str(name) for name in splits
+    ]
     return HubStream(dict(splits), sizes, commit, licence)
 
 
-def first_of(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """The features of a streamed split and its first row, images undecoded. Raises `BadData` if it has none."""
+def read_first_row(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Return the features of a streamed split and its first row, images undecoded.
+
+    Raises `BadData` if it has none.
+    """
     from datasets import Features
 
-    repository, config, _ = parsed(reference)
-    with in_our_words(repository, config):
+    repository, config, _ = parse_reference(reference)
+    with translate_errors(repository, config):
         split = split if split.features else split._resolve_features()
-        row = next(iter(undecoded(split)), None)
+        row = next(iter(disable_decoding(split)), None)
     if row is None:
         raise BadData(f"hf:{reference} has an empty split; choose another revision")
     return Features(split.features), row
 
 
-def _reviewed(source: HubSource) -> tuple[str, str]:
-    """The current commit and the licence. Raises `Unavailable` if it is not the commit that was reviewed."""
-    repository, _, revision = parsed(source.reference)
-    commit, licence = _pinned(repository, revision)
+def _check_reviewed(source: HubSource) -> tuple[str, str]:
+    """Return the current commit and the licence.
+
+    Raises `Unavailable` if it is not the commit that was reviewed.
+    """
+    repository, _, revision = parse_reference(source.reference)
+    commit, licence = _pin_revision(repository, revision)
     if not commit.startswith(source.pin):
         name = f"hf:{source.reference}"
-        raise Unavailable(f"{name} is now at {commit[:7]}, not at {source.pin}; review it, then use it as {name}")
+        raise Unavailable(
+            f"{name} is now at {commit[:7]}, not at {source.pin}; review it, then use it as {name}"
+        )
     return commit, licence
 
 
 def is_offline(offline: bool) -> bool:
-    """Whether the Hub must not be contacted: `offline` or the environment variable HF_HUB_OFFLINE says so."""
+    """Return whether the Hub must not be contacted, by `offline` or the environment variable
+    HF_HUB_OFFLINE.
+    """
     return offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 @contextmanager
 def _without_network(offline: bool) -> Iterator[None]:
-    """Inside, if `offline`, the Hub's libraries use the cache only."""
+    """Restrict the Hub's libraries to the cache if `offline`."""
     import datasets
     from huggingface_hub import constants
 
@@ -146,18 +174,23 @@ def _without_network(offline: bool) -> Iterator[None]:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
-def _cached_commit(tables: Any) -> str | None:
-    """The commit in the path of the cached files, None if there is none."""
+def _find_cached_commit(tables: Any) -> str | None:
+    """Return the commit in the path of the cached files; None if there is none."""
     files = [str(file["filename"]) for table in tables.values() for file in table.cache_files]
-    found = [part for file in files for part in re.split(r"[/\\\\]", file) if re.fullmatch("[0-9a-f]{40}", part)]
-    return found[0] if found else None
+    commits = [
+        part
+        for file in files
+        for part in re.split(r"[/\\\\]", file)
+        if re.fullmatch("[0-9a-f]{40}", part)
+    ]
+    return commits[0] if commits else None
 
 
-def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
-    """The current commit of the data set, and its licence."""
+def _pin_revision(repository: str, revision: str | None) -> tuple[str, str]:
+    """Return the current commit of the data set, and its licence."""
     from huggingface_hub import HfApi
 
-    with in_our_words(repository):
+    with translate_errors(repository):
         info = HfApi().dataset_info(repository, revision=revision, timeout=30)
     licence = getattr(info.card_data, "license", None) if info.card_data else None
     return str(info.sha), licence if isinstance(licence, str) else "unknown"
@@ -167,48 +200,66 @@ def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
 
 
 @contextmanager
-def in_our_words(repository: str, config: str | None = None, offline: bool = False) -> Iterator[None]:
-    """Errors that `datasets` and the Hub's library raise inside are raised as ours; nothing is printed."""
+def translate_errors(
+    repository: str, config: str | None = None, offline: bool = False
+) -> Iterator[None]:
+    """Raise errors of `datasets` and the Hub's library as ours; nothing is printed."""
     from datasets.exceptions import DatasetsError
 
     try:
-        with quiet():
+        with silence_datasets():
             yield
-    except Exception as error:  # the HTTP library's own errors share no class that every version has
-        if not isinstance(error, (RuntimeError, ValueError, OSError, DatasetsError)) and not of_the_network(error):
+    except (
+        Exception
+    ) as error:  # the HTTP library's own errors share no class that every version has
+        if not isinstance(
+            error, (RuntimeError, ValueError, OSError, DatasetsError)
+        ) and not is_network_error(error):
             raise
-        raise _translated(repository, config, offline, error) from None
+        raise _translate_error(repository, config, offline, error) from None
 
 
-def of_the_network(error: Exception) -> bool:
-    """Whether it is of the HTTP library's own family, which differs between versions of huggingface_hub."""
-    return type(error).__module__.startswith(("httpx", "httpcore", "requests", "urllib3", "aiohttp"))
+def is_network_error(error: Exception) -> bool:
+    """Return whether an error is of the HTTP library, which differs between versions of
+    huggingface_hub.
+    """
+    return type(error).__module__.startswith(
+        ("httpx", "httpcore", "requests", "urllib3", "aiohttp")
+    )
 
 
-def _translated(repository: str, config: str | None, offline: bool, error: Exception) -> ZooError:
+def _translate_error(
+    repository: str, config: str | None, offline: bool, error: Exception
+) -> ZooError:
     from huggingface_hub import errors as hub
 
     text = " ".join(str(error).split())[:160]
     if isinstance(error, hub.GatedRepoError) or "gated" in text.lower():
         return Unavailable(
-            f"{repository} is gated: accept its terms at https://huggingface.co/datasets/{repository} and log in with "
+            f"{repository} is gated: accept its terms at "
+            f"https://huggingface.co/datasets/{repository} and log in with "
             "`hf auth login`, or set HF_TOKEN"
         )
     if isinstance(error, hub.RepositoryNotFoundError):
-        return WrongCall(f"the Hub has no data set {repository!r} that you may read; check the name or log in")
+        return WrongCall(
+            f"the Hub has no data set {repository!r} that you may read; check the name or log in"
+        )
     if isinstance(error, hub.RevisionNotFoundError):
         return WrongCall(f"data set {repository!r} has no such revision ({text})")
     if "script" in text.lower():
         return BadData(f"{repository} is built by a script, which is never run; {SCRIPT_HINT}")
     if "onfig" in text and isinstance(error, ValueError):
         return WrongCall(f"{repository}: {text}; write hf:{repository}:CONFIG")
-    if of_the_network(error) or isinstance(error, hub.HfHubHTTPError):  # some of them are OSErrors too
+    # some of them are OSErrors too
+    if is_network_error(error) or isinstance(error, hub.HfHubHTTPError):
         reason = text[:120] or type(error).__name__
         return Unavailable(
-            f"the Hub cannot be reached for {repository} ({reason}); connect, or use --offline if it is cached"
+            f"the Hub cannot be reached for {repository} ({reason}); connect, or use --offline if "
+            "it is cached"
         )
     if offline or isinstance(error, ConnectionError | FileNotFoundError):
         return Unavailable(
-            f"data set {repository} is not in the cache, so it is not available offline; open it once online"
+            f"data set {repository} is not in the cache, so it is not available offline; open it "
+            "once online"
         )
     return BadData(f"{repository}{f' ({config})' if config else ''} cannot be loaded: {text}")

@@ -1,6 +1,7 @@
-"""Images as they are stored, decoded: in colour as a person sees them, or the classes of a mask.
+"""Decode stored images: in colour as they should be seen, or as the classes of a mask.
 
-The size in a file's header is checked before anything is decoded. Of an animation the first frame counts.
+The size in a file's header is checked before anything is decoded. Of an animation the first frame
+counts.
 """
 
 import io
@@ -21,27 +22,42 @@ import torch
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.task import Sample, Samples
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-MOST_SIDES = 100  # of one side to the other
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+MAX_ASPECT_RATIO = 100  # of one side to the other
 ENDS = (0.5, 99.5)  # percentiles that become black and white where the bits in use are not known
-COUNTED = 1_000_000  # numbers that the percentiles are taken of, evenly spread
-ROWS = 256  # that are scaled at a time
-DEEP_NOTE = "grey of more than 8 bits; such pictures are scaled by the bits in use, else by percentiles (docs/tasks.md)"
-# What Pillow raises for broken files; it lets errors of its decoders through.
+MAX_COUNTED = 1_000_000  # numbers that the percentiles are taken of, evenly spread
+ROWS_PER_BLOCK = 256  # that are scaled at a time
+DEEP_NOTE = (
+    "grey of more than 8 bits; such pictures are scaled by the bits in use, else by percentiles "
+    "(docs/tasks.md)"
+)
+# Pillow's errors for broken files, which include those of its decoders.
 UNREADABLE = (
-    OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
-    RuntimeError, MemoryError, ZeroDivisionError, AssertionError, struct.error, zlib.error,
+    OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError,
+    OverflowError, RuntimeError, MemoryError, ZeroDivisionError, AssertionError, struct.error,
+    zlib.error,
 )  # fmt: skip
 ORIENTATION = 0x0112  # EXIF's tag
-TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # by its value: the number of PIL's transposition that undoes it
+# by its value: the number of PIL's transposition that undoes it
+TURNS = {
+    2: 0,
+    3: 3,
+    4: 1,
+    5: 5,
+    6: 4,
+    7: 6,
+    8: 2,
+}
 
 
 @dataclass(frozen=True)
-class Cell:
+class StoredImage:
     """An image as a row of a table stores it: its bytes, or the path of a file.
 
-    A row must not choose which files of this machine are opened, so a path is taken only if it leads
-    to a file below one of `folders`, links resolved; a relative one is relative to them.
+    A row must not choose which files of this machine are opened, so a path is taken only if it
+    leads to a file below one of `folders`, links resolved; a relative one is relative to them.
     """
 
     data: Any
@@ -49,7 +65,10 @@ class Cell:
     folders: tuple[Path, ...] = ()
 
     def open_source(self, where: str) -> bytes | Path | None:
-        """Return the bytes, or the file; None if the row has neither. Raises `BadData` naming it."""
+        """Return the bytes, or the file; None if the row has neither.
+
+        Raises `BadData` naming it.
+        """
         if self.data is not None:
             if isinstance(self.data, (bytes, bytearray, memoryview)):
                 return bytes(self.data)
@@ -61,18 +80,23 @@ class Cell:
                 file = _resolve_below(folder, self.path)
                 if file is not None:
                     return file
-        below = f"that lie below {self.folders[0]}" if self.folders else "whose bytes are in the row"
+        below = (
+            f"that lie below {self.folders[0]}" if self.folders else "whose bytes are in the row"
+        )
         raise BadData(
-            f"{where}: its image is the file {str(self.path)!r:.120}, and rows may only name images "
+            f"{where}: its image is the file {str(self.path)!r:.120}, and rows may only name "
+            "images "
             f"{below}; store the bytes"
         )
 
 
-def make_cell(stored: Any, folders: tuple[Path, ...] = ()) -> Cell:
-    """Return a value of an image column as a `Cell`: bytes, or {"bytes", "path"} of `datasets`."""
+def make_stored_image(stored: Any, folders: tuple[Path, ...] = ()) -> StoredImage:
+    """Return a value of an image column as a `StoredImage`: bytes, or {"bytes", "path"} of
+    `datasets`.
+    """
     if isinstance(stored, dict):
-        return Cell(stored.get("bytes"), stored.get("path"), folders)
-    return Cell(None, stored, folders) if isinstance(stored, str) else Cell(stored)
+        return StoredImage(stored.get("bytes"), stored.get("path"), folders)
+    return StoredImage(None, stored, folders) if isinstance(stored, str) else StoredImage(stored)
 
 
 def _is_address(path: str) -> bool:
@@ -92,28 +116,37 @@ def _resolve_below(folder: Path, path: str) -> Path | None:
     return file if file.is_relative_to(top) else None
 
 
-def read(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
-    """uint8 (3, H, W) each, with uint8 (H, W) masks if they have some. Raises `BadData` that names the sample."""
+def decode_samples(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
+    """Return the images, uint8 (3, H, W) each, with masks uint8 (H, W) if they have some.
+
+    Raises `BadData` that names the sample.
+    """
     images, masks = [], []
     for sample in samples:
-        images.append(decoded(sample.image, sample.where))
+        images.append(decode_image(sample.image, sample.where))
         if sample.mask is not None:
-            masks.append(decoded_mask(sample.mask, sample.where))
+            masks.append(decode_mask(sample.mask, sample.where))
     return Samples(images, masks) if masks else images
 
 
-def decoded(image: Any, where: str) -> torch.Tensor:
-    """uint8 (3, H, W) of a path, bytes, or a `Cell` of a table. Raises `BadData` naming `where`."""
-    return torch.from_numpy(_read(image, where, _colour)).permute(2, 0, 1).contiguous()
+def decode_image(image: Any, where: str) -> torch.Tensor:
+    """Return uint8 (3, H, W) of a path, bytes, or a `StoredImage`.
+
+    Raises `BadData` naming `where`.
+    """
+    return torch.from_numpy(_read(image, where, _convert_to_rgb)).permute(2, 0, 1).contiguous()
 
 
 def is_deep_grey(image: Any, where: str) -> bool:
-    """Return whether a picture stores grey of more than 8 bits. Nothing is decoded. Raises `BadData`."""
+    """Return whether an image stores grey of more than 8 bits.
+
+    Nothing is decoded. Raises `BadData`.
+    """
     return bool(_read(image, where, lambda opened: _is_deep(opened.mode)))
 
 
 def describe_deep_grey(samples: Iterable[Sample]) -> str:
-    """Return a line about the first of some pictures that stores grey of more than 8 bits; "" without one."""
+    """Return a line about the first image that stores grey of more than 8 bits; "" without one."""
     for sample in samples:
         with suppress(BadData):  # it is named where it is read
             if is_deep_grey(sample.image, sample.where):
@@ -125,23 +158,34 @@ def _is_deep(mode: str) -> bool:
     return mode == "F" or mode.startswith("I")
 
 
-def header(image: Any, where: str) -> tuple[int, int]:
-    """Width and height as the file's header says; nothing is decoded. Raises `BadData` naming `where`."""
+def read_size(image: Any, where: str) -> tuple[int, int]:
+    """Return the width and height in the file's header; nothing is decoded.
+
+    Raises `BadData` naming `where`.
+    """
     width, height = _read(image, where, lambda opened: opened.size)
     return int(width), int(height)
 
 
-def decoded_indices(image: Any, where: str) -> np.ndarray:
-    """The stored values of a grey or palette picture, int64 (H, W); of one in colour, int64 (H, W, 3). Raises `BadData`."""
-    return _read(image, where, _stored).astype(np.int64)
+def decode_indices(image: Any, where: str) -> np.ndarray:
+    """Return the stored values of a grey or palette image, int64 (H, W); of one in colour, int64
+    (H, W, 3).
+
+    Raises `BadData` naming `where`.
+    """
+    return _read(image, where, _keep_mode).astype(np.int64)
 
 
-def decoded_mask(image: Any, where: str) -> torch.Tensor:
-    """The classes in a grey or palette picture, uint8 (H, W). Raises `BadData` naming `where`."""
-    values_HW = decoded_indices(image, where)
+def decode_mask(image: Any, where: str) -> torch.Tensor:
+    """Return the classes in a grey or palette image, uint8 (H, W).
+
+    Raises `BadData` naming `where`.
+    """
+    values_HW = decode_indices(image, where)
     if values_HW.ndim == 3 or values_HW.max(initial=0) > 255:
         raise BadData(
-            f"{where}: the mask is a picture in colour or 16 bits; store one class a pixel, in grey or a palette"
+            f"{where}: the mask is a picture in colour or 16 bits; store one class a pixel, in "
+            "grey or a palette"
         )
     return torch.from_numpy(values_HW.astype(np.uint8))
 
@@ -158,7 +202,8 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
         raise BadData(f"{where}: it is missing or not a file; replace or remove it")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)  # 89 megapixels; raised before decoding
+            # 89 megapixels; raised before decoding
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.simplefilter("ignore", UserWarning)  # of metadata that PIL cannot read
             with Image.open(source) as opened:
                 _check_sides(opened.size, where)
@@ -166,48 +211,57 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         size = next((int(word) for word in re.findall(r"\d+", str(error))), 0)
         raise BadData(
-            f"{where}: the image is too large ({size / 1e6:.0f} million pixels by its header, at most 89 are read); make it smaller or remove it"
+            f"{where}: the image is too large ({size / 1e6:.0f} million pixels by its header, at "
+            "most 89 are read); make it smaller or remove it"
         ) from None
     except UNREADABLE as error:
-        said = str(error).replace(f" {source!r}", "")  # of bytes: an address that says nothing
-        reason = " ".join(said.split())[:120] or type(error).__name__
-        raise BadData(f"{where}: the image cannot be read ({reason}); replace or remove it") from None
+        message = str(error).replace(f" {source!r}", "")  # of bytes: an address in memory
+        reason = " ".join(message.split())[:120] or type(error).__name__
+        raise BadData(
+            f"{where}: the image cannot be read ({reason}); replace or remove it"
+        ) from None
 
 
 def _check_sides(size: tuple[int, int], where: str) -> None:
-    """Check that a picture is no strip: enlarged for a model it would take gigabytes, and show nothing."""
+    """Check that an image is not a strip: enlarged for a model it would take gigabytes, and show
+    nothing.
+    """
     width, height = size
-    if max(size) > MOST_SIDES * max(1, min(size)):
+    if max(size) > MAX_ASPECT_RATIO * max(1, min(size)):
         raise BadData(
-            f"{where}: the image is {width} x {height} pixels, and one side may be at most {MOST_SIDES} times the "
+            f"{where}: the image is {width} x {height} pixels, and one side may be at most "
+            f"{MAX_ASPECT_RATIO} times the "
             "other; crop it or remove it"
         )
 
 
-def _stored(image: Any) -> Any:
-    """Palette indices and grey values as they are; anything else in colour."""
-    image = _upright(image)
+def _keep_mode(image: Any) -> Any:
+    """Return palette indices and grey values as they are; anything else in colour."""
+    image = _apply_orientation(image)
     return image if image.mode in ("P", "L", "1") or _is_deep(image.mode) else image.convert("RGB")
 
 
 def open_source(image: Any, where: str) -> Any:
-    """Return what Pillow opens: bytes, or a path. Raises `BadData` for a row that names other files."""
+    """Return the argument for Pillow: bytes, or a path.
+
+    Raises `BadData` for a row that names other files.
+    """
     if isinstance(image, dict):
-        image = make_cell(image)
-    if isinstance(image, Cell):
+        image = make_stored_image(image)
+    if isinstance(image, StoredImage):
         return image.open_source(where)
     return Path(image) if isinstance(image, str) else image
 
 
-def _colour(image: Any) -> Any:
-    """RGB as a person sees it: turned as its EXIF orientation says, over white where it is transparent."""
+def _convert_to_rgb(image: Any) -> Any:
+    """Return RGB, turned by its EXIF orientation, over white where it is transparent."""
     from PIL import Image
 
-    image = _upright(image)
+    image = _apply_orientation(image)
     if _is_deep(image.mode):
-        return _of_deep_grey(image)
+        return _convert_deep_grey(image)
     if image.mode == "CMYK":
-        return _of_inks(image)
+        return _convert_cmyk(image)
     if image.mode == "La":
         image = image.convert("LA")
     if image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info:
@@ -217,8 +271,10 @@ def _colour(image: Any) -> Any:
     return image.convert("RGB")
 
 
-def _upright(image: Any) -> Any:
-    """Turned as its EXIF orientation says; where the EXIF data is broken, as it is stored."""
+def _apply_orientation(image: Any) -> Any:
+    """Return the image turned by its EXIF orientation; where the EXIF data is broken, as it is
+    stored.
+    """
     from PIL import Image
 
     image.load()  # which turns a TIFF
@@ -229,8 +285,10 @@ def _upright(image: Any) -> Any:
     return image.transpose(Image.Transpose(TURNS[orientation])) if orientation in TURNS else image
 
 
-def _of_deep_grey(image: Any) -> Any:
-    """Return grey of more than 8 bits as RGB: `scale_grey`, and white where the picture is transparent."""
+def _convert_deep_grey(image: Any) -> Any:
+    """Return grey of more than 8 bits as RGB: `scale_grey`, and white where the image is
+    transparent.
+    """
     from PIL import Image
 
     grey_HW = np.asarray(image)
@@ -242,13 +300,14 @@ def _of_deep_grey(image: Any) -> Any:
 
 
 def scale_grey(grey_HW: np.ndarray) -> np.ndarray:
-    """Return grey of more than 8 bits as levels, uint8 (H, W): a function of this picture alone.
+    """Return grey of more than 8 bits as levels, uint8 (H, W): a function of this image alone.
 
-    Whole numbers from 0 to 65,535 are scaled by the bits in use: of b bits, the number of those of the
-    largest value, the 8 highest count, so that 12 bits in a file of 16 fill the levels, and what 8 bits
-    hold stays as it is. Fractions from 0 to 1 are scaled to 255, and fractions up to 255 are levels. Where
-    numbers are negative, larger, or fractions whose largest is below 1/16 or from 1 to 16, the percentiles
-    `ENDS` become 0 and 255. NaN and -inf count as the least number, inf as the largest.
+    Whole numbers from 0 to 65,535 are scaled by the bits in use: of b bits, the number of those of
+    the largest value, the 8 highest count, so that 12 bits in a file of 16 fill the levels, and
+    values of 8 bits stay as they are. Fractions from 0 to 1 are scaled to 255, and fractions up to
+    255 are levels. Where numbers are negative, larger, or fractions whose largest is below 1/16 or
+    from 1 to 16, the percentiles `ENDS` become 0 and 255. NaN and -inf count as the least number,
+    inf as the largest.
     """
     finite_N = grey_HW[np.isfinite(grey_HW)]
     levels_HW = np.zeros(grey_HW.shape, dtype=np.uint8)
@@ -257,36 +316,42 @@ def scale_grey(grey_HW: np.ndarray) -> np.ndarray:
     low, high = float(finite_N.min()), float(finite_N.max())
     black, white = _find_ends(finite_N, low, high)
     scale = 255 / ((white - black) or 1.0)
-    for first in range(0, len(grey_HW), ROWS):  # some rows at a time: the numbers take eight bytes each
-        rows_RW = grey_HW[first : first + ROWS].astype(np.float64)
+    # some rows at a time: the numbers take eight bytes each
+    for first in range(0, len(grey_HW), ROWS_PER_BLOCK):
+        rows_RW = grey_HW[first : first + ROWS_PER_BLOCK].astype(np.float64)
         rows_RW = np.nan_to_num(rows_RW, nan=low, posinf=high, neginf=low) - black
         scaled_RW = rows_RW * scale
         whole_RW = np.floor(scaled_RW) if grey_HW.dtype.kind in "iu" else np.round(scaled_RW)
-        levels_HW[first : first + ROWS] = whole_RW.clip(0, 255)
+        levels_HW[first : first + ROWS_PER_BLOCK] = whole_RW.clip(0, 255)
     return levels_HW
 
 
 def _find_ends(values_N: np.ndarray, low: float, high: float) -> tuple[float, float]:
-    """Return the numbers that become the levels 0 and 255, as `scale_grey` says."""
+    """Return the numbers that become the levels 0 and 255, as described in `scale_grey`."""
     if low >= 0 and values_N.dtype.kind in "iu" and high <= 65_535:
         return 0.0, 255.0 * 2 ** max(int(high).bit_length() - 8, 0)
     if low >= 0 and 1 / 16 <= high <= 1:
         return 0.0, 1.0
     if low >= 0 and 16 <= high <= 255:
         return 0.0, 255.0
-    some = values_N[:: math.ceil(len(values_N) / COUNTED)].astype(np.float64)
+    sampled_N = values_N[:: math.ceil(len(values_N) / MAX_COUNTED)].astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        black, white = map(float, np.percentile(some, ENDS))
+        black, white = map(float, np.percentile(sampled_N, ENDS))
     return (black, white) if black < white < math.inf else (low, high)  # nearly all is of one value
 
 
-def _of_inks(image: Any) -> Any:
-    """Inks mean the colours that the picture's own profile gives them; without one, PIL's plain subtraction."""
+def _convert_cmyk(image: Any) -> Any:
+    """Convert inks to RGB by the image's own colour profile; without one, by PIL's plain
+    subtraction.
+    """
     from PIL import ImageCms
 
     profile = image.info.get("icc_profile")
     if profile:
-        with suppress(ImageCms.PyCMSError, OSError):  # a profile that cannot be read, or is of other colours
+        # a profile that cannot be read, or is of other colours
+        with suppress(ImageCms.PyCMSError, OSError):
             inks = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-            return ImageCms.profileToProfile(image, inks, ImageCms.createProfile("sRGB"), outputMode="RGB")
+            return ImageCms.profileToProfile(
+                image, inks, ImageCms.createProfile("sRGB"), outputMode="RGB"
+            )
     return image.convert("RGB")

@@ -1,7 +1,8 @@
-"""The labels in a column of a table: read where their meaning is clear, else refused by the column's name and its type.
+"""Read the labels in a column of a table where their meaning is clear; else refuse by column name
+and type.
 
-Whole numbers, text and truth values are classes as they are; so are fractions without a fractional part, and lists of one element.
-A column `split` divides a table that is not divided yet.
+Whole numbers, text and truth values are classes as they are; so are fractions without a fractional
+part, and lists of one element. A column `split` divides a table that is not divided yet.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.layout import normalize_name
-from learngene_zoo.tasks.splits import classes_of_train, find_roles
+from learngene_zoo.tasks.splits import check_train_classes, find_roles
 
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -23,7 +24,7 @@ SPLIT_COLUMN = "split"
 
 
 def find_scalar(kind: Any) -> Any:
-    """Return the type of the elements of a list, or the type itself if it is none."""
+    """Return the type of the elements of a list; of any other type, the type itself."""
     while True:
         inner = kind[0] if isinstance(kind, list) and kind else getattr(kind, "feature", None)
         if inner is None or isinstance(inner, dict):
@@ -44,7 +45,10 @@ def describe_type(kind: Any) -> str:
 
 
 def read_label(value: Any) -> int | str | bool:
-    """Return a stored label as a class is called. Raises `ValueError`, saying what it is instead."""
+    """Return a stored label as the name of its class.
+
+    Raises `ValueError` that describes any other value.
+    """
     if isinstance(value, list | tuple | np.ndarray):
         if len(value) != 1:
             raise ValueError(f"holds {len(value)} labels; keep one")
@@ -74,29 +78,42 @@ def read_labels(values: Iterable[Any], column: str, name: str) -> list[int | str
 
 
 def list_classes(name: str, labels: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
-    """Return the classes of the training images in order: by number if all are numbers, else by name.
+    """Return the classes of the training images in order: by number if all are numbers, else by
+    name.
 
     Raises `BadData` if another split has further ones.
     """
-    train = classes_of_train(name, {split: set(map(str, own)) for split, own in labels.items()})
+    train = check_train_classes(
+        name, {split: set(map(str, values)) for split, values in labels.items()}
+    )
     numbers = all(text.removeprefix("-").isdecimal() for text in train)
     return tuple(sorted(train, key=(lambda text: (int(text), text)) if numbers else None))
 
 
 def check_names(name: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of classes in their composed Unicode form. Raises `BadData` if two are then equal."""
+    """Return the names of classes in their composed Unicode form.
+
+    Raises `BadData` if two are then equal.
+    """
     composed = tuple(map(normalize_name, names))
     twice = [text for text, count in Counter(composed).items() if count > 1]
     if twice:
-        raise BadData(f"{name} lists the class {twice[0]!r} twice, or in two Unicode forms; rename or join them")
+        raise BadData(
+            f"{name} lists the class {twice[0]!r} twice, or in two Unicode forms; rename or join "
+            "them"
+        )
     return composed
 
 
 def find_label_columns(features: Mapping[str, Any]) -> list[str]:
     """Return the columns that may hold the labels, the one that is used first."""
-    named = [column for column, kind in features.items() if getattr(find_scalar(kind), "names", None)]
+    named = [
+        column for column, kind in features.items() if getattr(find_scalar(kind), "names", None)
+    ]
     named = [column for column in named if column.lower() != SPLIT_COLUMN]
-    possible = [column for column in LABEL_COLUMNS if column in features and is_label_type(features[column])]
+    possible = [
+        column for column in LABEL_COLUMNS if column in features and is_label_type(features[column])
+    ]
     ordered = [column for column in LABEL_COLUMNS if column in named]
     return list(dict.fromkeys([*ordered, *named, *possible]))
 
@@ -105,26 +122,30 @@ def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
     """Return the error for a table without a column of labels."""
     odd = next((column for column in LABEL_COLUMNS if column in features), None)
     if odd is not None:
-        return BadData(f"{name}: column {odd!r} is of type {describe_type(features[odd])}; store {EXPECTED}")
+        return BadData(
+            f"{name}: column {odd!r} is of type {describe_type(features[odd])}; store {EXPECTED}"
+        )
     return BadData(f"{name} has no label column, only {', '.join(features)}; call it 'label'")
 
 
 def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the tables by split, a single one divided by its column `split`; and a note where such a column says no split.
+    """Return the tables by split, a single one divided by its column `split`, and a note where that
+    names no split.
 
-    Raises `BadData` for a row whose split is not clear, or that says another split than its file.
+    Raises `BadData` for a row whose split is not clear, or differs from that of its file.
     """
-    found: dict[str, Any] = {}
+    divided: dict[str, Any] = {}
     for split, table in tables.items():
         values = _read_split_column(table)
         roles = {value: find_roles(str(value)) for value in set(values)}
         if not any(roles.values()):
-            found[split] = table
+            divided[split] = table
             continue
         odd = next((row for row, value in enumerate(values) if len(roles[value]) != 1), None)
         if odd is not None:
             raise BadData(
-                f"{name} row {odd}: column {SPLIT_COLUMN!r} says {values[odd]!r}; expected train, validation or test"
+                f"{name} row {odd}: column {SPLIT_COLUMN!r} says {values[odd]!r}; expected train, "
+                "validation or test"
             )
         parts = np.array([roles[value][0] for value in values])
         if len(tables) == 1:
@@ -132,24 +153,29 @@ def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any],
         if (parts != split).any():
             row = int(np.flatnonzero(parts != split)[0])
             raise BadData(
-                f"{name} {split} row {row}: column {SPLIT_COLUMN!r} says {parts[row]}; correct it or the file's name"
+                f"{name} {split} row {row}: column {SPLIT_COLUMN!r} says {parts[row]}; correct it "
+                "or the file's name"
             )
-        found[split] = table
+        divided[split] = table
     unused = any(find_split_column(table) for table in tables.values()) and len(tables) == 1
-    return found, [f"column {SPLIT_COLUMN!r} names no split, so it is not used"] if unused else []
+    return divided, [f"column {SPLIT_COLUMN!r} names no split, so it is not used"] if unused else []
 
 
 def _select(name: str, table: Any, parts: np.ndarray) -> dict[str, Any]:
-    found = {split: table.select(np.flatnonzero(parts == split)) for split in dict.fromkeys(parts.tolist())}
-    if "train" not in found:
+    divided = {
+        split: table.select(np.flatnonzero(parts == split))
+        for split in dict.fromkeys(parts.tolist())
+    }
+    if "train" not in divided:
         raise BadData(
-            f"{name}: column {SPLIT_COLUMN!r} names no training rows, only {', '.join(sorted(found))}; add some"
+            f"{name}: column {SPLIT_COLUMN!r} names no training rows, only "
+            f"{', '.join(sorted(divided))}; add some"
         )
-    return found
+    return divided
 
 
 def find_split_column(table: Any) -> str | None:
-    """Return the column of text that says the split of each row; None if there is none."""
+    """Return the column of text that has the split of each row; None if there is none."""
     kinds = (table.features or {}).items()
     text = [
         name
@@ -160,7 +186,7 @@ def find_split_column(table: Any) -> str | None:
 
 
 def _read_split_column(table: Any) -> list[Any]:
-    """Return what the rows of a table say about their split; nothing if it has no such column."""
+    """Return the values of a table's column of splits; [] if it has no such column."""
     column = find_split_column(table)
     if column is None or not len(table):
         return []
@@ -169,6 +195,8 @@ def _read_split_column(table: Any) -> list[Any]:
 
 
 def read_split(value: Any, kind: Any) -> Any:
-    """Return what a row says about its split, in words where a column of type `kind` stores numbers of names."""
+    """Return a row's value of the column of splits, as text where a column of type `kind` stores
+    numbers of names.
+    """
     names = getattr(kind, "names", None)
     return names[value] if names and isinstance(value, int) and value >= 0 else value

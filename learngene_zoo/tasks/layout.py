@@ -1,9 +1,11 @@
-"""Which folders of a data set are splits, and which are classes.
+"""Find which folders of a data set are splits, and which are classes.
 
-A folder is a split if a whole word of its name says one (`seg_train`, `Testing`, `val2017`) and it holds class folders. A folder
-of that name which holds pictures itself, beside other class folders, is a class: locomotives may be called `train`. Where
-the folders can be read in two ways nothing is guessed: the error says what to type. `train=a+b,test=c` behind the path of a
-folder names the splits, and `train=.` says that the folder itself is the training split, whose subfolders are the classes.
+A folder is a split if a word of its name is that of a split (`seg_train`, `Testing`, `val2017`) and
+it holds class folders. A folder of that name which holds images itself, beside other class folders,
+is a class: locomotives may be called `train`. Where the folders can be read in two ways nothing is
+guessed: the error shows the option to type. `train=a+b,test=c` behind the path of a folder names
+the splits, and `train=.` makes the folder itself the training split, whose subfolders are the
+classes.
 """
 
 import os
@@ -22,12 +24,12 @@ from learngene_zoo.tasks.task import SPLITS
 from learngene_zoo.text import shell_word
 
 ROLES = re.compile(r":((?:[A-Za-z]+=[^,=]+)(?:,[A-Za-z]+=[^,=]+)*)$")
-SHOWN = 4  # names in a message
+MAX_SHOWN = 4  # names in a message
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The folders of each split, and what a user should know about how they were found."""
+    """The folders of each split, and notes for the user about how they were found."""
 
     splits: Mapping[str, tuple[Path, ...]]
     notes: tuple[str, ...] = ()
@@ -35,8 +37,8 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A folder and what lies directly in it."""
+class FolderNode:
+    """A folder and the entries directly in it."""
 
     path: Path
 
@@ -46,23 +48,23 @@ class Folder:
         return scan_folder(self.path)
 
     @cached_property
-    def folders(self) -> list["Folder"]:
+    def folders(self) -> list["FolderNode"]:
         """The folders in it, also those that links lead to."""
-        return [Folder(Path(entry.path)) for entry in self.entries if is_folder(entry)]
+        return [FolderNode(Path(entry.path)) for entry in self.entries if is_folder(entry)]
 
     @cached_property
     def has_pictures(self) -> bool:
-        """Whether there are pictures directly in it."""
+        """Whether there are images directly in it."""
         return any(not is_folder(entry) and is_picture(entry.path) for entry in self.entries)
 
     @cached_property
     def roles(self) -> list[str]:
-        """The splits that its name says."""
+        """The splits that its name contains."""
         return find_roles(self.path.name)
 
     @property
     def is_nested(self) -> bool:
-        """Whether it holds folders and no pictures beside them."""
+        """Whether it holds folders and no images beside them."""
         return bool(self.folders) and not self.has_pictures
 
     @cached_property
@@ -71,23 +73,28 @@ class Folder:
         return split_name(self.path.name) in SPLITS
 
     def holds_pictures(self) -> bool:
-        """Return whether there is a picture anywhere below."""
+        """Return whether there is an image anywhere below."""
         return self.first_picture() is not None
 
     def first_picture(self) -> str | None:
-        """Return the name of a picture anywhere below; None if there is none."""
-        entries = (entry for folder in self.walk() if folder.has_pictures for entry in folder.entries)
-        return next((entry.name for entry in entries if not is_folder(entry) and is_picture(entry.path)), None)
+        """Return the name of an image anywhere below; None if there is none."""
+        entries = (
+            entry for folder in self.walk() if folder.has_pictures for entry in folder.entries
+        )
+        return next(
+            (entry.name for entry in entries if not is_folder(entry) and is_picture(entry.path)),
+            None,
+        )
 
-    def walk(self) -> Iterator["Folder"]:
-        """Yield this folder and those below, each once, however links lead back."""
-        seen: set[str] = set()
+    def walk(self) -> Iterator["FolderNode"]:
+        """Yield this folder and those below, each once, wherever links lead."""
+        visited: set[str] = set()
         waiting = [self]
         while waiting:
             folder = waiting.pop()
             real = os.path.realpath(folder.path)
-            if real not in seen:
-                seen.add(real)
+            if real not in visited:
+                visited.add(real)
                 yield folder
                 waiting.extend(folder.folders)
 
@@ -98,7 +105,8 @@ def normalize_name(name: str) -> str:
 
 
 def split_reference(reference: str) -> tuple[Path, dict[str, list[str]]]:
-    """Return the path in `PATH` or `PATH:train=a+b,test=c`, and the folders that each split is to be read from.
+    """Return the path in `PATH` or `PATH:train=a+b,test=c`, and the folders of each split that is
+    named.
 
     Raises `WrongCall` for a split that does not exist.
     """
@@ -111,7 +119,9 @@ def split_reference(reference: str) -> tuple[Path, dict[str, list[str]]]:
         word, _, folders = pair.partition("=")
         split = split_name(word)
         if split not in SPLITS or split in roles:
-            raise WrongCall(f"folder:{reference}: expected train=, validation= or test=, each once, got {word}=")
+            raise WrongCall(
+                f"folder:{reference}: expected train=, validation= or test=, each once, got {word}="
+            )
         roles[split] = folders.split("+")
     if "train" not in roles:
         raise WrongCall(f"folder:{reference} names no training folder; add train=FOLDER")
@@ -119,20 +129,28 @@ def split_reference(reference: str) -> tuple[Path, dict[str, list[str]]]:
 
 
 def find_layout(reference: str, unused: Collection[str] = ()) -> Layout:
-    """Return where the splits of `PATH` or `PATH:train=a+b,test=c` are. What the folders of `unused` splits hold is not looked at.
+    """Return the folders of the splits of `PATH` or `PATH:train=a+b,test=c`.
 
-    Raises `BadData` for a folder that is missing, or that can be read in two ways, and says what to type.
+    Folders of `unused` splits are not read. Raises `BadData` for a folder that is missing, or that
+    can be read in two ways, with the option to type.
     """
     top, roles = split_reference(reference)
     if not top.is_dir():
-        raise BadData(f"there is no folder {top}; give one with a subfolder of images for each class")
+        raise BadData(
+            f"there is no folder {top}; give one with a subfolder of images for each class"
+        )
     if roles:
         named = {split: tuple(top / name for name in names) for split, names in roles.items()}
-        missing = next((folder for folders in named.values() for folder in folders if not folder.is_dir()), None)
+        missing = next(
+            (folder for folders in named.values() for folder in folders if not folder.is_dir()),
+            None,
+        )
         if missing is not None:
-            raise BadData(f"there is no folder {missing}; name folders in {top}, or . for {top} itself")
+            raise BadData(
+                f"there is no folder {missing}; name folders in {top}, or . for {top} itself"
+            )
         return Layout(named, is_named=True)
-    base = _unwrap(Folder(top))
+    base = _unwrap(FolderNode(top))
     layout = _find_splits(base, str(top), unused)
     is_wrapped = base.path != top and set(layout.splits) == {"train"}
     notes = (f"the classes are read from {base.path}",) if is_wrapped else ()
@@ -140,27 +158,43 @@ def find_layout(reference: str, unused: Collection[str] = ()) -> Layout:
 
 
 def _unwrap_splits(splits: Mapping[str, Sequence[Path]]) -> dict[str, tuple[Path, ...]]:
-    """Return the folders of the splits without wrappers: those of the split's own name, or a wrapper that all splits have."""
-    inner = {split: [_unwrap_own(Folder(path), split) for path in paths] for split, paths in splits.items()}
-    unwrapped = {split: [_unwrap(folder, [split]) for folder in folders] for split, folders in inner.items()}
-    is_wrapped = all(before.path != after.path for s in inner for before, after in zip(inner[s], unwrapped[s]))
+    """Return the folders of the splits without wrappers: those with the split's name, or a wrapper
+    that all splits have.
+    """
+    inner = {
+        split: [_unwrap_own(FolderNode(path), split) for path in paths]
+        for split, paths in splits.items()
+    }
+    unwrapped = {
+        split: [_unwrap(folder, [split]) for folder in folders] for split, folders in inner.items()
+    }
+    is_wrapped = all(
+        before.path != after.path for s in inner for before, after in zip(inner[s], unwrapped[s])
+    )
     chosen = unwrapped if is_wrapped else inner
     return {split: tuple(folder.path for folder in folders) for split, folders in chosen.items()}
 
 
-def _unwrap_own(folder: Folder, split: str) -> Folder:
-    """Return the innermost of folders that all name the same split, as `seg_train/seg_train` does."""
+def _unwrap_own(folder: FolderNode, split: str) -> FolderNode:
+    """Return the innermost of folders that all name the same split, as `seg_train/seg_train`
+    does.
+    """
     while folder.is_nested and len(folder.folders) == 1 and folder.folders[0].roles == [split]:
-        if not folder.folders[0].is_nested or folder.folders[0].path.resolve() == folder.path.resolve():
+        if (
+            not folder.folders[0].is_nested
+            or folder.folders[0].path.resolve() == folder.path.resolve()
+        ):
             break
         folder = folder.folders[0]
     return folder
 
 
-def _unwrap(folder: Folder, role: Sequence[str] = ()) -> Folder:
-    """Return the folder in which the splits or classes lie: a single folder inside another is only a wrapper.
+def _unwrap(folder: FolderNode, role: Sequence[str] = ()) -> FolderNode:
+    """Return the folder in which the splits or classes lie: a single folder inside another is only
+    a wrapper.
 
-    A split is no wrapper, unless it lies in one of the same `role`, as `seg_train/seg_train` does.
+    A split is not a wrapper, unless it lies in one of the same `role`, as `seg_train/seg_train`
+    does.
     """
     while folder.is_nested and len(folder.folders) == 1:
         inner = folder.folders[0]
@@ -173,7 +207,7 @@ def _unwrap(folder: Folder, role: Sequence[str] = ()) -> Folder:
     return folder
 
 
-def _find_splits(base: Folder, top: str, unused: Collection[str]) -> Layout:
+def _find_splits(base: FolderNode, top: str, unused: Collection[str]) -> Layout:
     children = base.folders
     candidates = [child for child in children if child.roles and child.folders]
     splits = candidates if _are_splits(candidates, children) else []
@@ -181,16 +215,22 @@ def _find_splits(base: Folder, top: str, unused: Collection[str]) -> Layout:
         return _check_splits(base, splits, top, unused)
     loose = [child for child in children if child.has_pictures]
     bare = {role for child in loose if child.is_bare for role in child.roles}
-    if loose and (len(bare) > 1 or (bare and all(child.roles for child in loose) and len(loose) == len(children))):
+    if loose and (
+        len(bare) > 1
+        or (bare and all(child.roles for child in loose) and len(loose) == len(children))
+    ):
         names = ", ".join(child.path.name for child in loose if child.roles)
         raise BadData(
-            f"{base.path}: the folders {names} hold pictures but no class folders; sort them into one a class"
+            f"{base.path}: the folders {names} hold pictures but no class folders; sort them into "
+            "one a class"
         )
     return Layout({"train": (base.path,)})
 
 
-def _are_splits(candidates: Sequence[Folder], children: Sequence[Folder]) -> bool:
-    """Return whether folders with a split's word in their names, and folders inside, are splits and not classes."""
+def _are_splits(candidates: Sequence[FolderNode], children: Sequence[FolderNode]) -> bool:
+    """Return whether folders with a split's word in their names, and folders inside, are splits and
+    not classes.
+    """
     if not candidates:
         return False
     nested = [child for child in candidates if child.is_nested]
@@ -200,97 +240,136 @@ def _are_splits(candidates: Sequence[Folder], children: Sequence[Folder]) -> boo
     if nested:
         return True
     names = Counter(inner.path.name for child in candidates for inner in child.folders)
-    return len({role for child in candidates for role in child.roles}) > 1 and max(names.values()) > 1
+    return (
+        len({role for child in candidates for role in child.roles}) > 1 and max(names.values()) > 1
+    )
 
 
-def _check_splits(base: Folder, splits: Sequence[Folder], top: str, unused: Collection[str]) -> Layout:
-    """Return the layout of these folders. Raises `BadData` for names that say several splits, or none where one must."""
-    found: dict[str, Folder] = {}
+def _check_splits(
+    base: FolderNode, splits: Sequence[FolderNode], top: str, unused: Collection[str]
+) -> Layout:
+    """Return the layout of these folders.
+
+    Raises `BadData` for names with several splits, or none where one is needed.
+    """
+    folders: dict[str, FolderNode] = {}
     for child in splits:
         if len(child.roles) > 1:
             raise BadData(
                 f"{child.path}: the name says {' and '.join(child.roles)}; "
-                f"rename it, or name the splits: {_line(top, {'train': [_inside(child, top)]})}"
+                "rename it, or name the splits: "
+                f"{_format_task_option(top, {'train': [_relative_path(child, top)]})}"
             )
-        before = found.setdefault(child.roles[0], child)
+        before = folders.setdefault(child.roles[0], child)
         if before is not child:
-            both = {child.roles[0]: [_inside(before, top), _inside(child, top)]}
+            pair = {child.roles[0]: [_relative_path(before, top), _relative_path(child, top)]}
             raise BadData(
                 f"{before.path} and {child.path} are both named as {child.roles[0]}; "
-                f"name one of them, or both: {_line(top, {'train': ['FOLDER'], **both})}"
+                "name one of them, or both: "
+                f"{_format_task_option(top, {'train': ['FOLDER'], **pair})}"
             )
-    if "train" not in found:
-        roles = {split: [_inside(child, top)] for split, child in found.items()}
-        got = ", ".join(f"{child.path.name}/" for child in found.values())
+    if "train" not in folders:
+        roles = {split: [_relative_path(child, top)] for split, child in folders.items()}
+        got = ", ".join(f"{child.path.name}/" for child in folders.values())
         first = roles.get("validation") or next(iter(roles.values()))
+        rest = {split: paths for split, paths in roles.items() if paths != first}
         raise BadData(
-            f"{base.path} has no training folder, only {got}; say what to train on: {_line(top, {'train': first} | {s: f for s, f in roles.items() if f != first})}"
+            f"{base.path} has no training folder, only {got}; "
+            f"say what to train on: {_format_task_option(top, {'train': first} | rest)}"
         )
     ignored = [child for child in base.folders if child.roles and set(child.roles) <= set(unused)]
-    notes = _check_others(base, found, ignored, top)
-    return Layout({split: (found[split].path,) for split in SPLITS if split in found}, notes)
+    notes = _check_others(base, folders, ignored, top)
+    return Layout({split: (folders[split].path,) for split in SPLITS if split in folders}, notes)
 
 
-def _check_others(base: Folder, found: Mapping[str, Folder], ignored: Sequence[Folder], top: str) -> tuple[str, ...]:
-    """Return a note on pictures beside the splits. Raises `BadData` where they may belong to one."""
-    known = [*found.values(), *ignored]
-    others = [child for child in base.folders if child not in known and child.holds_pictures()]
-    if not others:
+def _check_others(
+    base: FolderNode, folders: Mapping[str, FolderNode], ignored: Sequence[FolderNode], top: str
+) -> tuple[str, ...]:
+    """Return a note on images beside the splits. Raises `BadData` where they may belong to one."""
+    used = [*folders.values(), *ignored]
+    unused = [child for child in base.folders if child not in used and child.holds_pictures()]
+    if not unused:
         return ()
-    line = _line(top, {split: [_inside(child, top)] for split, child in found.items()})
-    classes = {_key(inner.path.name) for child in found.values() for inner in _unwrap(child).folders}
-    for other in others:
-        shared = classes & {_key(inner.path.name) for inner in _unwrap(other).folders}
+    line = _format_task_option(
+        top, {split: [_relative_path(child, top)] for split, child in folders.items()}
+    )
+    classes = {
+        _normalize_key(inner.path.name)
+        for child in folders.values()
+        for inner in _unwrap(child).folders
+    }
+    for other in unused:
+        shared = classes & {_normalize_key(inner.path.name) for inner in _unwrap(other).folders}
         if other.roles and not shared:
             raise BadData(
                 f"{other.path} holds pictures ({other.first_picture()}) but no class folders; "
                 f"sort them into one a class, or leave it out: {line}"
             )
-        if len(found) == 1 or shared:
+        if len(folders) == 1 or shared:
             raise BadData(
-                f"{base.path} has a folder {other.path.name!r} beside {found['train'].path.name}/; "
+                f"{base.path} has a folder {other.path.name!r} beside "
+                f"{folders['train'].path.name}/; "
                 f"only training, validation and test folders belong there; to leave it out: {line}"
             )
-    names = ", ".join(child.path.name for child in others[:SHOWN])
+    names = ", ".join(child.path.name for child in unused[:MAX_SHOWN])
     return (f"the pictures in {names} are left out: the name says no split",)
 
 
 def check_shared_names(inner: Mapping[str, Iterable[str]], layout: Layout, top: str) -> None:
-    """Raise `BadData` if most class folders hold subfolders of the same names: they may be splits or years instead.
+    """Check that most class folders do not hold subfolders of the same names: they may be splits or
+    years instead.
 
-    inner: the names of the subfolders with pictures, by the path of their class folder. top: what the user named.
+    Args:
+        inner: the names of the subfolders with images, by the path of their class folder.
+        layout: the folders of the splits.
+        top: the folder that the user named.
+
+    Raises:
+        BadData: with the options to type.
     """
-    names = {folder: {_key(name): name for name in held} for folder, held in inner.items()}
-    count = Counter(key for held in names.values() for key in held)
-    sharing = [folder for folder, held in names.items() if any(count[key] > 1 for key in held)]
+    names = {
+        folder: {_normalize_key(name): name for name in children}
+        for folder, children in inner.items()
+    }
+    count = Counter(key for by_key in names.values() for key in by_key)
+    sharing = [folder for folder, by_key in names.items() if any(count[key] > 1 for key in by_key)]
     if len(sharing) <= len(names) / 2:
         return
-    shared = sorted({name for held in names.values() for key, name in held.items() if count[key] > 1})
+    shared = sorted(
+        {name for by_key in names.values() for key, name in by_key.items() if count[key] > 1}
+    )
     first, *rest = (os.path.relpath(folder, top) for folder in sharing)
-    as_splits = _line(top, {"train": [first, *rest[:-1]], "test": rest[-1:]})
-    as_classes = _line(top, {split: [os.path.relpath(f, top) for f in got] for split, got in layout.splits.items()})
+    as_splits = _format_task_option(top, {"train": [first, *rest[:-1]], "test": rest[-1:]})
+    as_classes = _format_task_option(
+        top,
+        {
+            split: [os.path.relpath(folder, top) for folder in folders]
+            for split, folders in layout.splits.items()
+        },
+    )
     raise BadData(
-        f"{os.path.dirname(sharing[0])}: the folders {_shown([os.path.basename(folder) for folder in sharing])} hold the "
-        f"same subfolders ({_shown(shared)}), so it is not clear that they are classes; "
+        f"{os.path.dirname(sharing[0])}: the folders "
+        f"{_show_names([os.path.basename(folder) for folder in sharing])} hold the "
+        f"same subfolders ({_show_names(shared)}), so it is not clear that they are classes; "
         + (f"if they are splits: {as_splits}; " if len(layout.splits) == 1 else "")
         + f"if they are classes: {as_classes}"
     )
 
 
-def _key(name: str) -> str:
+def _normalize_key(name: str) -> str:
     return normalize_name(name).casefold()
 
 
-def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+def _show_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+    return ", ".join(names[:MAX_SHOWN]) + more
 
 
-def _inside(folder: Folder, top: str) -> str:
+def _relative_path(folder: FolderNode, top: str) -> str:
     return os.path.relpath(folder.path, top)
 
 
-def _line(top: str, roles: Mapping[str, Sequence[str]]) -> str:
-    """Return how a user names the splits."""
+def _format_task_option(top: str, roles: Mapping[str, Sequence[str]]) -> str:
+    """Return the option with which a user names the splits."""
     ordered = ",".join(f"{split}={'+'.join(roles[split])}" for split in SPLITS if split in roles)
     return f"--task {shell_word(f'folder:{top}:{ordered}')}"

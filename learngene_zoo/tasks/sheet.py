@@ -1,4 +1,4 @@
-"""A sheet of a task's images as one PNG, a row for each class.
+"""Draw a sheet of a task's images as one PNG, a row for each class.
 
 In a segmentation task each image stands beside its mask, in the row of a class that it shows.
 Shapes: R rows, P images in a row, S the side of an image.
@@ -16,106 +16,134 @@ from matplotlib.figure import Figure
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, Exists, WrongCall
 from learngene_zoo.tasks.task import IGNORED, Split, Task
-from learngene_zoo.tasks.transforms import checked, fit_images
+from learngene_zoo.tasks.transforms import check_samples, fit_images
 
 ROWS, COLUMNS = 20, 10  # at most
-LARGEST = 64  # pixels of an image's side; larger ones are resized
-SHOWN = 64  # smaller ones are enlarged by a whole factor to about this
-SEARCHED = 500  # images of a segmentation task, among which each class is searched
-LETTERS = 36  # of a class's name
+MAX_SIDE = 64  # pixels of an image's side; larger ones are resized
+TARGET_SIDE = 64  # smaller ones are enlarged by a whole factor to about this
+MAX_SEARCHED = 500  # images of a segmentation task, among which each class is searched
+MAX_NAME = 36  # of a class's name
 GAP = 4  # pixels between the rows
 GREY = 128  # of pixels whose class is ignored
 
 
 def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = False) -> Path:
-    """Draw the sheet of one split. Raises `WrongCall` for another suffix than .png, and as opening the split does."""
+    """Draw the sheet of one split.
+
+    Raises `WrongCall` for another suffix than .png, and as opening the split does.
+    """
     check_sheet(path, force)
-    figure = _figure(task, split)
+    figure = _draw_figure(task, split)
     with new_file(path, force) as draft, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a class named in letters that the font lacks
+        # a class named in letters that the font lacks
+        warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(draft, format="png", dpi=100, metadata={"Software": None})
     return path
 
 
 def check_sheet(path: Path, force: bool) -> None:
-    """Raises `WrongCall` for another suffix than .png, and `Refused` for a file that is there unless `force` is set."""
+    """Check that a sheet can be written to a path.
+
+    Raises `WrongCall` for another suffix than .png, and `Refused` for a file that is there unless
+    `force` is set.
+    """
     if path.suffix.lower() != ".png":
         raise WrongCall(f"{path} must end in .png")
     if path.exists() and not force:
         raise Exists(path)
 
 
-def shown_classes(classes: int) -> list[int]:
-    """At most `ROWS` classes, evenly spread from the first to the last."""
+def select_classes(classes: int) -> list[int]:
+    """Return at most `ROWS` classes, evenly spread from the first to the last."""
     rows = min(classes, ROWS)
-    return [place * (classes - 1) // max(1, rows - 1) for place in range(rows)]
+    return [index * (classes - 1) // max(1, rows - 1) for index in range(rows)]
 
 
-def rows_of(task: Task, split: str) -> dict[int, np.ndarray]:
-    """The images of each shown class that has some: uint8 (P, S, S, 3), or (P, S, 2 S, 3) with masks.
+def collect_rows(task: Task, split: str) -> dict[int, np.ndarray]:
+    """Return the images of each shown class that has some: uint8 (P, S, S, 3), or (P, S, 2 S, 3)
+    with masks.
 
     Raises `BadData` if there are no images, and as opening the split does.
     """
     source = task.split(split)
     if task.kind == "segmentation":
-        found = _showing(task, source)
+        indices = _find_examples(task, source)
     else:
         labels_N = np.asarray(source.labels)
-        found = {label: np.flatnonzero(labels_N == label)[:COLUMNS] for label in shown_classes(task.classes)}
-    rows = {label: _pictures(task, source, places) for label, places in found.items() if len(places)}
+        indices = {
+            label: np.flatnonzero(labels_N == label)[:COLUMNS]
+            for label in select_classes(task.classes)
+        }
+    rows = {
+        label: _render_images(task, source, indices_P)
+        for label, indices_P in indices.items()
+        if len(indices_P)
+    }
     if not rows:
         raise BadData(f"task {task.name} has no {split} images to show")
     return rows
 
 
-def _showing(task: Task, source: Split) -> dict[int, np.ndarray]:
-    """For each shown class, the images that show most of it."""
-    shown = shown_classes(task.classes)
-    masks = source.__getitems__(range(min(len(source), SEARCHED))).masks
-    shares_NK = np.stack([np.bincount(mask.numpy().ravel(), minlength=256) / mask.numel() for mask in masks])
+def _find_examples(task: Task, source: Split) -> dict[int, np.ndarray]:
+    """Return for each shown class the images with the largest share of it."""
+    classes = select_classes(task.classes)
+    masks = source.__getitems__(range(min(len(source), MAX_SEARCHED))).masks
+    shares_NK = np.stack(
+        [np.bincount(mask.numpy().ravel(), minlength=256) / mask.numel() for mask in masks]
+    )
     order_NK = np.argsort(-shares_NK, axis=0, kind="stable")[:COLUMNS]
-    return {label: order[shares_NK[order, label] > 0] for label, order in enumerate(order_NK.T) if label in shown}
+    return {
+        label: order[shares_NK[order, label] > 0]
+        for label, order in enumerate(order_NK.T)
+        if label in classes
+    }
 
 
-def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
-    """The images at `places`, with their masks to their right if they have some."""
-    side = min(task.image_size, LARGEST)
-    samples = checked(source.__getitems__(places.tolist()), task, places.tolist())
-    shown = [fit_images(samples.images, side).expand(-1, 3, -1, -1)]
+def _render_images(task: Task, source: Split, indices: np.ndarray) -> np.ndarray:
+    """Return the images at `indices`, with their masks to their right if they have some."""
+    side = min(task.image_size, MAX_SIDE)
+    samples = check_samples(source.__getitems__(indices.tolist()), task, indices.tolist())
+    columns = [fit_images(samples.images, side).expand(-1, 3, -1, -1)]
     if samples.masks is not None:
-        shown.append(fit_images([_coloured(mask.numpy()) for mask in samples.masks], side))
-    return np.concatenate([images.permute(0, 2, 3, 1).numpy() for images in shown], axis=2)
+        columns.append(fit_images([_colour_mask(mask.numpy()) for mask in samples.masks], side))
+    return np.concatenate([images.permute(0, 2, 3, 1).numpy() for images in columns], axis=2)
 
 
-def _coloured(mask_HW: np.ndarray) -> torch.Tensor:
-    """uint8 (3, H, W): a colour for each class, grey for ignored pixels."""
+def _colour_mask(mask_HW: np.ndarray) -> torch.Tensor:
+    """Return uint8 (3, H, W): a colour for each class, grey for ignored pixels."""
     colours = colormaps["tab20"](np.arange(256) % 20)[:, :3] * 255
     colours[IGNORED] = GREY
     return torch.from_numpy(colours.astype(np.uint8)[mask_HW]).permute(2, 0, 1)
 
 
-def _figure(task: Task, split: str) -> Figure:
-    """The rows below each other, with the names of their classes on the left."""
-    rows = rows_of(task, split)
+def _draw_figure(task: Task, split: str) -> Figure:
+    """Draw the rows below each other, with the names of their classes on the left."""
+    rows = collect_rows(task, split)
     height, width = next(iter(rows.values())).shape[1:3]
-    larger = max(1, SHOWN // height)
+    larger = max(1, TARGET_SIDE // height)
     height, width = height * larger, width * larger
     sheet = np.full((len(rows) * (height + GAP), COLUMNS * width, 3), 255, dtype=np.uint8)
-    for place, pictures in enumerate(rows.values()):
+    for index, pictures in enumerate(rows.values()):
         line = np.concatenate(list(pictures), axis=1).repeat(larger, axis=0).repeat(larger, axis=1)
-        sheet[place * (height + GAP) :][:height, : line.shape[1]] = line
+        sheet[index * (height + GAP) :][:height, : line.shape[1]] = line
     left, top = 260, 30  # pixels for the names and the title
     size = np.array([sheet.shape[1] + left, sheet.shape[0] + top])
     figure = Figure(figsize=tuple(size / 100), dpi=100, facecolor="white")
     figure.figimage(sheet, xo=left, yo=0, origin="upper")
     style: dict[str, Any] = {"fontsize": 8, "parse_math": False, "va": "center"}
-    for place, label in enumerate(rows):
-        middle = 1 - (top + place * (height + GAP) + height / 2) / size[1]
-        figure.text((left - 8) / size[0], middle, _short(task.class_names[label]), ha="right", **style)
+    for index, label in enumerate(rows):
+        middle = 1 - (top + index * (height + GAP) + height / 2) / size[1]
+        figure.text(
+            (left - 8) / size[0],
+            middle,
+            _shorten_name(task.class_names[label]),
+            ha="right",
+            **style,
+        )
     title = f"{task.title} ({task.name}): {split} images, {len(rows)} of {task.classes} classes"
     figure.text(8 / size[0], 1 - top / 2 / size[1], title, **{**style, "fontsize": 10})
     return figure
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
+def _shorten_name(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"

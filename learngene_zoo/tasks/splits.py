@@ -1,7 +1,8 @@
-"""The splits of a data set of images: in memory or decoded when needed, and made where they are missing.
+"""The splits of a data set of images: in memory or decoded when needed; missing splits are cut from
+the training images.
 
-A missing test split takes a fifth of the training images, a missing validation split a tenth of what is left: stratified, and the
-same images every time.
+A missing test split takes a fifth of the training images, a missing validation split a tenth of the
+rest: stratified, and the same images every time.
 """
 
 import re
@@ -16,12 +17,13 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.seeds import interleaved
-from learngene_zoo.tasks.images import read
+from learngene_zoo.seeds import interleave_classes
+from learngene_zoo.tasks.images import decode_samples
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# The words that name a split, as `datasets` has them and as archives are called. Read by `find_roles` and `split_name`.
+# The words that name a split, as `datasets` has them and as archives are called. Read by
+# `find_roles` and `split_name`.
 SPLIT_WORDS = {
     "train": ("train", "training", "trainset", "trainval"),
     "validation": ("val", "valid", "validation", "validate", "valset", "dev"),
@@ -31,15 +33,16 @@ ROLE_OF = {word: split for split, words in SPLIT_WORDS.items() for word in words
 CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 SHARES = (("test", 0.2), ("validation", 0.1))  # taken from the training images, in this order
 SEED = 0  # of the splits that are made
-KEPT = 2  # training images that a class keeps when splits are made, where there are enough
-SHOWN = 10  # classes in a note
+MIN_KEPT = 2  # training images that a class keeps when splits are made, where there are enough
+MAX_SHOWN = 10  # classes in a note
 Stored = TypeVar("Stored")
 
 
 class PixelSplit:
     """Images in memory, uint8 (N, 1 or 3, H, W), and labels int64 (N,).
 
-    Grey images are returned with three equal channels, and all of them with `border` black pixels on every side.
+    Grey images are returned with three equal channels, and all of them with `border` black pixels
+    on every side.
     """
 
     def __init__(self, images: torch.Tensor, labels: np.ndarray, border: int = 0) -> None:
@@ -49,7 +52,7 @@ class PixelSplit:
         return len(self.images)
 
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
-        """uint8 (N, 3, H, W)."""
+        """Return uint8 (N, 3, H, W)."""
         chosen = self.images[torch.as_tensor(np.asarray(indices, dtype=np.int64))]
         if self.border:
             chosen = functional.pad(chosen, (self.border,) * 4)
@@ -62,12 +65,12 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, row: int, /) -> Sample:
-        """The image, and the path, or the file and the row, that names it in errors."""
+        """Return the image, with the path, or the file and the row, that names it in errors."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """One split as it was found."""
+    """One stored split: its images and their labels."""
 
     rows: Rows
     labels: np.ndarray
@@ -75,13 +78,16 @@ class Labelled:
 
 @dataclass(frozen=True)
 class DecodedSplit:
-    """Some of the rows; an image is decoded when it is read, in the process that reads it."""
+    """A selection of rows; an image is decoded when it is read, in the process that reads it."""
 
     rows: Rows
     members: np.ndarray
     labels: np.ndarray
-    # Images that were read before, by the format that they are fitted to, and by their index; see fitted.py.
-    fitted: dict[Any, dict[int, torch.Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    # Images that were read before, by the format that they are fitted to, and by their index; see
+    # fitted.py.
+    fitted: dict[Any, dict[int, torch.Tensor]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __len__(self) -> int:
         return len(self.members)
@@ -91,12 +97,12 @@ class DecodedSplit:
         return {**self.__dict__, "fitted": {}}
 
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor] | Samples:
-        """uint8 (3, H, W) each, of the size it is stored in."""
-        return read(self.rows[int(self.members[index])] for index in indices)
+        """Return uint8 (3, H, W) each, of the stored size."""
+        return decode_samples(self.rows[int(self.members[index])] for index in indices)
 
 
-def with_validation(task: Task) -> Task:
-    """The task, with a tenth of its training images for validation if it has no such images.
+def ensure_validation(task: Task) -> Task:
+    """Return the task, with a tenth of its training images for validation if it has no such images.
 
     Raises `BadData` if there are too few, or if the images are streamed.
     """
@@ -106,7 +112,10 @@ def with_validation(task: Task) -> Task:
     count = max(1, round(dict(SHARES)["validation"] * len(train)))
     parts_of_train = None if task.open_stream is not None else cut_split(train.labels, count, SEED)
     if parts_of_train is None:
-        raise BadData(f"{task.name} has no validation images, and none can be taken of its training images; add some")
+        raise BadData(
+            f"{task.name} has no validation images, and none can be taken of its training images; "
+            "add some"
+        )
     cut, left = parts_of_train
     parts = {"train": left, "validation": cut}
     return replace(
@@ -118,7 +127,7 @@ def with_validation(task: Task) -> Task:
 
 @dataclass(frozen=True)
 class PartOfSplit:
-    """Some images of a split."""
+    """A selection of the images of a split."""
 
     split: Split
     members: np.ndarray
@@ -132,7 +141,7 @@ class PartOfSplit:
         return len(self.members)
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """As the split has them."""
+        """Return the images in the form that the split has them."""
         return self.split.__getitems__([int(self.members[index]) for index in indices])
 
 
@@ -144,121 +153,163 @@ def _open_part(opener: Callable[[str], Split], parts: Mapping[str, np.ndarray], 
 
 
 def split_name(name: str) -> str:
-    """The zoo's name of a split that may be called `val` or `training`; any other name in small letters."""
+    """Return the zoo's name of a split that may be called `val` or `training`; any other name in
+    lower case.
+    """
     return ROLE_OF.get(name.lower(), name.lower())
 
 
 def find_roles(name: str) -> list[str]:
-    """Return the splits that whole words of a file's or a folder's name say: none, one, or several.
+    """Return the splits that are words of a file's or a folder's name: none, one, or several.
 
-    Words end at anything that is no letter, and where small letters are followed by a capital one: `imagenet-train`,
-    `Train_data`, `valSet2017` and `split=test` have one each, `restrain` and `latest` none.
+    Words end at characters that are not letters, and between a lower-case and an upper-case letter:
+    `imagenet-train`, `Train_data`, `valSet2017` and `split=test` have one each, `restrain` and
+    `latest` none.
     """
     parts = CAMEL_CASE.sub(" ", name)
-    found = {ROLE_OF[word] for word in re.split(r"[\W\d_]+", parts.lower()) if word in ROLE_OF}
-    return [split for split in SPLITS if split in found]
+    roles = {ROLE_OF[word] for word in re.split(r"[\W\d_]+", parts.lower()) if word in ROLE_OF}
+    return [split for split in SPLITS if split in roles]
 
 
-def files_by_split(name: str, files: Sequence[str]) -> dict[str, list[str]]:
-    """Return the files of each split, by a word in their names or else their folders'; all are `train` if none has one.
+def group_files_by_split(name: str, files: Sequence[str]) -> dict[str, list[str]]:
+    """Return the files of each split, by a word in their names or else their folders'; all are
+    `train` if none has one.
 
-    Raises `BadData` if only some have one, if a name says several, or if none is `train`.
+    Raises `BadData` if only some have one, if a name has several, or if none is `train`.
     """
-    folder = _common_folder(files)
+    folder = _count_shared_folders(files)
     roles = {file: _find_role(file, folder) for file in files}
     lost = [file for file, role in roles.items() if not role]
     if 0 < len(lost) < len(files):
-        raise BadData(f"{lost[0]} belongs to no split; put train, val or test into its name, as in the others")
-    found: dict[str, list[str]] = {}
+        raise BadData(
+            f"{lost[0]} belongs to no split; put train, val or test into its name, as in the others"
+        )
+    groups: dict[str, list[str]] = {}
     for file, role in roles.items():
-        found.setdefault(role or "train", []).append(file)
-    if "train" not in found:
-        raise BadData(f"{name} has no training files, only {', '.join(sorted(found))}; name those too")
-    return found
+        groups.setdefault(role or "train", []).append(file)
+    if "train" not in groups:
+        raise BadData(
+            f"{name} has no training files, only {', '.join(sorted(groups))}; name those too"
+        )
+    return groups
 
 
-def _parts_of(file: str) -> list[str]:
+def _split_path(file: str) -> list[str]:
     """Return the folders and the name in a path or an address."""
     return file.partition("?")[0].replace("\\", "/").split("/")
 
 
-def _common_folder(files: Sequence[str]) -> int:
+def _count_shared_folders(files: Sequence[str]) -> int:
     """Return how many of their first folders all files share."""
-    folders = [_parts_of(file)[:-1] for file in files]
+    folders = [_split_path(file)[:-1] for file in files]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*folders))
     return sum(1 for _ in shared)
 
 
 def _find_role(file: str, shared: int) -> str:
-    """Return the split that the name of a file says, else that of its nearest folder; "" if none does.
+    """Return the split in the name of a file, else in that of its nearest folder; "" if there is
+    none.
 
-    Words of the folders that all files share do not count, but for the last of them, if its name is that of a split.
+    Words of the folders that all files share do not count, except for the last of them, if its name
+    is that of a split.
     """
-    parts = _parts_of(file)
+    parts = _split_path(file)
     for part in reversed(parts[shared:]):
         roles = find_roles(part)
         if len(roles) > 1:
-            raise BadData(f"{file}: the name {part!r} says {' and '.join(roles)}; rename it, so that it says one split")
+            raise BadData(
+                f"{file}: the name {part!r} says {' and '.join(roles)}; rename it, so that it "
+                "says one split"
+            )
         if roles:
             return roles[0]
     last = split_name(parts[shared - 1]) if 0 < shared == len(parts) - 1 else ""
     return last if last in SPLITS else ""
 
 
-def in_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str, Stored]:
-    """The stored splits by their role: `roles` says for a split which stored one is used, if that one exists.
+def assign_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str, Stored]:
+    """Return the stored splits by their role: `roles` has for a split the stored one that is used,
+    if that one exists.
 
-    A stored split whose role another one has is left out: `{"test": "validation"}` leaves the test split out.
+    A stored split whose role another one has is left out: `{"test": "validation"}` leaves the test
+    split out.
     """
     played = {role: split for role, split in roles.items() if split in stored}
-    kept = {name: part for name, part in stored.items() if name not in {*played, *played.values()}}
-    return {**kept, **{role: stored[split] for role, split in played.items()}}
+    unassigned = {
+        name: part for name, part in stored.items() if name not in {*played, *played.values()}
+    }
+    return {**unassigned, **{role: stored[split] for role, split in played.items()}}
 
 
-def classes_of_train(name: str, labels: Mapping[str, Iterable[Stored]]) -> set[Stored]:
-    """The labels of the training images. Raises `BadData` if another split has further ones."""
+def check_train_classes(name: str, labels: Mapping[str, Iterable[Stored]]) -> set[Stored]:
+    """Return the labels of the training images.
+
+    Raises `BadData` if another split has further ones.
+    """
     train = set(labels["train"])
-    for split, own in labels.items():
-        strange = set(own) - train
+    for split, values in labels.items():
+        strange = set(values) - train
         if strange:
             first = min(strange, key=str)
-            raise BadData(f"{name}: class {first!r} of {split} is not in train; give both the same classes")
+            raise BadData(
+                f"{name}: class {first!r} of {split} is not in train; give both the same classes"
+            )
     return train
 
 
 def task_of(
     name: str,
-    found: Mapping[str, Labelled],
+    stored: Mapping[str, Labelled],
     class_names: Sequence[str],
     /,
     counts: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> Task:
-    """The task of these splits, the missing ones made (with `counts` images if given). `fields` are fields of `Task`.
+    """Return the task of these splits, the missing ones cut from the training images.
 
-    Raises `BadData` for a single class, a class without images, or no images at all.
+    Args:
+        name: the name of the task.
+        stored: the stored splits.
+        class_names: the classes in the order of their numbers.
+        counts: the number of images of a split that is missing; by default a share of the training
+            images.
+        fields: fields of `Task`.
+
+    Raises:
+        BadData: for a single class, a class without images, or no images at all.
     """
-    if "train" not in found:
-        raise BadData(f"{name} has no train split, only {', '.join(sorted(found)) or 'none'}; name one of them train")
-    _check(name, found, class_names)
-    splits = completed(name, found, counts or {})
+    if "train" not in stored:
+        raise BadData(
+            f"{name} has no train split, only {', '.join(sorted(stored)) or 'none'}; name one of "
+            "them train"
+        )
+    _check(name, stored, class_names)
+    splits = complete_splits(name, stored, counts or {})
     notes = (*fields.get("notes", ()), *describe_untested(splits["test"].labels, class_names))
     return photo_task(name, class_names, splits, {**fields, "notes": notes})
 
 
 def describe_untested(labels_N: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """Return a line that names the classes without test images; none if there are none."""
-    seen = set(labels_N.tolist())
-    missing = [name for label, name in enumerate(class_names) if label not in seen]
+    """Return a line that names the classes without test images, if there are any."""
+    tested = set(labels_N.tolist())
+    missing = [name for label, name in enumerate(class_names) if label not in tested]
     if not missing:
         return []
-    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-    number = f"{len(missing)} of {len(class_names)} classes have" if len(missing) > 1 else "one class has"
-    return [f"{number} no test images: {', '.join(missing[:SHOWN])}{more}"]
+    more = f" and {len(missing) - MAX_SHOWN} more" if len(missing) > MAX_SHOWN else ""
+    number = (
+        f"{len(missing)} of {len(class_names)} classes have"
+        if len(missing) > 1
+        else "one class has"
+    )
+    return [f"{number} no test images: {', '.join(missing[:MAX_SHOWN])}{more}"]
 
 
-def photo_task(name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]) -> Task:
-    """A task of photographs, by default at 224 pixels with ImageNet's normalisation; `fields` are fields of `Task`."""
+def photo_task(
+    name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]
+) -> Task:
+    """Return a task of photographs, by default at 224 pixels with ImageNet's normalisation;
+    `fields` are fields of `Task`.
+    """
     settings: dict[str, Any] = {
         "name": name,
         "title": name,
@@ -275,38 +326,48 @@ def photo_task(name: str, class_names: Sequence[str], splits: Mapping[str, Split
     return Task(**{**settings, **fields})
 
 
-def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str]) -> None:
-    if not len(found["train"].labels):
+def _check(name: str, stored: Mapping[str, Labelled], class_names: Sequence[str]) -> None:
+    if not len(stored["train"].labels):
         raise BadData(f"{name} has no training images; add some")
     if len(class_names) < 2:
-        raise BadData(f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two")
-    for split, part in found.items():
+        raise BadData(
+            f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two"
+        )
+    for split, part in stored.items():
         outside = np.flatnonzero((part.labels < 0) | (part.labels >= len(class_names)))
         if len(outside):
             row = int(outside[0])
             got = part.labels[row]
-            raise BadData(f"{part.rows[row].where} in {split}: expected a label 0 to {len(class_names) - 1}, got {got}")
-    empty = set(range(len(class_names))) - set(found["train"].labels.tolist())
+            raise BadData(
+                f"{part.rows[row].where} in {split}: expected a label 0 to "
+                f"{len(class_names) - 1}, got {got}"
+            )
+    empty = set(range(len(class_names))) - set(stored["train"].labels.tolist())
     if empty:
         first, *rest = [class_names[label] for label in sorted(empty)]
-        more = f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
-        others = f" (nor have {', '.join(rest[:SHOWN])}{more})" if rest else ""
-        raise BadData(f"{name}: class {first!r} has no training images{others}; add some or remove the class")
+        more = f" and {len(rest) - MAX_SHOWN} more" if len(rest) > MAX_SHOWN else ""
+        other_classes = f" (nor have {', '.join(rest[:MAX_SHOWN])}{more})" if rest else ""
+        raise BadData(
+            f"{name}: class {first!r} has no training images{other_classes}; add some or remove "
+            "the class"
+        )
 
 
 def cut_split(labels_N: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the indices of about `count` images for another split, by class in proportion, and of those that are left.
+    """Return the indices of about `count` images for another split, by class in proportion, and of
+    the remaining ones.
 
-    Every class keeps `KEPT` images, or all if it has fewer; where that leaves fewer than `count` to take, it keeps one. Where every class
-    keeps as many anyway, the split is that of `stratified_parts`. None if there is no image to take.
+    Every class keeps `MIN_KEPT` images, or all if it has fewer; where that leaves fewer than
+    `count` to take, it keeps one. Where every class keeps as many anyway, the split is that of
+    `stratified_parts`. None if there is no image to take.
     """
     _, classes_N, counts_C = np.unique(labels_N, return_inverse=True, return_counts=True)
-    spare_C = np.maximum(counts_C - KEPT, 0)
+    spare_C = np.maximum(counts_C - MIN_KEPT, 0)
     if spare_C.sum() < count:
         spare_C = counts_C - 1
     taken_C = np.zeros_like(counts_C)
     cut: list[int] = []
-    for index in interleaved(labels_N, seed).tolist():
+    for index in interleave_classes(labels_N, seed).tolist():
         if len(cut) < count and taken_C[classes_N[index]] < spare_C[classes_N[index]]:
             taken_C[classes_N[index]] += 1
             cut.append(index)
@@ -315,12 +376,17 @@ def cut_split(labels_N: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, 
     return np.sort(cut), np.setdiff1d(np.arange(len(labels_N)), cut)
 
 
-def completed(name: str, found: Mapping[str, Labelled], counts: Mapping[str, int]) -> dict[str, DecodedSplit]:
-    """Every split, those that are missing or empty cut out of the training images.
+def complete_splits(
+    name: str, stored: Mapping[str, Labelled], counts: Mapping[str, int]
+) -> dict[str, DecodedSplit]:
+    """Return every split; those that are missing or empty are cut from the training images.
 
     Raises `BadData` if there are too few of them.
     """
-    chosen = {split: DecodedSplit(part.rows, np.arange(len(part.labels)), part.labels) for split, part in found.items()}
+    chosen = {
+        split: DecodedSplit(part.rows, np.arange(len(part.labels)), part.labels)
+        for split, part in stored.items()
+    }
     for split, share in SHARES:
         if split in chosen and len(chosen[split]):
             continue

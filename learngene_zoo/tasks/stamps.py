@@ -1,8 +1,10 @@
-"""The stamp of a task's data: a digest by which a later command on this machine sees that files or labels changed.
+"""Compute the stamp of a task's data: a later command on this machine sees by it that files or
+labels changed.
 
-It covers the names of all files within the data, their sizes, the labels and the classes, and contents: of up to `READ_WHOLE` bytes
-everything, of larger data three pieces of each file, of at most `MOST_SAMPLED` files. Neither times nor the folder's own place count, so
-a copy has the same stamp.
+The stamp is a digest of the names of all files within the data, their sizes, the labels and the
+classes, and contents: all of up to `MAX_READ_WHOLE` bytes; of larger data three pieces of each
+file, of at most `MAX_SAMPLED_FILES` files. Neither times nor the path of the folder count, so a
+copy has the same stamp.
 """
 
 from __future__ import annotations
@@ -15,20 +17,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from learngene_zoo.errors import BadData, explained
+from learngene_zoo.errors import BadData, explain_os_error
 
 if TYPE_CHECKING:
     import numpy as np
 
     from learngene_zoo.tasks.task import Task
 
-READ_WHOLE = 256 * 2**20  # bytes of all files together
-MOST_SAMPLED = 20_000  # files of larger data of which pieces are read, evenly spread
+MAX_READ_WHOLE = 256 * 2**20  # bytes of all files together
+MAX_SAMPLED_FILES = 20_000  # files of larger data of which pieces are read, evenly spread
 PIECE = 4096  # bytes at the beginning, in the middle and at the end
 
 
 def stamp_task(task: Task) -> str:
-    """Return the stamp of a task's data; "" for data that never changes under its name, as what is built in or pinned.
+    """Return the stamp of a task's data; "" for data that never changes under its name: built in or
+    pinned.
 
     Raises `BadData` if a file cannot be read.
     """
@@ -43,9 +46,10 @@ def stamp_tasks(tasks: Iterable[Task]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class FileStamp:
-    """What computes the stamp of some files when it is called, once.
+    """A callable that computes the stamp of files when it is called, once.
 
-    files: the name of each file within the data, and where it is. facts: what else changes the data, as the labels.
+    files: the name of each file within the data, and its path. facts: returns further content of
+    the stamp, as the labels.
     """
 
     files: Sequence[tuple[str, str]]
@@ -56,42 +60,42 @@ class FileStamp:
 
     @cached_property
     def digest(self) -> str:
-        """32 hexadecimal digits. Raises `BadData` if a file cannot be read."""
+        """The stamp, 32 hexadecimal digits. Raises `BadData` if a file cannot be read."""
         digest = hashlib.sha256()
         for fact in self.facts():
             digest.update(b"%d:" % len(fact) + fact)
-        sizes = [_size(place) for _, place in self.files]
-        is_small = sum(sizes) <= READ_WHOLE
-        step = 1 if is_small else -(-len(sizes) // MOST_SAMPLED)
-        for number, ((name, place), size) in enumerate(zip(self.files, sizes, strict=True)):
+        sizes = [_size(path) for _, path in self.files]
+        is_small = sum(sizes) <= MAX_READ_WHOLE
+        step = 1 if is_small else -(-len(sizes) // MAX_SAMPLED_FILES)
+        for number, ((name, path), size) in enumerate(zip(self.files, sizes, strict=True)):
             digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
             if number % step == 0 and size >= 0:
-                digest.update(_read_pieces(place, size, is_small))
+                digest.update(_read_pieces(path, size, is_small))
         return digest.hexdigest()[:32]
 
 
 def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterator[bytes]:
-    """Yield the classes and the labels of each split, as a stamp takes them."""
+    """Yield the classes and the labels of each split, in the form that a stamp takes."""
     yield "\n".join(names).encode()
     for split, numbers in labels.items():
         yield split.encode()
         yield numbers.astype("<i8").tobytes()
 
 
-def _size(place: str) -> int:
+def _size(path: str) -> int:
     """Return the size of a file in bytes; -1 if there is none, or if it is a pipe or a device."""
     try:
-        facts = os.stat(place)
+        facts = os.stat(path)
     except OSError:
         return -1
     return facts.st_size if stat.S_ISREG(facts.st_mode) else -1
 
 
-def _read_pieces(place: str, size: int, is_small: bool) -> bytes:
+def _read_pieces(path: str, size: int, is_small: bool) -> bytes:
     """Return the digest of a file's content, or of three pieces of it."""
     digest = hashlib.blake2b(digest_size=16)
     try:
-        with open(place, "rb") as file:
+        with open(path, "rb") as file:
             if is_small or size <= 3 * PIECE:
                 while block := file.read(2**20):
                     digest.update(block)
@@ -100,5 +104,5 @@ def _read_pieces(place: str, size: int, is_small: bool) -> bytes:
                     file.seek(start)
                     digest.update(file.read(PIECE))
     except OSError as error:
-        raise BadData(f"{place} cannot be read: {explained(error)}") from None
+        raise BadData(f"{path} cannot be read: {explain_os_error(error)}") from None
     return digest.digest()

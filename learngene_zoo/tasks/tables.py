@@ -1,7 +1,8 @@
-"""Images and labels in the columns of `datasets` tables, and `parquet:PATH`: such tables in Parquet files.
+"""Read images and labels from the columns of `datasets` tables, and of Parquet files:
+`parquet:PATH`.
 
-The features of a table say which columns are used. PATH is a file, or a folder of files in whose names stands `train`, `validation`
-or `test`.
+The columns are chosen by the features of a table. PATH is a file, or a folder of files whose names
+contain `train`, `validation` or `test`.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.images import make_cell
+from learngene_zoo.tasks.images import make_stored_image
 from learngene_zoo.tasks.labels import (
     check_names,
     divide_tables,
@@ -25,7 +26,14 @@ from learngene_zoo.tasks.labels import (
     read_labels,
     refuse_label_columns,
 )
-from learngene_zoo.tasks.splits import Labelled, files_by_split, find_roles, in_roles, split_name, task_of
+from learngene_zoo.tasks.splits import (
+    Labelled,
+    assign_roles,
+    find_roles,
+    group_files_by_split,
+    split_name,
+    task_of,
+)
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import SPLITS, Sample, Task
 
@@ -34,7 +42,10 @@ IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixel
 
 @dataclass(frozen=True)
 class TableRows:
-    """One column of undecoded images. Those that are stored as paths are read below `folders` only."""
+    """One column of undecoded images.
+
+    Those that are stored as paths are read below `folders` only.
+    """
 
     table: Any
     column: str
@@ -45,8 +56,10 @@ class TableRows:
         return len(self.table)
 
     def __getitem__(self, row: int, /) -> Sample:
-        """The stored bytes or path, called by the data's name and the row."""
-        return Sample(make_cell(self.table[row][self.column], self.folders), f"{self.name} row {row}")
+        """Return the stored bytes or path, named by the data's name and the row."""
+        return Sample(
+            make_stored_image(self.table[row][self.column], self.folders), f"{self.name} row {row}"
+        )
 
 
 def task_of_tables(
@@ -59,38 +72,61 @@ def task_of_tables(
     folders: tuple[Path, ...] = (),
     **fields: Any,
 ) -> Task:
-    """The task of a `datasets.DatasetDict`, its splits in their `roles`, its classes in the column `label` if given.
+    """Return the task of a `datasets.DatasetDict`.
 
-    Images that the rows name by paths are read below `folders` only.
+    Args:
+        name: the name of the task.
+        tables: the stored splits.
+        roles: for a split, the stored split that is used for it.
+        label: the label column; by default it is found by the features.
+        folders: images that the rows name by paths are read below these only.
+        fields: fields of `Task`.
 
-    Raises `BadData` that names a column which is missing or wrong.
+    Raises:
+        BadData: names a column which is missing or wrong.
     """
-    known, notes = divide_tables(name, known_splits(name, tables, roles or {}))
+    splits, notes = divide_tables(name, select_known_splits(name, tables, roles or {}))
     if label is None:
-        notes += describe_candidates(known["train"].features)
-    image, label = columns(known["train"].features, name, label)
-    listed = listed_classes(known, label, name)
-    values = {split: _values(table, label, f"{name} {split}") for split, table in known.items()}
+        notes += describe_candidates(splits["train"].features)
+    image, label = find_columns(splits["train"].features, name, label)
+    listed = read_listed_classes(splits, label, name)
+    values = {
+        split: _read_values(table, label, f"{name} {split}") for split, table in splits.items()
+    }
     class_names = listed or list_classes(name, values)
-    number = {text: place for place, text in enumerate(class_names)}
-    found = {}
-    for split, table in known.items():
+    number = {text: index for index, text in enumerate(class_names)}
+    labelled = {}
+    for split, table in splits.items():
         labels = values[split] if listed else [number[str(value)] for value in values[split]]
-        found[split] = Labelled(rows_of(table, image, f"{name} {split}", folders), np.array(labels, dtype=np.int64))
-    return task_of(name, found, class_names, **{**fields, "notes": (*fields.get("notes", ()), *notes)})
+        labelled[split] = Labelled(
+            make_rows(table, image, f"{name} {split}", folders), np.array(labels, dtype=np.int64)
+        )
+    return task_of(
+        name, labelled, class_names, **{**fields, "notes": (*fields.get("notes", ()), *notes)}
+    )
 
 
 def describe_candidates(features: Mapping[str, Any]) -> list[str]:
-    """Return a note that names the columns which could hold the labels too; none if there is one."""
+    """Return a note that names the columns which could hold the labels too, if there are
+    several.
+    """
     candidates = find_label_columns(features)
     if len(candidates) < 2:
         return []
-    return [f"the labels are column {candidates[0]!r}; to use {' or '.join(candidates[1:])}, leave that column out"]
+    return [
+        f"the labels are column {candidates[0]!r}; to use {' or '.join(candidates[1:])}, leave "
+        "that column out"
+    ]
 
 
-def known_splits(name: str, tables: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
-    """The tables that are train, validation or test; train is among them. Raises `BadData`."""
-    parts = in_roles(name_splits(tables), roles)
+def select_known_splits(
+    name: str, tables: Mapping[str, Any], roles: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the tables that are train, validation or test; train is among them.
+
+    Raises `BadData` otherwise.
+    """
+    parts = assign_roles(name_splits(tables), roles)
     if "train" not in parts:
         got = ", ".join(sorted(map(str, tables))) or "none"
         raise BadData(f"{name} has no train split, only {got}; name one of them train")
@@ -98,7 +134,9 @@ def known_splits(name: str, tables: Mapping[str, Any], roles: Mapping[str, str])
 
 
 def name_splits(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables by the zoo's names of their splits: the name of a split itself goes before one that only has its word."""
+    """Return the tables by the zoo's names of their splits: the exact name of a split takes
+    precedence over one that contains it.
+    """
     named = {split_name(key): table for key, table in tables.items()}
     for key, table in tables.items():
         roles = find_roles(key)
@@ -108,14 +146,21 @@ def name_splits(tables: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def columns(features: Mapping[str, Any], name: str, label: str | None = None) -> tuple[str, str]:
-    """The image column and the label column. Raises `BadData` naming the columns there are."""
+def find_columns(
+    features: Mapping[str, Any], name: str, label: str | None = None
+) -> tuple[str, str]:
+    """Return the image column and the label column.
+
+    Raises `BadData` naming the columns there are.
+    """
     from datasets import Image
 
     if label is not None:
         check_column(features, label, name)
     images = [key for key, kind in features.items() if isinstance(kind, Image)]
-    image = _preferred(IMAGE_COLUMNS, images, [key for key in features if _holds_bytes(features[key])])
+    image = _prefer_column(
+        IMAGE_COLUMNS, images, [key for key in features if _holds_bytes(features[key])]
+    )
     label = label or next(iter(find_label_columns(features)), None)
     if image is None:
         raise BadData(f"{name} has no image column, only {', '.join(features)}; call it 'image'")
@@ -125,45 +170,61 @@ def columns(features: Mapping[str, Any], name: str, label: str | None = None) ->
 
 
 def check_column(features: Mapping[str, Any], column: str, name: str) -> None:
-    """Raises `BadData` if there is no such column."""
+    """Check that there is such a column. Raises `BadData` otherwise."""
     if column not in features:
         raise BadData(f"{name} has no column {column!r}, only {', '.join(features)}")
 
 
-def _preferred(names: Sequence[str], certain: Sequence[str], possible: Sequence[str]) -> str | None:
-    """The first name that a certain column has, else any certain column, else the first name that a possible one has."""
-    among = [*(name for name in names if name in certain), *certain, *(name for name in names if name in possible)]
+def _prefer_column(
+    names: Sequence[str], certain: Sequence[str], possible: Sequence[str]
+) -> str | None:
+    """Return the first name that a certain column has, else any certain column, else the first that
+    a possible one has.
+    """
+    among = [
+        *(name for name in names if name in certain),
+        *certain,
+        *(name for name in names if name in possible),
+    ]
     return among[0] if among else None
 
 
 def _holds_bytes(kind: Any) -> bool:
-    return (isinstance(kind, dict) and "bytes" in kind) or getattr(kind, "dtype", None) in ("binary", "large_binary")
+    return (isinstance(kind, dict) and "bytes" in kind) or getattr(kind, "dtype", None) in (
+        "binary",
+        "large_binary",
+    )
 
 
-def listed_classes(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...] | None:
-    """As the features list them, None if they do not. Raises `BadData` for splits that differ."""
+def read_listed_classes(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...] | None:
+    """Return the classes that the features list; None if they do not.
+
+    Raises `BadData` for splits that differ.
+    """
     names = getattr(find_scalar(tables["train"].features[label]), "names", None)
     listed = check_names(name, names) if names else None
     for split, table in tables.items():
         check_column(table.features, label, f"{name} {split}")
-        own = getattr(find_scalar(table.features[label]), "names", None)
-        if (check_names(name, own) if own else None) != listed:
-            raise BadData(f"{name}: the classes of {split} and train differ; give both the same list")
+        split_names = getattr(find_scalar(table.features[label]), "names", None)
+        if (check_names(name, split_names) if split_names else None) != listed:
+            raise BadData(
+                f"{name}: the classes of {split} and train differ; give both the same list"
+            )
     return listed
 
 
-def _values(table: Any, label: str, name: str) -> list[Any]:
+def _read_values(table: Any, label: str, name: str) -> list[Any]:
     return read_labels(table.with_format(None)[label][:] if len(table) else [], label, name)
 
 
-def rows_of(table: Any, image: str, name: str, folders: tuple[Path, ...] = ()) -> TableRows:
-    """The stored images of one column. Raises `BadData` if there is no such column."""
+def make_rows(table: Any, image: str, name: str, folders: tuple[Path, ...] = ()) -> TableRows:
+    """Return the stored images of one column. Raises `BadData` if there is no such column."""
     check_column(table.features, image, name)
-    return TableRows(undecoded(table.select_columns([image])), image, name, folders)
+    return TableRows(disable_decoding(table.select_columns([image])), image, name, folders)
 
 
-def undecoded(table: Any) -> Any:
-    """The same table or stream, its images encoded."""
+def disable_decoding(table: Any) -> Any:
+    """Return the same table or stream, its images encoded."""
     from datasets import Image
 
     for column in [column for column, kind in table.features.items() if isinstance(kind, Image)]:
@@ -172,43 +233,50 @@ def undecoded(table: Any) -> Any:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Inside, `datasets` prints neither progress bars nor what it raises; its state is restored afterwards."""
+def silence_datasets() -> Iterator[None]:
+    """Silence the progress bars and messages of `datasets`; its state is restored afterwards."""
     from datasets.utils import logging
 
-    shown, before = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    has_bars, before = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
         logging.set_verbosity(before)
-        if shown:
+        if has_bars:
             logging.enable_progress_bar()
 
 
 def open_parquet(path: str) -> Task:
-    """The task in this file or folder. Raises `BadData` that names the file or column which is wrong."""
+    """Open the task in this file or folder.
+
+    Raises `BadData` that names the file or column which is wrong.
+    """
     from datasets import DatasetDict, load_dataset
     from pyarrow.parquet import read_metadata
 
-    tables, place = DatasetDict(), Path(os.path.expanduser(path))
-    files = _files(place)
+    tables, folder = DatasetDict(), Path(os.path.expanduser(path))
+    files = _find_files(folder)
     for split, names in files.items():
-        for name in names:  # `datasets` would not say which one is wrong
-            with _in_our_words(name):
+        for name in names:  # an error of `datasets` would not name the wrong one
+            with _translate_errors(name):
                 rows = read_metadata(name).num_rows
             if not rows:
                 raise BadData(f"{name} has no rows; add some, or remove it")
-        with _in_our_words(names[0]):
+        with _translate_errors(names[0]):
             tables[split] = load_dataset("parquet", data_files=names, split="train")
-    task = task_of_tables(f"parquet:{path}", tables, folders=(place,) if place.is_dir() else ())
+    task = task_of_tables(f"parquet:{path}", tables, folders=(folder,) if folder.is_dir() else ())
     return replace(task, stamp=FileStamp(_name_files(files), partial(_list_facts, task)))
 
 
 def _name_files(files: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """Return each file by its split and its name, as a stamp takes them."""
-    return [(f"{split}/{os.path.basename(file)}", file) for split, names in files.items() for file in names]
+    """Return each file by its split and its name, in the form that a stamp takes."""
+    return [
+        (f"{split}/{os.path.basename(file)}", file)
+        for split, names in files.items()
+        for file in names
+    ]
 
 
 def _list_facts(task: Task) -> Iterator[bytes]:
@@ -217,27 +285,30 @@ def _list_facts(task: Task) -> Iterator[bytes]:
 
 
 @contextmanager
-def _in_our_words(name: str) -> Iterator[None]:
-    """What is raised for files whose metadata or values cannot be used becomes `BadData`."""
+def _translate_errors(name: str) -> Iterator[None]:
+    """Raise errors of files whose metadata or values cannot be used as `BadData`."""
     from datasets.exceptions import DatasetsError
     from pyarrow import ArrowException
 
     try:
-        with quiet():
+        with silence_datasets():
             yield
     except (ArrowException, DatasetsError, KeyError, OSError, TypeError, ValueError) as error:
-        reason = error.__cause__ or error  # the first names what is wrong, the other only that something is
+        reason = error.__cause__ or error  # the cause has the details
         raise BadData(
-            f"{name} cannot be read as Parquet ({' '.join(str(reason).split())[:160]}); correct its rows and features, or write it again"
+            f"{name} cannot be read as Parquet ({' '.join(str(reason).split())[:160]}); correct "
+            "its rows and features, or write it again"
         ) from None
 
 
-def _files(path: Path) -> dict[str, list[str]]:
+def _find_files(path: Path) -> dict[str, list[str]]:
     if path.is_file():
         return {"train": [str(path)]}
     if not path.is_dir():
-        raise BadData(f"there is no file or folder {path}; give a .parquet file or a folder of them")
+        raise BadData(
+            f"there is no file or folder {path}; give a .parquet file or a folder of them"
+        )
     files = sorted(path.rglob("*.parquet"))
     if not files:
         raise BadData(f"{path} holds no .parquet file; give a folder of them")
-    return files_by_split(str(path), list(map(str, files)))
+    return group_files_by_split(str(path), list(map(str, files)))

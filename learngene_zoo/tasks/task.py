@@ -1,7 +1,9 @@
-"""`Task`: a named data set with a role, and what its splits are: images read one by one (`Split`) or in order (`Stream`).
+"""Describe a task, a named data set: its splits are images read one by one (`Split`) or in order
+(`Stream`).
 
-A task knows all about its data and holds none of it: a split is opened when it is needed. What is known before the task itself
-is opened is an `Entry` of the catalogue and, for data of the Hub, a `HubSource`.
+A task has all facts about its data and holds no images: a split is opened when it is needed. The
+facts that are known before the task itself is opened are an `Entry` of the catalogue and, for data
+of the Hub, a `HubSource`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from learngene_zoo.artifacts.records import Purpose, TaskRecord
+from learngene_zoo.artifacts.records import TargetTask, TaskRecord
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.settings import Json, to_json
@@ -28,18 +30,24 @@ IGNORED = 255  # in a mask: a pixel that counts neither in training nor in evalu
 
 @dataclass(frozen=True)
 class Attribute:
-    """A further label of an image beside its class: one of `classes` categories, or a number if `classes` is None."""
+    """A further label of an image beside its class: one of `classes` categories, or a number if
+    `classes` is None.
+    """
 
     name: str
     classes: int | None = None
 
 
 class Samples(NamedTuple):
-    """What a split returns if it has more than images: masks of a segmentation task, or attributes."""
+    """The samples of a split that has more than images: masks of a segmentation task, or
+    attributes.
+    """
 
     images: torch.Tensor | Sequence[torch.Tensor]  # uint8 (N, C, H, W), or (C, H, W) each
-    masks: torch.Tensor | Sequence[torch.Tensor] | None = None  # uint8 (N, H, W), or (H, W) each; 255 is ignored
-    attributes: torch.Tensor | None = None  # float32 (N, len(task.attributes)); NaN where one has no meaning
+    # uint8 (N, H, W), or (H, W) each; 255 is ignored
+    masks: torch.Tensor | Sequence[torch.Tensor] | None = None
+    # float32 (N, len(task.attributes)); NaN where one has no meaning
+    attributes: torch.Tensor | None = None
 
 
 class Split(Protocol):
@@ -47,12 +55,15 @@ class Split(Protocol):
 
     @property
     def labels(self) -> np.ndarray:
-        """The class of every image, int64 (N,), known without decoding an image; zeros where masks are the labels."""
+        """The class of every image, int64 (N,), known without decoding; zeros where masks are the
+        labels.
+        """
 
     def __len__(self) -> int: ...
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """The images at `indices`: one uint8 tensor (N, C, H, W) if all have one size, else a list of uint8 (C, H, W).
+        """Return the images at `indices`: one uint8 tensor (N, C, H, W) if all have one size, else
+        a list of (C, H, W).
 
         With masks or attributes: `Samples`.
 
@@ -63,14 +74,14 @@ class Split(Protocol):
 class Sample(NamedTuple):
     """One encoded image; of a stream with its label or mask."""
 
-    image: Any  # what `tasks.images.decoded` takes
+    image: Any  # an argument of `tasks.images.decode_image`
     where: str  # names the image in errors
     label: int = 0
     mask: bytes | None = None  # an encoded picture of classes, in a segmentation task
 
 
 class Stream(Protocol):
-    """The images of a split in shards, which are read in order and never held as a whole.
+    """The images of a split in shards, which are read in order and never held all together.
 
     Image i of the split is the i-th one met when the shards are read one after the other.
     """
@@ -79,16 +90,21 @@ class Stream(Protocol):
     def counts(self) -> Sequence[int]:
         """The number of images in each shard."""
 
-    def read(self, shard: int, wanted: np.ndarray) -> Generator[Sample | None]:
-        """The images of a shard in order up to the last wanted one, with None in place of those not wanted.
+    def read(self, shard: int, selected: np.ndarray) -> Generator[Sample | None]:
+        """Yield the images of a shard in order up to the last selected one, with None in place of
+        the others.
 
-        `wanted` is bool (counts[shard],). Raises `BadData` that names the shard and the image which cannot be used.
+        `selected` is bool (counts[shard],). Raises `BadData` that names the shard and the image
+        which cannot be used.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A data set and how its images are presented to a model. `open_split` takes "train", "validation" or "test"."""
+    """A data set and the format of its images.
+
+    `open_split` takes "train", "validation" or "test".
+    """
 
     name: str
     title: str
@@ -99,16 +115,19 @@ class Task:
     channels: int = 3
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    attributes: tuple[Attribute, ...] = ()  # learnt beside the class in training; evaluation uses the class alone
+    attributes: tuple[
+        Attribute, ...
+    ] = ()  # learnt beside the class in training; evaluation uses the class alone
     flip: bool = False  # whether a mirrored image keeps its label
     licence: str = "unknown"
     source: str = "built in"
     revision: str | None = None
     sizes: Mapping[str, int]  # number of images in train, validation and test
-    notes: tuple[str, ...] = ()  # what users of the data should know
+    notes: tuple[str, ...] = ()  # for users of the data
     open_split: Callable[[str], Split] = field(repr=False, compare=False)
-    open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)  # see tasks.loader
-    # What says whether its files or labels changed, of data that can: `tasks.stamps.stamp_task` calls it.
+    # see tasks.loader
+    open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)
+    # Returns the stamp of files and labels that can change: `tasks.stamps.stamp_task` calls it.
     stamp: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -118,14 +137,17 @@ class Task:
         for text in self.class_names:
             if len(text) > MOST_LETTERS:
                 raise BadData(
-                    f"{self.name:.80}: the class {text[:30]!r}... has {len(text):,} characters; expected at most "
+                    f"{self.name:.80}: the class {text[:30]!r}... has {len(text):,} characters; "
+                    "expected at most "
                     f"{MOST_LETTERS}: rename it"
                 )
 
     @property
     def input_format(self) -> InputFormat:
-        """Images at the task's own size and with its own normalisation."""
-        return InputFormat(image_size=self.image_size, channels=self.channels, mean=self.mean, std=self.std)
+        """The task's image size and normalisation."""
+        return InputFormat(
+            image_size=self.image_size, channels=self.channels, mean=self.mean, std=self.std
+        )
 
     @property
     def dense(self) -> bool:
@@ -134,13 +156,13 @@ class Task:
 
     @property
     def identity(self) -> Json:
-        """What distinguishes its data from that of other tasks."""
-        shown = [self.image_size, self.channels, list(self.mean), list(self.std), self.flip]
-        return [to_json(self.record), *shown, *([self.stamp()] if self.stamp is not None else [])]
+        """The JSON that distinguishes its data from that of other tasks."""
+        fields = [self.image_size, self.channels, list(self.mean), list(self.std), self.flip]
+        return [to_json(self.record), *fields, *([self.stamp()] if self.stamp is not None else [])]
 
     @property
     def record(self) -> TaskRecord:
-        """What an artifact records about this data."""
+        """The record of this data in an artifact."""
         return TaskRecord(
             name=self.name,
             source=self.source,
@@ -152,18 +174,26 @@ class Task:
         )
 
     @property
-    def purpose(self) -> Purpose:
-        """What a learngene records about the task that its descendants are for."""
-        return Purpose(task=self.name, classes=self.classes, class_names=self.class_names, dense=self.dense)
+    def purpose(self) -> TargetTask:
+        """The record in a learngene of the task that its descendants are for."""
+        return TargetTask(
+            task=self.name, classes=self.classes, class_names=self.class_names, dense=self.dense
+        )
 
     def split(self, name: str) -> Split:
-        """The images of "train", "validation" or "test". Raises `WrongCall` for another name."""
+        """Return the images of "train", "validation" or "test".
+
+        Raises `WrongCall` for another name.
+        """
         if name not in SPLITS:
             raise unknown("split", name, SPLITS)
         return self.open_split(name)
 
     def stream(self, name: str) -> Stream:
-        """The images of a split of a streamed task. Raises `WrongCall` for another name or a task that is not streamed."""
+        """Return the images of a split of a streamed task.
+
+        Raises `WrongCall` for another name or a task that is not streamed.
+        """
         if name not in SPLITS:
             raise unknown("split", name, SPLITS)
         if self.open_stream is None:
@@ -171,7 +201,7 @@ class Task:
         return self.open_stream(name)
 
 
-# What is known of a task without opening it.
+# Facts about a task that are known without opening it.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,23 +218,25 @@ class Entry:
     flip: bool = False  # whether a mirrored image keeps its label
     source: str = "built in"
     image_size: int = 32
-    notes: tuple[str, ...] = ()  # what users of the data should know
+    notes: tuple[str, ...] = ()  # for users of the data
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubSource:
-    """A data set of the Hub and how it is read."""
+    """A data set of the Hub and the settings for reading it."""
 
     reference: str  # org/name[:config][@revision]
-    pin: str = ""  # beginning of the commit that was reviewed, if the revision is a branch that can move
-    roles: Mapping[str, str] = field(default_factory=dict)  # a split -> the stored split that is used for it
-    label: str | None = None  # the label column, where the features do not say
+    # beginning of the commit that was reviewed, if the revision is a branch that can move
+    pin: str = ""
+    # a split -> the stored split that is used for it
+    roles: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None  # the label column, where the features do not name it
     also_classes: tuple[int, ...] = ()  # further numbers of classes that are accepted
-    alternative: str = ""  # what to do where the Hub is not available
+    alternative: str = ""  # the remedy where the Hub is not available
 
     @contextmanager
     def or_alternative(self) -> Iterator[None]:
-        """Adds the alternative to an `Unavailable` that is raised inside."""
+        """Add the alternative to the message of an `Unavailable` that is raised inside."""
         try:
             yield
         except Unavailable as error:

@@ -1,14 +1,19 @@
-"""From the images of a split to what a model expects: checked against their task, augmented, resized and normalised.
+"""Transform the images of a split into a model's input: checked, augmented, resized and normalised.
 
-Without augmentation the pixels are those of timm's evaluation transforms: PIL resizes, and the same pixels are cropped.
+Without augmentation the pixels are those of timm's evaluation transforms: PIL resizes, and the same
+pixels are cropped.
 
-What an augmentation does to an image is a function of (seed, epoch, index), and of which copy of it where it is repeated.
-`light`: a shift of up to an eighth of the side, the border reflected, and a mirror image where the task allows it.
-`rand`: a random crop, RandAugment (Cubuk et al., "RandAugment", 2020; two operations of magnitude 9) and the mirror.
-`deit`: see deit.py.
+The effect of an augmentation on an image is a function of (seed, epoch, index), and of the number
+of the copy where images are repeated.
 
-A change of geometry moves image and mask alike, a change of colour leaves the mask as it is; mask pixels from outside the image
-are 255. Shapes: N images.
+- `light`: a shift of up to an eighth of the side, the border reflected, and a mirror image where
+  the task allows it.
+- `rand`: a random crop, RandAugment (Cubuk et al., "RandAugment", 2020; two operations of
+  magnitude 9) and the mirror.
+- `deit`: see deit.py.
+
+A change of geometry moves image and mask alike, a change of colour leaves the mask as it is; mask
+pixels from outside the image are 255. Shapes: N images.
 """
 
 import math
@@ -30,16 +35,17 @@ Augment = Literal["none", "light", "rand", "deit"]
 Images = torch.Tensor | Sequence[torch.Tensor]
 T = TypeVar("T")
 AUGMENTS: tuple[Augment, ...] = get_args(Augment)
-# Pixels of a whole picture that is resized before its centre is cropped. Of larger ones the centre alone is computed.
-MOST_RESIZED = 8_000_000
+# Pixels of an image that is resized before its centre is cropped. Of larger ones only the centre is
+# computed.
+MAX_RESIZED = 8_000_000
 LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 # Checking.
 
 
-def checked(got: Any, task: Task, indices: Sequence[int]) -> Samples:
-    """What a split of `task` returned for `indices`, as `Samples`.
+def check_samples(got: Any, task: Task, indices: Sequence[int]) -> Samples:
+    """Return the samples of a split of `task` at `indices` as `Samples`.
 
     Raises `BadData` that names the image whose mask or attributes do not fit the task.
     """
@@ -58,46 +64,55 @@ def _check_masks(samples: Samples, task: Task, indices: Sequence[int]) -> None:
     if isinstance(masks, torch.Tensor) and isinstance(samples.images, torch.Tensor):
         # All at once: one by one is slow for many small images.
         sized = masks.shape == (len(indices), *samples.images.shape[-2:])
-        if sized and not _wrong(masks, task.classes).any():
+        if sized and not _find_wrong(masks, task.classes).any():
             return
     for image, mask_HW, index in zip(samples.images, masks, indices, strict=True):
         where = f"image {index} of {task.name}"
         if mask_HW.shape != image.shape[-2:]:
-            raise BadData(f"{where} has {_pixels(image.shape[-2:])} pixels and its mask {_pixels(mask_HW.shape)}")
-        wrong = mask_HW[_wrong(mask_HW, task.classes)]
+            raise BadData(
+                f"{where} has {_describe_size(image.shape[-2:])} pixels and its mask "
+                f"{_describe_size(mask_HW.shape)}"
+            )
+        wrong = mask_HW[_find_wrong(mask_HW, task.classes)]
         if len(wrong):
             raise BadData(
-                f"the mask of {where} holds {int(wrong[0])}; expected 0 to {task.classes - 1}, or {IGNORED} where a pixel "
+                f"the mask of {where} holds {int(wrong[0])}; expected 0 to {task.classes - 1}, or "
+                f"{IGNORED} where a pixel "
                 "does not count"
             )
 
 
-def _wrong(masks: torch.Tensor, classes: int) -> torch.Tensor:
+def _find_wrong(masks: torch.Tensor, classes: int) -> torch.Tensor:
     return (masks >= classes) & (masks != IGNORED)
 
 
-def _pixels(shape: Sequence[int]) -> str:
+def _describe_size(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _check_attributes(attributes_NA: torch.Tensor | None, task: Task, indices: Sequence[int]) -> None:
+def _check_attributes(
+    attributes_NA: torch.Tensor | None, task: Task, indices: Sequence[int]
+) -> None:
     expected = (len(indices), len(task.attributes))
     if attributes_NA is None or tuple(attributes_NA.shape) != expected:
         got = "none" if attributes_NA is None else f"a table of shape {tuple(attributes_NA.shape)}"
         raise BadData(f"{task.name} promises attributes of shape {expected}, got {got}")
     for attribute, values_N in zip(task.attributes, attributes_NA.unbind(dim=1)):
-        wrong_N = _impossible(attribute, values_N)
+        wrong_N = _find_impossible(attribute, values_N)
         if wrong_N.any():
             first = int(wrong_N.nonzero()[0])
-            value = f"one of 0 to {attribute.classes - 1}" if attribute.classes else "a finite number"
+            value = (
+                f"one of 0 to {attribute.classes - 1}" if attribute.classes else "a finite number"
+            )
             raise BadData(
-                f"image {indices[first]} of {task.name} has {attribute.name} {float(values_N[first])}; "
+                f"image {indices[first]} of {task.name} has {attribute.name} "
+                f"{float(values_N[first])}; "
                 f"expected {value}, or NaN"
             )
 
 
-def _impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tensor:
-    """Which values an attribute cannot have: bool (N,)."""
+def _find_impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tensor:
+    """Return which values an attribute cannot have: bool (N,)."""
     if attribute.classes is None:
         return values_N.isinf()
     known_N = values_N.nan_to_num()
@@ -107,35 +122,48 @@ def _impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tensor:
 # Resizing and normalising.
 
 
-def fit_images(images: Images, size: int, view: View = USUAL_VIEW, fill: Sequence[int] = (0,)) -> torch.Tensor:
-    """uint8 (N, C, size, size): resized as the view says, by PIL, then the centre cropped or padded with the colour `fill`."""
+def fit_images(
+    images: Images, size: int, view: View = USUAL_VIEW, fill: Sequence[int] = (0,)
+) -> torch.Tensor:
+    """Return uint8 (N, C, size, size): resized by PIL as in `view`, then the centre cropped, or
+    padded with `fill`.
+    """
     if not isinstance(images, torch.Tensor):
         return torch.cat([fit_images(image[None], size, view, fill) for image in images])
-    shape = resized_shape(images.shape[-2:], size, view)
-    if math.prod(shape) > MOST_RESIZED:
-        return torch.stack([_resize_centre(image, shape, size, view.interpolation) for image in images])
+    shape = compute_resized_shape(images.shape[-2:], size, view)
+    if math.prod(shape) > MAX_RESIZED:
+        return torch.stack(
+            [_resize_centre(image, shape, size, view.interpolation) for image in images]
+        )
     if shape != images.shape[-2:] and len(images):
-        images = torch.stack([resized(image, shape, view.interpolation) for image in images])
+        images = torch.stack([resize_image(image, shape, view.interpolation) for image in images])
     return crop_or_pad(images, size, fill)
 
 
-def fitted_masks(masks: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor:
-    """uint8 (N, size, size): resized and cropped as their images are; each pixel takes the class of the nearest one.
+def fit_masks(masks: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor:
+    """Return uint8 (N, size, size): resized and cropped as their images; each pixel takes the class
+    of the nearest one.
 
     Pixels of padding have no class: `IGNORED`.
     """
     if not isinstance(masks, torch.Tensor):
-        return torch.cat([fitted_masks(mask[None], size, view) for mask in masks])
-    shape = resized_shape(masks.shape[-2:], size, view)
-    if math.prod(shape) > MOST_RESIZED:
-        return masks[:, _nearest(masks.shape[-2], shape[0], size)][:, :, _nearest(masks.shape[-1], shape[1], size)]
+        return torch.cat([fit_masks(mask[None], size, view) for mask in masks])
+    shape = compute_resized_shape(masks.shape[-2:], size, view)
+    if math.prod(shape) > MAX_RESIZED:
+        return masks[:, _find_nearest(masks.shape[-2], shape[0], size)][
+            :, :, _find_nearest(masks.shape[-1], shape[1], size)
+        ]
     if shape != masks.shape[-2:]:
         masks = functional.interpolate(masks[:, None], size=shape, mode="nearest-exact")[:, 0]
     return crop_or_pad(masks[:, None], size, (IGNORED,))[:, 0]
 
 
-def resized_shape(shape: Sequence[int], size: int, view: View = USUAL_VIEW) -> tuple[int, int]:
-    """Height and width before the centre of `size` pixels is cropped, rounded as timm and torchvision round them."""
+def compute_resized_shape(
+    shape: Sequence[int], size: int, view: View = USUAL_VIEW
+) -> tuple[int, int]:
+    """Return height and width before the centre of `size` pixels is cropped, rounded as in timm and
+    torchvision.
+    """
     height, width = shape
     side, least = math.floor(size / view.crop_pct), min(height, width)
     if view.crop_mode == "squash":
@@ -146,38 +174,48 @@ def resized_shape(shape: Sequence[int], size: int, view: View = USUAL_VIEW) -> t
     return int(side * height / least), int(side * width / least)
 
 
-def resized(image_CHW: torch.Tensor, shape: tuple[int, int], interpolation: Interpolation) -> torch.Tensor:
-    """uint8 (C, *shape), channel by channel: the very pixels that PIL makes of a picture."""
+def resize_image(
+    image_CHW: torch.Tensor, shape: tuple[int, int], interpolation: Interpolation
+) -> torch.Tensor:
+    """Return uint8 (C, *shape), channel by channel: exactly the pixels of PIL."""
     from PIL import Image
 
-    how = Image.Resampling[interpolation.upper()]
-    planes = [Image.fromarray(plane_HW).resize(shape[::-1], how) for plane_HW in image_CHW.numpy()]
+    resampling = Image.Resampling[interpolation.upper()]
+    planes = [
+        Image.fromarray(plane_HW).resize(shape[::-1], resampling) for plane_HW in image_CHW.numpy()
+    ]
     return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
 
 
 def _resize_centre(
     image_CHW: torch.Tensor, shape: tuple[int, int], size: int, interpolation: Interpolation
 ) -> torch.Tensor:
-    """Return the centre of `size` pixels of an image resized to `shape`, of which nothing else is computed.
+    """Return the centre of `size` pixels of an image resized to `shape`, of which nothing else is
+    computed.
 
-    Up to rounding these are the pixels of `resized`: PIL blurs across the border of the box.
+    Up to rounding these are the pixels of `resize_image`: PIL blurs across the border of the box.
     """
     from PIL import Image
 
     (height, width), (top, left) = image_CHW.shape[-2:], _find_corner(shape, size)
     down, right = height / shape[0], width / shape[1]
     box = (left * right, top * down, (left + size) * right, (top + size) * down)
-    how = Image.Resampling[interpolation.upper()]
-    planes = [Image.fromarray(plane_HW).resize((size, size), how, box=box) for plane_HW in image_CHW.numpy()]
+    resampling = Image.Resampling[interpolation.upper()]
+    planes = [
+        Image.fromarray(plane_HW).resize((size, size), resampling, box=box)
+        for plane_HW in image_CHW.numpy()
+    ]
     return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
 
 
-def _nearest(length: int, enlarged: int, size: int) -> torch.Tensor:
-    """Return which of `length` pixels the centre `size` of `enlarged` ones are nearest to, int64 (size,)."""
+def _find_nearest(length: int, enlarged: int, size: int) -> torch.Tensor:
+    """Return the nearest of `length` pixels to each of the centre `size` of `enlarged` ones, int64
+    (size,).
+    """
     first = round((enlarged - size) / 2)
     scale = torch.tensor(length / enlarged, dtype=torch.float32)  # as `interpolate` computes it
-    places = (torch.arange(first, first + size, dtype=torch.float32) + 0.5) * scale
-    return places.floor().long().clamp(max=length - 1)
+    positions = (torch.arange(first, first + size, dtype=torch.float32) + 0.5) * scale
+    return positions.floor().long().clamp(max=length - 1)
 
 
 def _find_corner(shape: Sequence[int], size: int) -> tuple[int, int]:
@@ -187,7 +225,7 @@ def _find_corner(shape: Sequence[int], size: int) -> tuple[int, int]:
 
 
 def crop_or_pad(images_NCHW: torch.Tensor, size: int, fill: Sequence[int]) -> torch.Tensor:
-    """Return the centre of `size` pixels; what is smaller is padded with a colour, as timm does it.
+    """Return the centre of `size` pixels; smaller images are padded with a colour, as in timm.
 
     `fill` has a value for each channel; of another number of channels the mean is taken.
     """
@@ -209,15 +247,17 @@ def find_padding(shape: Sequence[int], size: int) -> tuple[int, int]:
     return top, left
 
 
-def normalised(images_NCHW: torch.Tensor, input_format: InputFormat) -> torch.Tensor:
-    """float32 (N, channels, H, W): values scaled to 0 to 1, in grey or colour as the format says, then (value - mean) / std."""
-    images = _with_channels(images_NCHW, input_format.channels)
+def normalise_images(images_NCHW: torch.Tensor, input_format: InputFormat) -> torch.Tensor:
+    """Return float32 (N, channels, H, W): scaled to 0 to 1, in grey or colour as the format, then
+    (value - mean) / std.
+    """
+    images = _convert_channels(images_NCHW, input_format.channels)
     mean = torch.tensor(input_format.mean, dtype=torch.float32)[:, None, None] * 255
     std = torch.tensor(input_format.std, dtype=torch.float32)[:, None, None] * 255
     return images.to(torch.float32).sub_(mean).div_(std)
 
 
-def _with_channels(images_NCHW: torch.Tensor, channels: int) -> torch.Tensor:
+def _convert_channels(images_NCHW: torch.Tensor, channels: int) -> torch.Tensor:
     got = images_NCHW.shape[1]
     if got == channels:
         return images_NCHW
@@ -226,87 +266,120 @@ def _with_channels(images_NCHW: torch.Tensor, channels: int) -> torch.Tensor:
     if channels == 1 and got == 3:
         weights = torch.tensor(LUMINANCE)[:, None, None]
         return (images_NCHW.float() * weights).sum(dim=1, keepdim=True)
-    raise WrongCall(f"the images have {got} channels and the model expects {channels}; only 1 and 3 can be converted")
+    raise WrongCall(
+        f"the images have {got} channels and the model expects {channels}; only 1 and 3 can be "
+        "converted"
+    )
 
 
 # Augmentation.
 
 
-How = tuple[int, int, Sequence[int], bool]  # seed, epoch, indices, whether a mirrored image keeps its label
+# seed, epoch, indices, whether a mirrored image keeps its label
+How = tuple[int, int, Sequence[int], bool]
 
 
-def augmented(
+def augment_images(
     images: Images, masks: Images | None, augment: Augment, input_format: InputFormat, how: How
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Images uint8 (N, C, size, size) of uint8 (C, H, W) each, and their masks, if any, uint8 (N, size, size).
+    """Return the augmented images, uint8 (N, C, size, size), and their masks, if any, uint8 (N,
+    size, size).
 
     `deit` normalises before it erases, so its images are float32 and finished.
+
+    Args:
+        images: uint8 (C, H, W) each.
+        masks: uint8 (H, W) each; None: there are none.
+        augment: the augmentation.
+        input_format: the size and the view.
+        how: seed, epoch, indices, and whether a mirrored image keeps its label.
     """
     size, view = input_format.image_size, input_format.view
     if augment == "deit":
         assert masks is None, "the loader refuses masks"
-        return _deit(images, input_format, how), None
+        return _augment_deit(images, input_format, how), None
     if augment == "rand":
-        return _rand(images, size, how) if masks is None else _rand_jointly(images, masks, size, how)
+        return (
+            _augment_rand(images, size, how)
+            if masks is None
+            else _augment_rand_jointly(images, masks, size, how)
+        )
     fitted_NCHW = fit_images(images, size, view, input_format.fill)
     if masks is None:
-        return light(fitted_NCHW, *how) if augment == "light" else fitted_NCHW, None
-    masks_NHW = fitted_masks(masks, size, view)
+        return shift_and_mirror(fitted_NCHW, *how) if augment == "light" else fitted_NCHW, None
+    masks_NHW = fit_masks(masks, size, view)
     if augment == "none":
         return fitted_NCHW, masks_NHW
     # Pixels are only moved, so the mask goes along as one more channel.
-    moved = light(torch.cat([fitted_NCHW, masks_NHW[:, None]], dim=1), *how)
+    moved = shift_and_mirror(torch.cat([fitted_NCHW, masks_NHW[:, None]], dim=1), *how)
     return moved[:, :-1], moved[:, -1]
 
 
-def light(images_NCHW: torch.Tensor, seed: int, epoch: int, indices: Sequence[int], flip: bool) -> torch.Tensor:
-    """A shifted and possibly mirrored copy of every image; uint8 in, uint8 out."""
+def shift_and_mirror(
+    images_NCHW: torch.Tensor, seed: int, epoch: int, indices: Sequence[int], flip: bool
+) -> torch.Tensor:
+    """Return a shifted and possibly mirrored copy of every image; uint8 in, uint8 out."""
     count, channels, height, width = images_NCHW.shape
     draws_N3 = uniform(derive_seed(seed, "light", epoch), indices, 3)
     reach = np.array([height // 8, width // 8])
     shifts_N2 = np.floor(draws_N3[:, :2] * (2 * reach + 1)).astype(np.int64) - reach
-    rows_NH = _reflected(np.arange(height) + shifts_N2[:, :1], height)
-    columns_NW = _reflected(np.arange(width) + shifts_N2[:, 1:], width)
+    rows_NH = _reflect(np.arange(height) + shifts_N2[:, :1], height)
+    columns_NW = _reflect(np.arange(width) + shifts_N2[:, 1:], width)
     if flip:
         columns_NW = np.where(draws_N3[:, 2:] < 0.5, columns_NW, columns_NW[:, ::-1])
-    places = torch.from_numpy((rows_NH[:, :, None] * width + columns_NW[:, None, :]).reshape(count, 1, -1))
+    positions = torch.from_numpy(
+        (rows_NH[:, :, None] * width + columns_NW[:, None, :]).reshape(count, 1, -1)
+    )
     flat = images_NCHW.reshape(count, channels, height * width)
-    return flat.gather(2, places.expand(-1, channels, -1)).view(count, channels, height, width)
+    return flat.gather(2, positions.expand(-1, channels, -1)).view(count, channels, height, width)
 
 
-def _reflected(places: np.ndarray, side: int) -> np.ndarray:
-    """Places outside 0 .. side-1 mirrored back at the border: -1 is 1, side is side-2."""
-    places = np.abs(places)
-    return np.where(places >= side, 2 * (side - 1) - places, places)
+def _reflect(positions: np.ndarray, side: int) -> np.ndarray:
+    """Mirror positions outside 0 .. side-1 back at the border: -1 is 1, side is side-2."""
+    positions = np.abs(positions)
+    return np.where(positions >= side, 2 * (side - 1) - positions, positions)
 
 
-def _deit(images: Images, input_format: InputFormat, how: How) -> torch.Tensor:
+def _augment_deit(images: Images, input_format: InputFormat, how: How) -> torch.Tensor:
     seed, epoch, indices, flip = how
     size = input_format.image_size
-    whole = fit_images(images, size, input_format.view, input_format.fill) if size <= deit.SMALL else images
-    coloured = [_with_channels(image[None], 3)[0] for image in whole]
-    changed = deit.changed(coloured, input_format, deit.seeds_of("deit", seed, epoch, indices), flip)
-    return deit.erased(normalised(changed, input_format), deit.seeds_of("erased", seed, epoch, indices))
+    sources = (
+        fit_images(images, size, input_format.view, input_format.fill)
+        if size <= deit.SMALL
+        else images
+    )
+    coloured = [_convert_channels(image[None], 3)[0] for image in sources]
+    changed = deit.apply_deit_augmentation(
+        coloured, input_format, deit.seeds_of("deit", seed, epoch, indices), flip
+    )
+    return deit.erase_rectangles(
+        normalise_images(changed, input_format), deit.seeds_of("erased", seed, epoch, indices)
+    )
 
 
-def _rand(images: Images, size: int, how: How) -> tuple[torch.Tensor, None]:
-    change = _change(size, how[-1])
-    return torch.stack([change(image) for image in _seeded(images, *how[:-1])]), None
+def _augment_rand(images: Images, size: int, how: How) -> tuple[torch.Tensor, None]:
+    change = _create_rand(size, how[-1])
+    return torch.stack([change(image) for image in _iterate_seeded(images, *how[:-1])]), None
 
 
 @cache
-def _change(size: int, flip: bool) -> Any:
+def _create_rand(size: int, flip: bool) -> Any:
     from torchvision.transforms import v2
 
-    steps = [v2.RandomResizedCrop(size, scale=(0.5, 1.0), antialias=True), v2.RandAugment(num_ops=2, magnitude=9)]
+    steps = [
+        v2.RandomResizedCrop(size, scale=(0.5, 1.0), antialias=True),
+        v2.RandAugment(num_ops=2, magnitude=9),
+    ]
     return v2.Compose([*steps, *([v2.RandomHorizontalFlip()] if flip else [])])
 
 
-def _rand_jointly(images: Images, masks: Images, size: int, how: How) -> tuple[torch.Tensor, torch.Tensor]:
+def _augment_rand_jointly(
+    images: Images, masks: Images, size: int, how: How
+) -> tuple[torch.Tensor, torch.Tensor]:
     from torchvision import tv_tensors
 
-    change, made_images, made_masks = _joint_change(size, how[-1]), [], []
-    for image, mask in _seeded(list(zip(images, masks, strict=True)), *how[:-1]):
+    change, made_images, made_masks = _create_joint_rand(size, how[-1]), [], []
+    for image, mask in _iterate_seeded(list(zip(images, masks, strict=True)), *how[:-1]):
         image, mask = change(tv_tensors.Image(image), tv_tensors.Mask(mask))
         made_images.append(image.as_subclass(torch.Tensor))
         made_masks.append(mask.as_subclass(torch.Tensor))
@@ -314,22 +387,24 @@ def _rand_jointly(images: Images, masks: Images, size: int, how: How) -> tuple[t
 
 
 @cache
-def _joint_change(size: int, flip: bool) -> Any:
-    """RandAugment's operations at magnitude 9 of 30 as separate transforms: torchvision's class refuses masks."""
+def _create_joint_rand(size: int, flip: bool) -> Any:
+    """Return RandAugment's operations at magnitude 9 of 30 as separate transforms: torchvision's
+    class refuses masks.
+    """
     from torchvision import tv_tensors
     from torchvision.transforms import v2
 
-    def moved(degrees: float = 0.0, **how: Any) -> Any:
+    def make_affine(degrees: float = 0.0, **options: Any) -> Any:
         fill = {tv_tensors.Image: 0, tv_tensors.Mask: IGNORED}
-        return v2.RandomAffine(degrees, fill=fill, **how)
+        return v2.RandomAffine(degrees, fill=fill, **options)
 
     operations = [
         v2.Identity(),
-        moved(shear=(-5.1, 5.1, 0.0, 0.0)),  # the angle whose tangent is 0.09, of at most 0.3
-        moved(shear=(0.0, 0.0, -5.1, 5.1)),
-        moved(translate=(0.136, 0.0)),  # of at most 150/331 of the side
-        moved(translate=(0.0, 0.136)),
-        moved(9.0),  # degrees of at most 30
+        make_affine(shear=(-5.1, 5.1, 0.0, 0.0)),  # the angle whose tangent is 0.09, of at most 0.3
+        make_affine(shear=(0.0, 0.0, -5.1, 5.1)),
+        make_affine(translate=(0.136, 0.0)),  # of at most 150/331 of the side
+        make_affine(translate=(0.0, 0.136)),
+        make_affine(9.0),  # degrees of at most 30
         v2.ColorJitter(brightness=0.27),  # of at most 0.9, as the next three
         v2.ColorJitter(saturation=0.27),
         v2.ColorJitter(contrast=0.27),
@@ -347,8 +422,12 @@ def _joint_change(size: int, flip: bool) -> Any:
     return v2.Compose([*steps, *([v2.RandomHorizontalFlip()] if flip else [])])
 
 
-def _seeded(items: Iterable[T], seed: int, epoch: int, indices: Sequence[int]) -> Iterator[T]:
-    """The items, with torch's generator seeded for each before it is yielded, and restored at the end."""
+def _iterate_seeded(
+    items: Iterable[T], seed: int, epoch: int, indices: Sequence[int]
+) -> Iterator[T]:
+    """Yield the items, with torch's generator seeded for each before it is yielded, and restored at
+    the end.
+    """
     seeds = deit.seeds_of("rand", seed, epoch, indices)
     with torch.random.fork_rng(devices=[]):
         for item, item_seed in zip(items, seeds, strict=True):

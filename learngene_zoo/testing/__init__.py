@@ -7,7 +7,8 @@
         check_method(METHOD)
         check_suite(SUITE)
 
-Each raises `AssertionError`, whose message names the law that is broken; an error that the plugin raised is its cause.
+Each raises `AssertionError`, whose message names the broken law; an error that the plugin raised is
+its cause.
 """
 
 from learngene_zoo.testing.laws import tiny_ancestry, tiny_task

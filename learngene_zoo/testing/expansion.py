@@ -1,4 +1,4 @@
-"""The laws of expanders: families, promised sizes, seeds, the learngene, and the record of what is inherited."""
+"""The laws of expanders: families, promised sizes, seeds, and the record of inherited tensors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,22 @@ from learngene_zoo.method import AXES, Member, Method, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.storage import StateDict
-from learngene_zoo.testing.laws import cold, copied, describe, difference, keeping, law, members_of, promising
+from learngene_zoo.testing.laws import (
+    cold,
+    copy_state,
+    describe,
+    difference,
+    law,
+    members_of,
+    report_broken_law,
+    report_broken_promise,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-MOST_MEMBERS = 10_000
-BUILT = 24  # members that are built; of a larger family a sample, evenly spaced
+MAX_MEMBERS = 10_000
+MAX_BUILT = 24  # members that are built; of a larger family a sample, evenly spaced
 CLASSES = 5  # of the descendants that are built; no tiny task has as many
 SEED = 5
 MEMBERS = "the expander builds every member of its family"
@@ -34,138 +43,239 @@ SIZES = "a size that cannot be built is refused with WrongCall"
 
 
 def check_family(method: Method, config: LearngeneConfig) -> list[Member]:
-    """A family is finite, not empty, the same every time, and has the classes of its config. Returns it."""
+    """Check that a family is finite, not empty, constant, and has the classes of its config.
+
+    Returns the family.
+    """
     config = replace(config, spec=config.spec.with_(classes=CLASSES))
-    with promising(method, "the family is known from plain numbers, and the same every time"), cold(method, "family"):
-        members, again = (list(islice(members_of(method, config), MOST_MEMBERS + 1)) for _ in range(2))
+    with (
+        report_broken_promise(
+            method, "the family is known from plain numbers, and the same every time"
+        ),
+        cold(method, "family"),
+    ):
+        members, again = (
+            list(islice(members_of(method, config), MAX_MEMBERS + 1)) for _ in range(2)
+        )
     law(bool(members), method, "has an empty family")
-    law(len(members) <= MOST_MEMBERS, method, f"has a family of more than {MOST_MEMBERS} members")
+    law(len(members) <= MAX_MEMBERS, method, f"has a family of more than {MAX_MEMBERS} members")
     law(members == again, method, "has a family that changes from call to call")
     other = [member for member in members if member.spec.classes != CLASSES]
     law(not other, method, f"has a member without the classes of its config: {other[:1]}")
     return members
 
 
-def check_members(method: Method, learngene: Learngene, members: Sequence[Member], place: Path) -> None:
-    """Every member is built as promised, twice the same.
+def check_members(
+    method: Method, learngene: Learngene, members: Sequence[Member], folder: Path
+) -> None:
+    """Check that every member is built as promised, and twice the same.
 
-    Of the first and the last the record must also explain each tensor, and timm must reopen them.
+    For the first and the last, the record must also explain each tensor, and timm must reopen them.
     """
-    config, before = to_json(learngene.config), copied(learngene.state)
+    config, before = to_json(learngene.config), copy_state(learngene.state)
     inherits = False
-    for index, member in enumerate(sampled(members)):
-        made = _expanded(method, learngene, member)
-        changed = difference(learngene.state, before) or ("its config" if to_json(learngene.config) != config else "")
+    for index, member in enumerate(sample_members(members)):
+        descendant = _expand_member(method, learngene, member)
+        changed = difference(learngene.state, before) or (
+            "its config" if to_json(learngene.config) != config else ""
+        )
         law(not changed, method, f"changes the learngene that it expands: {changed}")
-        outputs = check_member(method, member, made)
-        changed = difference(_expanded(method, learngene, member).state, made.state)
-        law(not changed, method, f"builds two different models of {_named(member)} with one seed: {changed}")
-        inherits = inherits or bool(made.inherited)
+        outputs = check_member(method, member, descendant)
+        changed = difference(_expand_member(method, learngene, member).state, descendant.state)
+        law(
+            not changed,
+            method,
+            f"builds two different models of {_name_member(member)} with one seed: {changed}",
+        )
+        inherits = inherits or bool(descendant.inherited)
         if member in (members[0], members[-1]):
-            check_inherited(method, learngene, member, made)
-            _reopened(method, made, outputs, place / f"member-{index}")
-    law(inherits or not method.inherits, method, "inherits nothing; if that is meant, declare `inherits=False`")
-    law(not inherits or method.inherits, method, "declares `inherits=False`, but its descendants inherit tensors")
-
-
-def sampled(members: Sequence[Member]) -> list[Member]:
-    """At most `BUILT` of them, the first and the last among them."""
-    if len(members) <= BUILT:
-        return list(members)
-    return [members[round(i * (len(members) - 1) / (BUILT - 1))] for i in range(BUILT)]
-
-
-def check_member(method: Method, member: Member, made: Descendant) -> torch.Tensor:
-    """A descendant has the shape and parameters that its member promised. Returns its outputs, (2, classes)."""
-    law(made.spec == member.spec, method, f"promised {member.spec} and built {made.spec}")
-    strange = sorted(made.inherited - set(made.state))
-    law(not strange, method, f"records {strange[:1]} as inherited, which {_named(member)} does not have")
-    for name, tensor in made.state.items():
-        law(bool(tensor.isfinite().all()), method, f"builds a tensor {name} with values that are not finite")
-    with promising(method, MEMBERS, describe(member.spec)):
-        model = made.model()
-    params = sum(parameter.numel() for parameter in model.parameters())
-    law(params == member.cost().params, method, f"promised {member.cost().params} parameters and built {params}")
-    with promising(method, "every model that is built takes images", describe(member.spec)):
-        outputs = _outputs(model, made)
-    law(tuple(outputs.shape) == (2, CLASSES), method, f"builds a model whose outputs have shape {tuple(outputs.shape)}")
-    law(bool(outputs.isfinite().all()), method, f"builds a model whose outputs are not finite: {member.spec}")
-    return outputs
-
-
-def check_inherited(method: Method, learngene: Learngene, member: Member, made: Descendant) -> None:
-    """Tensors that are recorded as inherited depend on the learngene, and all others do not, but on the seed."""
-    other = _expanded(method, replace(learngene, state=_shifted(learngene.state)), member)
-    for name, tensor in made.state.items():
-        same = torch.equal(other.state[name], tensor)
-        if name in made.inherited:
-            how = "although it is all zeros" if not tensor.any() else "but it is the same for another learngene"
-            law(not same, method, f"records tensor {name} as inherited, {how}")
-        else:
-            law(same, method, f"takes tensor {name} from the learngene and does not record it as inherited")
-    drawn = [name for name, tensor in made.state.items() if name not in made.inherited and tensor.unique().numel() > 1]
-    reseeded = _expanded(method, learngene, member, seed=SEED + 1)
-    differs = not drawn or any(not torch.equal(reseeded.state[name], made.state[name]) for name in drawn)
+            check_inherited(method, learngene, member, descendant)
+            _check_reopened(method, descendant, outputs, folder / f"member-{index}")
     law(
-        differs,
+        inherits or not method.inherits,
         method,
-        f"ignores the seed of an expansion: tensor {drawn[:1]} is drawn, and the same with another seed",
+        "inherits nothing; if that is meant, declare `inherits=False`",
+    )
+    law(
+        not inherits or method.inherits,
+        method,
+        "declares `inherits=False`, but its descendants inherit tensors",
     )
 
 
-def _shifted(state: StateDict) -> StateDict:
-    """Other numbers, of about the same size, in every tensor."""
+def sample_members(members: Sequence[Member]) -> list[Member]:
+    """Return at most `MAX_BUILT` members, including the first and the last."""
+    if len(members) <= MAX_BUILT:
+        return list(members)
+    return [members[round(i * (len(members) - 1) / (MAX_BUILT - 1))] for i in range(MAX_BUILT)]
+
+
+def check_member(method: Method, member: Member, descendant: Descendant) -> torch.Tensor:
+    """Check that a descendant has the shape and parameters of its member.
+
+    Returns its outputs, (2, classes).
+    """
+    law(
+        descendant.spec == member.spec,
+        method,
+        f"promised {member.spec} and built {descendant.spec}",
+    )
+    strange = sorted(descendant.inherited - set(descendant.state))
+    law(
+        not strange,
+        method,
+        f"records {strange[:1]} as inherited, which {_name_member(member)} does not have",
+    )
+    for name, tensor in descendant.state.items():
+        law(
+            bool(tensor.isfinite().all()),
+            method,
+            f"builds a tensor {name} with values that are not finite",
+        )
+    with report_broken_promise(method, MEMBERS, describe(member.spec)):
+        model = descendant.model()
+    params = sum(parameter.numel() for parameter in model.parameters())
+    law(
+        params == member.cost().params,
+        method,
+        f"promised {member.cost().params} parameters and built {params}",
+    )
+    with report_broken_promise(
+        method, "every model that is built takes images", describe(member.spec)
+    ):
+        outputs = _outputs(model, descendant)
+    law(
+        tuple(outputs.shape) == (2, CLASSES),
+        method,
+        f"builds a model whose outputs have shape {tuple(outputs.shape)}",
+    )
+    law(
+        bool(outputs.isfinite().all()),
+        method,
+        f"builds a model whose outputs are not finite: {member.spec}",
+    )
+    return outputs
+
+
+def check_inherited(
+    method: Method, learngene: Learngene, member: Member, descendant: Descendant
+) -> None:
+    """Check that exactly the tensors recorded as inherited depend on the learngene.
+
+    All others depend on the seed.
+    """
+    other = _expand_member(method, replace(learngene, state=_shift_state(learngene.state)), member)
+    for name, tensor in descendant.state.items():
+        same = torch.equal(other.state[name], tensor)
+        if name in descendant.inherited:
+            how = (
+                "although it is all zeros"
+                if not tensor.any()
+                else "but it is the same for another learngene"
+            )
+            law(not same, method, f"records tensor {name} as inherited, {how}")
+        else:
+            law(
+                same,
+                method,
+                f"takes tensor {name} from the learngene and does not record it as inherited",
+            )
+    drawn_names = [
+        name
+        for name, tensor in descendant.state.items()
+        if name not in descendant.inherited and tensor.unique().numel() > 1
+    ]
+    reseeded = _expand_member(method, learngene, member, seed=SEED + 1)
+    differs = not drawn_names or any(
+        not torch.equal(reseeded.state[name], descendant.state[name]) for name in drawn_names
+    )
+    law(
+        differs,
+        method,
+        f"ignores the seed of an expansion: tensor {drawn_names[:1]} is drawn, and the same with "
+        "another seed",
+    )
+
+
+def _shift_state(state: StateDict) -> StateDict:
+    """Return the tensors with other numbers of about the same size."""
     generator = torch.Generator().manual_seed(0)
     floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
-    noise = {name: 0.01 * torch.randn(t.shape, generator=generator).to(t.dtype) for name, t in floats.items()}
+    noise = {
+        name: 0.01 * torch.randn(t.shape, generator=generator).to(t.dtype)
+        for name, t in floats.items()
+    }
     return {**state, **{name: tensor + noise[name] for name, tensor in floats.items()}}
 
 
 def check_sizes(method: Method, learngene: Learngene) -> None:
-    """On each axis another size is built as it was named, or refused with `WrongCall`; an impossible one is refused."""
+    """Check that another size on each axis is built, or refused with `WrongCall`.
+
+    An impossible size must be refused.
+    """
     spec = learngene.config.spec
     for name in AXES:
         value = getattr(spec, name)
         for other in (2 * value, type(value)(value / 2)):
-            with promising(method, SIZES, f"{name}={other}"), suppress(WrongCall):
-                _expand(method, learngene, replace(Target(classes=CLASSES), **{name: other})).model()
+            with report_broken_promise(method, SIZES, f"{name}={other}"), suppress(WrongCall):
+                _expand(
+                    method, learngene, replace(Target(classes=CLASSES), **{name: other})
+                ).model()
     impossible = {"layers": 10**6, "heads": spec.width + 1, "image_size": spec.image_size + 1}
     for name, other in (("layers", 0), *impossible.items()):
-        with promising(method, SIZES, f"{name}={other}"), suppress(WrongCall):
+        with report_broken_promise(method, SIZES, f"{name}={other}"), suppress(WrongCall):
             _expand(method, learngene, Target(**{name: other}))  # type: ignore[arg-type]
             law(False, method, f"builds an impossible descendant, of {name} {other}")
 
 
-def _expanded(method: Method, learngene: Learngene, member: Member, seed: int = SEED) -> Descendant:
-    with promising(method, "the expander takes the settings of every member of its family", describe(member.spec)):
+def _expand_member(
+    method: Method, learngene: Learngene, member: Member, seed: int = SEED
+) -> Descendant:
+    with report_broken_promise(
+        method,
+        "the expander takes the settings of every member of its family",
+        describe(member.spec),
+    ):
         expander = with_settings(method.expander, member.settings)
-    with promising(method, MEMBERS, describe(member.spec)):
+    with report_broken_promise(method, MEMBERS, describe(member.spec)):
         return _expand(replace(method, expander=expander), learngene, member.target, seed)
 
 
 def _expand(method: Method, learngene: Learngene, target: Target, seed: int = SEED) -> Descendant:
-    with keeping(method, "breaks its promise", BadPlugin):
-        return lifecycle.expand(learngene, target=target, expander=method.expander, run=Run(seed=seed))
+    with report_broken_law(method, "breaks its promise", BadPlugin):
+        return lifecycle.expand(
+            learngene, target=target, expander=method.expander, run=Run(seed=seed)
+        )
 
 
-def _reopened(method: Method, made: Descendant, outputs: torch.Tensor, folder: Path) -> None:
+def _check_reopened(
+    method: Method, descendant: Descendant, outputs: torch.Tensor, folder: Path
+) -> None:
     import timm
 
-    with promising(method, "timm opens every model that is built", describe(made.spec)):
-        made.save(folder)
+    with report_broken_promise(
+        method, "timm opens every model that is built", describe(descendant.spec)
+    ):
+        descendant.save(folder)
         again = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    change = (_outputs(again, made) - outputs).abs().max().item()
-    law(change == 0, method, f"builds a model that timm reopens with outputs that differ by {change}")
+    change = (_outputs(again, descendant) - outputs).abs().max().item()
+    law(
+        change == 0,
+        method,
+        f"builds a model that timm reopens with outputs that differ by {change}",
+    )
 
 
 @torch.no_grad()
-def _outputs(model: nn.Module, made: Descendant) -> torch.Tensor:
-    """(2, classes), of two fixed random images."""
-    form = made.input_format
+def _outputs(model: nn.Module, descendant: Descendant) -> torch.Tensor:
+    """Return the outputs for two fixed random images, (2, classes)."""
+    form = descendant.input_format
     generator = torch.Generator().manual_seed(0)
-    images_BCHW = torch.randn((2, form.channels, form.image_size, form.image_size), generator=generator)
+    images_BCHW = torch.randn(
+        (2, form.channels, form.image_size, form.image_size), generator=generator
+    )
     return model.eval()(images_BCHW)
 
 
-def _named(member: Member) -> str:
+def _name_member(member: Member) -> str:
     return f"a model with {member.spec.layers} layers of width {member.spec.width}"

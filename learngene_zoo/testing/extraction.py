@@ -1,4 +1,4 @@
-"""The laws of extractors: ancestry models, seeds, parts, records, and the same result through a kill and a resume."""
+"""The laws of extractors: ancestry models, seeds, parts, records, and resuming after a kill."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,16 @@ from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.testing.laws import cold, copied, describe, difference, keeping, law, members_of, promising
+from learngene_zoo.testing.laws import (
+    cold,
+    copy_state,
+    describe,
+    difference,
+    law,
+    members_of,
+    report_broken_law,
+    report_broken_promise,
+)
 from learngene_zoo.training import loop
 from learngene_zoo.training.loop import Engine
 
@@ -32,7 +41,7 @@ RESUMED = "an extraction that is killed and resumed writes the same learngene"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One extraction that is to keep the laws."""
+    """One extraction that is checked against the laws."""
 
     method: Method
     extractor: Extractor
@@ -40,24 +49,24 @@ class Case:
     tasks: Sequence[Task]
 
     def extract(self) -> Learngene:
-        """Return what the extractor returns, with the name of its method; nothing is written."""
+        """Return the extractor's learngene, with the name of its method; write nothing."""
         shape = describe(self.ancestries[0].spec)
-        with promising(self.method, EXTRACTOR, f"an ancestry model with {shape}"):
-            made = self.extractor(self.ancestries, self.tasks, Run(seed=SEED))
-        with keeping(self.method, "breaks its promise", BadPlugin):
-            learngene = lifecycle.returned(self.extractor, Learngene, made)
-        if not isinstance(learngene.config, LearngeneConfig):  # `check_outline` names what it is instead
-            return learngene
+        with report_broken_promise(self.method, EXTRACTOR, f"an ancestry model with {shape}"):
+            result = self.extractor(self.ancestries, self.tasks, Run(seed=SEED))
+        with report_broken_law(self.method, "breaks its promise", BadPlugin):
+            learngene = lifecycle.check_returned(self.extractor, Learngene, result)
+        if not isinstance(learngene.config, LearngeneConfig):
+            return learngene  # `check_outline` reports the type
         return learngene.with_config(method=self.method.name)
 
     def outline(self) -> LearngeneConfig:
-        """Of this extractor, with these ancestry models."""
+        """Return the extractor's outline for these ancestry models."""
         return self.extractor.outline([ancestry.spec for ancestry in self.ancestries])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extracted:
-    """A learngene, and what its extraction went through."""
+    """A learngene, with the number of training steps and the parts of its extraction."""
 
     learngene: Learngene
     steps: int  # of training
@@ -65,54 +74,74 @@ class Extracted:
 
 
 class Killed(BaseException):
-    """The end of a process, as far as the process can tell."""
+    """A simulated SIGKILL."""
 
 
 def check_extraction(case: Case) -> Extracted:
-    """An extraction returns a learngene and leaves its ancestry models as they were."""
-    method, before = case.method, [copied(ancestry.state) for ancestry in case.ancestries]
+    """Check that an extraction returns a learngene and leaves its ancestry models unchanged."""
+    method, before = case.method, [copy_state(ancestry.state) for ancestry in case.ancestries]
     parts: list[tuple[Any, ...]] = []
-    with _parts_noted(parts), _killed_after(None) as steps:
-        made = case.extract()
+    with _record_parts(parts), _kill_after(None) as steps:
+        learngene = case.extract()
     for ancestry, state in zip(case.ancestries, before):
         changed = difference(ancestry.state, state)
         law(not changed, method, f"changed its ancestry model: {changed}")
-    for name, tensor in made.state.items():
+    for name, tensor in learngene.state.items():
         finite = not tensor.is_floating_point() or bool(tensor.isfinite().all())
         law(finite, method, f"extracted a tensor {name} with values that are not finite")
-    return Extracted(learngene=made, steps=len(steps), parts=parts)
+    return Extracted(learngene=learngene, steps=len(steps), parts=parts)
 
 
 def check_outline(case: Case, written: Learngene) -> None:
-    """The outline says what will be written, and needs neither torch nor anything that imports it."""
+    """Check that the outline predicts the written learngene, without importing torch."""
     method = case.method
-    with promising(method, OUTLINE, describe(case.ancestries[0].spec)), cold(method, "outline"):
+    with (
+        report_broken_promise(method, OUTLINE, describe(case.ancestries[0].spec)),
+        cold(method, "outline"),
+    ):
         outline = case.outline()
-        law(isinstance(outline, LearngeneConfig), method, f"outlines {outline!r}; expected a LearngeneConfig")
+        law(
+            isinstance(outline, LearngeneConfig),
+            method,
+            f"outlines {outline!r}; expected a LearngeneConfig",
+        )
         first = list(islice(members_of(method, outline), 1))
-    law(outline.spec == written.config.spec, method, f"outlines {outline.spec} but writes {written.config.spec}")
+    law(
+        outline.spec == written.config.spec,
+        method,
+        f"outlines {outline.spec} but writes {written.config.spec}",
+    )
     law(bool(first), method, "plans no descendant from its outline")
     kind: Any = method.details
     undeclared = kind is None and bool(written.config.details)
     law(not undeclared, method, "writes details; declare their type as `details` of the method")
     for config in (outline, written.config) if kind is not None else ():
-        with keeping(method, "writes details that it cannot read", BadFile):
+        with report_broken_law(method, "writes details that it cannot read", BadFile):
             details_of(config, kind)
 
 
 def check_parts(method: Method, parts: Sequence[tuple[Any, ...]]) -> None:
-    """Every setting of a part is in its key: changed, it gives another one."""
+    """Check that every setting of a part changes its key."""
     for name, settings, inputs, seed in parts:
-        frozen = settings is None or getattr(getattr(settings, "__dataclass_params__", None), "frozen", False)
+        frozen = settings is None or getattr(
+            getattr(settings, "__dataclass_params__", None), "frozen", False
+        )
         law(frozen, method, f"passes {settings!r} to its part {name}; expected a frozen dataclass")
         key = cache.key_of(name, settings, inputs, seed)
         for field, changed in _variants(settings):
             differs = cache.key_of(name, changed, inputs, seed) != key
-            law(differs, method, f"has a setting {field} that does not change the key of its part {name}")
+            law(
+                differs,
+                method,
+                f"has a setting {field} that does not change the key of its part {name}",
+            )
 
 
 def _variants(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Copies of a settings record, each with one leaf changed, and the leaf's name. Nothing is validated."""
+    """Yield copies of a settings record with one leaf changed, and the leaf's name.
+
+    Copies are not validated.
+    """
     for field in fields(settings) if settings is not None else ():
         value = getattr(settings, field.name)
         inner = _variants(value) if is_dataclass(value) else [("", _another(value))]
@@ -132,50 +161,65 @@ def _another(value: Any) -> Any:
     return 1 if value is None else f"{value}'"
 
 
-def check_record(case: Case, expected: Extracted, place: Path) -> Learngene:
-    """`lifecycle.extract`, killed halfway and resumed, writes the same learngene; its settings rebuild the extractor."""
+def check_record(case: Case, expected: Extracted, folder: Path) -> Learngene:
+    """Check that an extraction killed halfway and resumed writes the same learngene.
+
+    Its recorded settings must rebuild the extractor. Returns the learngene as it was read again.
+    """
     method, extractor = case.method, case.extractor
-    with keeping(method, "is not registered (is its package installed?)", WrongCall):
+    with report_broken_law(method, "is not registered (is its package installed?)", WrongCall):
         registered = METHODS.load(method.name)
     law(registered == method, method, f"is registered as another object: {registered}")
-    with promising(method, RESUMED):
-        made = _extracted_with_a_kill(case, expected.steps, place / "learngene")
-    if not _same(made, expected.learngene):
-        _say_why(case, expected.learngene, made)
-    with promising(method, "the learngene that is written can be read again"):
-        kept = load_learngene(place / "learngene")
-    written, meant = (to_json(gene.with_config(tensors=()).config) for gene in (kept, made))
+    with report_broken_promise(method, RESUMED):
+        resumed = _extract_with_a_kill(case, expected.steps, folder / "learngene")
+    if not _same(resumed, expected.learngene):
+        _say_why(case, expected.learngene, resumed)
+    with report_broken_promise(method, "the learngene that is written can be read again"):
+        loaded = load_learngene(folder / "learngene")
+    written, meant = (to_json(gene.with_config(tensors=()).config) for gene in (loaded, resumed))
     law(written == meant, method, "has a config that does not survive being written")
-    changed = difference(kept.state, made.state)
+    changed = difference(loaded.state, resumed.state)
     law(not changed, method, f"has tensors that do not survive being written: {changed}")
-    with promising(method, "the recorded settings rebuild the extractor"):
-        rebuilt = from_json(type(extractor), kept.config.settings, "settings")
+    with report_broken_promise(method, "the recorded settings rebuild the extractor"):
+        rebuilt = from_json(type(extractor), loaded.config.settings, "settings")
     law(rebuilt == extractor, method, f"records settings that rebuild {rebuilt}, not {extractor}")
-    return kept
+    return loaded
 
 
-def _same(one: Learngene, other: Learngene) -> bool:
-    records = [(gene.config.spec, gene.config.details, gene.config.metrics) for gene in (one, other)]
-    return records[0] == records[1] and not difference(one.state, other.state)
+def _same(first: Learngene, second: Learngene) -> bool:
+    records = [
+        (gene.config.spec, gene.config.details, gene.config.metrics) for gene in (first, second)
+    ]
+    return records[0] == records[1] and not difference(first.state, second.state)
 
 
-def _extracted_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
+def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
     sources = {f"ancestry-{i}": ancestry for i, ancestry in enumerate(case.ancestries)}
     data = {task.name: task for task in case.tasks}
 
     def extract(resume: bool) -> Learngene:
-        given: dict[str, Any] = {"ancestries": list(sources), "tasks": list(data), "extractor": case.extractor}
-        return lifecycle.extract(case.method.name, **given, out=out, run=Run(seed=SEED, resume=resume))
+        arguments: dict[str, Any] = {
+            "ancestries": list(sources),
+            "tasks": list(data),
+            "extractor": case.extractor,
+        }
+        return lifecycle.extract(
+            case.method.name, **arguments, out=out, run=Run(seed=SEED, resume=resume)
+        )
 
     with (
         mock.patch("learngene_zoo.lifecycle.learngenes.check_source", return_value=None),
-        mock.patch("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]),
-        mock.patch("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: data[reference]),
+        mock.patch(
+            "learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]
+        ),
+        mock.patch(
+            "learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: data[reference]
+        ),
     ):
         if not steps:
             return extract(resume=False)
         try:
-            with _killed_after(steps // 2):
+            with _kill_after(steps // 2):
                 extract(resume=False)
         except Killed:
             return extract(resume=True)
@@ -184,43 +228,47 @@ def _extracted_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
 
 
 def _say_why(case: Case, first: Learngene, resumed: Learngene) -> None:
-    """Raises `AssertionError`: was it the seed, or the resume?"""
+    """Raise `AssertionError` that names the cause: the seed or the resume."""
     method, again = case.method, case.extract()
     changed = difference(again.state, first.state)
     law(not changed, method, f"extracts two different learngenes with the same seed: {changed}")
-    law(again.config == first.config, method, f"writes two configs with the same seed: {again.config}, {first.config}")
+    law(
+        again.config == first.config,
+        method,
+        f"writes two configs with the same seed: {again.config}, {first.config}",
+    )
     changed = difference(resumed.state, first.state) or "its details or metrics"
     law(False, method, f"extracts another learngene when it is killed and resumed: {changed}")
 
 
 @contextmanager
-def _parts_noted(parts: list[tuple[Any, ...]]) -> Iterator[None]:
-    """Within, the arguments that every part's key is made from are added to `parts`."""
+def _record_parts(parts: list[tuple[Any, ...]]) -> Iterator[None]:
+    """Add the arguments of every part's key to `parts` within."""
     key_of = cache.key_of
 
-    def noted(*arguments: Any) -> str:
+    def record_key(*arguments: Any) -> str:
         parts.append(arguments)
         return key_of(*arguments)
 
-    with mock.patch.object(cache, "key_of", noted):
+    with mock.patch.object(cache, "key_of", record_key):
         yield
 
 
 @contextmanager
-def _killed_after(steps: int | None) -> Iterator[list[int]]:
-    """Within, training writes a checkpoint after every step, and is killed by the one after `steps`. None: never.
+def _kill_after(steps: int | None) -> Iterator[list[int]]:
+    """Write a checkpoint after every training step within, and raise `Killed` after `steps`.
 
-    The list holds the numbers of the steps that were taken.
+    With None, training is never killed. Yields the list of the numbers of the steps.
     """
     save = Engine.save
-    taken: list[int] = []
+    steps_taken: list[int] = []
 
-    def saved(self: Engine, step: int) -> float:
-        if len(taken) == steps:
+    def save_or_kill(self: Engine, step: int) -> float:
+        if len(steps_taken) == steps:
             raise Killed
-        taken.append(step)
+        steps_taken.append(step)
         return save(self, step)
 
     hours = SimpleNamespace(monotonic=count(0, 3600).__next__)
-    with mock.patch.object(Engine, "save", saved), mock.patch.object(loop, "time", hours):
-        yield taken
+    with mock.patch.object(Engine, "save", save_or_kill), mock.patch.object(loop, "time", hours):
+        yield steps_taken

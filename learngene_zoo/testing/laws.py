@@ -1,4 +1,4 @@
-"""How a broken law is reported, and what several laws need: tiny models and tasks among it."""
+"""Reports of broken laws, and tiny models and tasks for checking them."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,36 +20,48 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.catalogue import Suite
 from learngene_zoo.tasks.task import SPLITS, Task
 
-# What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.
-HOT = ("torch", "timm", "numpy", "datasets", "learngene_zoo.families.tensors", "learngene_zoo.artifacts.descendant")
+# Modules that `plan` must not need. They are blocked even if they are imported already, so that a
+# test run cannot hide an import.
+HOT = (
+    "torch",
+    "timm",
+    "numpy",
+    "datasets",
+    "learngene_zoo.families.tensors",
+    "learngene_zoo.artifacts.descendant",
+)
 
 
 class BrokenLaw(AssertionError):
-    """A law that a method or a suite does not keep; the message names both."""
+    """A law that a method or a suite breaks; the message names both."""
 
 
 def law(holds: bool, plugin: Method | Suite, otherwise: str) -> None:
-    """Raises `BrokenLaw` with `otherwise`, what the method or suite does instead, unless the law holds."""
+    """Raise `BrokenLaw` unless the law holds; `otherwise` describes the actual behaviour."""
     if not holds:
         raise BrokenLaw(f"the {type(plugin).__name__.lower()} {plugin.name} {otherwise}")
 
 
 @contextmanager
-def keeping(plugin: Method | Suite, broken: str, *errors: type[BaseException]) -> Iterator[None]:
-    """Within, one of these errors is the broken law `broken`."""
+def report_broken_law(
+    plugin: Method | Suite, broken: str, *errors: type[BaseException]
+) -> Iterator[None]:
+    """Report these errors within as the broken law `broken`."""
     try:
         yield
     except errors as error:
-        raise BrokenLaw(f"the {type(plugin).__name__.lower()} {plugin.name} {broken}: {error}") from error
+        raise BrokenLaw(
+            f"the {type(plugin).__name__.lower()} {plugin.name} {broken}: {error}"
+        ) from error
 
 
 @contextmanager
-def promising(
+def report_broken_promise(
     plugin: Method | Suite, promise: str, case: str = "", *, allowed: type[Exception] = BrokenLaw
 ) -> Iterator[None]:
-    """Report any error that is raised within with the promise that it breaks, and the case in which it did.
+    """Report any error within with the promise that it breaks, and the case.
 
-    Laws that are broken within are reported as they are; so are errors that are `allowed`.
+    Laws broken within are reported as they are, and so are errors of type `allowed`.
     """
     try:
         yield
@@ -57,22 +69,27 @@ def promising(
         raise
     except (Exception, SystemExit) as error:
         where = f"{case} " if case else ""
-        what = f"{where}raised {type(error).__name__}: {error}"
+        problem = f"{where}raised {type(error).__name__}: {error}"
         name = f"the {type(plugin).__name__.lower()} {plugin.name}"
-        raise BrokenLaw(f"{name} breaks the law '{promise}': {what}") from error
+        raise BrokenLaw(f"{name} breaks the law '{promise}': {problem}") from error
 
 
 def describe(spec: Spec) -> str:
-    """Return a model's shape for a message: its sizes, and what it has beside them."""
-    sizes = f"layers={spec.layers}, width={spec.width}, heads={spec.heads}, image_size={spec.image_size}"
-    told = ("layers", "width", "heads", "image_size", "classes", "patch_size", "channels")
-    others = [(field.name, getattr(spec, field.name), field.default) for field in fields(spec)]
-    extra = [f"{name}={value!r}" for name, value, usual in others if name not in told and value != usual]
+    """Return a model's shape for a message: its sizes, and settings that are not defaults."""
+    sizes = (
+        f"layers={spec.layers}, width={spec.width}, heads={spec.heads}, "
+        f"image_size={spec.image_size}"
+    )
+    named = ("layers", "width", "heads", "image_size", "classes", "patch_size", "channels")
+    values = [(field.name, getattr(spec, field.name), field.default) for field in fields(spec)]
+    extra = [
+        f"{name}={value!r}" for name, value, usual in values if name not in named and value != usual
+    ]
     return ", ".join([sizes, *extra])
 
 
 def members_of(method: Method, config: LearngeneConfig) -> Iterator[Member]:
-    """The members of the method's family, one by one."""
+    """Yield the members of the method's family."""
     family = method.expander.family(config)
     law(isinstance(family, Iterable), method, f"has the family {family!r}; expected members")
     for member in family:
@@ -81,7 +98,7 @@ def members_of(method: Method, config: LearngeneConfig) -> Iterator[Member]:
 
 
 def difference(got: StateDict, expected: StateDict) -> str:
-    """The first tensor that is not bit-equal, in words; empty if there is none."""
+    """Return a description of the first tensor that is not bit-equal, or "" if all are."""
     if set(got) != set(expected):
         return f"tensors {sorted(set(got) ^ set(expected))[:3]} are in one of them only"
     for name in expected:
@@ -90,16 +107,19 @@ def difference(got: StateDict, expected: StateDict) -> str:
     return ""
 
 
-def copied(state: StateDict) -> StateDict:
-    """The same tensors in memory of their own."""
+def copy_state(state: StateDict) -> StateDict:
+    """Return a copy of the tensors."""
     return {name: tensor.clone() for name, tensor in state.items()}
 
 
 @contextmanager
-def cold(method: Method, what: str) -> Iterator[None]:
-    """Within, importing anything that `plan` must not need fails."""
+def cold(method: Method, part: str) -> Iterator[None]:
+    """Make imports of modules that `plan` must not need fail within."""
     blocked = mock.patch.dict(sys.modules, dict.fromkeys(HOT))
-    with keeping(method, f"needs more than plain numbers for its {what}", ImportError), blocked:
+    with (
+        report_broken_law(method, f"needs more than plain numbers for its {part}", ImportError),
+        blocked,
+    ):
         yield
 
 
@@ -107,7 +127,10 @@ def cold(method: Method, what: str) -> Iterator[None]:
 
 
 def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ancestry:
-    """An ancestry model with random weights; by default a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels."""
+    """Return an ancestry model with random weights.
+
+    By default it is a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels.
+    """
     spec = (spec or load_family(DEFAULT_FAMILY).examples[0]).with_(**sizes)
     record = AncestryRecord(source=f"tiny-{seed}", spec=spec, licence="apache-2.0")
     return Ancestry(record=record, state=initial(spec, seed, "fan_in"))
@@ -115,7 +138,7 @@ def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ance
 
 @dataclass(frozen=True)
 class TinySplit:
-    """Random images in memory, brighter in one place per class."""
+    """Random images in memory, with one brighter row of pixels per class."""
 
     images: torch.Tensor  # uint8 (N, C, H, W)
     labels: np.ndarray  # int64 (N,)
@@ -124,13 +147,13 @@ class TinySplit:
         return len(self.labels)
 
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
-        """uint8 (len(indices), C, H, W)."""
+        """Return the images at these indices, uint8 (len(indices), C, H, W)."""
         return self.images[list(indices)]
 
 
 @dataclass(frozen=True)
 class _Opener:
-    """Opens the splits of a tiny task; a class, so that it can be sent to worker processes."""
+    """Opener of the splits of a tiny task; a class, so that it can be sent to worker processes."""
 
     name: str
     classes: int
@@ -140,14 +163,16 @@ class _Opener:
     def __call__(self, split: str) -> TinySplit:
         generator = np.random.default_rng([*self.name.encode(), SPLITS.index(split)])
         labels = np.arange(self.sizes[split], dtype=np.int64) % self.classes
-        images = generator.integers(0, 96, (len(labels), 3, self.image_size, self.image_size), dtype=np.uint8)
+        images = generator.integers(
+            0, 96, (len(labels), 3, self.image_size, self.image_size), dtype=np.uint8
+        )
         for row, label in enumerate(labels):
             images[row, :, label % self.image_size] += 128
         return TinySplit(torch.from_numpy(images), labels)
 
 
 def tiny_task(name: str = "tiny", classes: int = 3, image_size: int = 16) -> Task:
-    """A classification task in memory: 48 training, 12 validation and 12 test images."""
+    """Return a classification task in memory: 48 training, 12 validation and 12 test images."""
     sizes = {"train": 48, "validation": 12, "test": 12}
     return Task(
         name=name,

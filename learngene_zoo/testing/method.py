@@ -1,4 +1,4 @@
-"""The contract of a method: `check_method` runs all of its laws."""
+"""The contract of a method: `check_method` checks all of its laws."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,21 @@ from learngene_zoo.settings import from_json, settings_of, to_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing.expansion import check_family, check_members, check_sizes
-from learngene_zoo.testing.extraction import OUTLINE, Case, check_extraction, check_outline, check_parts, check_record
-from learngene_zoo.testing.laws import describe, law, promising, tiny_ancestry, tiny_task
+from learngene_zoo.testing.extraction import (
+    OUTLINE,
+    Case,
+    check_extraction,
+    check_outline,
+    check_parts,
+    check_record,
+)
+from learngene_zoo.testing.laws import (
+    describe,
+    law,
+    report_broken_promise,
+    tiny_ancestry,
+    tiny_task,
+)
 
 
 def check_method(
@@ -27,21 +40,38 @@ def check_method(
     ancestry: Ancestry | None = None,
     tasks: Sequence[Task] | None = None,
 ) -> None:
-    """The whole contract of a registered method, on tiny models. Takes a few seconds, and four extractions.
+    """Check the whole contract of a registered method, on tiny models.
 
-    extractor: the settings to use (default: the preset "smoke"). ancestry: what to extract from (default: the examples
-    of the method's families, of which the extractor's outline can refuse all but the first). tasks: default: tiny ones.
+    Takes a few seconds, and four extractions.
+
+    Args:
+        method: the method.
+        extractor: settings to use (default: the preset "smoke").
+        ancestry: ancestry model (default: the examples of the method's families, of which the
+            extractor's outline can refuse all but the first).
+        tasks: tasks to extract from (default: tiny ones).
     """
-    with promising(method, "its settings survive JSON and hide no option of the command line"):
+    with report_broken_promise(
+        method, "its settings survive JSON and hide no option of the command line"
+    ):
         check_settings(method)
     extractor = extractor or method.presets["smoke"]
-    with promising(method, "the extractor says whether it needs tasks"):
+    with report_broken_promise(method, "the extractor says whether it needs tasks"):
         data = _tasks(method, tasks) if extractor.needs_tasks() else []
-    with promising(method, "its families are known"):
-        first, *others = [tiny_ancestry(spec=spec) for name in method.families for spec in load_family(name).examples]
+    with report_broken_promise(method, "its families are known"):
+        first, *other_models = [
+            tiny_ancestry(spec=spec)
+            for name in method.families
+            for spec in load_family(name).examples
+        ]
     cases = [
-        Case(method=method, extractor=extractor, ancestries=_ancestries(method, one), tasks=data)
-        for one in ([first, *others] if ancestry is None else [ancestry])
+        Case(
+            method=method,
+            extractor=extractor,
+            ancestries=_ancestries(method, ancestry_model),
+            tasks=data,
+        )
+        for ancestry_model in ([first, *other_models] if ancestry is None else [ancestry])
     ]
     with _openable(data):
         check_whole(cases[0])
@@ -50,41 +80,56 @@ def check_method(
 
 
 def check_settings(method: Method) -> None:
-    """Settings survive JSON, and shadow no option of the command line."""
-    taken = common_options(method)
+    """Check that settings survive JSON, and shadow no option of the command line."""
+    taken_names = common_options(method)
     for part, settings in (("extractor", method.extractor), ("expander", method.expander)):
-        shadows = sorted({setting.name for setting in settings_of(settings)} & taken)
-        law(not shadows, method, f"has a setting of its {part} that shadows the common option {', '.join(shadows)}")
+        shadows = sorted({setting.name for setting in settings_of(settings)} & taken_names)
+        law(
+            not shadows,
+            method,
+            f"has a setting of its {part} that shadows the common option {', '.join(shadows)}",
+        )
         again = from_json(type(settings), to_json(settings), part)
-        kept = again == settings
-        law(kept, method, f"has settings of its {part} that do not survive JSON: {settings} became {again}")
+        is_equal = again == settings
+        law(
+            is_equal,
+            method,
+            f"has settings of its {part} that do not survive JSON: {settings} became {again}",
+        )
 
 
 def common_options(method: Method) -> set[str]:
-    """The names of the command line's own options where a method's settings are options too."""
-    commands = (main.main, extract.build(method), plan.build(method), expand.command, expand.plot_command)
+    """Return the names of the command line's options in commands with a method's settings."""
+    commands = (
+        main.main,
+        extract.build(method),
+        plan.build(method),
+        expand.command,
+        expand.plot_command,
+    )
     every = [option for command in commands for option in command.params]
-    own = [option for option in every if getattr(option, "section", "") != "Settings"]
-    names = {name for option in own for name in (*option.opts, *option.secondary_opts)}
+    own_options = [option for option in every if getattr(option, "section", "") != "Settings"]
+    names = {name for option in own_options for name in (*option.opts, *option.secondary_opts)}
     return {"help"} | {name.lstrip("-").replace("-", "_") for name in names}
 
 
 def check_whole(case: Case) -> None:
-    """All laws."""
+    """Check all laws."""
     method, extracted = case.method, check_extraction(case)
     check_parts(method, extracted.parts)
     check_outline(case, extracted.learngene)
-    with tempfile.TemporaryDirectory() as place:
-        kept = check_record(case, extracted, Path(place))
-        learngene = replace(kept, state=dict(kept.state))  # in memory, so that changing it would show
-        check_members(method, learngene, check_family(method, learngene.config), Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        written = check_record(case, extracted, Path(folder))
+        # In memory, so that a change of it would be detected.
+        learngene = replace(written, state=dict(written.state))
+        check_members(method, learngene, check_family(method, learngene.config), Path(folder))
         check_sizes(method, learngene)
 
 
 def check_shape(case: Case) -> None:
-    """The laws that another shape of the ancestry model could break, unless the outline refuses it."""
+    """Check the laws that depend on the ancestry model's shape, unless the outline refuses it."""
     spec = case.ancestries[0].spec
-    with promising(case.method, OUTLINE, describe(spec)):
+    with report_broken_promise(case.method, OUTLINE, describe(spec)):
         try:
             case.outline()
         except WrongCall:
@@ -92,28 +137,39 @@ def check_shape(case: Case) -> None:
     extracted = check_extraction(case)
     check_outline(case, extracted.learngene)
     members = check_family(case.method, extracted.learngene.config)
-    with tempfile.TemporaryDirectory() as place:
-        check_members(case.method, extracted.learngene, [members[0], members[-1]], Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        check_members(case.method, extracted.learngene, [members[0], members[-1]], Path(folder))
 
 
 @contextmanager
 def _openable(tasks: Sequence[Task]) -> Iterator[None]:
-    """Within, these tasks are in the catalogue: an expander may open the data that its learngene names."""
-    data, named = {task.name: task for task in tasks}, catalogue._named
-    with mock.patch.object(catalogue, "_named", lambda name, offline: data.get(name) or named(name, offline)):
+    """Put these tasks into the catalogue within, as an expander may open its learngene's data."""
+    data, named = {task.name: task for task in tasks}, catalogue._open_named
+    with mock.patch.object(
+        catalogue, "_open_named", lambda name, offline: data.get(name) or named(name, offline)
+    ):
         yield
 
 
 def _ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
-    """As few as the method takes; of several each has weights of its own, and is a head wider than the one before."""
+    """Return the minimum number of ancestry models.
+
+    Each additional one has different weights and one more head than the one before.
+    """
     spec, count = first.spec, method.ancestries[0]
-    others = [
-        tiny_ancestry(more, spec, heads=spec.heads + more, width=spec.width + more * spec.head_width)
+    wider = [
+        tiny_ancestry(
+            more, spec, heads=spec.heads + more, width=spec.width + more * spec.head_width
+        )
         for more in range(1, count)
     ]
-    return [first, *others][:count]
+    return [first, *wider][:count]
 
 
 def _tasks(method: Method, tasks: Sequence[Task] | None) -> list[Task]:
     most = {"none": 0, "one": 1, "many": 2}[method.tasks]
-    return list(tasks) if tasks is not None else [tiny_task("tiny-a"), tiny_task("tiny-b", classes=4)][:most]
+    return (
+        list(tasks)
+        if tasks is not None
+        else [tiny_task("tiny-a"), tiny_task("tiny-b", classes=4)][:most]
+    )

@@ -13,11 +13,12 @@ from learngene_zoo.errors import Unavailable, ZooError
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite
 from learngene_zoo.tasks.task import SPLITS, Entry, Task
-from learngene_zoo.tasks.transforms import checked
-from learngene_zoo.testing.laws import keeping, law, promising
+from learngene_zoo.tasks.transforms import check_samples
+from learngene_zoo.testing.laws import law, report_broken_law, report_broken_promise
 
-NAME = re.compile(r"\w[\w.-]*")  # a colon would make it a reference to the user's own data, a slash a path
-MOST_IMAGES = 12  # that are read of each split
+# A colon would make a name a reference to the user's own data, a slash a path.
+NAME = re.compile(r"\w[\w.-]*")
+MAX_IMAGES = 12  # that are read of each split
 COLD = """
 import sys
 from learngene_zoo.tasks import catalogue
@@ -27,16 +28,19 @@ print(*sorted({"torch", "timm", "numpy", "datasets"} & set(sys.modules)))
 
 
 def check_suite(suite: Suite, *, offline: bool = True) -> tuple[str, ...]:
-    """The whole contract of a registered suite. Returns the names of the tasks that were opened.
+    """Check the whole contract of a registered suite. Returns the names of the opened tasks.
 
-    Every task is opened and some images of each split are read. Tasks that are not available offline are only checked
-    if `offline` is False. Raises `AssertionError` that names the law which is broken.
+    Every task is opened and some images of each split are read. Tasks that are not available
+    offline are only checked if `offline` is False. Raises `AssertionError` that names the broken
+    law.
     """
     check_registration(suite)
     opened = []
     for entry in suite.entries:
         try:
-            with promising(suite, "every task opens, or is Unavailable", entry.name, allowed=Unavailable):
+            with report_broken_promise(
+                suite, "every task opens, or is Unavailable", entry.name, allowed=Unavailable
+            ):
                 task = suite.open(entry, offline)
         except Unavailable:
             if not offline:
@@ -48,59 +52,112 @@ def check_suite(suite: Suite, *, offline: bool = True) -> tuple[str, ...]:
 
 
 def check_registration(suite: Suite) -> None:
-    """It is registered under its name, names nothing that is taken, and is known without importing anything heavy."""
-    with keeping(suite, "is not registered (is its package installed?)", ZooError):
+    """Check that a suite is registered under its name, and is listed without heavy imports.
+
+    Its names must be valid.
+    """
+    with report_broken_law(suite, "is not registered (is its package installed?)", ZooError):
         registered = catalogue.suite(suite.name)
     law(registered == suite, suite, f"is registered as another object: {registered}")
     for name in (suite.name, *(entry.name for entry in suite.entries)):
-        law(bool(NAME.fullmatch(name)), suite, f"has the name {name!r}; expected letters, digits, '_', '-' and '.'")
+        law(
+            bool(NAME.fullmatch(name)),
+            suite,
+            f"has the name {name!r}; expected letters, digits, '_', '-' and '.'",
+        )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run([sys.executable, "-c", COLD, suite.name], env=environment, capture_output=True, text=True)
-    law(done.returncode == 0, suite, f"cannot be loaded in a process of its own: {done.stderr[-500:]}")
-    law(not done.stdout.strip(), suite, f"imports {done.stdout.strip()} when it is listed; import it in `open`")
+    result = subprocess.run(
+        [sys.executable, "-c", COLD, suite.name], env=environment, capture_output=True, text=True
+    )
+    law(
+        result.returncode == 0,
+        suite,
+        f"cannot be loaded in a process of its own: {result.stderr[-500:]}",
+    )
+    law(
+        not result.stdout.strip(),
+        suite,
+        f"imports {result.stdout.strip()} when it is listed; import it in `open`",
+    )
 
 
 def check_task(suite: Suite, entry: Entry, task: Task) -> None:
-    """The task is what its entry says, and every image is a function of its split and index alone."""
+    """Check that a task agrees with its entry, and that images depend on split and index alone."""
     for field in ("name", "title", "kind", "classes", "image_size", "flip"):
-        got, said = getattr(task, field), getattr(entry, field)
-        law(got == said, suite, f"lists {entry.name} with {field}={said!r}, and the opened task has {got!r}")
+        got, listed = getattr(task, field), getattr(entry, field)
+        law(
+            got == listed,
+            suite,
+            f"lists {entry.name} with {field}={listed!r}, and the opened task has {got!r}",
+        )
     sized = dict(task.sizes) == dict(entry.sizes)
     law(sized, suite, f"lists {entry.name} with {entry.sizes}, and it has {task.sizes}")
     names = task.class_names
-    law(len(set(names)) == len(names) == task.classes, suite, f"does not give {entry.name} {task.classes} class names")
+    law(
+        len(set(names)) == len(names) == task.classes,
+        suite,
+        f"does not give {entry.name} {task.classes} class names",
+    )
     first = [_check_split(suite, task, name) for name in SPLITS]
-    shown = {image.numpy().tobytes() for images in first for image in images}
-    law(len(shown) > 1, suite, f"shows the same image in all splits of {entry.name}")
+    contents = {image.numpy().tobytes() for images in first for image in images}
+    law(len(contents) > 1, suite, f"shows the same image in all splits of {entry.name}")
 
 
 def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
-    """Checks a split; returns its first images."""
-    what = f"{name} of {task.name}"
-    with promising(suite, "every split opens, and knows its labels", what):
+    """Check a split and return its first images."""
+    label = f"{name} of {task.name}"
+    with report_broken_promise(suite, "every split opens, and knows its labels", label):
         split = task.split(name)
         labels, count = np.asarray(split.labels), len(split)
-    law(count == len(labels) == task.sizes[name], suite, f"promises {task.sizes[name]} images in {what}")
-    law(labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {what}, not int64")
+    law(
+        count == len(labels) == task.sizes[name],
+        suite,
+        f"promises {task.sizes[name]} images in {label}",
+    )
+    law(labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {label}, not int64")
     outside = labels[(labels < 0) | (labels >= task.classes)]
-    law(not len(outside), suite, f"has the label {outside[:1]} in {what}, which has {task.classes} classes")
-    indices = sorted({*range(min(MOST_IMAGES, count)), count - 1})
+    law(
+        not len(outside),
+        suite,
+        f"has the label {outside[:1]} in {label}, which has {task.classes} classes",
+    )
+    indices = sorted({*range(min(MAX_IMAGES, count)), count - 1})
     before = _random_state()
-    with promising(suite, "every image of a split can be read", what):
-        samples = checked(split.__getitems__(indices), task, indices)
-    law(before == _random_state(), suite, f"draws from the global random state to read {what}")
+    with report_broken_promise(suite, "every image of a split can be read", label):
+        samples = check_samples(split.__getitems__(indices), task, indices)
+    law(before == _random_state(), suite, f"draws from the global random state to read {label}")
     for image in samples.images:
-        fine = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, task.channels)
-        law(fine, suite, f"has an image of {image.dtype} {tuple(image.shape)} in {what}, not of uint8 (C, H, W)")
+        fine = (
+            image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, task.channels)
+        )
+        law(
+            fine,
+            suite,
+            f"has an image of {image.dtype} {tuple(image.shape)} in {label}, not of uint8 (C, H, "
+            "W)",
+        )
     for mask in () if samples.masks is None else samples.masks:
-        law(mask.dtype == torch.uint8, suite, f"has a mask of {mask.dtype} in {what}, not of uint8")
-    with promising(suite, "a split can be read in another process, in any order", what):
-        again = checked(pickle.loads(pickle.dumps(split)).__getitems__(indices[::-1]), task, indices[::-1])
-    equal = all(torch.equal(one, other) for one, other in zip(samples.images, list(again.images)[::-1], strict=True))
-    law(equal, suite, f"has an image in {what} that changes with the order of reading or in another process")
+        law(
+            mask.dtype == torch.uint8, suite, f"has a mask of {mask.dtype} in {label}, not of uint8"
+        )
+    with report_broken_promise(
+        suite, "a split can be read in another process, in any order", label
+    ):
+        again = check_samples(
+            pickle.loads(pickle.dumps(split)).__getitems__(indices[::-1]), task, indices[::-1]
+        )
+    equal = all(
+        torch.equal(first, other)
+        for first, other in zip(samples.images, list(again.images)[::-1], strict=True)
+    )
+    law(
+        equal,
+        suite,
+        f"has an image in {label} that changes with the order of reading or in another process",
+    )
     return list(samples.images)
 
 
 def _random_state() -> bytes:
-    """The global state of torch's and numpy's generators."""
+    """Return the global states of torch's and numpy's generators."""
     return torch.get_rng_state().numpy().tobytes() + pickle.dumps(np.random.get_state())

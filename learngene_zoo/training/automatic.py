@@ -1,4 +1,5 @@
-"""What a fine-tuning can find by itself: the largest batch that a GPU holds, and the learning rate that validates best.
+"""What a fine-tuning can find by itself: the largest batch that a GPU holds, and the learning rate
+that validates best.
 
 Each is a part of the run: a resumed run loads what was found, and finishes what was begun.
 """
@@ -15,11 +16,11 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import TrainingFailed, Unavailable
 from learngene_zoo.runs.cache import once
-from learngene_zoo.runs.run import Run, gathered, open_device, world
+from learngene_zoo.runs.run import Run, gather_values, open_device, world
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Batch
-from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import objective_for
@@ -28,15 +29,18 @@ from learngene_zoo.training.trackers import say
 ON_CPU = 64  # images a step; there memory does not decide
 LARGEST = 1024  # images a step; larger batches need other learning rates
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
-BEYOND = {1e-5: (3e-6, 1e-6), 3e-3: (1e-2, 3e-2)}  # tried in turn while the outermost rate is the best
-SHARE, IMAGES = 5, 2000  # a rate is tried for a fifth of the epochs, on at most this many training images
+# Tried in turn while the outermost rate is the best
+BEYOND = {1e-5: (3e-6, 1e-6), 3e-3: (1e-2, 3e-2)}
+# A rate is tried for a fifth of the epochs, on at most this many training images
+SHARE, IMAGES = 5, 2000
 ROOM = 0.9  # of a GPU's memory that may be used
 
 
-def settled(
+def resolve_auto(
     start: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run, names: Collection[str]
 ) -> tuple[Recipe, dict[str, Json]]:
-    """The recipe with `batch_size` and `lr` found where `names` has them, and the record of what was tried.
+    """The recipe with `batch_size` and `lr` found where `names` has them, and the record of what
+    was tried.
 
     batch_size  on a GPU the largest power of two, times the processes, of which one step fits into its memory, at most 1,024 and no more
                 than there are training images; 64 on a processor
@@ -46,16 +50,22 @@ def settled(
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
     if "batch_size" in names:
-        found = once(quiet.part("batch-size"), "finetune.batch_size", largest_batch, recipe, (start, task)).record
-        recipe = replace(recipe, batch_size=found["batch_size"])
+        record_of_size = once(
+            quiet.part("batch-size"), "finetune.batch_size", largest_batch, recipe, (start, task)
+        ).record
+        recipe = replace(recipe, batch_size=record_of_size["batch_size"])
         record["batch_size"] = "auto"
         say(run, f"batch size {recipe.batch_size}")
     if "lr" in names:
-        task = with_validation(task)
+        task = ensure_validation(task)
 
         def measure(rate: float) -> float:
             part = once(
-                quiet.part(f"lr/{rate:g}"), "finetune.lr", tried_rate, _short(recipe, task, rate), (start, task)
+                quiet.part(f"lr/{rate:g}"),
+                "finetune.lr",
+                tried_rate,
+                _short(recipe, task, rate),
+                (start, task),
             )
             say(run, f"learning rate {rate:g}: {part.record['value']:.4f} on validation images")
             return float(part.record["value"])
@@ -68,7 +78,9 @@ def settled(
 
 
 def try_rates(measure: Callable[[float], float]) -> dict[float, float]:
-    """Return what `measure` gives for each of `RATES`, and for those beyond the first or last while that is the best."""
+    """Return what `measure` gives for each of `RATES`, and for those beyond the first or last while
+    that is the best.
+    """
     values = {rate: measure(rate) for rate in RATES}
     for rate in BEYOND.get(choose_rate(values), ()):
         values[rate] = measure(rate)
@@ -85,7 +97,9 @@ def choose_rate(values: Mapping[float, float]) -> float:
 def _short(recipe: Recipe, task: Task, rate: float) -> Recipe:
     epochs = max(1, recipe.epochs // SHARE)
     images = min(recipe.images or task.sizes["train"], IMAGES)
-    return replace(recipe, lr=rate, epochs=epochs, images=images, warmup=min(recipe.warmup, epochs / 2))
+    return replace(
+        recipe, lr=rate, epochs=epochs, images=images, warmup=min(recipe.warmup, epochs / 2)
+    )
 
 
 def tried_rate(
@@ -107,13 +121,18 @@ def largest_batch(
     if device.type != "cuda":
         return {}, {"batch_size": ON_CPU - ON_CPU % recipe.accumulate or recipe.accumulate}
     most = max(1, min(LARGEST, recipe.images or task.sizes["train"]) // world())
-    size = min(gathered(largest(lambda images: _fits(images, start, task, recipe, run, device), most)))
-    whole = size * world()
-    return {}, {"batch_size": max(whole - whole % recipe.accumulate, recipe.accumulate)}
+    size = min(
+        gather_values(largest(lambda images: _fits(images, start, task, recipe, run, device), most))
+    )
+    global_size = size * world()
+    return {}, {"batch_size": max(global_size - global_size % recipe.accumulate, recipe.accumulate)}
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest power of two that fits and is at most `most`. Raises `Unavailable` if not even one image fits."""
+    """The largest power of two that fits and is at most `most`.
+
+    Raises `Unavailable` if not even one image fits.
+    """
     size = 0
     while 2 ** (size + 1) <= most and fits(2 ** (size + 1)):
         size += 1
@@ -125,16 +144,28 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _fits(
-    images: int, start: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run, device: torch.device
+    images: int,
+    start: Descendant | TimmModel,
+    task: Task,
+    recipe: Recipe,
+    run: Run,
+    device: torch.device,
 ) -> bool:
     """Whether one step of so many images leaves a tenth of the memory free."""
     model: Any = start.model()
     objective = objective_for(task, model, recipe, 0).to(device).train()
     optimizer = torch.optim.AdamW(objective.parameters(), lr=0.0)
-    size, kind = start.input_format.image_size, torch.float16 if run.precision == "fp16" else torch.bfloat16
+    size, kind = (
+        start.input_format.image_size,
+        torch.float16 if run.precision == "fp16" else torch.bfloat16,
+    )
     pictures = torch.zeros(images, start.input_format.channels, size, size, device=device)
-    labels = torch.zeros((images, size, size) if task.dense else (images,), dtype=torch.int64, device=device)
-    attributes = torch.zeros(images, len(task.attributes), device=device) if task.attributes else None
+    labels = torch.zeros(
+        (images, size, size) if task.dense else (images,), dtype=torch.int64, device=device
+    )
+    attributes = (
+        torch.zeros(images, len(task.attributes), device=device) if task.attributes else None
+    )
     try:
         torch.cuda.reset_peak_memory_stats(device)
         with torch.autocast(device.type, kind, enabled=run.precision != "fp32"):

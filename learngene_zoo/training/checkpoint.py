@@ -1,7 +1,9 @@
-"""Checkpoints of a training: `checkpoint-<step>` folders of safetensors and JSON, written whole or not at all.
+"""Checkpoints of a training: `checkpoint-<step>` folders of safetensors and JSON, written whole or
+not at all.
 
-A checkpoint holds what changes in training: the objective's weights, AdamW's moments, the moving average and the step.
-It holds no state of a random number generator, since every draw is a function of the step.
+A checkpoint holds what changes in training: the objective's weights, AdamW's moments, the moving
+average and the step. It holds no state of a random number generator, since every draw is a function
+of the step.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A training after `step` steps. `training` identifies it; `tensors` has one state for each part."""
+    """A training after `step` steps.
+
+    `training` identifies it; `tensors` has one state for each part.
+    """
 
     step: int
     training: Mapping[str, Json]
@@ -54,14 +59,18 @@ class _Record:
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint into a run's folder; afterwards it is the only one there."""
-    place = folder / f"{PREFIX}{checkpoint.step}"
-    flat = {f"{part}/{name}": t for part, state in checkpoint.tensors.items() for name, t in state.items()}
-    with new_folder(place, force=True) as draft:
+    path = folder / f"{PREFIX}{checkpoint.step}"
+    flat = {
+        f"{part}/{name}": t
+        for part, state in checkpoint.tensors.items()
+        for name, t in state.items()
+    }
+    with new_folder(path, force=True) as draft:
         write_tensors(draft / TENSORS, flat)
         record = {"format": FORMAT, "step": checkpoint.step, "training": dict(checkpoint.training)}
         write_json(draft / RECORD, {**record, "scaler": dict(checkpoint.scaler)})
     for other in _folders(folder):
-        if other != place:
+        if other != path:
             remove_marked(other)
 
 
@@ -70,16 +79,16 @@ def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
 
     Raises `Refused` if it belongs to another training.
     """
-    for place in sorted(_folders(folder), key=_step_of, reverse=True):
+    for path in sorted(_folders(folder), key=_step_of, reverse=True):
         try:
-            checkpoint = _read(place)
+            checkpoint = _read(path)
         except BadFile as error:
             log.warning("skipping a checkpoint that cannot be read: %s", printable(str(error)))
             continue
         if dict(checkpoint.training) != dict(training):
             raise Refused(
-                f"{place} belongs to another training ({_named(checkpoint.training)}) than this one "
-                f"({_named(training)}); start over without --resume, or give each training a part of its own"
+                f"{path} belongs to another training ({_name_parameters(checkpoint.training)}) than this one "
+                f"({_name_parameters(training)}); start over without --resume, or give each training a part of its own"
             )
         return checkpoint
     return None
@@ -90,40 +99,46 @@ def newest_step(folder: Path) -> int:
     return max(map(_step_of, _folders(folder)), default=0)
 
 
-def _named(training: Mapping[str, Json]) -> str:
+def _name_parameters(training: Mapping[str, Json]) -> str:
     return ", ".join(f"{key} {value}" for key, value in training.items())
 
 
 def _read(place: Path) -> Checkpoint:
     record = read_json(place / RECORD)
     if record.get("format") != FORMAT:
-        raise BadFile(f"{place} is a checkpoint of format {record.get('format')}; expected format {FORMAT}")
+        raise BadFile(
+            f"{place} is a checkpoint of format {record.get('format')}; expected format {FORMAT}"
+        )
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in Tensors(place / TENSORS).items():
         part, _, inner = name.partition("/")
         tensors.setdefault(part, {})[inner] = tensor
-    found = from_json(_Record, record, str(place / RECORD))
-    if found.step != _step_of(place):
-        raise BadFile(f"{place / RECORD} is of step {found.step}, not of step {_step_of(place)}")
-    return Checkpoint(step=found.step, training=found.training, tensors=tensors, scaler=found.scaler)
+    loaded = from_json(_Record, record, str(place / RECORD))
+    if loaded.step != _step_of(place):
+        raise BadFile(f"{place / RECORD} is of step {loaded.step}, not of step {_step_of(place)}")
+    return Checkpoint(
+        step=loaded.step, training=loaded.training, tensors=tensors, scaler=loaded.scaler
+    )
 
 
 def forget(folder: Path) -> None:
     """Remove every checkpoint and every draft of one."""
-    for place in _folders(folder):
-        remove_marked(place)
+    for path in _folders(folder):
+        remove_marked(path)
     forget_drafts(folder)
 
 
 def forget_drafts(folder: Path) -> None:
     """Remove the drafts that a killed process left behind."""
-    for place in folder.glob(f".{PREFIX}*"):
-        if is_draft(place.name):
-            remove_draft(place)
+    for path in folder.glob(f".{PREFIX}*"):
+        if is_draft(path.name):
+            remove_draft(path)
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    return iter([place for place in folder.glob(f"{PREFIX}*") if place.is_dir() and _step_of(place) >= 0])
+    return iter(
+        [path for path in folder.glob(f"{PREFIX}*") if path.is_dir() and _step_of(path) >= 0]
+    )
 
 
 def _step_of(place: Path) -> int:
@@ -134,14 +149,19 @@ def _step_of(place: Path) -> int:
 class TrainingState:
     """The objective, its optimizer, its moving average (or None), and fp16's scaler (or None)."""
 
-    def __init__(self, objective: nn.Module, optimizer: torch.optim.AdamW, average: ModelEmaV3 | None) -> None:
+    def __init__(
+        self, objective: nn.Module, optimizer: torch.optim.AdamW, average: ModelEmaV3 | None
+    ) -> None:
         self.objective = objective
         self.optimizer = optimizer
         self.average = average
         self.scaler: Any = None
 
     def capture(self, step: int, training: Mapping[str, Any]) -> Checkpoint:
-        """A checkpoint that shares memory with this state. Raises `TrainingFailed` if a weight is not finite."""
+        """A checkpoint that shares memory with this state.
+
+        Raises `TrainingFailed` if a weight is not finite.
+        """
         tensors: dict[str, StateDict] = {"weights": self.objective.state_dict(), **self._moments()}
         if self.average is not None:
             tensors["ema"] = self.average.module.state_dict()
@@ -151,15 +171,21 @@ class TrainingState:
                     f"the weight {name} is not finite after step {step}; try a lower --lr, or --clip 1"
                 )
         return Checkpoint(
-            step=step, training=training, tensors=tensors, scaler=self.scaler.state_dict() if self.scaler else {}
+            step=step,
+            training=training,
+            tensors=tensors,
+            scaler=self.scaler.state_dict() if self.scaler else {},
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Return to a checkpoint. Raises `Refused` if its tensors are those of another objective."""
+        """Return to a checkpoint.
+
+        Raises `Refused` if its tensors are those of another objective.
+        """
         self._load(self.objective, checkpoint.tensors.get("weights", {}))
         if self.average is not None:
             self._load(self.average.module, checkpoint.tensors.get("ema", {}))
-        trained = self._trained()
+        trained = self._list_trained()
         for moment in MOMENTS:
             for name, tensor in checkpoint.tensors.get(moment, {}).items():
                 parameter = trained.get(name)
@@ -181,12 +207,12 @@ class TrainingState:
         except RuntimeError as error:
             raise Refused(f"the checkpoint is not of the model being trained: {error}") from error
 
-    def _trained(self) -> dict[str, nn.Parameter]:
+    def _list_trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.objective.named_parameters() if p.requires_grad}
 
     def _moments(self) -> dict[str, StateDict]:
-        found: dict[str, dict[str, torch.Tensor]] = {moment: {} for moment in MOMENTS}
-        for name, parameter in self._trained().items():
+        moments: dict[str, dict[str, torch.Tensor]] = {moment: {} for moment in MOMENTS}
+        for name, parameter in self._list_trained().items():
             for moment, tensor in self.optimizer.state.get(parameter, {}).items():
-                found[moment][name] = tensor
-        return dict(found)
+                moments[moment][name] = tensor
+        return dict(moments)

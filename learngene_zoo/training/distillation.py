@@ -1,11 +1,13 @@
-"""Distillation: a student learns from labels and, in the same pass, from what a frozen teacher computes.
+"""Distillation: a student learns from labels and, in the same pass, from what a frozen teacher
+computes.
 
-`Distilled` is the objective of every such training. What it compares is up to the function that it is given:
-`logits_loss` compares answers, `TokenLoss` tokens; a method may compare other features, which `observing` reads off passes that are made
-anyway.
-`teacher_for` makes a teacher out of an ancestry model, `teacher_named` opens any other classifier, and `guide` freezes either.
+`Distilled` is the objective of every such training. What it compares is up to the function that it
+is given: `logits_loss` compares answers, `TokenLoss` tokens; a method may compare other features,
+which `observing` reads off passes that are made anyway. `teacher_for` makes a teacher out of an
+ancestry model, `teacher_named` opens any other classifier, and `guide` freezes either.
 
-Shapes: B images, N tokens, D width, K classes. In logits of dense models K comes last, after the patches.
+Shapes: B images, N tokens, D width, K classes. In logits of dense models K comes last, after the
+patches.
 """
 
 from __future__ import annotations
@@ -40,17 +42,23 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 Direction = Literal["teacher-student", "student-teacher"]
-Softness = Literal["soft", "hard"]  # what a teacher's logits stand for: a distribution over classes, or one class
+# What a teacher's logits stand for: a distribution over classes, or one class
+Softness = Literal["soft", "hard"]
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a model computed in one pass: the head's logits, and the outputs of some blocks by number, counted from 0."""
+    """What a model computed in one pass: the head's logits, and the outputs of some blocks by
+    number, counted from 0.
+    """
 
-    answers: list[torch.Tensor] = field(default_factory=list)  # of every call of the head: (B, K) or (B, patches, K)
+    # Of every call of the head: (B, K) or (B, patches, K)
+    answers: list[torch.Tensor] = field(default_factory=list)
     blocks: dict[int, torch.Tensor] = field(default_factory=dict)  # after both residuals, (B, N, D)
-    attentions: dict[int, torch.Tensor] = field(default_factory=dict)  # after proj, before drop path and residual
-    streams: list[torch.Tensor] = field(default_factory=list)  # after the last block, before the final norm, (B, N, D)
+    # After proj, before drop path and residual
+    attentions: dict[int, torch.Tensor] = field(default_factory=dict)
+    # After the last block, before the final norm, (B, N, D)
+    streams: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def tokens(self) -> torch.Tensor:
@@ -72,8 +80,8 @@ FeatureLoss = Callable[[Features, Features], Mapping[str, torch.Tensor]]
 class Teacher:
     """A frozen model: from a batch to its features, those of `blocks` and the logits.
 
-    It is not a module, so that an objective that asks it neither trains nor saves it, nor copies it for a moving
-    average.
+    It is not a module, so that an objective that asks it neither trains nor saves it, nor copies it
+    for a moving average.
     """
 
     def __init__(self, model: Model, blocks: Collection[int] = ()) -> None:
@@ -85,16 +93,19 @@ class Teacher:
 
     def __call__(self, batch: Batch) -> Features:
         """The features of one batch, without gradients."""
-        # Not inference_mode: the input of layers that are trained must be storable for their backward pass.
-        with torch.no_grad(), observing(self.model, self.blocks) as seen:
+        # Not inference_mode: the input of layers that are trained must be storable for their
+        # backward pass.
+        with torch.no_grad(), record_features(self.model, self.blocks) as features:
             self.model(batch.images)
-        return seen
+        return features
 
 
 class Outsider:
-    """A frozen classifier of any architecture, asked about images that were made for a student: only its answers are known.
+    """A frozen classifier of any architecture, asked about images that were made for a student:
+    only its answers are known.
 
-    The images are normalised for the teacher, and resized (bicubic) if it takes another size than `given`.
+    The images are normalised for the teacher, and resized (bicubic) if it takes another size than
+    `given`.
     """
 
     def __init__(self, model: nn.Module, own: InputFormat, given: InputFormat) -> None:
@@ -107,10 +118,14 @@ class Outsider:
     def __call__(self, batch: Batch) -> Features:
         """The logits of one batch, without gradients."""
         with torch.no_grad():
-            return Features(answers=[self.model(presented(batch.images, self.given, self.own))])
+            return Features(
+                answers=[self.model(convert_images(batch.images, self.given, self.own))]
+            )
 
 
-def presented(images_BCHW: torch.Tensor, given: InputFormat, wanted: InputFormat) -> torch.Tensor:
+def convert_images(
+    images_BCHW: torch.Tensor, given: InputFormat, wanted: InputFormat
+) -> torch.Tensor:
     """Images as `wanted` presents them, from those that `given` does; their own crop is kept."""
 
     def per_channel(values: tuple[float, ...]) -> torch.Tensor:
@@ -127,9 +142,11 @@ def presented(images_BCHW: torch.Tensor, given: InputFormat, wanted: InputFormat
 
 
 class Distilled(nn.Module):
-    """A student's `objective` and the losses of `imitation`, times the two `weights`, in one pass of the student.
+    """A student's `objective` and the losses of `imitation`, times the two `weights`, in one pass
+    of the student.
 
-    `blocks` are those of the student whose outputs the imitation compares. It is trained along if it is a module.
+    `blocks` are those of the student whose outputs the imitation compares. It is trained along if
+    it is a module.
     """
 
     def __init__(
@@ -144,24 +161,30 @@ class Distilled(nn.Module):
         super().__init__()
         self.objective, self.imitation = objective, imitation
         self.teacher, self.weights, self.blocks = teacher, weights, tuple(blocks)
-        self._student = (student,)  # a tuple hides it from the module's parameters: they are the objective's already
+        # A tuple hides it from the module's parameters: they are the objective's already
+        self._student = (student,)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """The losses of the objective and those of the imitation, by their names."""
         target = self.teacher(batch)
-        with observing(self._student[0], self.blocks) as given:
+        with record_features(self._student[0], self.blocks) as student_features:
             labels = self.objective(batch)
-        own, imitated = self.weights
+        own_weight, imitated = self.weights
         return {
-            **{name: own * loss for name, loss in labels.items()},
-            **{name: imitated * loss for name, loss in self.imitation(given, target).items()},
+            **{name: own_weight * loss for name, loss in labels.items()},
+            **{
+                name: imitated * loss
+                for name, loss in self.imitation(student_features, target).items()
+            },
         }
 
 
 @contextmanager
-def observing(model: Model, blocks: Collection[int] = ()) -> Iterator[Features]:
-    """Features that fill themselves, within, while `model` runs: the logits, and the outputs of `blocks`."""
-    seen = Features()
+def record_features(model: Model, blocks: Collection[int] = ()) -> Iterator[Features]:
+    """Features that fill themselves, within, while `model` runs: the logits, and the outputs of
+    `blocks`.
+    """
+    features = Features()
     with ExitStack() as hooks:
 
         def observe(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> None:
@@ -170,12 +193,14 @@ def observing(model: Model, blocks: Collection[int] = ()) -> Iterator[Features]:
             hooks.callback(handle.remove)
 
         for number in blocks:
-            observe(model.blocks[number], partial(seen.blocks.__setitem__, number))
-            observe(model.blocks[number].attn, partial(seen.attentions.__setitem__, number))
-        observe(model.get_classifier(), seen.answers.append)
-        last = model.norm.register_forward_pre_hook(lambda module, inputs: seen.streams.append(inputs[0]))
+            observe(model.blocks[number], partial(features.blocks.__setitem__, number))
+            observe(model.blocks[number].attn, partial(features.attentions.__setitem__, number))
+        observe(model.get_classifier(), features.answers.append)
+        last = model.norm.register_forward_pre_hook(
+            lambda module, inputs: features.streams.append(inputs[0])
+        )
         hooks.callback(last.remove)
-        yield seen
+        yield features
 
 
 def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> FeatureLoss:
@@ -196,7 +221,10 @@ def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> Featur
 
 
 class LossSum(nn.Module):
-    """The losses of several comparisons, each times its weight. Those that are modules are trained along."""
+    """The losses of several comparisons, each times its weight.
+
+    Those that are modules are trained along.
+    """
 
     def __init__(self, parts: Sequence[tuple[float, FeatureLoss]]) -> None:
         super().__init__()
@@ -205,17 +233,24 @@ class LossSum(nn.Module):
 
     def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
         """All losses by their names."""
-        return {name: weight * loss for weight, part in self.parts for name, loss in part(given, target).items()}
+        return {
+            name: weight * loss
+            for weight, part in self.parts
+            for name, loss in part(given, target).items()
+        }
 
 
 class TokenLoss(nn.Module):
-    """`{"tokens": scalar}`: how far linear maps of the student's last tokens are from the teacher's, which are whitened.
+    """`{"tokens": scalar}`: how far linear maps of the student's last tokens are from the
+    teacher's, which are whitened.
 
-    smooth L1 (beta 2) of W s_n + b and LayerNorm(t_n), without a scale of its own, for every patch n
+    smooth L1 (beta 2) of W s_n + b and LayerNorm(t_n), without a scale of its own, for every patch
+    n
 
-    (Wei et al., Contrastive Learning Rivals Masked Image Modeling in Fine-tuning via Feature Distillation, 2022). Ours: the teacher's
-    class token, where it has one, is met by another linear map, of the student's class token or, without one, of its patches' mean. The
-    maps are trained with the student. Raises `WrongCall` if the two do not cut images into as many patches.
+    (Wei et al., Contrastive Learning Rivals Masked Image Modeling in Fine-tuning via Feature
+    Distillation, 2022). Ours: the teacher's class token, where it has one, is met by another linear
+    map, of the student's class token or, without one, of its patches' mean. The maps are trained
+    with the student. Raises `WrongCall` if the two do not cut images into as many patches.
     """
 
     def __init__(self, student: Spec, teacher: Spec, seed: int) -> None:
@@ -233,11 +268,11 @@ class TokenLoss(nn.Module):
 
     def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
         """The distance over patches, and that of the class token."""
-        own, first = _split(given.tokens, self.student)
-        wanted, token = _split(target.tokens, self.teacher)
-        loss = whitened_distance(self.patches(own), wanted)
+        patches, first = _split(given.tokens, self.student)
+        target_patches, token = _split(target.tokens, self.teacher)
+        loss = whitened_distance(self.patches(patches), target_patches)
         if self.whole is not None:
-            answer = first if self.student.class_token else own.mean(dim=1)
+            answer = first if self.student.class_token else patches.mean(dim=1)
             loss = loss + whitened_distance(self.whole(answer), token)
         return {"tokens": loss}
 
@@ -248,45 +283,70 @@ def _split(tokens_BND: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Te
 
 
 def whitened_distance(given: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean smooth L1 distance to the target, each of whose vectors is normalised; in single precision."""
+    """The mean smooth L1 distance to the target, each of whose vectors is normalised.
+
+    In single precision.
+    """
     whitened = functional.layer_norm(target.float(), target.shape[-1:])
     return functional.smooth_l1_loss(given.float(), whitened, beta=2.0)
 
 
 def divergence(
-    student: torch.Tensor, teacher: torch.Tensor, temperature: float = 1.0, direction: Direction = "teacher-student"
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    temperature: float = 1.0,
+    direction: Direction = "teacher-student",
 ) -> torch.Tensor:
-    """t^2 KL between the softmaxes over the last axis, at temperature t; the mean over all other axes.
+    """t^2 KL between the softmaxes over the last axis, at temperature t; the mean over all other
+    axes.
 
     teacher-student  KL(softmax(teacher / t) || softmax(student / t))
     student-teacher  the reverse
 
-    The factor keeps the gradient's size whatever the temperature (Hinton, Vinyals and Dean, 2015, section 2.1).
+    The factor keeps the gradient's size whatever the temperature (Hinton, Vinyals and Dean, 2015,
+    section 2.1).
     """
     student_NK, teacher_NK = (
-        functional.log_softmax(logits.flatten(0, -2) / temperature, dim=-1) for logits in (student, teacher)
+        functional.log_softmax(logits.flatten(0, -2) / temperature, dim=-1)
+        for logits in (student, teacher)
     )
-    of, against = (teacher_NK, student_NK) if direction == "teacher-student" else (student_NK, teacher_NK)
+    of, against = (
+        (teacher_NK, student_NK) if direction == "teacher-student" else (student_NK, teacher_NK)
+    )
     return temperature**2 * functional.kl_div(against, of, reduction="batchmean", log_target=True)
 
 
 def guide(teacher: Descendant | TimmModel, images: InputFormat, run: Run) -> Teacher | Outsider:
-    """A teacher, frozen and on the run's device, for batches whose images are made as `images` says.
+    """A teacher, frozen and on the run's device, for batches whose images are made as `images`
+    says.
 
     Raises `WrongCall` for a teacher of pixels, or of other channels, that cannot take these images.
     """
-    own, model = teacher.input_format, teacher.model().to(open_device(run))
-    if own.channels != images.channels or (teacher.dense and own.image_size != images.image_size):
+    own_format, model = teacher.input_format, teacher.model().to(open_device(run))
+    if own_format.channels != images.channels or (
+        teacher.dense and own_format.image_size != images.image_size
+    ):
         raise WrongCall(
-            f"the teacher takes images of {own.channels} channels and {own.image_size} pixels, and the student's have "
+            f"the teacher takes images of {own_format.channels} channels and {own_format.image_size} pixels, and the student's have "
             f"{images.channels} and {images.image_size}; choose another teacher"
         )
-    alike = (own.mean, own.std, own.image_size) == (images.mean, images.std, images.image_size)
-    return Teacher(model) if alike and isinstance(teacher, Descendant) else Outsider(model, own, images)
+    alike = (own_format.mean, own_format.std, own_format.image_size) == (
+        images.mean,
+        images.std,
+        images.image_size,
+    )
+    return (
+        Teacher(model)
+        if alike and isinstance(teacher, Descendant)
+        else Outsider(model, own_format, images)
+    )
 
 
-def teacher_named(source: str, task: Task, run: Run) -> tuple[Descendant | TimmModel, dict[str, Any]]:
-    """Any classifier as a teacher, and which it was: `timm:NAME`, `hf-hub:organisation/name`, or a folder.
+def teacher_named(
+    source: str, task: Task, run: Run
+) -> tuple[Descendant | TimmModel, dict[str, Any]]:
+    """Any classifier as a teacher, and which it was: `timm:NAME`, `hf-hub:organisation/name`, or a
+    folder.
 
     Raises `WrongCall` if it does not have the task's classes, and as `open_model` does.
     """
@@ -301,24 +361,30 @@ def teacher_named(source: str, task: Task, run: Run) -> tuple[Descendant | TimmM
     return teacher, {"source": source, "identity": teacher.identity}
 
 
-def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tuple[Descendant, dict[str, Any]]:
+def teacher_for(
+    ancestry: Ancestry, task: Task, recipe: Recipe, run: Run
+) -> tuple[Descendant, dict[str, Any]]:
     """The ancestry model with a head for the task, and the metrics of its fine-tuning.
 
-    An ancestry model that was trained for the task keeps its head: nothing is computed, and the metrics are empty.
-    Otherwise `Descendant.for_task` gives the head, and the whole model is fine-tuned by `recipe`, as the part `teacher`
-    of the run.
+    An ancestry model that was trained for the task keeps its head: nothing is computed, and the
+    metrics are empty. Otherwise `Descendant.for_task` gives the head, and the whole model is
+    fine-tuned by `recipe`, as the part `teacher` of the run.
     """
     record = ancestry.record
     images: Any = {"mean": record.mean, "std": record.std, "view": record.view}
-    own = assemble(ancestry.spec, ancestry.state, seed=run.seed, class_names=ancestry.class_names, **images)
+    model = assemble(
+        ancestry.spec, ancestry.state, seed=run.seed, class_names=ancestry.class_names, **images
+    )
     if ancestry.class_names == task.class_names and ancestry.spec.dense == task.dense:
-        return replace(own, task=task.name), {}
+        return replace(model, task=task.name), {}
     part = run.part("teacher")
-    start = own.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
+    start = model.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
     tuned = once(part, "distillation.teacher", _fine_tuned, recipe, (start, task))
     return start.with_state(dict(tuned.state)), dict(tuned.record)
 
 
-def _fine_tuned(recipe: Recipe, start: Descendant, task: Task, run: Run) -> tuple[StateDict, dict[str, Any]]:
+def _fine_tuned(
+    recipe: Recipe, start: Descendant, task: Task, run: Run
+) -> tuple[StateDict, dict[str, Any]]:
     tuned = fit(start, task, recipe, run)
     return tuned.state, dict(tuned.provenance["metrics"])

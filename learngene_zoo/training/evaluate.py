@@ -16,7 +16,7 @@ from torch import nn
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.runs.run import Run, gathered, join, open_device
+from learngene_zoo.runs.run import Run, gather_values, join, open_device
 from learngene_zoo.text import shell_word
 from learngene_zoo.training.objectives import Accuracy, MeanIoU, Metric, metric_for
 
@@ -45,7 +45,8 @@ class Evaluation:
     split: str
     metric: str = "accuracy"  # or mIoU
     value: float
-    interval: tuple[float, float]  # 95 %, over images: Wilson's of an accuracy, resampled images for mIoU
+    # 95 %, over images: Wilson's of an accuracy, resampled images for mIoU
+    interval: tuple[float, float]
     images: int
     correct: tuple[bool, ...]  # per image, in the order of the split; empty for dense models
     resolution: Resolution | None = (
@@ -54,7 +55,8 @@ class Evaluation:
 
 
 def check_head(model: Classifier, task: Task, which: str = "the model", named: str = "") -> None:
-    """Raises `WrongCall` for a model that does not have the classes of the task; `named` is how advice names it.
+    """Raises `WrongCall` for a model that does not have the classes of the task; `named` is how
+    advice names it.
 
     They are told apart by their names and order, where the model knows them, else by their number.
     """
@@ -65,11 +67,13 @@ def check_head(model: Classifier, task: Task, which: str = "the model", named: s
             f"{which} gives one class per {each[model.dense]} and {task.name} has one per {each[task.dense]}; {train}"
         )
     if model.classes != task.classes:
-        raise WrongCall(f"{which} has {model.classes} classes and {task.name} has {task.classes}; {train}")
-    for number, (own, theirs) in enumerate(zip(model.class_names, task.class_names)):
-        if own != theirs:
+        raise WrongCall(
+            f"{which} has {model.classes} classes and {task.name} has {task.classes}; {train}"
+        )
+    for number, (own_name, theirs) in enumerate(zip(model.class_names, task.class_names)):
+        if own_name != theirs:
             raise WrongCall(
-                f"{which} has other classes than {task.name}: class {number} is {own!r:.60} for the model and {theirs!r:.60} for "
+                f"{which} has other classes than {task.name}: class {number} is {own_name!r:.60} for the model and {theirs!r:.60} for "
                 f"the task; {train}"
             )
 
@@ -86,9 +90,10 @@ def evaluate(
 ) -> Evaluation:
     """The top-1 accuracy of a classifier, or the mIoU of a dense model, in the run's precision.
 
-    Under torchrun the processes share the images. The model moves to the run's device and is otherwise unchanged: every
-    module keeps its mode, no gradient is touched. `images` evaluates on the first N only. Raises `TrainingFailed` for
-    logits that are not finite, `BadData` for an empty split.
+    Under torchrun the processes share the images. The model moves to the run's device and is
+    otherwise unchanged: every module keeps its mode, no gradient is touched. `images` evaluates on
+    the first N only. Raises `TrainingFailed` for logits that are not finite, `BadData` for an empty
+    split.
     """
     (judged,) = evaluate_each(
         _alone(model), model, task, split, input_format, run, batch_size=batch_size, images=images
@@ -98,7 +103,9 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Judged:
-    """An evaluation, and of every image what it rests on: of a dense model the rows of `MeanIoU`, else those of `Answers`."""
+    """An evaluation, and of every image what it rests on: of a dense model the rows of `MeanIoU`,
+    else those of `Answers`.
+    """
 
     evaluation: Evaluation
     rows: np.ndarray  # int64 (N, R)
@@ -135,10 +142,11 @@ def evaluate_each(
     batch_size: int | None = None,
     images: int | None = None,
 ) -> tuple[Judged, ...]:
-    """`judge` for several models at once: `answers` yields the logits of each for a batch, always in one order.
+    """`judge` for several models at once: `answers` yields the logits of each for a batch, always
+    in one order.
 
-    Every image is read once for all of them, and one set of logits is in memory at a time. `model` holds the
-    parameters. Raises as `evaluate`.
+    Every image is read once for all of them, and one set of logits is in memory at a time. `model`
+    holds the parameters. Raises as `evaluate`.
     """
     from learngene_zoo.tasks.loader import Loader
 
@@ -146,32 +154,48 @@ def evaluate_each(
     device = open_device(run)
     join(run.device_name)
     size = batch_size or metric.batch_size(input_format.image_size)
-    loader = Loader(task, split, input_format, batch_size=size, images=images, workers=run.workers, drop_last=False)
+    loader = Loader(
+        task,
+        split,
+        input_format,
+        batch_size=size,
+        images=images,
+        workers=run.workers,
+        drop_last=False,
+    )
     model.to(device)
     marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row
-    with evaluating(model, device, run), report_activity(f"evaluating on {task.name}", loader.steps) as activity:
-        for activity.done, batch in enumerate(loader.epoch(0)):
+    with (
+        evaluation_mode(model, device, run),
+        report_activity(f"evaluating on {task.name}", loader.steps) as activity,
+    ):
+        for activity.num_done, batch in enumerate(loader.epoch(0)):
             if len(batch.images):
                 labels, indices = batch.labels.to(device), batch.indices.tolist()
                 for answer, logits in enumerate(answers(batch.images.to(device))):
                     rows_BR = counted.rows(logits, labels).cpu()
                     finite_B = torch.isfinite(logits).flatten(1).all(dim=1).cpu()
-                    marks += zip([answer] * len(indices), indices, finite_B.tolist(), rows_BR.tolist())
-    every = sorted(mark for part in gathered(marks) for mark in part)
+                    marks += zip(
+                        [answer] * len(indices), indices, finite_B.tolist(), rows_BR.tolist()
+                    )
+    every = sorted(mark for part in gather_values(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
-    found = [rows_in(task.name, [*own]) for _, own in groupby(every, key=itemgetter(0))]
-    return tuple(_judged(task, split, metric, rows_NR) for rows_NR in found)
+    predictions = [rows_in(task.name, [*group]) for _, group in groupby(every, key=itemgetter(0))]
+    return tuple(_make_judged(task, split, metric, rows_NR) for rows_NR in predictions)
 
 
-def _judged(task: Task, split: str, metric: Metric, rows_NR: np.ndarray) -> Judged:
+def _make_judged(task: Task, split: str, metric: Metric, rows_NR: np.ndarray) -> Judged:
     right_NR = rows_NR if task.dense else (rows_NR[:, :1] == rows_NR[:, 1:2]).astype(np.int64)
     return Judged(summary(task.name, split, metric, right_NR), rows_NR)
 
 
 @contextmanager
-def evaluating(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
-    """Inside, the model is in eval mode, without gradients, in the run's precision; its modes are restored afterwards."""
+def evaluation_mode(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
+    """Inside, the model is in eval mode, without gradients, in the run's precision.
+
+    Its modes are restored afterwards.
+    """
     modes = {module: module.training for module in model.modules()}
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
     model.eval()
@@ -188,7 +212,9 @@ def rows_in(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.
     """The rows of all images. Raises `TrainingFailed` if the outputs for some are not finite."""
     broken = sum(not finite for _, _, finite, _ in marks)
     if broken:
-        raise TrainingFailed(f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}")
+        raise TrainingFailed(
+            f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}"
+        )
     return np.array([row for *_, row in marks])
 
 

@@ -37,27 +37,34 @@ def fit(
     watch: Callable[[nn.Module], None] | None = None,
     judge: bool = True,
 ) -> M:
-    """Train all weights of `start` on a task; the accuracy or mIoU on validation images goes into the provenance.
+    """Train all weights of `start` on a task; the accuracy or mIoU on validation images goes into
+    the provenance.
 
-    `guard` stops a training that does not improve on chance; `watch` is called with the model after every epoch;
-    without `judge` the model is not evaluated. Raises `WrongCall` for a model whose head does not fit the task.
+    `guard` stops a training that does not improve on chance; `watch` is called with the model after
+    every epoch; without `judge` the model is not evaluated. Raises `WrongCall` for a model whose
+    head does not fit the task.
     """
-    model, objective, loader = prepared(start, task, recipe, run)
+    model, objective, loader = prepare_training(start, task, recipe, run)
     steps = train(objective, loader, recipe, run, label=f"training on {task.name}")
-    for step in stalled(steps, task.classes) if guard else steps:
+    for step in check_progress(steps, task.classes) if guard else steps:
         if watch is not None and step.end_of_epoch:
             watch(model)
     metrics = {
         "task": task.name,
-        **(_validated(model, start, task, recipe, run) if judge else {}),
+        **(_measure_validation(model, start, task, recipe, run) if judge else {}),
         "training_images": loader.images,
         "epochs": recipe.epochs,
     }
-    return trained(start, model, task, recipe, run, metrics)
+    return with_trained_weights(start, model, task, recipe, run, metrics)
 
 
-def prepared(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[nn.Module, nn.Module, Batches]:
-    """The module to train, its objective and its batches. Raises `WrongCall` for a model whose head does not fit the task."""
+def prepare_training(
+    start: M, task: Task, recipe: Recipe, run: Run
+) -> tuple[nn.Module, nn.Module, Batches]:
+    """The module to train, its objective and its batches.
+
+    Raises `WrongCall` for a model whose head does not fit the task.
+    """
     if (start.classes, start.dense) != (task.classes, task.dense):
         each = {True: "pixel", False: "image"}
         raise WrongCall(
@@ -69,15 +76,27 @@ def prepared(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[nn.Module,
     return model, objective, training_images(task, start.input_format, recipe, run)
 
 
-def trained(start: M, model: nn.Module, task: Task, recipe: Recipe, run: Run, metrics: Mapping[str, Json]) -> M:
+def with_trained_weights(
+    start: M, model: nn.Module, task: Task, recipe: Recipe, run: Run, metrics: Mapping[str, Json]
+) -> M:
     """`start` with the weights of `model`, and the record of how it was trained."""
-    how = {**start.provenance, "recipe": to_json(recipe), "training_seed": run.seed, "device": run.device_name}
+    how = {
+        **start.provenance,
+        "recipe": to_json(recipe),
+        "training_seed": run.seed,
+        "device": run.device_name,
+    }
     return replace(
         start,
         state=state_of(model),
         task=task.name,
         class_names=task.class_names,
-        provenance={**how, "metrics": metrics, "versions": versions(), "trained_on": to_json(task.record)},
+        provenance={
+            **how,
+            "metrics": metrics,
+            "versions": versions(),
+            "trained_on": to_json(task.record),
+        },
     )
 
 
@@ -93,7 +112,9 @@ def find_constant_share(task: Task, split: str = "validation") -> float | None:
 
 
 def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
-    """Return a warning if an accuracy on validation images is no better than a constant answer's, else ""."""
+    """Return a warning if an accuracy on validation images is no better than a constant answer's,
+    else "".
+    """
     share = find_constant_share(task)
     if share is None or value > share:
         return ""
@@ -103,25 +124,25 @@ def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
     )
 
 
-def _validated(
+def _measure_validation(
     model: nn.Module, start: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run
 ) -> dict[str, Json]:
     validation = evaluate(model, task, "validation", start.input_format, run)
-    found: dict[str, Json] = {f"validation_{validation.metric}": validation.value}
+    metrics: dict[str, Json] = {f"validation_{validation.metric}": validation.value}
     warning = describe_chance(validation.value, task, recipe) if recipe.epochs else ""
     return {
-        **found,
+        **metrics,
         "validation_images": validation.images,
         **({"at_chance": True, "warning": warning} if warning else {}),
     }
 
 
-def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:
+def check_progress(steps: Iterator[Step], classes: int) -> Iterator[Step]:
     """The same steps, checked once: after a tenth of the budget, and at least 50 steps.
 
-    Raises `TrainingFailed` if the mean cross-entropy of the classes over the second half of the steps until then is not
-    at least 2 % below ln(classes), that of a guess; other losses do not count. A training resumed after that point is not
-    checked again.
+    Raises `TrainingFailed` if the mean cross-entropy of the classes over the second half of the
+    steps until then is not at least 2 % below ln(classes), that of a guess; other losses do not
+    count. A training resumed after that point is not checked again.
     """
     chance, losses = math.log(classes), []
     for step in steps:

@@ -1,9 +1,10 @@
-"""The head that a classifier starts from when it is fine-tuned: a ridge regression of its own features onto the classes.
+"""The head that a classifier starts from when it is fine-tuned: a ridge regression of its own
+features onto the classes.
 
-A random head learns slowly at a learning rate that pretrained weights bear, and at a rate at which it learns they are lost
-within a few steps. The head of a linear probe costs one forward pass over the training images (docs/training.md has what
-was measured). A head with a class for every pixel reads the patches: the regression is onto the most frequent class of the
-pixels of each.
+A random head learns slowly at a learning rate that pretrained weights bear, and at a rate at which
+it learns they are lost within a few steps. The head of a linear probe costs one forward pass over
+the training images (docs/training.md has what was measured). A head with a class for every pixel
+reads the patches: the regression is onto the most frequent class of the pixels of each.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from learngene_zoo.runs.cache import once
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
-from learngene_zoo.text import counted
+from learngene_zoo.text import count_noun
 from learngene_zoo.training.probes import Features, Ridge, compute_features, fit_ridge
 
 if TYPE_CHECKING:
@@ -34,22 +35,24 @@ M = TypeVar("M", bound="Descendant | TimmModel")
 
 MAX_IMAGES = 10_000  # training images that a head is fitted to
 MAX_PATCHES = 100_000  # of those of a head with a class for every pixel
-# The learning rate times the sum of a class's absolute weights, which bounds what a step of Adam that moves all features by the
-# learning rate does to its logit; see `limit_scale`.
+# The learning rate times the sum of a class's absolute weights, which bounds what a step of Adam
+# that moves all features by the learning rate does to its logit; see `limit_scale`.
 MAX_LOGIT_STEP = 0.03
 
 
 def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, dict[str, Json]]:
-    """Return a model with the head of a ridge regression on its training images, and the record of that.
+    """Return a model with the head of a ridge regression on its training images, and the record of
+    that.
 
-    Where the training augments its images, the regression sees each of them twice: as it is, and augmented. It is scaled so
-    that its softmax gives probabilities: the scale is the one for which the predictions for each image by the regression on
-    all others are most likely, unless that is too large for the learning rate (`limit_scale`). Nothing changes, and the record
-    says why, for a model without linear head. It is a part of the run: a resumed run loads it.
+    Where the training augments its images, the regression sees each of them twice: as it is, and
+    augmented. It is scaled so that its softmax gives probabilities: the scale is the one for which
+    the predictions for each image by the regression on all others are most likely, unless that is
+    too large for the learning rate (`limit_scale`). Nothing changes, and the record says why, for a
+    model without linear head. It is a part of the run: a resumed run loads it.
 
     Args:
-        recipe: of the training that follows, for its `augment`, its `lr` and its `images`; at most `MAX_IMAGES` of them are
-            used.
+        recipe: of the training that follows, for its `augment`, its `lr` and its `images`; at most
+            `MAX_IMAGES` of them are used.
 
     Raises:
         BadData: if the training images show fewer than two classes.
@@ -63,7 +66,13 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
         images = max(1, min(images, MAX_PATCHES // count_patches(start.model())))
     seed = derive_seed(run.seed, "data")  # the images that the training will see
     augment = "none" if task.dense else recipe.augment
-    part = once(run.part("head"), "finetune.head", _fit_part, None, (start, task, images, seed, augment, recipe.lr))
+    part = once(
+        run.part("head"),
+        "finetune.head",
+        _fit_part,
+        None,
+        (start, task, images, seed, augment, recipe.lr),
+    )
     changed = {name: part.state[name].to(start.state[name].dtype) for name in part.state}
     record: dict[str, Json] = part.record  # type: ignore[assignment]
     return cast(M, start.with_state({**start.state, **changed})), {"init": "ridge", **record}
@@ -75,8 +84,8 @@ def describe_head(record: Mapping[str, Any]) -> str:
         return f"the head starts from random weights ({record['reason']})"
     share = f"{100 * record['left_out_accuracy']:.1f} % right"
     rows = f"{record['patches']} patches of " if "patches" in record else ""
-    seen = f"{rows}{counted(record['images'], 'image')}"
-    return f"the head starts from a ridge regression on {seen} (each left out: {share})"
+    images = f"{rows}{count_noun(record['images'], 'image')}"
+    return f"the head starts from a ridge regression on {images} (each left out: {share})"
 
 
 def _find_obstacle(start: Descendant | TimmModel, task: Task) -> str:
@@ -85,7 +94,10 @@ def _find_obstacle(start: Descendant | TimmModel, task: Task) -> str:
 
 
 def find_linear_heads(model: Any) -> list[str]:
-    """Return the names of the linear layers that give a model's logits; several where it averages them (DeiT's two)."""
+    """Return the names of the linear layers that give a model's logits.
+
+    Several where it averages them (DeiT's two).
+    """
     classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
     layers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
     names = {module: name for name, module in model.named_modules()}
@@ -100,23 +112,34 @@ def count_patches(model: Any) -> int:
 
 
 def _fit_part(
-    _: None, start: Descendant | TimmModel, task: Task, images: int, seed: int, augment: Augment, lr: float, run: Run
+    _: None,
+    start: Descendant | TimmModel,
+    task: Task,
+    images: int,
+    seed: int,
+    augment: Augment,
+    lr: float,
+    run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
     """Fit the head: its tensors by their names in the model, and what is recorded of it."""
     model: Any = start.model()
     kinds: list[Augment] = ["none"] if augment == "none" else ["none", augment]
-    shown = [
-        compute_features(model, task, "train", start.input_format, run, images=images, seed=seed, augment=kind)
+    passes = [
+        compute_features(
+            model, task, "train", start.input_format, run, images=images, seed=seed, augment=kind
+        )
         for kind in kinds
     ]
-    features = Features(*(np.concatenate(column) for column in zip(*shown)))
-    ridge = fit_ridge(features, task.classes, copies=len(shown))
+    features = Features(*(np.concatenate(column) for column in zip(*passes)))
+    ridge = fit_ridge(features, task.classes, copies=len(passes))
     scale = limit_scale(ridge, lr)
-    weight_KD, bias_K = (torch.from_numpy(scale * part).float() for part in (ridge.weight, ridge.bias))
+    weight_KD, bias_K = (
+        torch.from_numpy(scale * part).float() for part in (ridge.weight, ridge.bias)
+    )
     state: dict[str, torch.Tensor] = {}
     for name in find_linear_heads(model):
         state |= {f"{name}.weight": weight_KD.clone(), f"{name}.bias": bias_K.clone()}
-    accuracy = float((ridge.left_out.argmax(axis=1) == shown[0].labels).mean())
+    accuracy = float((ridge.left_out.argmax(axis=1) == passes[0].labels).mean())
     return state, {
         "images": min(images, task.sizes["train"]),
         **({"patches": len(features.labels)} if task.dense else {}),
@@ -128,32 +151,47 @@ def _fit_part(
 
 
 def limit_scale(ridge: Ridge, lr: float) -> float:
-    """Return the scale of a head that a training with a learning rate starts from: the calibrated one, or a smaller one.
+    """Return the scale of a head that a training with a learning rate starts from: the calibrated
+    one, or a smaller one.
 
-    Features that vary little have large weights in a regression, and a step of Adam moves every feature by about the learning
-    rate, in the direction that its weights say. Where the sum of these weights is large, a single step changes logits by more
-    than they differ, and what was inherited is lost before the head can follow. The scale is at least 1, at which the logits
-    are the values that the regression predicts; the class of no image depends on it.
+    Features that vary little have large weights in a regression, and a step of Adam moves every
+    feature by about the learning rate, in the direction that its weights say. Where the sum of
+    these weights is large, a single step changes logits by more than they differ, and what was
+    inherited is lost before the head can follow. The scale is at least 1, at which the logits are
+    the values that the regression predicts; the class of no image depends on it.
     """
     step = lr * float(np.abs(ridge.weight).sum(axis=1).mean())
     return min(ridge.scale, max(1.0, MAX_LOGIT_STEP / step)) if step > 0 else ridge.scale
 
 
 def calibrate_head(model: M, record: Mapping[str, Any]) -> M:
-    """Return a model whose head was not trained after `initialise_head`, with the scale that makes probabilities of its logits."""
+    """Return a model whose head was not trained after `initialise_head`, with the scale that makes
+    probabilities of its logits.
+    """
     if "calibrated_scale" not in record:
         return model
     factor = record["calibrated_scale"] / record["scale"]
-    names = [f"{layer}.{kind}" for layer in find_linear_heads(model.model()) for kind in ("weight", "bias")]
-    return cast(M, model.with_state({**model.state, **{name: factor * model.state[name] for name in names}}))
+    names = [
+        f"{layer}.{kind}"
+        for layer in find_linear_heads(model.model())
+        for kind in ("weight", "bias")
+    ]
+    return cast(
+        M, model.with_state({**model.state, **{name: factor * model.state[name] for name in names}})
+    )
 
 
 def has_trained_head(model: Descendant | TimmModel, task: Task) -> bool:
-    """Return whether `model.for_task` keeps a head that knows the classes of a task: inherited, or trained on it."""
+    """Return whether `model.for_task` keeps a head that knows the classes of a task: inherited, or
+    trained on it.
+    """
     from learngene_zoo.artifacts.descendant import Descendant
 
     if not isinstance(model, Descendant):
         return model.class_names == tuple(task.class_names)
-    is_kept = model.task in (task.name, None) and (model.spec.classes, model.dense) == (task.classes, task.dense)
+    is_kept = model.task in (task.name, None) and (model.spec.classes, model.dense) == (
+        task.classes,
+        task.dense,
+    )
     head = {name for name in model.state if table_of(model.spec).is_head(name)}
     return is_kept and bool(head) and (head <= model.inherited or "trained_on" in model.provenance)

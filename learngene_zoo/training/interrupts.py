@@ -1,4 +1,6 @@
-"""Ctrl-C during a training: the step that is being taken is finished and saved before the training ends."""
+"""Ctrl-C during a training: the step that is being taken is finished and saved before the training
+ends.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ MESSAGE = "\ninterrupted: saving after this step; press Ctrl-C again to stop at 
 
 @contextmanager
 def defer_interrupts(is_wanted: bool, is_announced: bool = False) -> Iterator[Callable[[], bool]]:
-    """Remember the first Ctrl-C until the body of the `with` asks for it; the second one acts at once.
+    """Remember the first Ctrl-C until the body of the `with` asks for it; the second one acts at
+    once.
 
     Nothing changes where interrupts are ignored, end the process, or go to another thread.
 
@@ -39,9 +42,14 @@ def defer_interrupts(is_wanted: bool, is_announced: bool = False) -> Iterator[Ca
             return
         arrived.append(number)
         if is_announced:
-            os.write(2, MESSAGE.encode())  # print may have been interrupted itself, and cannot be entered twice
+            # Print may have been interrupted itself, and cannot be entered twice
+            os.write(2, MESSAGE.encode())
 
-    if not is_wanted or not callable(previous) or threading.current_thread() is not threading.main_thread():
+    if (
+        not is_wanted
+        or not callable(previous)
+        or threading.current_thread() is not threading.main_thread()
+    ):
         yield lambda: False
         return
     signal.signal(signal.SIGINT, remember)

@@ -1,6 +1,8 @@
-"""The one training loop, a generator of steps: `train`, with what AdamW is told and stochastic depth.
+"""The one training loop, a generator of steps: `train`, with what AdamW is told and stochastic
+depth.
 
-Evaluation, annealing and early stopping stand in the body of the `for`. `Engine` does the work of one training.
+Evaluation, annealing and early stopping stand in the body of the `for`. `Engine` does the work of
+one training.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState
 from learngene_zoo.training.interrupts import defer_interrupts
-from learngene_zoo.training.objectives import mixing
+from learngene_zoo.training.objectives import make_mixup
 from learngene_zoo.training.trackers import (
     Log,
     check_tracker,
     epoch_lines,
     metrics_file,
+    open_tracker,
     progress_bar,
     say,
-    tracking,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.loader import Batches
 
 PLACES = ("drop_path1", "drop_path2")
-SAVING_SHARE = 20  # writing checkpoints takes at most about a twentieth of the time, however large they are
+# Writing checkpoints takes at most about a twentieth of the time, however large they are
+SAVING_SHARE = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +69,12 @@ class Step:
     losses: Mapping[str, float]  # by name, means over the batch of all processes
     lr: float
     end_of_epoch: bool
-    average: nn.Module | None = field(default=None, compare=False)  # of the objective, if the recipe keeps one
-    report: Callable[[Mapping[str, float]], None] = field(default=lambda values: None, compare=False)  # log more of it
+    # Of the objective, if the recipe keeps one
+    average: nn.Module | None = field(default=None, compare=False)
+    # Log more of it
+    report: Callable[[Mapping[str, float]], None] = field(
+        default=lambda values: None, compare=False
+    )
 
     @property
     def loss(self) -> float:
@@ -88,26 +95,29 @@ UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token", "fre
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     """The learning rate of the `step`-th step (from 1), a function of the step alone.
 
-    It rises linearly over the first W = warmup * steps_per_epoch steps and reaches `lr` at the W-th. The n-th (from 0)
-    of the N others is at t = n/N: `cosine` gives min_lr + (lr - min_lr) (1 + cos(pi t)) / 2, `poly` min_lr + (lr -
-    min_lr) (1 - t)^power, `constant` lr.
+    It rises linearly over the first W = warmup * steps_per_epoch steps and reaches `lr` at the
+    W-th. The n-th (from 0) of the N others is at t = n/N: `cosine` gives min_lr + (lr - min_lr) (1
+    + cos(pi t)) / 2, `poly` min_lr + (lr - min_lr) (1 - t)^power, `constant` lr.
     """
-    done = step - 1
+    progress = step - 1
     warm = round(recipe.warmup * steps_per_epoch)
-    if done < warm:
+    if progress < warm:
         return recipe.lr * step / warm
     if recipe.schedule == "constant":
         return recipe.lr
-    t = min((done - warm) / max(recipe.epochs * steps_per_epoch - warm, 1), 1.0)
-    share = (1 + math.cos(math.pi * t)) / 2 if recipe.schedule == "cosine" else (1 - t) ** recipe.power
+    t = min((progress - warm) / max(recipe.epochs * steps_per_epoch - warm, 1), 1.0)
+    share = (
+        (1 + math.cos(math.pi * t)) / 2 if recipe.schedule == "cosine" else (1 - t) ** recipe.power
+    )
     return recipe.min_lr + (recipe.lr - recipe.min_lr) * share
 
 
 def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     """Return AdamW's groups of all trainable parameters.
 
-    Matrices are decayed; biases, norms, tokens and positions are not. With `recipe.layer_decay` each block has a learning
-    rate of its own (`find_layer_scales`). A group with an `lr_scale` gets the schedule's learning rate times that.
+    Matrices are decayed; biases, norms, tokens and positions are not. With `recipe.layer_decay`
+    each block has a learning rate of its own (`find_layer_scales`). A group with an `lr_scale` gets
+    the schedule's learning rate times that.
 
     Raises:
         WrongCall: if nothing is trainable.
@@ -119,7 +129,9 @@ def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
             is_decayed = parameter.dim() >= 2 and name.rpartition(".")[2] not in UNDECAYED
             groups.setdefault((is_decayed, scales.get(name, 1.0)), []).append(parameter)
     if not groups:
-        raise WrongCall("this objective has no trainable parameter; unfreeze some, or train for 0 epochs")
+        raise WrongCall(
+            "this objective has no trainable parameter; unfreeze some, or train for 0 epochs"
+        )
     return [
         {
             "params": groups[is_decayed, scale],
@@ -131,10 +143,12 @@ def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def find_layer_scales(module: nn.Module, decay: float) -> dict[str, float]:
-    """Return the factor of the learning rate of every parameter of a model of timm's inside `module`, by its name there.
+    """Return the factor of the learning rate of every parameter of a model of timm's inside
+    `module`, by its name there.
 
-    It is 1 for the head, `decay` for the last block (and the final norm), its square for the block before, and so on; the
-    stem has the smallest (Bao et al. 2022, BEiT). Parameters beside the model are not in it.
+    It is 1 for the head, `decay` for the last block (and the final norm), its square for the block
+    before, and so on; the stem has the smallest (Bao et al. 2022, BEiT). Parameters beside the
+    model are not in it.
     """
     from timm.models import group_parameters
 
@@ -161,21 +175,25 @@ def train(
     label: str = "training",
     lines: bool = True,
 ) -> Iterator[Step]:
-    """Minimise `objective(batch)`, named scalar losses that are means over the batch, over `recipe.epochs` of `loader`.
+    """Minimise `objective(batch)`, named scalar losses that are means over the batch, over
+    `recipe.epochs` of `loader`.
 
-    The objective moves to the run's device. After the last step it holds the trained weights (with `recipe.ema` their
-    moving average, whose decay warms up as min(ema, 1 - step^(-2/3))) and is in eval mode. With `run.resume` training
-    continues from the newest checkpoint in `run.folder`; a finished training is loaded and yields nothing. On one CPU
-    process the result is bit-equal to that of a training that was never interrupted, provided that everything that the
-    body of the `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do not use.
-    With `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints are written less often. Ctrl-C ends
-    the training after the step that is being taken, once that is saved; a second one ends it at once. `lines`
-    says a line of an epoch where `run.lines` asks for it and no bar is drawn.
+    The objective moves to the run's device. After the last step it holds the trained weights (with
+    `recipe.ema` their moving average, whose decay warms up as min(ema, 1 - step^(-2/3))) and is in
+    eval mode. With `run.resume` training continues from the newest checkpoint in `run.folder`; a
+    finished training is loaded and yields nothing. On one CPU process the result is bit-equal to
+    that of a training that was never interrupted, provided that everything that the body of the
+    `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do
+    not use. With `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints
+    are written less often. Ctrl-C ends the training after the step that is being taken, once that
+    is saved; a second one ends it at once. `lines` says a line of an epoch where `run.lines` asks
+    for it and no bar is drawn.
 
-    Under torchrun the processes share each batch and have equal weights throughout; the first one writes.
+    Under torchrun the processes share each batch and have equal weights throughout; the first one
+    writes.
 
-    Raises `WrongCall`, `Unavailable` or `Refused` before the first step, and `TrainingFailed` for a loss that is not
-    finite; the last good checkpoint stays.
+    Raises `WrongCall`, `Unavailable` or `Refused` before the first step, and `TrainingFailed` for a
+    loss that is not finite; the last good checkpoint stays.
     """
     device = open_device(run)
     if recipe.epochs == 0:
@@ -187,19 +205,29 @@ def train(
         )
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
     with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
-        done = engine.begin()
-        if done:
-            say(run, f"{label} goes on after step {done} of {engine.steps}")
-        is_interrupted = stack.enter_context(defer_interrupts(run.folder is not None and world() == 1, run.lines))
-        watched = progress_bar if run.progress or not lines else partial(epoch_lines, epochs=recipe.epochs)
-        bar = watched(run, label, done, engine.steps)
-        outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
+        steps_done = engine.begin()
+        if steps_done:
+            say(run, f"{label} goes on after step {steps_done} of {engine.steps}")
+        is_interrupted = stack.enter_context(
+            defer_interrupts(run.folder is not None and world() == 1, run.lines)
+        )
+        watched = (
+            progress_bar
+            if run.progress or not lines
+            else partial(epoch_lines, epochs=recipe.epochs)
+        )
+        bar = watched(run, label, steps_done, engine.steps)
+        outlets = (
+            metrics_file(run.folder, steps_done),
+            open_tracker(engine.accelerator, run, label),
+            bar,
+        )
         logs = [stack.enter_context(outlet) for outlet in outlets]
         saved, pause = time.monotonic(), seconds_between_checkpoints
         title = f"{run.name}: {label}" if run.name else label
         activity = stack.enter_context(report_activity(title, engine.steps, has_bar=run.progress))
-        for step in engine.remaining(done):
-            activity.done, activity.note = step.step, f"loss {step.loss:.4f}"
+        for step in engine.take_remaining(steps_done):
+            activity.num_done, activity.note = step.step, f"loss {step.loss:.4f}"
             for log in logs:
                 log(step.line(engine.shown), step.step)
             yield replace(step, report=partial(_report, logs[:-1], step))
@@ -236,17 +264,29 @@ class Engine:
         self.loader, self.recipe, self.run, self.device = loader, recipe, run, device
         self.groups = groups
         self.steps = recipe.epochs * loader.steps
-        self.shown = 0  # images of the last step, over all processes; from it the cost of an extraction is read
-        self.identity = {"label": label, "steps": self.steps, "seed": run.seed, "ema": recipe.ema, "plan": run.plan}
-        self.mix = mixing(recipe, loader.task.classes)
+        # Images of the last step, over all processes; from it the cost of an extraction is read
+        self.shown = 0
+        self.identity = {
+            "label": label,
+            "steps": self.steps,
+            "seed": run.seed,
+            "ema": recipe.ema,
+            "plan": run.plan,
+        }
+        self.mix = make_mixup(recipe, loader.task.classes)
         check_tracker(run.tracker, run.folder)
         self.accelerator: Accelerator = open_accelerator(run, device, unused)
 
     def begin(self) -> int:
-        """Build the optimizer, restore the newest checkpoint, and return how many steps are done already."""
-        # The groups come before the copy for the average, which must not count as part of the objective.
+        """Build the optimizer, restore the newest checkpoint, and return how many steps are done
+        already.
+        """
+        # The groups come before the copy for the average, which must not count as part of the
+        # objective.
         parameters = self.groups(self.objective, self.recipe)
-        optimizer = torch.optim.AdamW(parameters, lr=self.recipe.lr, fused=self.device.type in ("cpu", "cuda"))
+        optimizer = torch.optim.AdamW(
+            parameters, lr=self.recipe.lr, fused=self.device.type in ("cpu", "cuda")
+        )
         average = None
         if self.recipe.ema is not None:
             from timm.utils import ModelEmaV3
@@ -271,21 +311,30 @@ class Engine:
             folder.mkdir(parents=True, exist_ok=True)
             checkpoints.forget_drafts(folder) if self.run.resume else checkpoints.forget(folder)
         wait_for_all()
-        found = checkpoints.newest(folder, self.identity) if self.run.resume else None
-        check_agreed(found.step if found else 0, "checkpoints")
-        return found
+        checkpoint = checkpoints.newest(folder, self.identity) if self.run.resume else None
+        check_agreed(checkpoint.step if checkpoint else 0, "checkpoints")
+        return checkpoint
 
-    def remaining(self, done: int) -> Iterator[Step]:
+    def take_remaining(self, done: int) -> Iterator[Step]:
         """Take the remaining steps, one at a time."""
         for epoch in range(done // self.loader.steps, self.recipe.epochs):
             start = max(done - epoch * self.loader.steps, 0)
             for number, batch in enumerate(self.loader.epoch(epoch, start=start), start=start + 1):
                 step = epoch * self.loader.steps + number
-                lr, last = learning_rate(self.recipe, step, self.loader.steps), number == self.loader.steps
+                lr, last = (
+                    learning_rate(self.recipe, step, self.loader.steps),
+                    number == self.loader.steps,
+                )
                 losses = self._step(batch, step, lr)
                 average = self.state.average.module if self.state.average is not None else None
                 yield Step(
-                    epoch=epoch, step=step, steps=self.steps, losses=losses, lr=lr, end_of_epoch=last, average=average
+                    epoch=epoch,
+                    step=step,
+                    steps=self.steps,
+                    losses=losses,
+                    lr=lr,
+                    end_of_epoch=last,
+                    average=average,
                 )
 
     def _step(self, batch: Any, step: int, lr: float) -> dict[str, float]:
@@ -304,14 +353,19 @@ class Engine:
         return losses
 
     def _gradients(self, batch: Any) -> dict[str, float]:
-        """Forward and backward over the batch, in `recipe.accumulate` pieces; the losses of the whole."""
+        """Forward and backward over the batch, in `recipe.accumulate` pieces.
+
+        The losses of the whole.
+        """
         images = len(batch[0])
         if images == 0:
             raise WrongCall(
                 f"a batch of {self.recipe.batch_size} images leaves none for one of {world()} processes; "
                 "set a larger --batch-size"
             )
-        parts = (None if part is None else part.to(self.device, non_blocking=True) for part in batch)
+        parts = (
+            None if part is None else part.to(self.device, non_blocking=True) for part in batch
+        )
         batch = type(batch)(*parts)
         if self.mix is not None:
             batch = self.mix(batch)
@@ -332,15 +386,17 @@ class Engine:
     def _check_finite(self, losses: dict[str, float], step: int) -> None:
         for name, value in losses.items():
             if not math.isfinite(value):
-                what = f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken"
-                raise TrainingFailed(f"{what}; try a lower --lr, or --clip 1")
+                message = f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken"
+                raise TrainingFailed(f"{message}; try a lower --lr, or --clip 1")
 
     def _check_weights(self) -> None:
         """Check that the last step, whose gradients no later loss tells of, left finite weights."""
         for name, tensor in self.objective.state_dict().items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                what = f"the weights {name} are not finite after step {self.steps} of {self.steps}"
-                raise TrainingFailed(f"{what}; try a lower --lr, or --clip 1")
+                message = (
+                    f"the weights {name} are not finite after step {self.steps} of {self.steps}"
+                )
+                raise TrainingFailed(f"{message}; try a lower --lr, or --clip 1")
 
     def save(self, step: int) -> float:
         """Write a checkpoint and return how many seconds that took."""
@@ -359,7 +415,10 @@ class Engine:
 
 
 def _pieces(batch: Any, count: int) -> list[Any]:
-    """A batch in `count` pieces of nearly equal size, fewer if it has fewer images; a field that is None stays None."""
+    """A batch in `count` pieces of nearly equal size, fewer if it has fewer images.
+
+    A field that is None stays None.
+    """
     count = min(count, len(batch[0]))
     cut = [[None] * count if part is None else part.tensor_split(count) for part in batch]
     return [type(batch)(*parts) for parts in zip(*cut)]
@@ -378,8 +437,8 @@ class Forward(nn.Module):
 
 @contextmanager
 def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
-    """Stochastic depth (Huang et al. 2016): within, block i of L of every ViT in `module` is skipped with probability
-    rate * i / (L - 1).
+    """Stochastic depth (Huang et al. 2016): within, block i of L of every ViT in `module` is
+    skipped with probability rate * i / (L - 1).
 
     With rate 0 nothing changes. Raises `WrongCall` if there is no block to drop.
     """
@@ -388,26 +447,31 @@ def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
         return
     places = list(_places(module, rate))
     if not places:
-        raise WrongCall("drop_path needs blocks with drop_path1 and drop_path2, as timm's ViTs have; set it to 0")
+        raise WrongCall(
+            "drop_path needs blocks with drop_path1 and drop_path2, as timm's ViTs have; set it to 0"
+        )
     from timm.layers import DropPath
 
-    before = [getattr(block, place) for block, place, _ in places]
+    before = [getattr(block, attribute) for block, attribute, _ in places]
     try:
-        for block, place, probability in places:
-            setattr(block, place, DropPath(probability) if probability else nn.Identity())
+        for block, attribute, probability in places:
+            setattr(block, attribute, DropPath(probability) if probability else nn.Identity())
         yield
     finally:
-        for (block, place, _), layer in zip(places, before):
-            setattr(block, place, layer)
+        for (block, attribute, _), layer in zip(places, before):
+            setattr(block, attribute, layer)
 
 
 def _places(module: nn.Module, rate: float) -> Iterator[tuple[nn.Module, str, float]]:
-    """Every place for a `DropPath`, with its probability. A layer may hold several blocks (a routed one holds two)."""
+    """Every place for a `DropPath`, with its probability.
+
+    A layer may hold several blocks (a routed one holds two).
+    """
     for vit in module.modules():
         layers = getattr(vit, "blocks", None)
         if not isinstance(layers, (nn.Sequential, nn.ModuleList)):
             continue
         for i, layer in enumerate(layers):
-            for block, place in product(layer.modules(), PLACES):
-                if hasattr(block, place):
-                    yield block, place, rate * i / max(len(layers) - 1, 1)
+            for block, attribute in product(layer.modules(), PLACES):
+                if hasattr(block, attribute):
+                    yield block, attribute, rate * i / max(len(layers) - 1, 1)

@@ -1,8 +1,10 @@
-"""What a task asks of a training: its batches, an objective to minimise, and a metric of the result.
+"""What a task asks of a training: its batches, an objective to minimise, and a metric of the
+result.
 
-An objective is a module from a batch to named scalar losses, each a mean over the batch; their sum is minimised. The metric is
-accuracy, or mIoU where every pixel has a class: each image gives a row of integers, and the metric is a function of the rows'
-sum. So images can be evaluated in any batches and by any processes with bit-equal results.
+An objective is a module from a batch to named scalar losses, each a mean over the batch; their sum
+is minimised. The metric is accuracy, or mIoU where every pixel has a class: each image gives a row
+of integers, and the metric is a function of the rows' sum. So images can be evaluated in any
+batches and by any processes with bit-equal results.
 
 Shapes: B images, N images of a split, K classes, A attributes, D features, R numbers of a row.
 """
@@ -34,15 +36,19 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Attribute, Task
 
 
-CLASS_LOSS = "cross_entropy"  # in every objective the name of the loss whose value for a guess is ln(classes)
+# In every objective the name of the loss whose value for a guess is ln(classes)
+CLASS_LOSS = "cross_entropy"
 RESAMPLES = 1000
 MOST_LOGITS = 2**26  # of a batch: 256 MiB
 
 
 def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
-    """Shuffled and augmented batches of a task's training images in this input format, as many as the recipe has.
+    """Shuffled and augmented batches of a task's training images in this input format, as many as
+    the recipe has.
 
-    Raises `BadData` naming the images that cannot be read, as far as they are read now (see `tasks.check`), and `WrongCall` for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
+    Raises `BadData` naming the images that cannot be read, as far as they are read now (see
+    `tasks.check`), and `WrongCall` for mixup or cutmix on a task with attributes or masks, which
+    cannot be mixed.
     """
     if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
         labels = "attributes" if task.attributes else "masks"
@@ -54,7 +60,8 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
         batch_size=recipe.batch_size,
         seed=derive_seed(run.seed, "data"),
         shuffle=True,
-        augment=recipe.augment if recipe.epochs else "none",  # without training it need not suit the task
+        # Without training it need not suit the task
+        augment=recipe.augment if recipe.epochs else "none",
         images=recipe.images,
         workers=run.workers,
         repeats=recipe.repeats,
@@ -64,11 +71,11 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
     return loader
 
 
-def mixing(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
+def make_mixup(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
     """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019) as in timm; None if both are off.
 
-    A function from a batch with labels (B,) to one with mixed images and labels (B, classes). It draws from numpy's
-    global generator, which the loop seeds before every step.
+    A function from a batch with labels (B,) to one with mixed images and labels (B, classes). It
+    draws from numpy's global generator, which the loop seeds before every step.
     """
     if not (recipe.mixup or recipe.cutmix):
         return None
@@ -76,19 +83,22 @@ def mixing(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
 
     mix = Mixup(recipe.mixup, recipe.cutmix, label_smoothing=0.0, num_classes=classes)
 
-    def mixed(batch: Any) -> Any:
+    def mix_batch(batch: Any) -> Any:
         images_BCHW, labels_B, size = batch.images, batch.labels, len(batch.images)
-        if size % 2:  # timm mixes even batches only: the first image stands in as the last one's partner
+        # Timm mixes even batches only: the first image stands in as the last one's partner
+        if size % 2:
             images_BCHW = torch.cat([images_BCHW, images_BCHW[:1]])
             labels_B = torch.cat([labels_B, labels_B[:1]])
         images_BCHW, labels_BK = mix(images_BCHW.clone(), labels_B)
         return batch._replace(images=images_BCHW[:size], labels=labels_BK[:size])
 
-    return mixed
+    return mix_batch
 
 
 class Classification(nn.Module):
-    """Cross-entropy of a model's logits (B, K) with labels (B,), or with shares of classes (B, K) after mixup."""
+    """Cross-entropy of a model's logits (B, K) with labels (B,), or with shares of classes (B, K)
+    after mixup.
+    """
 
     def __init__(self, model: nn.Module, label_smoothing: float = 0.0) -> None:
         super().__init__()
@@ -98,15 +108,20 @@ class Classification(nn.Module):
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """`{"cross_entropy": scalar}`, in single precision whatever that of the logits."""
         logits_BK = self.model(batch.images).float()
-        return {CLASS_LOSS: functional.cross_entropy(logits_BK, batch.labels, label_smoothing=self.label_smoothing)}
+        return {
+            CLASS_LOSS: functional.cross_entropy(
+                logits_BK, batch.labels, label_smoothing=self.label_smoothing
+            )
+        }
 
 
 class ClassAndAttributes(nn.Module):
-    """The class and every attribute of an image, from one pass of a timm ViT; all losses are summed.
+    """The class and every attribute of an image, from one pass of a timm ViT; all losses are
+    summed.
 
-    Attributes are predicted by one more linear layer on the head's input, which is trained with the model and then
-    discarded. They tell a small ViT much more about an image than its class does; without them it may stay at chance
-    where there are many classes.
+    Attributes are predicted by one more linear layer on the head's input, which is trained with the
+    model and then discarded. They tell a small ViT much more about an image than its class does;
+    without them it may stay at chance where there are many classes.
     """
 
     def __init__(
@@ -126,14 +141,24 @@ class ClassAndAttributes(nn.Module):
         self.reader = _fresh_linear(model.get_classifier().in_features, sum(self.outputs), seed)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """`cross_entropy` of the class and, for each attribute, `attributes/<name>` times the weight."""
+        """`cross_entropy` of the class and, for each attribute, `attributes/<name>` times the
+        weight.
+        """
         if batch.attributes is None:
             raise ValueError("this batch has no attributes")
-        pooled_BD = self.model.forward_head(self.model.forward_features(batch.images), pre_logits=True)
+        pooled_BD = self.model.forward_head(
+            self.model.forward_features(batch.images), pre_logits=True
+        )
         logits_BK = self.model.get_classifier()(pooled_BD).float()
-        losses = {CLASS_LOSS: functional.cross_entropy(logits_BK, batch.labels, label_smoothing=self.label_smoothing)}
+        losses = {
+            CLASS_LOSS: functional.cross_entropy(
+                logits_BK, batch.labels, label_smoothing=self.label_smoothing
+            )
+        }
         answers = self.reader(pooled_BD).float().split(self.outputs, dim=1)
-        for attribute, answer, truth_B in zip(self.attributes, answers, batch.attributes.unbind(dim=1), strict=True):
+        for attribute, answer, truth_B in zip(
+            self.attributes, answers, batch.attributes.unbind(dim=1), strict=True
+        ):
             losses[f"attributes/{attribute.name}"] = self.weight * attribute_loss(answer, truth_B)
         return losses
 
@@ -142,7 +167,10 @@ class Segmentation(Classification):
     """Cross-entropy of every pixel: of a dense model's logits (B, K, H, W) with labels (B, H, W)."""
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """`{"cross_entropy": scalar}`, the mean over all pixels that are not ignored; 0 if there are none."""
+        """`{"cross_entropy": scalar}`, the mean over all pixels that are not ignored.
+
+        0 if there are none.
+        """
         summed = functional.cross_entropy(
             self.model(batch.images).float(),
             batch.labels,
@@ -154,7 +182,8 @@ class Segmentation(Classification):
 
 
 def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor:
-    """The mean, over the images whose truth is not NaN, of cross-entropy (answers (B, K)) or squared error ((B, 1)).
+    """The mean, over the images whose truth is not NaN, of cross-entropy (answers (B, K)) or
+    squared error ((B, 1)).
 
     0 if no image has the attribute. No value is read on the host, so that nothing waits for a GPU.
     """
@@ -168,7 +197,10 @@ def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor
 
 
 def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Module:
-    """The objective of training `model` on a task, by the kind of its labels; `seed` initialises what is not the model's."""
+    """The objective of training `model` on a task, by the kind of its labels.
+
+    `seed` initialises what is not the model's.
+    """
     if task.dense:
         return Segmentation(model, recipe.label_smoothing)
     if task.attributes and isinstance(model.get_classifier(), nn.Linear):
@@ -177,7 +209,9 @@ def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Mod
 
 
 def _fresh_linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
-    """A layer whose weights are N(0, 1/sqrt(inputs)), a function of the seed alone, and whose biases are 0."""
+    """A layer whose weights are N(0, 1/sqrt(inputs)), a function of the seed alone, and whose
+    biases are 0.
+    """
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
     generator = torch.Generator().manual_seed(derive_seed(seed, "attributes"))
     with torch.no_grad():
@@ -187,7 +221,10 @@ def _fresh_linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
 
 
 class Accuracy:
-    """The share of images whose largest logit is that of their class. A row has one number, 1 if that is so."""
+    """The share of images whose largest logit is that of their class.
+
+    A row has one number, 1 if that is so.
+    """
 
     name = "accuracy"
 
@@ -209,10 +246,11 @@ class Accuracy:
 
 
 class MeanIoU:
-    """The mean over classes of intersection over union of predicted and true pixels, over the whole split.
+    """The mean over classes of intersection over union of predicted and true pixels, over the whole
+    split.
 
-    Classes that occur in neither do not count, nor do pixels marked 255. A row holds each class's intersection, then each
-    class's union.
+    Classes that occur in neither do not count, nor do pixels marked 255. A row holds each class's
+    intersection, then each class's union.
     """
 
     name = "mIoU"
@@ -227,25 +265,34 @@ class MeanIoU:
     def counts(self, predicted_BHW: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """From the predicted and the true classes (B, H, W): int64 (B, 2 K)."""
         counted_BHW = labels != IGNORED
-        both = self._histogram(labels, counted_BHW & (predicted_BHW == labels))
-        predicted, true = self._histogram(predicted_BHW, counted_BHW), self._histogram(labels, counted_BHW)
-        return torch.cat([both, predicted + true - both], dim=1)
+        intersection_K = self._histogram(labels, counted_BHW & (predicted_BHW == labels))
+        predicted, true = (
+            self._histogram(predicted_BHW, counted_BHW),
+            self._histogram(labels, counted_BHW),
+        )
+        return torch.cat([intersection_K, predicted + true - intersection_K], dim=1)
 
     def _histogram(self, classes_BHW: torch.Tensor, counted_BHW: torch.Tensor) -> torch.Tensor:
         """Pixels of each class among those counted, int64 (B, K)."""
-        # What does not count goes to a class of its own: leaving it out would make the rows differ in length.
-        kept = torch.where(counted_BHW, classes_BHW, self.classes).flatten(1)
-        counts = torch.zeros(len(kept), self.classes + 1, dtype=torch.int64, device=kept.device)
-        return counts.scatter_add_(1, kept, torch.ones_like(kept))[:, :-1]
+        # What does not count goes to a class of its own: leaving it out would make the rows differ
+        # in length.
+        masked_BP = torch.where(counted_BHW, classes_BHW, self.classes).flatten(1)
+        counts = torch.zeros(
+            len(masked_BP), self.classes + 1, dtype=torch.int64, device=masked_BP.device
+        )
+        return counts.scatter_add_(1, masked_BP, torch.ones_like(masked_BP))[:, :-1]
 
     def value(self, sum_R: np.ndarray, images: int) -> float:
         """The mean over classes; 0 where no pixel counts."""
         both_K, either_K = np.split(sum_R, 2)
-        there = either_K > 0
-        return float((both_K[there] / either_K[there]).mean()) if there.any() else 0.0
+        present_K = either_K > 0
+        return float((both_K[present_K] / either_K[present_K]).mean()) if present_K.any() else 0.0
 
     def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
-        """95 %, from images drawn with replacement; which they are is a function of their number."""
+        """95 %, from images drawn with replacement.
+
+        Which they are is a function of their number.
+        """
         images = len(rows_NR)
         draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
         resampled = (rows_NR[draws.integers(images, size=images)] for _ in range(RESAMPLES))

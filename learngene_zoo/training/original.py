@@ -1,8 +1,10 @@
-"""mIoU at the original resolution of the pictures, for a dense model that takes squares of one size.
+"""mIoU at the original resolution of the pictures, for a dense model that takes squares of one
+size.
 
-As in the evaluation of Segmenter (Strudel et al. 2021): a picture is resized as the model's view says, windows of the model's size
-cover it, logits are averaged where windows overlap and enlarged (bilinear) to the picture's own pixels, and there the classes are
-compared with the mask as it is stored. Shapes: W windows of side S, K classes; h, w of the resized picture, H, W of the original.
+As in the evaluation of Segmenter (Strudel et al. 2021): a picture is resized as the model's view
+says, windows of the model's size cover it, logits are averaged where windows overlap and enlarged
+(bilinear) to the picture's own pixels, and there the classes are compared with the mask as it is
+stored. Shapes: W windows of side S, K classes; h, w of the resized picture, H, W of the original.
 """
 
 from __future__ import annotations
@@ -19,10 +21,17 @@ from torch.nn import functional
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.runs.run import Run, gathered, join, open_device, rank, world
-from learngene_zoo.tasks.loader import Feeder
+from learngene_zoo.runs.run import Run, gather_values, join, open_device, rank, world
+from learngene_zoo.tasks.loader import WorkerLoader
 from learngene_zoo.tasks.task import Samples, Split, Task
-from learngene_zoo.tasks.transforms import checked, crop_or_pad, find_padding, normalised, resized, resized_shape
+from learngene_zoo.tasks.transforms import (
+    check_samples,
+    compute_resized_shape,
+    crop_or_pad,
+    find_padding,
+    normalise_images,
+    resize_image,
+)
 from learngene_zoo.training.objectives import MOST_LOGITS, MeanIoU
 
 if TYPE_CHECKING:
@@ -40,48 +49,67 @@ class Originals:
 
     def __getitem__(self, index: int) -> Samples | BadData:
         try:
-            return checked(self.split.__getitems__([index]), self.task, [index])
+            return check_samples(self.split.__getitems__([index]), self.task, [index])
         except BadData as error:
             return error
 
 
 def evaluate_originals(
-    model: nn.Module, task: Task, split: str, input_format: InputFormat, run: Run, *, images: int | None = None
+    model: nn.Module,
+    task: Task,
+    split: str,
+    input_format: InputFormat,
+    run: Run,
+    *,
+    images: int | None = None,
 ) -> Evaluation:
-    """The mIoU of a dense model at the original resolution; processes share the images, and `images` takes the first N.
+    """The mIoU of a dense model at the original resolution; processes share the images, and
+    `images` takes the first N.
 
     Raises `WrongCall` for a task without masks, and as `evaluate` does.
     """
-    from learngene_zoo.training.evaluate import evaluating, rows_in, summary
+    from learngene_zoo.training.evaluate import evaluation_mode, rows_in, summary
 
     if not task.dense:
-        raise WrongCall(f"{task.name} has one class per image, which has no resolution; leave out --resolution")
+        raise WrongCall(
+            f"{task.name} has one class per image, which has no resolution; leave out --resolution"
+        )
     device, metric, source = open_device(run), MeanIoU(task.classes), task.split(split)
     join(run.device_name)
-    own = range(rank(), min(len(source), images or len(source)), world())
+    indices = range(rank(), min(len(source), images or len(source)), world())
     marks = []
     reader = Originals(task, source)
     title = f"evaluating on {task.name} at its own resolution"
-    with evaluating(model.to(device), device, run), report_activity(title, len(own)) as activity:
-        for index, got in zip(own, Feeder(reader, own, run.workers) if run.workers else map(reader.__getitem__, own)):
+    with (
+        evaluation_mode(model.to(device), device, run),
+        report_activity(title, len(indices)) as activity,
+    ):
+        for index, got in zip(
+            indices,
+            WorkerLoader(reader, indices, run.workers)
+            if run.workers
+            else map(reader.__getitem__, indices),
+        ):
             if isinstance(got, BadData):
                 raise got
-            activity.done += 1
+            activity.num_done += 1
             assert got.masks is not None, "they were checked"
             _check_logits(got.images[0], input_format, task, index)
             logits_Khw, finite = over_windows(model, got.images[0], input_format, device)
             mask_HW = got.masks[0].long().to(device)
             rows_1R = metric.counts(classes_of(logits_Khw, mask_HW.shape)[None], mask_HW[None])
             marks.append((0, index, finite, rows_1R[0].tolist()))
-    every = sorted(mark for part in gathered(marks) for mark in part)
+    every = sorted(mark for part in gather_values(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
     return summary(task.name, split, metric, rows_in(task.name, every), resolution="original")
 
 
-def _check_logits(image_CHW: torch.Tensor, input_format: InputFormat, task: Task, index: int) -> None:
+def _check_logits(
+    image_CHW: torch.Tensor, input_format: InputFormat, task: Task, index: int
+) -> None:
     """Check that the logits of all classes fit into memory at each pixel of the resized picture."""
-    shape = resized_shape(image_CHW.shape[-2:], input_format.image_size, input_format.view)
+    shape = compute_resized_shape(image_CHW.shape[-2:], input_format.image_size, input_format.view)
     if math.prod(shape) * task.classes > MOST_RESIZED_LOGITS:
         height, width = image_CHW.shape[-2:]
         raise BadData(
@@ -91,13 +119,18 @@ def _check_logits(image_CHW: torch.Tensor, input_format: InputFormat, task: Task
 
 
 def over_windows(
-    model: Callable[[torch.Tensor], torch.Tensor], image_CHW: torch.Tensor, input_format: InputFormat, device: Any
+    model: Callable[[torch.Tensor], torch.Tensor],
+    image_CHW: torch.Tensor,
+    input_format: InputFormat,
+    device: Any,
 ) -> tuple[torch.Tensor, bool]:
-    """The mean logits of all windows at each pixel of the resized picture (K, h, w), and whether they are finite."""
+    """The mean logits of all windows at each pixel of the resized picture (K, h, w), and whether
+    they are finite.
+    """
     side, view = input_format.image_size, input_format.view
-    height, width = resized_shape(image_CHW.shape[-2:], side, view)
+    height, width = compute_resized_shape(image_CHW.shape[-2:], side, view)
     if (height, width) != tuple(image_CHW.shape[-2:]):
-        image_CHW = resized(image_CHW, (height, width), view.interpolation)
+        image_CHW = resize_image(image_CHW, (height, width), view.interpolation)
     top, left = 0, 0
     padded_height, padded_width = height, width
     if view.crop_mode == "border":  # a side may be shorter than a window
@@ -105,11 +138,15 @@ def over_windows(
         top, left = find_padding((height, width), square)
         image_CHW = crop_or_pad(image_CHW[None], square, input_format.fill)[0]
         padded_height = padded_width = square
-    places = [(row, column) for row in starts(padded_height, side) for column in starts(padded_width, side)]
+    places = [
+        (row, column)
+        for row in starts(padded_height, side)
+        for column in starts(padded_width, side)
+    ]
     total, count = torch.zeros(()), torch.zeros(padded_height, padded_width, device=device)
     for row, column in places:
         window = image_CHW[None, :, row : row + side, column : column + side]
-        logits_KSS = model(normalised(window, input_format).to(device))[0].float()
+        logits_KSS = model(normalise_images(window, input_format).to(device))[0].float()
         if not total.dim():
             total = torch.zeros(len(logits_KSS), padded_height, padded_width, device=device)
         total[:, row : row + side, column : column + side] += logits_KSS
@@ -119,7 +156,9 @@ def over_windows(
 
 
 def starts(length: int, side: int) -> list[int]:
-    """Where windows of `side` pixels begin, as few as cover `length`, evenly spread from the first pixel to the last."""
+    """Where windows of `side` pixels begin, as few as cover `length`, evenly spread from the first
+    pixel to the last.
+    """
     windows = math.ceil(length / side)
     return [round(number * (length - side) / max(windows - 1, 1)) for number in range(windows)]
 
@@ -129,12 +168,14 @@ def classes_of(logits_Khw: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 
     Few classes are enlarged at a time, since all of them need not fit into the memory.
     """
-    some = max(1, MOST_LOGITS // (shape[0] * shape[1]))
+    rows = max(1, MOST_LOGITS // (shape[0] * shape[1]))
     best_HW = torch.full(shape, -math.inf, device=logits_Khw.device)
     classes_HW = torch.zeros(shape, dtype=torch.int64, device=logits_Khw.device)
-    for first in range(0, len(logits_Khw), some):
-        part = logits_Khw[None, first : first + some]
-        large = functional.interpolate(part, size=tuple(shape), mode="bilinear", align_corners=False)[0]
+    for first in range(0, len(logits_Khw), rows):
+        part = logits_Khw[None, first : first + rows]
+        large = functional.interpolate(
+            part, size=tuple(shape), mode="bilinear", align_corners=False
+        )[0]
         highest_HW, place_HW = large.max(dim=0)
         better_HW = highest_HW > best_HW
         best_HW = torch.where(better_HW, highest_HW, best_HW)

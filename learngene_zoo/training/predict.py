@@ -16,15 +16,18 @@ from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, open_device
-from learngene_zoo.tasks.images import decoded, describe_deep_grey
+from learngene_zoo.tasks.images import decode_image, describe_deep_grey
 from learngene_zoo.tasks.task import Sample
-from learngene_zoo.tasks.transforms import fit_images, normalised
-from learngene_zoo.training.evaluate import evaluating
+from learngene_zoo.tasks.transforms import fit_images, normalise_images
+from learngene_zoo.training.evaluate import evaluation_mode
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The most probable classes of one picture, the most probable first; or why it cannot be read."""
+    """The most probable classes of one picture, the most probable first.
+
+    Or why it cannot be read.
+    """
 
     image: str
     classes: tuple[str, ...] = ()  # their names; their numbers where the model knows no names
@@ -40,13 +43,16 @@ def predict(
     top: int = 5,
     batch_size: int = 32,
 ) -> Iterator[Prediction]:
-    """One prediction for each picture, in their order, as they are read. A picture that cannot be read does not stop the others.
+    """One prediction for each picture, in their order, as they are read. A picture that cannot be
+    read does not stop the others.
 
     Raises `WrongCall` for a model that gives every pixel a class, or that has no classes.
     """
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
-        raise WrongCall(f"the model {has}; to predict, it needs one class per image: lgzoo finetune")
+        raise WrongCall(
+            f"the model {has}; to predict, it needs one class per image: lgzoo finetune"
+        )
     device, module = open_device(run), model.model()
     module.to(device)
     names = model.class_names or tuple(map(str, range(model.classes)))
@@ -56,7 +62,7 @@ def predict(
         good = [picture for picture in read if isinstance(picture, torch.Tensor)]
         shares: Iterator[torch.Tensor] = iter(())
         if good:
-            with evaluating(module, device, run):
+            with evaluation_mode(module, device, run):
                 logits_BK = module(torch.cat(good).to(device))
             shares = iter(logits_BK.float().softmax(dim=1).cpu())
         for path, picture in zip(paths, read):
@@ -71,11 +77,12 @@ def predict(
 def _read(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
     """The picture as the model takes it, (1, C, H, W), or why there is none."""
     try:
-        pixels_CHW = decoded(path, path)
+        pixels_CHW = decode_image(path, path)
         if note := describe_deep_grey([Sample(path, path)]):
             print_note(note, "deep grey")
     except BadData as error:
         return error
-    return normalised(
-        fit_images([pixels_CHW], input_format.image_size, input_format.view, input_format.fill), input_format
+    return normalise_images(
+        fit_images([pixels_CHW], input_format.image_size, input_format.view, input_format.fill),
+        input_format,
     )

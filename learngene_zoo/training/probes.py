@@ -3,10 +3,11 @@
     ridge   a ridge regression onto the classes, in closed form, of all training images or of a few of each class
     knn     the nearest training images, weighted by their similarity, as DINO and DINOv2 evaluate their features
 
-The ridge regression is also what the head of a classifier starts from when it is fine-tuned, see `heads.py`.
+The ridge regression is also what the head of a classifier starts from when it is fine-tuned, see
+`heads.py`.
 
-Shapes: N images, R rows (one an image, or one for each of its C copies), D features, K classes, E directions in which the
-features vary.
+Shapes: N images, R rows (one an image, or one for each of its C copies), D features, K classes, E
+directions in which the features vary.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.intervals import pooled_proportion
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.runs.run import Run, gathered, join, open_device
+from learngene_zoo.runs.run import Run, gather_values, join, open_device
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import IGNORED
@@ -38,12 +39,14 @@ Kind = Literal["knn", "ridge"]
 Array = np.ndarray
 BATCH_SIZE = 128
 
-# Penalties of the ridge regression per image: features are standardised, so that 1 halves a direction of unit variance.
+# Penalties of the ridge regression per image: features are standardised, so that 1 halves a
+# direction of unit variance.
 PENALTIES = tuple(10.0**power for power in np.arange(-4.0, 1.01, 0.5))
 FEW_SHOT_PENALTY = 2.0**10  # of big_vision's few-shot regression, not per image
 MAX_SCALE = 100.0  # of the logits
 MAX_CALIBRATION_IMAGES = 4000
-NEIGHBOURS, FEW_NEIGHBOURS, TEMPERATURE = 20, 5, 0.07  # Caron et al. 2021 (DINO); Oquab et al. 2023 (DINOv2)
+# Caron et al. 2021 (DINO); Oquab et al. 2023 (DINOv2)
+NEIGHBOURS, FEW_NEIGHBOURS, TEMPERATURE = 20, 5, 0.07
 MIN_PER_CLASS = 20  # training images of a class, on average, from which on there are `NEIGHBOURS`
 
 
@@ -54,11 +57,14 @@ class Features(NamedTuple):
     labels: Array
 
 
-def iterate_features(model: Any, loader: Batches) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield the inputs of the head, float32 (B, D), the classes (B,) and the indices (B,) of every batch, on the CPU.
+def iterate_features(
+    model: Any, loader: Batches
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield the inputs of the head, float32 (B, D), the classes (B,) and the indices (B,) of every
+    batch, on the CPU.
 
-    Of a model with a class for every pixel B counts the patches instead, each with the most frequent class of its pixels;
-    patches whose pixels are all ignored are left out.
+    Of a model with a class for every pixel B counts the patches instead, each with the most
+    frequent class of its pixels; patches whose pixels are all ignored are left out.
 
     Args:
         model: a module of timm's with `forward_features` and `forward_head`, in eval mode.
@@ -69,23 +75,36 @@ def iterate_features(model: Any, loader: Batches) -> Iterator[tuple[torch.Tensor
         if not len(batch.images):
             continue
         with torch.no_grad():
-            inputs = model.forward_head(model.forward_features(batch.images.to(device)), pre_logits=True).float().cpu()
+            inputs = (
+                model.forward_head(model.forward_features(batch.images.to(device)), pre_logits=True)
+                .float()
+                .cpu()
+            )
         if inputs.dim() == 2:
             yield inputs, batch.labels, batch.indices
             continue
-        labels_BN = find_patch_labels(batch.labels, model.patch_embed.patch_size, loader.task.classes)
+        labels_BN = find_patch_labels(
+            batch.labels, model.patch_embed.patch_size, loader.task.classes
+        )
         indices_BN = batch.indices[:, None].expand_as(labels_BN)
         is_kept_BN = labels_BN != IGNORED
         yield inputs[is_kept_BN], labels_BN[is_kept_BN], indices_BN[is_kept_BN]
 
 
-def find_patch_labels(labels_BHW: torch.Tensor, patch_size: tuple[int, int], num_classes: int) -> torch.Tensor:
-    """Return the most frequent class of the pixels of every patch, int64 (B, patches); `IGNORED` if none counts."""
+def find_patch_labels(
+    labels_BHW: torch.Tensor, patch_size: tuple[int, int], num_classes: int
+) -> torch.Tensor:
+    """Return the most frequent class of the pixels of every patch, int64 (B, patches).
+
+    `IGNORED` if none counts.
+    """
     rows, columns = (side // patch for side, patch in zip(labels_BHW.shape[-2:], patch_size))
     height, width = patch_size
     patches_BNP = labels_BHW.unflatten(1, (rows, height)).unflatten(3, (columns, width))
     patches_BNP = patches_BNP.transpose(2, 3).flatten(3).flatten(1, 2)
-    counts_BNK = torch.stack([(patches_BNP == label).sum(-1) for label in range(num_classes)], dim=-1)
+    counts_BNK = torch.stack(
+        [(patches_BNP == label).sum(-1) for label in range(num_classes)], dim=-1
+    )
     most_BN, labels_BN = counts_BNK.max(-1)
     return labels_BN.masked_fill(most_BN == 0, IGNORED)
 
@@ -103,13 +122,13 @@ def compute_features(
 ) -> Features:
     """Return the features of the images of a split, in the order of the split.
 
-    Of a model with a class for every pixel those of its patches, see `iterate_features`. Under torchrun the processes
-    share the images and all return the same.
+    Of a model with a class for every pixel those of its patches, see `iterate_features`. Under
+    torchrun the processes share the images and all return the same.
 
     Args:
-        images: at most so many of the split's images, chosen as a training chooses its own. None: all.
-        seed: of that choice. None: the run's, as of a training.
-        augment: how the images are augmented, as in the first epoch of a training.
+        images: at most so many of the split's images, chosen as a training chooses its own. None:
+        all. seed: of that choice. None: the run's, as of a training. augment: how the images are
+        augmented, as in the first epoch of a training.
 
     Raises:
         BadData: for a split without images.
@@ -132,9 +151,9 @@ def compute_features(
     model = model.to(device).eval()
     parts: list[tuple[Array, Array, Array]] = []
     with report_activity(f"features of {task.name}, batch", loader.steps) as activity:
-        for activity.done, part in enumerate(iterate_features(model, loader), start=1):
+        for activity.num_done, part in enumerate(iterate_features(model, loader), start=1):
             parts.append(tuple(tensor.numpy() for tensor in part))  # type: ignore[arg-type]
-    parts = [part for process in gathered(parts) for part in process]
+    parts = [part for process in gather_values(parts) for part in process]
     if not parts:
         raise BadData(f"the split {split} of {task.name} has no images")
     values_ND, labels_N, indices_N = (np.concatenate(column) for column in zip(*parts))
@@ -149,12 +168,16 @@ def compute_features(
 
 @dataclass(frozen=True)
 class Ridge:
-    """A ridge regression of standardised features onto the classes, one-hot, with an intercept that is not penalised."""
+    """A ridge regression of standardised features onto the classes, one-hot, with an intercept that
+    is not penalised.
+    """
 
     weight: Array  # float64 (K, D), of the features as they are
     bias: Array  # float64 (K,)
     penalty: float  # per image
-    left_out: Array  # float64 (N, K): what is predicted for each image (its first row) by the regression on all others
+    # Float64 (N, K): what is predicted for each image (its first row) by the regression on all
+    # others
+    left_out: Array
     scale: float  # makes logits of the values of the classes, see `calibrate_scale`
 
     def predict(self, features_ND: Array) -> Array:
@@ -162,19 +185,23 @@ class Ridge:
         return features_ND.astype(np.float64) @ self.weight.T + self.bias
 
 
-def fit_ridge(features: Features, num_classes: int, penalty: float | None = None, copies: int = 1) -> Ridge:
+def fit_ridge(
+    features: Features, num_classes: int, penalty: float | None = None, copies: int = 1
+) -> Ridge:
     """Fit a ridge regression onto the classes, in closed form by one eigendecomposition.
 
-    The predictions without an image follow from those with it: with fitted values y^ and the matrix H that makes them of the
-    targets y, those of an image's rows by the regression on all other images are y_i - (I - H_ii)^-1 (y_i - y^_i), where
-    H_ii is the block of these rows (for one row, Hastie, Tibshirani and Friedman, The Elements of Statistical Learning,
-    section 7.10.1).
+    The predictions without an image follow from those with it: with fitted values y^ and the matrix
+    H that makes them of the targets y, those of an image's rows by the regression on all other
+    images are y_i - (I - H_ii)^-1 (y_i - y^_i), where H_ii is the block of these rows (for one row,
+    Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10.1).
 
     Args:
-        penalty: per row, on the squared weights of standardised features. None: the one of `PENALTIES` for which the
-            predictions without each image, scaled to logits, are most likely. (The least squared error names fewer images
-            rightly: on 426 photographs of 12 classes 66.1 % of others, against 68.5 %.)
-        copies: how many rows show the same image, differently augmented: with N images, rows i, N + i, 2 N + i and so on.
+        penalty: per row, on the squared weights of standardised features. None: the one of
+            `PENALTIES` for which the predictions without each image, scaled to logits, are most
+            likely. (The least squared error names fewer images rightly: on 426 photographs of 12
+            classes 66.1 % of others, against 68.5 %.)
+        copies: how many rows show the same image, differently augmented: with N images, rows i, N +
+            i, 2 N + i and so on.
 
     Raises:
         BadData: if the images show fewer than two classes.
@@ -189,13 +216,16 @@ def fit_ridge(features: Features, num_classes: int, penalty: float | None = None
     directions_DE, coordinates_RE, eigenvalues_E = _decompose(standard_RD)
     products_EK = coordinates_RE.T @ targets_RK
     coordinates_NCE = coordinates_RE.reshape(copies, num_images, -1).transpose(1, 0, 2)
-    best: tuple[float, float, float, Array, Array] | None = None  # loss, scale, penalty, coefficients, predictions
+    # Loss, scale, penalty, coefficients, predictions
+    best: tuple[float, float, float, Array, Array] | None = None
     for candidate in PENALTIES if penalty is None else (penalty,):
         damped_E = eigenvalues_E + candidate * num_rows
         coefficients_EK = products_EK / damped_E[:, None]
         fitted_RK = target_mean_K + coordinates_RE @ coefficients_EK
         errors_NCK = (targets_RK - fitted_RK).reshape(copies, num_images, -1).transpose(1, 0, 2)
-        leverage_NCC = 1 / num_rows + (coordinates_NCE / damped_E) @ coordinates_NCE.transpose(0, 2, 1)
+        leverage_NCC = 1 / num_rows + (coordinates_NCE / damped_E) @ coordinates_NCE.transpose(
+            0, 2, 1
+        )
         error_NK = np.linalg.solve((1 + 1e-9) * np.eye(copies) - leverage_NCC, errors_NCK)[:, 0]
         left_out_NK = targets_RK[:num_images] - error_NK
         scale, loss = calibrate_scale(left_out_NK, labels_R[:num_images])
@@ -208,10 +238,11 @@ def fit_ridge(features: Features, num_classes: int, penalty: float | None = None
 
 
 def calibrate_scale(values_NK: Array, labels_N: Array) -> tuple[float, float]:
-    """Return the factor, from 1 to `MAX_SCALE`, that makes logits of values of the classes, and their mean cross-entropy.
+    """Return the factor, from 1 to `MAX_SCALE`, that makes logits of values of the classes, and
+    their mean cross-entropy.
 
-    It is the factor of the greatest likelihood, which is concave in it, found by golden sections, on at most
-    `MAX_CALIBRATION_IMAGES` images.
+    It is the factor of the greatest likelihood, which is concave in it, found by golden sections,
+    on at most `MAX_CALIBRATION_IMAGES` images.
     """
     every = -(-len(values_NK) // MAX_CALIBRATION_IMAGES)
     values_NK, labels_N = values_NK[::every], labels_N[::every]
@@ -231,7 +262,10 @@ def calibrate_scale(values_NK: Array, labels_N: Array) -> tuple[float, float]:
 
 
 def _standardise(values_ND: Array) -> tuple[Array, Array, Array]:
-    """Return the mean (D,), the reciprocal of the standard deviation (D,; 0 where nothing varies) and the standardised values."""
+    """Return the mean (D,), the reciprocal of the standard deviation (D,.
+
+    0 where nothing varies) and the standardised values.
+    """
     mean_D = values_ND.mean(axis=0, dtype=np.float64)
     std_D = values_ND.std(axis=0, dtype=np.float64)
     scale_D = np.where(std_D > 1e-6, 1 / np.maximum(std_D, 1e-6), 0.0)
@@ -239,9 +273,13 @@ def _standardise(values_ND: Array) -> tuple[Array, Array, Array]:
 
 
 def _decompose(standard_ND: Array) -> tuple[Array, Array, Array]:
-    """Return the principal directions (D, E), the coordinates in them (N, E), and the sums of their squares (E,)."""
+    """Return the principal directions (D, E), the coordinates in them (N, E), and the sums of their
+    squares (E,).
+    """
     num_images, num_features = standard_ND.shape
-    gram = standard_ND.T @ standard_ND if num_images >= num_features else standard_ND @ standard_ND.T
+    gram = (
+        standard_ND.T @ standard_ND if num_images >= num_features else standard_ND @ standard_ND.T
+    )
     eigenvalues, vectors = np.linalg.eigh(gram)
     is_kept = eigenvalues > 1e-10 * max(float(eigenvalues[-1]), 1e-300)
     eigenvalues_E, vectors = eigenvalues[is_kept], vectors[:, is_kept]
@@ -254,7 +292,8 @@ def _decompose(standard_ND: Array) -> tuple[Array, Array, Array]:
 def is_right_left_out(features: Features) -> Array:
     """Return which images a ridge regression names rightly that is fitted to all others, bool (N,).
 
-    Classes without an image do not count. Raises `BadData` if the images show fewer than two classes.
+    Classes without an image do not count. Raises `BadData` if the images show fewer than two
+    classes.
     """
     present, labels_N = np.unique(features.labels, return_inverse=True)
     ridge = fit_ridge(Features(features.values, labels_N), len(present))
@@ -264,8 +303,9 @@ def is_right_left_out(features: Features) -> Array:
 def classify_by_neighbours(train: Features, queries_ND: Array, num_classes: int, k: int) -> Array:
     """Return the class of each query by its k nearest training images, int64 (N,).
 
-    Similarity is the cosine of features; each neighbour votes for its class with exp(similarity / 0.07) (Caron et al. 2021,
-    Emerging Properties in Self-Supervised Vision Transformers, as DINOv2 does it too).
+    Similarity is the cosine of features; each neighbour votes for its class with exp(similarity /
+    0.07) (Caron et al. 2021, Emerging Properties in Self-Supervised Vision Transformers, as DINOv2
+    does it too).
     """
     kept_MD = _normalise(train.values)
     predicted = []
@@ -286,7 +326,9 @@ def _normalise(values_ND: Array) -> Array:
 
 
 def choose_neighbours(num_images: int, num_classes: int) -> int:
-    """Return how many neighbours vote: 20, or 5 where a class has fewer than 20 training images on average."""
+    """Return how many neighbours vote: 20, or 5 where a class has fewer than 20 training images on
+    average.
+    """
     return NEIGHBOURS if num_images >= MIN_PER_CLASS * num_classes else FEW_NEIGHBOURS
 
 
@@ -322,8 +364,9 @@ def run_probe(
 
     Args:
         kind: `ridge`, the regression of `fit_ridge`; or `knn`, see `classify_by_neighbours`.
-        shots: fit it to so many images of each class, `draws` times to others, as big_vision's few-shot evaluation does
-            (fewer where a class has fewer); its penalty is then big_vision's, 1024 in all. None: all images, once.
+        shots: fit it to so many images of each class, `draws` times to others, as big_vision's
+            few-shot evaluation does (fewer where a class has fewer); its penalty is then
+            big_vision's, 1024 in all. None: all images, once.
         k: neighbours that vote. None: see `choose_neighbours`.
 
     Raises:
@@ -334,14 +377,18 @@ def run_probe(
         raise WrongCall(f"shots is {shots}; expected at least 1")
     flags, counts = [], []
     for draw in range(1 if shots is None else draws):
-        seen = train if shots is None else draw_shots(train, shots, derive_seed(seed, "shots", draw))
-        counts.append(len(seen.labels))
+        sample = (
+            train if shots is None else draw_shots(train, shots, derive_seed(seed, "shots", draw))
+        )
+        counts.append(len(sample.labels))
         if kind == "knn":
-            k = k or choose_neighbours(len(seen.labels), task.classes)
-            predicted_N = classify_by_neighbours(seen, held_out.values, task.classes, k)
+            k = k or choose_neighbours(len(sample.labels), task.classes)
+            predicted_N = classify_by_neighbours(sample, held_out.values, task.classes, k)
         else:
-            penalty = None if shots is None else FEW_SHOT_PENALTY / len(seen.labels)
-            predicted_N = fit_ridge(seen, task.classes, penalty).predict(held_out.values).argmax(axis=1)
+            penalty = None if shots is None else FEW_SHOT_PENALTY / len(sample.labels)
+            predicted_N = (
+                fit_ridge(sample, task.classes, penalty).predict(held_out.values).argmax(axis=1)
+            )
         flags.append((predicted_N == held_out.labels).tolist())
     return ProbeResult(
         probe=kind,
@@ -358,10 +405,14 @@ def run_probe(
 
 
 def draw_shots(features: Features, shots: int, seed: int) -> Features:
-    """Return the features of `shots` images of each class, drawn by chance; of all where a class has no more."""
+    """Return the features of `shots` images of each class, drawn by chance.
+
+    Of all where a class has no more.
+    """
     generator = np.random.default_rng(seed)
     chosen = [
-        generator.permutation(np.flatnonzero(features.labels == label))[:shots] for label in np.unique(features.labels)
+        generator.permutation(np.flatnonzero(features.labels == label))[:shots]
+        for label in np.unique(features.labels)
     ]
     indices = np.sort(np.concatenate(chosen))
     return Features(features.values[indices], features.labels[indices])

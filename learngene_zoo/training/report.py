@@ -1,7 +1,9 @@
-"""`report.html`: how a training went and what the model confuses, on one page that loads nothing from anywhere.
+"""`report.html`: how a training went and what the model confuses, on one page that loads nothing
+from anywhere.
 
-It is a function of the model, the task and the seed, without the time, so that a resumed training writes the same page. It names
-pictures of the task by their paths: `lgzoo publish` leaves it behind.
+It is a function of the model, the task and the seed, without the time, so that a resumed training
+writes the same page. It names pictures of the task by their paths: `lgzoo publish` leaves it
+behind.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
 
-MOST_CLASSES = 40  # of a confusion matrix; of more classes, the pairs that are confused most are listed
+# Of a confusion matrix; of more classes, the pairs that are confused most are listed
+MOST_CLASSES = 40
 MOST_PAIRS, WORST, SIDE = 40, 24, 112  # rows; pictures, and their longer side in pixels
 _STYLE = """
 * { box-sizing: border-box }
@@ -44,52 +47,67 @@ summary { cursor: pointer; color: var(--accent) }
 
 
 def report(model: Descendant | TimmModel, task: Task, judged: Judged) -> str:
-    """The page of a trained model, from its provenance and what it answered for the images of a split."""
+    """The page of a trained model, from its provenance and what it answered for the images of a
+    split.
+    """
     metrics: Mapping[str, Any] = model.provenance["metrics"]
     test = judged.evaluation
     low, high = test.interval
     title = f"Fine-tuned on {task.name}"
-    facts = (
-        f"{test.metric} {test.value:.4f} on {test.images} {test.split} images (95 % interval {low:.4f} to {high:.4f})"
-    )
+    facts = f"{test.metric} {test.value:.4f} on {test.images} {test.split} images (95 % interval {low:.4f} to {high:.4f})"
     epoch = metrics.get("kept_epoch")
     before = " No epoch validates better than epoch 0, before training, whose weights these are."
-    kept = "" if epoch is None else f" The weights are those of epoch {epoch}." if epoch else before
+    sentence = (
+        "" if epoch is None else f" The weights are those of epoch {epoch}." if epoch else before
+    )
     warning = f'<p class="warning">{html(metrics["warning"])}</p>' if "warning" in metrics else ""
     parts = [
-        f"<h1>{html(title)}</h1><p>{html(facts)}.{kept}</p>{warning}",
+        f"<h1>{html(title)}</h1><p>{html(facts)}.{sentence}</p>{warning}",
         _curves(metrics.get("history", ()), test.metric),
     ]
     parts += _of_pixels(task, judged) if task.dense else _of_images(task, judged)
     head = f'<meta charset="utf-8"><title>{html(title)}</title><meta name="viewport" content="width=device-width"><style>{PAGE_COLOURS}{_STYLE}</style>'
-    return f"<!doctype html>\n<html lang=en>\n<head>{head}</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+    return (
+        f"<!doctype html>\n<html lang=en>\n<head>{head}</head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body>\n</html>\n"
+    )
 
 
 def _of_images(task: Task, judged: Judged) -> list[str]:
     truth_N, predicted_N = judged.rows[:, 0], judged.rows[:, 1]
     matrix_KK = np.zeros((task.classes, task.classes), dtype=np.int64)
     np.add.at(matrix_KK, (truth_N, predicted_N), 1)
-    shown = _matrix if task.classes <= MOST_CLASSES else _pairs
-    return [shown(task, matrix_KK), _classes(task, matrix_KK), _worst(task, judged)]
+    draw_errors = _matrix if task.classes <= MOST_CLASSES else _pairs
+    return [draw_errors(task, matrix_KK), _classes(task, matrix_KK), _worst(task, judged)]
 
 
 def _of_pixels(task: Task, judged: Judged) -> list[str]:
     both_K, either_K = np.split(judged.rows.sum(axis=0), 2)
     rows = [
-        (name, f"{both / either:.4f}" if either else "none", int(either))
-        for name, both, either in zip(task.class_names, both_K.tolist(), either_K.tolist())
+        (name, f"{intersection / either:.4f}" if either else "none", int(either))
+        for name, intersection, either in zip(task.class_names, both_K.tolist(), either_K.tolist())
     ]
     return ["<h2>Classes</h2>", _table(("class", "IoU", "pixels of either"), rows)]
 
 
 def _curves(history: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Loss of training and value on validation images, each over the epochs; epoch 0 is before training."""
+    """Loss of training and value on validation images, each over the epochs.
+
+    Epoch 0 is before training.
+    """
     if not history:
         return ""
     drawn = [("training loss", "loss"), (f"validation {metric}", f"validation_{metric}")]
-    rows = [(row["epoch"], *(f"{row[key]:.4f}" if key in row else "" for _, key in drawn)) for row in history]
+    rows = [
+        (row["epoch"], *(f"{row[key]:.4f}" if key in row else "" for _, key in drawn))
+        for row in history
+    ]
     table = _table(("epoch", "training loss", f"validation {metric}"), rows)
-    curves = [(title, [(int(row["epoch"]), row[key]) for row in history if key in row]) for title, key in drawn]
+    curves = [
+        (title, [(int(row["epoch"]), row[key]) for row in history if key in row])
+        for title, key in drawn
+    ]
     lines = "".join(_curve(title, points) for title, points in curves if points)
     return f"<h2>Training</h2><div class=curves>{lines}</div><details><summary>every epoch</summary>{table}</details>"
 
@@ -99,7 +117,10 @@ def _curve(title: str, history: Sequence[tuple[int, float]]) -> str:
     low, high = min(values), max(values)
     reach = (high - low) or 1.0
     step = 360 / max(epochs[-1] - epochs[0], 1)
-    points = [(40 + (epoch - epochs[0]) * step, 150 - 120 * (value - low) / reach) for epoch, value in history]
+    points = [
+        (40 + (epoch - epochs[0]) * step, 150 - 120 * (value - low) / reach)
+        for epoch, value in history
+    ]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points)
     labels = f'<text x="2" y="34">{high:.3g}</text><text x="2" y="154">{low:.3g}</text><text x="40" y="14">{html(title)}</text>'
@@ -123,23 +144,34 @@ def _matrix(task: Task, matrix_KK: np.ndarray) -> str:
 
 def _cell(count: int, total: int, right: bool) -> str:
     shade = count / max(total, 1)
-    colour = f"rgba({'56,161,105' if right else '197,48,48'},{0.1 + 0.8 * shade:.2f})" if count else "none"
+    colour = (
+        f"rgba({'56,161,105' if right else '197,48,48'},{0.1 + 0.8 * shade:.2f})"
+        if count
+        else "none"
+    )
     return f'<td style="background:{colour}">{count or ""}</td>'
 
 
 def _pairs(task: Task, matrix_KK: np.ndarray) -> str:
     wrong = matrix_KK * (1 - np.eye(task.classes, dtype=np.int64))
-    pairs = Counter({(int(i), int(j)): int(wrong[i, j]) for i, j in np.argwhere(wrong)}).most_common(MOST_PAIRS)
-    rows = [(task.class_names[i], task.class_names[j], count, int(matrix_KK[i].sum())) for (i, j), count in pairs]
-    return "<h2>What is taken for what</h2>" + _table(("true class", "predicted", "images", "of the class"), rows)
+    pairs = Counter(
+        {(int(i), int(j)): int(wrong[i, j]) for i, j in np.argwhere(wrong)}
+    ).most_common(MOST_PAIRS)
+    rows = [
+        (task.class_names[i], task.class_names[j], count, int(matrix_KK[i].sum()))
+        for (i, j), count in pairs
+    ]
+    return "<h2>What is taken for what</h2>" + _table(
+        ("true class", "predicted", "images", "of the class"), rows
+    )
 
 
 def _classes(task: Task, matrix_KK: np.ndarray) -> str:
     """Recall and precision, the worst recall first."""
     right_K, true_K, said_K = matrix_KK.diagonal(), matrix_KK.sum(axis=1), matrix_KK.sum(axis=0)
     rows = [
-        (name, int(true), _share(right, true), _share(right, said))
-        for name, right, true, said in zip(task.class_names, right_K, true_K, said_K)
+        (name, int(true), _share(right, true), _share(right, predicted))
+        for name, right, true, predicted in zip(task.class_names, right_K, true_K, said_K)
     ]
     rows.sort(key=lambda row: (row[2] == "none", row[2]))
     return "<h2>Classes</h2>" + _table(("class", "images", "recall", "precision"), rows)
@@ -169,12 +201,15 @@ def _worst(task: Task, judged: Judged) -> str:
 
 
 def _find_name(split: Any, index: int) -> str:
-    """Return the path of an image, as the task names it, or its data and row; "image N" where there is neither."""
-    place = index
+    """Return the path of an image, as the task names it, or its data and row.
+
+    "image N" where there is neither.
+    """
+    position = index
     while isinstance(split, PartOfSplit):
-        split, place = split.split, int(split.members[place])
+        split, position = split.split, int(split.members[position])
     if isinstance(split, DecodedSplit):
-        return split.rows[int(split.members[place])].where
+        return split.rows[int(split.members[position])].where
     return f"image {index}"
 
 
@@ -196,5 +231,7 @@ def _picture(split: Any, index: int) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     top = "".join(f"<th>{html(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{html(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+    )
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

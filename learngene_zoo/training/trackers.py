@@ -1,5 +1,5 @@
-"""Where a training reports its steps: `metrics.jsonl` in the run's folder, one of accelerate's trackers (TensorBoard,
-Weights & Biases, ...), and a progress bar on stderr.
+"""Where a training reports its steps: `metrics.jsonl` in the run's folder, one of accelerate's
+trackers (TensorBoard, Weights & Biases, ...), and a progress bar on stderr.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
-from learngene_zoo.runs.cache import number_in
+from learngene_zoo.runs.cache import read_number
 from learngene_zoo.runs.progress import mark_printed
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.tasks.catalogue import is_own_data
@@ -38,14 +38,16 @@ class Log(Protocol):
 
 
 def check_tracker(name: str | None, folder: Path | None) -> None:
-    """Raises `WrongCall` for an unknown tracker, `Unavailable` for one whose package is not installed."""
+    """Raises `WrongCall` for an unknown tracker, `Unavailable` for one whose package is not
+    installed.
+    """
     if name is None:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-    known: dict[str, Any] = {str(key): value for key, value in LOGGER_TYPE_TO_CLASS.items()}
-    if name not in known:
-        raise unknown("tracker", name, known)
+    trackers: dict[str, Any] = {str(key): value for key, value in LOGGER_TYPE_TO_CLASS.items()}
+    if name not in trackers:
+        raise unknown("tracker", name, trackers)
     from accelerate.utils import LoggerType
 
     builtin = {str(kind) for kind in LoggerType}
@@ -53,17 +55,22 @@ def check_tracker(name: str | None, folder: Path | None) -> None:
         raise Unavailable(
             f"the tracker {name} is not installed; install the package {name}, or train without --tracker"
         )
-    if known[name].requires_logging_directory and folder is None:
+    if trackers[name].requires_logging_directory and folder is None:
         raise WrongCall(f"the tracker {name} writes files; give an output folder with -o")
 
 
 @contextmanager
-def tracking(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log]:
-    """A function that passes values to the run's tracker, if it has one; the tracker is finished on exit."""
+def open_tracker(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log]:
+    """A function that passes values to the run's tracker, if it has one.
+
+    The tracker is finished on exit.
+    """
     if run.tracker is None:
         yield lambda values, step: None
         return
-    accelerator.init_trackers("learngene_zoo", config={"label": label, "part": run.name, "seed": str(run.seed)})
+    accelerator.init_trackers(
+        "learngene_zoo", config={"label": label, "part": run.name, "seed": str(run.seed)}
+    )
     try:
         yield lambda values, step: accelerator.log(dict(values), step=step)
     finally:
@@ -74,7 +81,8 @@ def tracking(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log]:
 
 @contextmanager
 def metrics_file(folder: Path | None, last_step: int) -> Iterator[Log]:
-    """A function that writes a step's values as one line. Lines of steps after `last_step` are removed first.
+    """A function that writes a step's values as one line. Lines of steps after `last_step` are
+    removed first.
 
     Only the first process writes, and nothing is written without a folder.
     """
@@ -94,20 +102,24 @@ def _write(file: TextIO, line: dict[str, float]) -> None:
 
 def _forget_after(path: Path, last_step: int) -> None:
     lines = path.read_bytes().splitlines() if path.exists() else []
-    kept = [line for line in lines if 0 < number_in(line, "step") <= last_step]
+    earlier = [line for line in lines if 0 < read_number(line, "step") <= last_step]
     with new_file(path, force=True) as draft:
-        draft.write_bytes(b"".join(line + b"\n" for line in kept))
+        draft.write_bytes(b"".join(line + b"\n" for line in earlier))
 
 
 def say(run: Run, text: str) -> None:
-    """One line on stderr, above the progress bar if there is one, if `run.lines` is set and in the first process only."""
+    """One line on stderr, above the progress bar if there is one, if `run.lines` is set and in the
+    first process only.
+    """
     if run.lines and is_first():
         mark_printed()
         print(printable(text), file=sys.stderr, flush=True)
 
 
 def say_notes(tasks: Iterable[Task], run: Run) -> None:
-    """Say what a user should know about their own data, as which files are left out: a line for each note."""
+    """Say what a user should know about their own data, as which files are left out: a line for
+    each note.
+    """
     for task in tasks:
         for note in task.notes if is_own_data(task.name) else ():
             say(run, f"{task.name}: {note}")
@@ -115,18 +127,28 @@ def say_notes(tasks: Iterable[Task], run: Run) -> None:
 
 @contextmanager
 def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Iterator[Log]:
-    """A function that says one line of an epoch when the next one begins; of short epochs, one every few seconds."""
+    """A function that says one line of an epoch when the next one begins.
+
+    Of short epochs, one every few seconds.
+    """
     title = f"{run.name}: {label}" if run.name else label
-    began = said = time.monotonic()
+    began = reported = time.monotonic()
     last: Mapping[str, float] = {}
 
     def watch(values: Mapping[str, float], step: int) -> None:
-        nonlocal said, last
-        ended = bool(last) and values["epoch"] != last["epoch"] and time.monotonic() - said >= BETWEEN_LINES
-        shown = values if step == steps else last if ended else None
-        if shown is not None:
-            said = time.monotonic()
-            say(run, f"{title}: epoch {shown['epoch'] + 1} of {epochs}: loss {shown['loss']:.4f}, {said - began:.0f} s")
+        nonlocal reported, last
+        ended = (
+            bool(last)
+            and values["epoch"] != last["epoch"]
+            and time.monotonic() - reported >= BETWEEN_LINES
+        )
+        visible = values if step == steps else last if ended else None
+        if visible is not None:
+            reported = time.monotonic()
+            say(
+                run,
+                f"{title}: epoch {visible['epoch'] + 1} of {epochs}: loss {visible['loss']:.4f}, {reported - began:.0f} s",
+            )
         last = values
 
     yield watch
@@ -134,7 +156,10 @@ def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Ite
 
 @contextmanager
 def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
-    """A function that shows a step and its loss; it draws only if `run.progress` is set, and only in the first process."""
+    """A function that shows a step and its loss.
+
+    It draws only if `run.progress` is set, and only in the first process.
+    """
     if not (run.progress and is_first()):
         yield lambda values, step: None
         return
@@ -169,7 +194,9 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     with bar:
         task = bar.add_task(_cut(printable(title), room), total=steps, completed=done, loss="-")
         try:
-            yield lambda values, step: bar.update(task, completed=step, loss=f"{values['loss']:.4f}")
+            yield lambda values, step: bar.update(
+                task, completed=step, loss=f"{values['loss']:.4f}"
+            )
         except KeyboardInterrupt:
             bar.live.transient = True  # the line with ^C is the last one
             raise

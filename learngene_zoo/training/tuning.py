@@ -1,11 +1,14 @@
-"""Fine-tuning that is watched: validation after every epoch, the best weights kept, early stopping, the figure on test images.
+"""Fine-tuning that is watched: validation after every epoch, the best weights kept, early stopping,
+the figure on test images.
 
-`tune` is what the verb `finetune` does; everything else that trains uses `fit`, which looks at validation images once, at the end.
-The model is evaluated before the first step, too: as epoch 0 it competes with the others for the best one, so that a
-fine-tuning never ends below its start on the validation images.
+`tune` is what the verb `finetune` does; everything else that trains uses `fit`, which looks at
+validation images once, at the end. The model is evaluated before the first step, too: as epoch 0 it
+competes with the others for the best one, so that a fine-tuning never ends below its start on the
+validation images.
 
-In the run's folder, `metrics.jsonl` has the validation of every epoch, and `best-<epoch>` the weights of the one to keep so far. Whatever
-a resumed run continues from, the chosen epoch until then is still there, so that it ends as if it had never been interrupted.
+In the run's folder, `metrics.jsonl` has the validation of every epoch, and `best-<epoch>` the
+weights of the one to keep so far. Whatever a resumed run continues from, the chosen epoch until
+then is still there, so that it ends as if it had never been interrupted.
 """
 
 from __future__ import annotations
@@ -28,12 +31,12 @@ from learngene_zoo.ownership import remove_marked
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict, load_result, parse_json, save_result
-from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.text import human_seconds
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.evaluate import evaluate, judge
-from learngene_zoo.training.fit import M, describe_chance, prepared, trained
+from learngene_zoo.training.fit import M, describe_chance, prepare_training, with_trained_weights
 from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.report import report
 from learngene_zoo.training.trackers import METRICS, say
@@ -67,15 +70,19 @@ def tune(
     patience: int | None = None,
     lesson: Callable[[nn.Module, Any], nn.Module] | None = None,
 ) -> M:
-    """Train all weights of `start` on a task, validated after every epoch, and evaluate what is kept on the test images.
+    """Train all weights of `start` on a task, validated after every epoch, and evaluate what is
+    kept on the test images.
 
-    `keep`: the weights of the epoch that `choose_epoch` names from the validation images, epoch 0 included, or those of the
-    last. `patience`: stop after so many epochs without a better one. Where the task has no validation images, a tenth of its
-    training images are; its test images decide nothing. A training that diverges ends there: the weights of the epoch chosen until then are kept, or
-    those before training, and a `warning` in the metrics says so. `lesson` makes another objective, a `Distilled`, of the task's and the model. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
+    `keep`: the weights of the epoch that `choose_epoch` names from the validation images, epoch 0
+    included, or those of the last. `patience`: stop after so many epochs without a better one.
+    Where the task has no validation images, a tenth of its training images are; its test images
+    decide nothing. A training that diverges ends there: the weights of the epoch chosen until then
+    are kept, or those before training, and a `warning` in the metrics says so. `lesson` makes
+    another objective, a `Distilled`, of the task's and the model. The result has a report of it
+    all, `report.html`, among its files. Raises as `fit` does.
     """
-    taken, task = task.sizes, with_validation(task)
-    model, objective, loader = prepared(start, task, recipe, run)
+    sizes, task = task.sizes, ensure_validation(task)
+    model, objective, loader = prepare_training(start, task, recipe, run)
     if lesson is not None:
         objective = lesson(objective, model)
     watch = Watch(run=run, keep=keep, patience=patience)
@@ -94,40 +101,47 @@ def tune(
     judged = judge(model, task, "test", start.input_format, run)
     test = judged.evaluation
     history = [epoch.json(test.metric) for epoch in watch.history]
-    kept = watch.kept(history)
-    warnings = _describe_failure(failure, kept, test.metric, task, recipe) if kept else {}
+    best = watch.describe_kept(history)
+    warnings = _describe_failure(failure, best, test.metric, task, recipe) if best else {}
     low, high = test.interval
     metrics: dict[str, Json] = {
         "task": task.name,
-        **{key: value for key, value in kept.items() if key.startswith("validation")},
+        **{key: value for key, value in best.items() if key.startswith("validation")},
         "validation_images": task.sizes["validation"],
-        **({} if taken == task.sizes else {"validation_taken_from": "train"}),
+        **({} if sizes == task.sizes else {"validation_taken_from": "train"}),
         f"test_{test.metric}": test.value,
         "test_interval": [low, high],
         "test_images": test.images,
         "training_images": loader.images,
         "epochs": recipe.epochs,
-        **({"kept_epoch": kept["epoch"], "history": history} if kept else {}),
+        **({"kept_epoch": best["epoch"], "history": history} if best else {}),
         **warnings,
     }
-    done = trained(start, model, task, recipe, run, metrics)
-    return replace(done, files={"report.html": report(done, task, judged)})
+    tuned = with_trained_weights(start, model, task, recipe, run, metrics)
+    return replace(tuned, files={"report.html": report(tuned, task, judged)})
 
 
 def _describe_failure(
     failure: str, kept: Mapping[str, Json], metric: str, task: Task, recipe: Recipe
 ) -> dict[str, Json]:
-    """Return what the metrics record of a training that diverged or learnt nothing; nothing of any other."""
+    """Return what the metrics record of a training that diverged or learnt nothing.
+
+    Nothing of any other.
+    """
     value: Any = kept[f"validation_{metric}"]
     chance = describe_chance(value, task, recipe)
     at_chance: dict[str, Json] = {"at_chance": True} if chance else {}
     if not failure:
         return {**at_chance, "warning": chance} if chance else {}
-    epoch = f"the weights of epoch {kept['epoch']}" if kept["epoch"] else "the weights before training"
-    told = failure.partition(";")[0]
-    found = f"the training diverged: {told}; {epoch} are kept (validation {metric} {value:.4f})"
+    epoch = (
+        f"the weights of epoch {kept['epoch']}" if kept["epoch"] else "the weights before training"
+    )
+    reason = failure.partition(";")[0]
+    sentence = (
+        f"the training diverged: {reason}; {epoch} are kept (validation {metric} {value:.4f})"
+    )
     advice = chance or f"train again with a smaller --lr ({recipe.lr:g} was used), or with --clip 1"
-    return {"diverged": True, **at_chance, "warning": f"{found}; {advice}"}
+    return {"diverged": True, **at_chance, "warning": f"{sentence}; {advice}"}
 
 
 @dataclass(kw_only=True)
@@ -152,7 +166,10 @@ class Watch:
         self.history = [Epoch(epoch=0, step=0, loss=None, value=value.value)]
         self.images = value.images if value.metric == "accuracy" else 0
         self.state = self._first if self.keep == "best" else None
-        say(self.run, f"epoch 0 of {recipe.epochs}, before training: validation {value.metric} {value.value:.4f}")
+        say(
+            self.run,
+            f"epoch 0 of {recipe.epochs}, before training: validation {value.metric} {value.value:.4f}",
+        )
 
     def after(self, step: Step, model: nn.Module, start: M, task: Task, recipe: Recipe) -> bool:
         """Whether to stop after this step."""
@@ -162,30 +179,36 @@ class Watch:
         self._losses.append(step.loss)
         if not step.end_of_epoch:
             return False
-        shown = (
-            model if step.average is None else getattr(step.average, "objective", step.average).get_submodule("model")
+        current = (
+            model
+            if step.average is None
+            else getattr(step.average, "objective", step.average).get_submodule("model")
         )
-        found = evaluate(shown, task, "validation", start.input_format, self.run)
+        evaluation = evaluate(current, task, "validation", start.input_format, self.run)
         loss = sum(self._losses) / len(self._losses)
-        epoch = Epoch(epoch=step.epoch + 1, step=step.step, loss=loss, value=found.value)
+        epoch = Epoch(epoch=step.epoch + 1, step=step.step, loss=loss, value=evaluation.value)
         self.history.append(epoch)
         if choose_epoch(self.history, self.images) is epoch and self.keep == "best":
-            self.state = {name: tensor.cpu().clone() for name, tensor in state_of(shown).items()}
+            self.state = {name: tensor.cpu().clone() for name, tensor in state_of(current).items()}
             self._save(epoch)
         elif self.keep == "last":
-            self._last = {name: tensor.cpu().clone() for name, tensor in state_of(shown).items()}
-        step.report({"validation/value": found.value, "epoch_loss": loss})
+            self._last = {name: tensor.cpu().clone() for name, tensor in state_of(current).items()}
+        step.report({"validation/value": evaluation.value, "epoch_loss": loss})
         seconds = time.monotonic() - self._began
-        line = f"epoch {epoch.epoch} of {recipe.epochs}: loss {loss:.4f}, validation {found.metric} {found.value:.4f}"
+        line = f"epoch {epoch.epoch} of {recipe.epochs}: loss {loss:.4f}, validation {evaluation.metric} {evaluation.value:.4f}"
         say(self.run, f"{line}, {human_seconds(seconds)}")
         self._losses, self._began = [], time.monotonic()
-        stop = self._exhausted()
-        if stop and self.keep == "last":  # without its last step the loop does not put the average in place
-            self.state = state_of(shown)
+        stop = self._is_exhausted()
+        # Without its last step the loop does not put the average in place
+        if stop and self.keep == "last":
+            self.state = state_of(current)
         return stop
 
     def finish(self, model: nn.Module, start: Descendant | TimmModel, failed: bool) -> None:
-        """Leave the model with the weights to keep; after a failure those of an earlier epoch, or of the start."""
+        """Leave the model with the weights to keep.
+
+        After a failure those of an earlier epoch, or of the start.
+        """
         if self._began is None:
             self._resume(before=None)
         if failed and self.state is None and self._last is None:
@@ -196,19 +219,25 @@ class Watch:
             model.load_state_dict(dict(self.state))
         model.eval()
 
-    def kept(self, history: Sequence[dict[str, Json]]) -> dict[str, Json]:
+    def describe_kept(self, history: Sequence[dict[str, Json]]) -> dict[str, Json]:
         """The record of the epoch whose weights are kept; empty where there was none."""
         chosen = choose_epoch(self.history, self.images)
         if chosen is None:
             return {}
         return history[-1 if self.keep == "last" else self.history.index(chosen)]
 
-    def _exhausted(self) -> bool:
+    def _is_exhausted(self) -> bool:
         best = _best_of(self.history)
-        return best is not None and self.patience is not None and self.history[-1].epoch - best.epoch >= self.patience
+        return (
+            best is not None
+            and self.patience is not None
+            and self.history[-1].epoch - best.epoch >= self.patience
+        )
 
     def _resume(self, before: int | None) -> None:
-        """Take up what `metrics.jsonl` and the folder of the chosen epoch say of the steps before this one."""
+        """Take up what `metrics.jsonl` and the folder of the chosen epoch say of the steps before
+        this one.
+        """
         if self.run.folder is None or not self.run.resume:
             return
         path = self.run.folder / METRICS
@@ -236,30 +265,42 @@ class Watch:
         self.history.append(Epoch(epoch=number, step=step, loss=loss, value=value))
 
     def _save(self, epoch: Epoch) -> None:
-        """Write the weights to keep. Those stay that the newest checkpoint would be continued with, and no others."""
+        """Write the weights to keep.
+
+        Those stay that the newest checkpoint would be continued with, and no others.
+        """
         folder = self.run.folder
         if folder is None or self.state is None or not is_first():
             return
         save_result(folder / f"{BEST}{epoch.epoch}", self.state, {"step": epoch.step})
         reached = checkpoint.newest_step(folder)
-        resumed = choose_epoch([one for one in self.history if one.step <= reached], self.images)
-        needed = {f"{BEST}{one.epoch}" for one in (epoch, resumed) if one is not None and one.epoch}
-        for place in folder.glob(f"{BEST}*"):
-            if place.name not in needed:
-                remove_marked(place)
+        resumed = choose_epoch(
+            [candidatet for candidatet in self.history if candidatet.step <= reached], self.images
+        )
+        needed = {
+            f"{BEST}{candidatet.epoch}"
+            for candidatet in (epoch, resumed)
+            if candidatet is not None and candidatet.epoch
+        }
+        for path in folder.glob(f"{BEST}*"):
+            if path.name not in needed:
+                remove_marked(path)
 
 
 def choose_epoch(history: Sequence[Epoch], images: int) -> Epoch | None:
-    """Return the epoch whose weights are kept: the last one within a standard error of the best, and not below the first.
+    """Return the epoch whose weights are kept: the last one within a standard error of the best,
+    and not below the first.
 
-    The best of many epochs on few images is mostly one that was lucky, and early: the standard error of an accuracy on 47
-    images is 7 points. Of epochs that the images cannot tell apart the last one has been trained longest, at the lowest
-    learning rates (the one-standard-error rule: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning,
-    section 7.10). docs/training.md has what was measured.
+    The best of many epochs on few images is mostly one that was lucky, and early: the standard
+    error of an accuracy on 47 images is 7 points. Of epochs that the images cannot tell apart the
+    last one has been trained longest, at the lowest learning rates (the one-standard-error rule:
+    Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10).
+    docs/training.md has what was measured.
 
     Args:
-        history: the epochs, with their accuracies on validation images; the first one is before any training.
-        images: how many validation images there are. 0: the values are no accuracies, and only equals compete.
+        history: the epochs, with their accuracies on validation images; the first one is before any
+        training. images: how many validation images there are. 0: the values are no accuracies, and
+        only equals compete.
     """
     best = _best_of(history)
     if best is None:

@@ -1,14 +1,16 @@
-"""Whole blocks of the ancestry model, chosen by their places alone: the rivals that cost nothing.
+"""Whole blocks of the ancestry model, chosen by their positions alone: baselines without training.
 
 Of the ancestry model's L blocks, counted from 0, a descendant of k <= L layers has in this order
 
     first_k          0, ..., k - 1
     last_k           L - k, ..., L - 1
     middle_k         m, ..., m + k - 1      with m = floor((L - k) / 2)
-    evenly_spaced    i (L - 1) / (k - 1)    for i = 0, ..., k - 1, rounded: the first and the last are among them
+    evenly_spaced    i (L - 1) / (k - 1)    for i = 0, ..., k - 1, rounded
 
-with stem and final norm as they are, and a fresh head. These are the arms that learngene papers name "first n", "last n" and
-"middle n layers"; the first six blocks are also what Auto-Learngene keeps in its authors' comparisons.
+with stem and final norm as they are, and a new head. These are the arms that learngene papers name
+"first n", "last n" and "middle n layers"; the first six blocks are also the ones that
+Auto-Learngene keeps in its authors' comparisons. Evenly spaced blocks include the first and the
+last.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     Expander,
@@ -35,111 +37,195 @@ from learngene_zoo.plugin import (
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
 
-
-def first(whole: int, layers: int) -> list[int]:
-    """The first blocks."""
-    return list(range(layers))
-
-
-def last(whole: int, layers: int) -> list[int]:
-    """The last blocks."""
-    return list(range(whole - layers, whole))
+Store = Annotated[
+    bool,
+    "keep the ancestry model's weights; otherwise every expansion opens that model again, "
+    "by its checksum",
+]
 
 
-def middle(whole: int, layers: int) -> list[int]:
-    """As many blocks left out before them as after them, or one more after them."""
-    start = (whole - layers) // 2
-    return list(range(start, start + layers))
+def choose_first(depth: int, count: int) -> list[int]:
+    """Return the indices of the first `count` of `depth` blocks."""
+    return list(range(count))
 
 
-def even(whole: int, layers: int) -> list[int]:
-    """Evenly spaced, the first and the last among them; halves are rounded up. Of one block the first."""
-    gaps = max(layers - 1, 1)
-    return [(2 * i * (whole - 1) + gaps) // (2 * gaps) for i in range(layers)]
+def choose_last(depth: int, count: int) -> list[int]:
+    """Return the indices of the last `count` of `depth` blocks."""
+    return list(range(depth - count, depth))
 
 
-CHOICES: dict[str, Callable[[int, int], list[int]]] = {
-    "first_k": first,
-    "last_k": last,
-    "middle_k": middle,
-    "evenly_spaced": even,
-}
+def choose_middle(depth: int, count: int) -> list[int]:
+    """Return indices with as many blocks left out before as after them, or one more after them."""
+    start = (depth - count) // 2
+    return list(range(start, start + count))
+
+
+def choose_evenly(depth: int, count: int) -> list[int]:
+    """Return evenly spaced indices, the first and the last block included; halves are rounded up.
+
+    A single block is the first.
+    """
+    gaps = max(count - 1, 1)
+    return [(2 * i * (depth - 1) + gaps) // (2 * gaps) for i in range(count)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keep(Extractor):
+class BlockChoiceExtractor(Extractor):
     """Keep the ancestry model without its head, or only its name."""
 
-    method: ClassVar[str]
-
-    store: Annotated[
-        bool, "keep the ancestry model's weights; otherwise every expansion opens that model again, by its checksum"
-    ] = True
+    store: Store = True
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The ancestry model's shape."""
-        return LearngeneConfig(method=self.method, spec=ancestries[0])
+        """Return the config with the ancestry model's shape."""
+        return LearngeneConfig(spec=ancestries[0])
 
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Nothing is computed."""
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Return the learngene; nothing is computed."""
         from learngene_zoo.plugin import without_head
 
         spec, state = ancestries[0].spec, ancestries[0].state
-        return Learngene(config=self.outline([spec]), state=without_head(state, spec) if self.store else {})
+        return Learngene(
+            config=self.outline([spec]), state=without_head(state, spec) if self.store else {}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Take(Expander):
-    """Take as many blocks as the descendant has layers, from the method's places."""
+class FirstKExpander(Expander):
+    """Take the first blocks."""
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth up to the ancestry model's."""
-        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, config.spec.layers + 1)]
+        """Return every depth up to the ancestry model's."""
+        return list_shallower_members(config)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """The chosen blocks, positions resized, a new head. Raises `WrongCall` for more layers than there are."""
-        config = learngene.config
-        spec = target.apply(config.spec)
-        if spec.layers > config.spec.layers:
-            raise WrongCall(
-                f"layers is {spec.layers}; the ancestry model has {config.spec.layers}, and {config.method} builds no deeper "
-                "one: choose fewer, or the method stacked"
-            )
-        return taken(learngene, spec, CHOICES[config.method](config.spec.layers, spec.layers), run)
+        """Build a descendant of the first blocks, with resized positions and a new head."""
+        return build_from_choice(choose_first, learngene, target, run)
 
 
-def narrower(config: LearngeneConfig) -> list[Member]:
-    """Every depth up to the ancestry model's, with every number of its heads for which there is such a model."""
-    spec, made = config.spec, []
+@dataclass(frozen=True, kw_only=True)
+class LastKExpander(Expander):
+    """Take the last blocks."""
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Return every depth up to the ancestry model's."""
+        return list_shallower_members(config)
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Build a descendant of the last blocks, with resized positions and a new head."""
+        return build_from_choice(choose_last, learngene, target, run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiddleKExpander(Expander):
+    """Take the blocks in the middle."""
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Return every depth up to the ancestry model's."""
+        return list_shallower_members(config)
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Build a descendant of the middle blocks, with resized positions and a new head."""
+        return build_from_choice(choose_middle, learngene, target, run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvenlySpacedExpander(Expander):
+    """Take evenly spaced blocks."""
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Return every depth up to the ancestry model's."""
+        return list_shallower_members(config)
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Build a descendant of evenly spaced blocks, with resized positions and a new head."""
+        return build_from_choice(choose_evenly, learngene, target, run)
+
+
+def list_shallower_members(config: LearngeneConfig) -> list[Member]:
+    """Return every depth up to the ancestry model's."""
+    spec = config.spec
+    return [Member(spec=spec.with_(layers=layers)) for layers in range(1, spec.layers + 1)]
+
+
+def list_smaller_members(config: LearngeneConfig) -> list[Member]:
+    """Return every depth up to the ancestry model's, with every possible number of its heads."""
+    spec, members = config.spec, []
     for layers, heads in product(range(1, spec.layers + 1), range(1, spec.heads + 1)):
-        with suppress(WrongCall):  # as where the heads of a pooling layer do not divide the width
-            made.append(Member(spec=spec.with_(layers=layers, width=heads * spec.head_width, heads=heads)))
-    return made
+        # Not every number is possible: the heads of a pooling layer must divide the width.
+        with suppress(WrongCall):
+            smaller = spec.with_(layers=layers, width=heads * spec.head_width, heads=heads)
+            members.append(Member(spec=smaller))
+    return members
 
 
-def body_of(spec: Spec, whole: Spec) -> Spec:
-    """The ancestry model's shape with the blocks of a descendant of shape `spec`: the head, and what is read, stay its own."""
-    return whole.with_(layers=spec.layers, width=spec.width, heads=spec.heads, mlp_ratio=spec.mlp_ratio)
+def resize_like(spec: Spec, other: Spec) -> Spec:
+    """Return `spec` with the depth, width, heads and MLP ratio of `other`."""
+    return spec.with_(
+        layers=other.layers, width=other.width, heads=other.heads, mlp_ratio=other.mlp_ratio
+    )
 
 
-def taken(learngene: Learngene, spec: Spec, sources: Sequence[int], run: Run) -> Descendant:
-    """A descendant whose block `i` is the ancestry model's block `sources[i]`, counted from 0."""
+def build_from_choice(
+    choose: Callable[[int, int], list[int]], learngene: Learngene, target: Target, run: Run
+) -> Descendant:
+    """Build a descendant of as many chosen blocks as `target` has layers.
+
+    Args:
+        choose: returns the block indices for the ancestry model's depth and the number of blocks.
+        learngene: of a `BlockChoiceExtractor`.
+        target: the sizes of the descendant.
+        run: gives the seed of new tensors.
+
+    Raises:
+        WrongCall: for more layers than the ancestry model has.
+    """
+    config = learngene.config
+    spec = target.apply(config.spec)
+    if spec.layers > config.spec.layers:
+        raise WrongCall(
+            f"layers is {spec.layers}; the ancestry model has {config.spec.layers}, and "
+            f"{config.method} builds no deeper one: choose fewer, or the method stacked"
+        )
+    return build_from_blocks(learngene, spec, choose(config.spec.layers, spec.layers), run)
+
+
+def build_from_blocks(
+    learngene: Learngene, spec: Spec, sources: Sequence[int], run: Run
+) -> Descendant:
+    """Build a descendant whose block `i` is the ancestry model's block `sources[i]`.
+
+    Args:
+        learngene: of a `BlockChoiceExtractor`.
+        spec: the shape of the descendant, of `len(sources)` layers.
+        sources: for each layer the index of the block that it copies, counted from 0.
+        run: gives the seed of new tensors.
+    """
     from learngene_zoo.plugin import take_blocks
 
     config = learngene.config
-    parts = take_blocks(inherited_blocks(learngene, sources, run), config.spec, sources)
-    return completed(config, spec, parts, run, {"blocks": list(sources)})
+    parts = take_blocks(read_blocks(learngene, sources, run), config.spec, sources)
+    return build_descendant(config, spec, parts, run, {"blocks": list(sources)})
 
 
-def inherited_blocks(learngene: Learngene, blocks: Iterable[int], run: Run) -> StateDict:
-    """The ancestry model's tensors: all of these blocks, counted from 0, and all that belong to no block."""
+def read_blocks(learngene: Learngene, blocks: Iterable[int], run: Run) -> StateDict:
+    """Return the ancestry model's tensors of these blocks and all tensors outside the blocks.
+
+    Args:
+        learngene: with the ancestry model's tensors, or only its name.
+        blocks: indices, counted from 0.
+        run: may name another place of the ancestry model.
+    """
     from learngene_zoo.plugin import inherited_weights
 
     table, read = table_of(learngene.config.spec), {None, *blocks}
-    return inherited_weights(learngene.config, learngene.state, run, lambda name: table.block_of(name) in read)
+    return inherited_weights(
+        learngene.config, learngene.state, run, lambda name: table.block_of(name) in read
+    )
 
 
-def completed(
+def build_descendant(
     config: LearngeneConfig,
     spec: Spec,
     parts: StateDict,
@@ -147,52 +233,46 @@ def completed(
     provenance: dict[str, Json],
     scheme: Literal["timm", "fan_in"] = "timm",
 ) -> Descendant:
-    """A descendant with these inherited tensors, their positions resized to its patches, and new ones for all others."""
+    """Build a descendant from inherited tensors; all other tensors are initialised.
+
+    Args:
+        config: of the learngene.
+        spec: the shape of the descendant.
+        parts: inherited tensors by name; positions are resized to the patches of `spec`, and
+            tensors that `spec` does not have are left out, such as pooling if the head is for
+            pixels.
+        run: gives the seed of new tensors.
+        provenance: recorded in the descendant.
+        scheme: the initialisation of new tensors.
+    """
     from learngene_zoo.plugin import assemble, only, resize_positions, shapes
 
     parts = resize_positions(parts, config.spec, spec)
-    parts = only(parts, shapes(spec).__contains__)  # without pooling, if the head is for pixels
+    parts = only(parts, shapes(spec).__contains__)
     mean, std = config.normalisation
-    return assemble(spec, parts, seed=run.seed, scheme=scheme, mean=mean, std=std, provenance=provenance)
+    return assemble(
+        spec, parts, seed=run.seed, scheme=scheme, mean=mean, std=std, provenance=provenance
+    )
 
 
-class KeepForFirst(Keep):
-    """Keep the ancestry model for `first_k`."""
-
-    method = "first_k"
-
-
-class KeepForLast(Keep):
-    """Keep the ancestry model for `last_k`."""
-
-    method = "last_k"
-
-
-class KeepForMiddle(Keep):
-    """Keep the ancestry model for `middle_k`."""
-
-    method = "middle_k"
-
-
-class KeepForEven(Keep):
-    """Keep the ancestry model for `evenly_spaced`."""
-
-    method = "evenly_spaced"
-
-
-def _method(kept: Keep, title: str) -> Method:
+def _make_method(name: str, title: str, expander: Expander) -> Method:
+    extractor = BlockChoiceExtractor()
     return Method(
-        name=kept.method,
+        name=name,
         title=title,
         paper="",
-        expander=Take(),
-        presets={"mini": kept, "paper": kept, "smoke": kept},
+        expander=expander,
+        presets={"mini": extractor, "paper": extractor, "smoke": extractor},
         families=("vit", "eva"),
         tasks="none",
     )
 
 
-FIRST_K = _method(KeepForFirst(), "the first blocks of the ancestry model")
-LAST_K = _method(KeepForLast(), "the last blocks of the ancestry model")
-MIDDLE_K = _method(KeepForMiddle(), "the blocks in the middle of the ancestry model")
-EVENLY_SPACED = _method(KeepForEven(), "evenly spaced blocks of the ancestry model")
+FIRST_K = _make_method("first_k", "the first blocks of the ancestry model", FirstKExpander())
+LAST_K = _make_method("last_k", "the last blocks of the ancestry model", LastKExpander())
+MIDDLE_K = _make_method(
+    "middle_k", "the blocks in the middle of the ancestry model", MiddleKExpander()
+)
+EVENLY_SPACED = _make_method(
+    "evenly_spaced", "evenly spaced blocks of the ancestry model", EvenlySpacedExpander()
+)

@@ -1,4 +1,7 @@
-"""A form: how the matrices of a block are made of factors that all layers share and a scaler of the layer's own (`factored.py`)."""
+"""Factorisations: matrices of factors that all layers share and a scaler for each layer.
+
+`factored.py` trains them and expands them; WAVE, FINE and SWEET each define one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from learngene_zoo.plugin import check_bounds, table_of
-from lgzoo_baselines.weight_selection import Select
+from lgzoo_baselines.weight_selection import select_elements
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,14 +20,15 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Draws = dict[str, tuple[Shape, float]]  # shape and standard deviation of each tensor
-Std = Callable[[Shape], float]  # that the entries of a matrix of this shape are to have
+Std = Callable[[Shape], float]  # the standard deviation of a matrix of this shape
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form(ABC):
-    """How the matrices of a block are made of factors and scalers. Plain numbers, so that a part of a run is kept under them.
+class Factorisation(ABC):
+    """Compute the matrices of a block from factors and scalers.
 
-    `adapted` names the factors that belong to a size, and learn anew for another one.
+    Fields are plain numbers, so that they can be a part of a run's key. `adapted` names the factors
+    that belong to a size, and learn again for another one.
     """
 
     adapted: ClassVar[frozenset[str]] = frozenset()
@@ -33,36 +37,69 @@ class Form(ABC):
         check_bounds(self)
 
     @abstractmethod
-    def draws(self, spec: Spec, std: Std) -> tuple[Draws, Draws]:
-        """The factors, and the scalers of one block by the names of its matrices, of an auxiliary model.
+    def list_draws(self, spec: Spec, std: Std) -> tuple[Draws, Draws]:
+        """Return the draws of an auxiliary model's factors, and of the scalers of one block.
 
-        Raises `WrongCall` for a shape whose matrices cannot be made so.
+        Scalers have the names of a block's matrices.
+
+        Args:
+            spec: the shape of the auxiliary model.
+            std: the standard deviation that the matrices are to have.
+
+        Raises:
+            WrongCall: for a shape whose matrices cannot be factorised.
         """
 
     @abstractmethod
-    def matrix(self, kind: str, factors: Mapping[str, Tensor], scaler: Tensor) -> Tensor:
-        """The matrix of this kind."""
+    def build_matrix(self, kind: str, factors: Mapping[str, Tensor], scaler: Tensor) -> Tensor:
+        """Return the matrix of this kind, `attn.qkv.weight` for example."""
 
-    def indices(self, whole: Spec, small: Spec) -> dict[str, list[int]]:
-        """Which entries of a model's axes a narrower one has: the first heads, channels and hidden neurons."""
-        return Select(whole_heads=True, elements="consecutive").indices(whole, small)
+    def select_entries(self, spec: Spec, smaller: Spec) -> dict[str, list[int]]:
+        """Return the entries of a model's axes that a narrower model inherits.
 
-    def narrowed(self, factors: StateDict, scalers: StateDict, small: Spec) -> tuple[StateDict, StateDict]:
-        """Factors and scalers of a narrower model, of the first heads and channels; as they are, where only the depth changes."""
+        They are the first heads, channels and hidden neurons.
+        """
+        return select_elements(spec, smaller, "consecutive", whole_heads=True)
+
+    def narrow(
+        self, factors: StateDict, scalers: StateDict, smaller: Spec
+    ) -> tuple[StateDict, StateDict]:
+        """Return factors and scalers of a narrower model, of the first heads and channels.
+
+        They do not change where only the depth does.
+        """
         return factors, scalers
 
-    def made(self, factors: Mapping[str, Tensor], layer: Mapping[str, Tensor], kinds: Mapping[str, Shape]) -> StateDict:
-        """The tensors of one block from its scalers and vectors."""
-        return {name: self.matrix(name, factors, tensor) if name in kinds else tensor for name, tensor in layer.items()}
+    def build_block(
+        self,
+        factors: Mapping[str, Tensor],
+        layer: Mapping[str, Tensor],
+        kinds: Mapping[str, Shape],
+    ) -> StateDict:
+        """Return the tensors of one block.
+
+        Args:
+            factors: by their names.
+            layer: scalers, by the names of the matrices, and vectors of the block.
+            kinds: the matrices of a block, as `list_matrices` returns them.
+        """
+        return {
+            name: self.build_matrix(name, factors, tensor) if name in kinds else tensor
+            for name, tensor in layer.items()
+        }
 
 
-def matrices(spec: Spec) -> dict[str, Shape]:
-    """The matrices of a block, by their names within it."""
+def list_matrices(spec: Spec) -> dict[str, Shape]:
+    """Return the shapes of the matrices of a block, by their names within it."""
     table = table_of(spec)
-    shapes = {name: kind.shape(sizes) for name, kind, sizes in table.parameters(spec) if table.block_of(name) == 0}
+    shapes = {
+        name: kind.shape(sizes)
+        for name, kind, sizes in table.parameters(spec)
+        if table.block_of(name) == 0
+    }
     return {table.inner_name(name): shape for name, shape in shapes.items() if len(shape) == 2}
 
 
-def fan_in(matrix: Shape) -> float:
-    """1 / sqrt(fan in)."""
-    return matrix[1] ** -0.5
+def compute_fan_in_std(shape: Shape) -> float:
+    """Return 1 / sqrt(fan in)."""
+    return shape[1] ** -0.5

@@ -1,7 +1,8 @@
-"""What `lets.py` does with tensors: wider ones, deeper ones, and an auxiliary model whose weights are made so in every pass.
+"""The tensors of `lets.py`: wider ones, deeper ones, and an auxiliary model computed in every pass.
 
-Below `blocks.grow.` of the learngene: `stream` and `head` (e, d), of each source block m `m.q`, `m.k`, `m.v` (e, d) and `m.hidden`
-(r e, r d), r the MLPs' ratio, e = d' - d; and `scalars.i` (32,), of each kind of tensor, of its weight and bias, (g_0, g_1).
+Below `blocks.grow.` of the learngene: `stream` and `head` (e, d), of each source block m `m.q`,
+`m.k`, `m.v` (e, d) and `m.hidden` (r e, r d), r the MLPs' ratio, e = d' - d; and `scalars.i` (32,),
+of each kind of tensor, of its weight and bias, (g_0, g_1).
 """
 
 from __future__ import annotations
@@ -13,22 +14,47 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from learngene_zoo.plugin import Descendant, Json, Run, Spec, StateDict, Task, derive_seed, initial, model_of
-from lgzoo_baselines.block_choice import even
-from lgzoo_baselines.distillation import Distilling, taught
-from lgzoo_baselines.factored_blocks import tree
-from lgzoo_baselines.mixed_blocks import MadeBlocks, below
+from learngene_zoo.plugin import (
+    Descendant,
+    Json,
+    Run,
+    Spec,
+    StateDict,
+    Task,
+    derive_seed,
+    initial,
+    model_of,
+)
+from lgzoo_baselines.block_choice import choose_evenly
+from lgzoo_baselines.distillation import DistillationSettings, train_with_teacher
+from lgzoo_baselines.factored_blocks import build_module
+from lgzoo_baselines.mixed_blocks import ComputedBlocks, select_below
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import TimmModel
 
 Tensors = Mapping[str, torch.Tensor]
-Plan = tuple[tuple[int, int], ...]  # of each layer the first of its two source blocks, and its set of scalars
-# The one choice that the authors give, 12 layers of 16: auxiliary layers, and the sets of scalars that they take.
-TWELVE = ((0, 0), (1, 1), (4, 2), (5, 2), (6, 3), (7, 3), (8, 4), (9, 4), (10, 5), (11, 5), (12, 6), (13, 7))
+Block = dict[str, dict[str, torch.Tensor]]  # by kind and "weight" or "bias"
+# Of each layer the first of its two source blocks, and its set of scalars.
+Plan = tuple[tuple[int, int], ...]
+# The authors' only example, 12 layers of 16: auxiliary layers, and their sets of scalars.
+TWELVE = (
+    (0, 0),
+    (1, 1),
+    (4, 2),
+    (5, 2),
+    (6, 3),
+    (7, 3),
+    (8, 4),
+    (9, 4),
+    (10, 5),
+    (11, 5),
+    (12, 6),
+    (13, 7),
+)
 KINDS = ("norm1", "q", "k", "v", "proj", "norm2", "fc1", "fc2")
-# What each kind reads and writes, and where it stands in a block.
-PLACES = {
+# The matrices of the axes that each kind reads and writes, and its module in a block.
+AXES_OF_KINDS = {
     "norm1": (None, "stream", "norm1"),
     "q": ("stream", "q", "attn.qkv"),
     "k": ("stream", "k", "attn.qkv"),
@@ -40,126 +66,179 @@ PLACES = {
 }
 
 
-def first_of(layer: int, sources: int, layers: int) -> int:
-    """The first source block of a layer of the auxiliary model."""
+def find_source_block(layer: int, sources: int, layers: int) -> int:
+    """Return the first source block of a layer: m = 2 floor(floor(t S / T) / 2).
+
+    Args:
+        layer: t, of the auxiliary model.
+        sources: S, layers of the source.
+        layers: T, layers of the auxiliary model.
+    """
     return layer * sources // layers // 2 * 2
 
 
-def plan(sources: int, whole: int, layers: int) -> Plan:
-    """Where the layers of a descendant are from: of as many as the auxiliary model's, all of them."""
-    chosen = TWELVE if (whole, layers) == (16, 12) else tuple((t, t // 2) for t in even(whole, layers))
-    return tuple((first_of(t, sources, whole), scalars) for t, scalars in chosen)
+def plan_layers(sources: int, auxiliary_layers: int, layers: int) -> Plan:
+    """Return source block and set of scalars for each layer of a descendant.
+
+    Args:
+        sources: layers of the source.
+        auxiliary_layers: layers of the auxiliary model.
+        layers: of the descendant; as many as the auxiliary model's for the auxiliary model.
+    """
+    chosen: Plan = tuple((t, t // 2) for t in choose_evenly(auxiliary_layers, layers))
+    if (auxiliary_layers, layers) == (16, 12):
+        chosen = TWELVE
+    return tuple(
+        (find_source_block(t, sources, auxiliary_layers), scalars) for t, scalars in chosen
+    )
 
 
-def out(tensor: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """[W ; R W], also of biases and of convolutions."""
-    new = matrix @ tensor.flatten(1) if tensor.dim() > 1 else matrix @ tensor
-    return torch.cat([tensor, new.reshape(-1, *tensor.shape[1:])])
+def widen_outputs(tensor: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return [W ; R W], also of biases and of convolutions."""
+    added = matrix @ tensor.flatten(1) if tensor.dim() > 1 else matrix @ tensor
+    return torch.cat([tensor, added.reshape(-1, *tensor.shape[1:])])
 
 
-def into(tensor: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """[W , W R']."""
+def widen_inputs(tensor: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return [W , W R']."""
     return torch.cat([tensor, tensor @ matrix.T], dim=1)
 
 
-def grow_shapes(source: Spec, whole: Spec) -> dict[str, tuple[int, ...]]:
-    """Matrices and scalars, by their names in the learngene."""
-    more, width = whole.width - source.width, source.width
-    hidden = int(whole.width * whole.mlp_ratio), int(width * whole.mlp_ratio)
-    shapes: dict[str, tuple[int, ...]] = {"stream": (more, width), "head": (more, width)}
+def list_growth_shapes(source: Spec, auxiliary: Spec) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of matrices and scalars, by their names in the learngene."""
+    added, width = auxiliary.width - source.width, source.width
+    hidden = int(width * auxiliary.mlp_ratio)
+    added_hidden = int(auxiliary.width * auxiliary.mlp_ratio) - hidden
+    shapes: dict[str, tuple[int, ...]] = {"stream": (added, width), "head": (added, width)}
     for m in range(source.layers):
-        shapes |= {f"{m}.{kind}": (more, width) for kind in "qkv"}
-        shapes[f"{m}.hidden"] = (hidden[0] - hidden[1], hidden[1])
-    shapes |= {f"scalars.{i}": (4 * len(KINDS),) for i in range((whole.layers + 1) // 2)}
+        shapes |= {f"{m}.{kind}": (added, width) for kind in "qkv"}
+        shapes[f"{m}.hidden"] = (added_hidden, hidden)
+    shapes |= {f"scalars.{i}": (4 * len(KINDS),) for i in range((auxiliary.layers + 1) // 2)}
     return {f"blocks.grow.{name}": shape for name, shape in shapes.items()}
 
 
-def wider(block: Tensors, matrices: Tensors) -> dict[str, dict[str, torch.Tensor]]:
-    """A source block with its matrices applied, by kind and "weight" or "bias"."""
-    made = {}
-    for kind, (reads, writes, place) in PLACES.items():
-        tensors = below(block, place)
+def widen_block(block: Tensors, matrices: Tensors) -> Block:
+    """Return a source block with its matrices applied."""
+    wide = {}
+    for kind, (read_axis, written_axis, module) in AXES_OF_KINDS.items():
+        tensors = select_below(block, module)
         if kind in "qkv":
             tensors = {name: tensor.chunk(3)["qkv".index(kind)] for name, tensor in tensors.items()}
-        if reads is not None:
-            tensors["weight"] = into(tensors["weight"], matrices[reads])
-        made[kind] = {name: out(tensor, matrices[writes]) for name, tensor in tensors.items()}
-    return made
+        if read_axis is not None:
+            tensors["weight"] = widen_inputs(tensors["weight"], matrices[read_axis])
+        wide[kind] = {
+            name: widen_outputs(tensor, matrices[written_axis]) for name, tensor in tensors.items()
+        }
+    return wide
 
 
-def made_blocks(stored: Tensors, layers: Plan, more: int) -> Iterator[dict[str, torch.Tensor]]:
-    """The blocks of a model, `more` channels wider than the source, from what is stored below `blocks.`."""
-    grow = below(stored, "grow")
+def compute_blocks(stored: Tensors, layers: Plan, added: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the blocks of a model.
+
+    Args:
+        stored: tensors of the learngene, under their names below `blocks.`.
+        layers: source block and set of scalars of each layer.
+        added: channels of the model's width beyond the source's.
+    """
+    grow = select_below(stored, "grow")
     ratio = len(grow["0.hidden"]) // max(len(grow["stream"]), 1)
     wide = {}
     for m in {m + k for m, _ in layers for k in (0, 1)}:
-        own = {**below(grow, str(m)), "stream": grow["stream"]}
-        rows = {name: matrix[: more * ratio] if name == "hidden" else matrix[:more] for name, matrix in own.items()}
-        wide[m] = wider(below(stored, str(m)), rows)
+        matrices = {**select_below(grow, str(m)), "stream": grow["stream"]}
+        rows = {
+            name: matrix[: added * ratio] if name == "hidden" else matrix[:added]
+            for name, matrix in matrices.items()
+        }
+        wide[m] = widen_block(select_below(stored, str(m)), rows)
     for m, i in layers:
-        yield _deeper(wide[m], wide[m + 1], grow[f"scalars.{i}"].reshape(len(KINDS), 2, 2))
+        scalars = grow[f"scalars.{i}"].reshape(len(KINDS), 2, 2)
+        yield _add_weighted(wide[m], wide[m + 1], scalars)
 
 
-def _deeper(
-    first: dict[str, dict[str, torch.Tensor]], second: dict[str, dict[str, torch.Tensor]], scalars: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """g_0 theta_m + g_1 theta_(m + 1), under the names within a block."""
-    found: dict[str, list[torch.Tensor]] = {}
+def _add_weighted(first: Block, second: Block, scalars: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return g_0 theta_m + g_1 theta_(m + 1), under the names within a block."""
+    parts: dict[str, list[torch.Tensor]] = {}
     for kind, of_kind in zip(KINDS, scalars):
         for name, (g0, g1) in zip(("weight", "bias"), of_kind):
-            mixed = g0 * first[kind][name] + g1 * second[kind][name]
-            found.setdefault(f"{PLACES[kind][2]}.{name}", []).append(mixed)
-    return {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in found.items()}
+            weighted = g0 * first[kind][name] + g1 * second[kind][name]
+            parts.setdefault(f"{AXES_OF_KINDS[kind][2]}.{name}", []).append(weighted)
+    # Queries, keys and values are one tensor.
+    return {
+        name: torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        for name, tensors in parts.items()
+    }
 
 
-def sized(state: StateDict, layers: Plan, more: int, width: int) -> StateDict:
-    """A model `more` channels wider than the source, `width` in all, from a learngene's tensors."""
-    stored = below(state, "blocks")
-    rows = {name: stored[f"grow.{name}"][:more] for name in ("stream", "head")}
-    made: dict[str, torch.Tensor] = {
-        f"blocks.{i}.{name}": one
-        for i, block in enumerate(made_blocks(stored, layers, more))
-        for name, one in block.items()
+def grow_source(state: StateDict, layers: Plan, added: int, width: int) -> StateDict:
+    """Return the tensors of a wider and deeper model.
+
+    Args:
+        state: the learngene's tensors.
+        layers: source block and set of scalars of each layer.
+        added: channels of the model's width beyond the source's.
+        width: of the model.
+    """
+    stored = select_below(state, "blocks")
+    rows = {name: stored[f"grow.{name}"][:added] for name in ("stream", "head")}
+    grown: dict[str, torch.Tensor] = {
+        f"blocks.{i}.{name}": tensor
+        for i, block in enumerate(compute_blocks(stored, layers, added))
+        for name, tensor in block.items()
     }
     for name, tensor in state.items():
         if name == "pos_embed":
-            made[name] = tensor[..., :width].contiguous()
+            grown[name] = tensor[..., :width].contiguous()
         elif name == "head.weight":
-            made[name] = into(tensor, rows["head"])
+            grown[name] = widen_inputs(tensor, rows["head"])
         elif not name.startswith("blocks."):
-            made[name] = tensor if name == "head.bias" else out(tensor, rows["stream"])
-    return made
+            is_head_bias = name == "head.bias"
+            grown[name] = tensor if is_head_bias else widen_outputs(tensor, rows["stream"])
+    return grown
 
 
-class Widened(nn.Module):
-    """A parametrization: the weight that a model uses, from the narrow one that is trained. `grow` holds the matrix of this name."""
+class WidenedWeight(nn.Module):
+    """Compute the weight that a model uses from the narrow weight in training.
+
+    A parametrization of `torch.nn.utils.parametrize`; `grow` holds the matrix of this name.
+    """
 
     def __init__(self, grow: nn.Module, name: str) -> None:
         super().__init__()
-        self._grow, self.name = (grow,), name  # a tuple: the matrix is a parameter of the blocks alone
+        self._grow = (grow,)  # a tuple: the matrix is a parameter of the blocks alone
+        self.name = name
 
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The wide tensor."""
+        """Return the wide tensor."""
         matrix = self._grow[0].get_parameter(self.name)
-        return into(tensor, matrix) if self.name == "head" else out(tensor, matrix)
+        return (widen_inputs if self.name == "head" else widen_outputs)(tensor, matrix)
 
 
-def drawn(start: Descendant, whole: Spec, seed: int) -> StateDict:
-    """The source, and its matrices at random; layers 2 i and 2 i + 1 of the auxiliary model start as their first and second block."""
-    made = dict(start.state)
-    for name, shape in grow_shapes(start.spec, whole).items():
+def draw_growth(start: Descendant, auxiliary: Spec, seed: int) -> StateDict:
+    """Return the source with random matrices, and the auxiliary model's positions.
+
+    Layers 2 i and 2 i + 1 of the auxiliary model start as their first and their second block.
+
+    Args:
+        start: the source.
+        auxiliary: the shape of the auxiliary model.
+        seed: of the draws.
+    """
+    state = dict(start.state)
+    for name, shape in list_growth_shapes(start.spec, auxiliary).items():
         if ".scalars." in name:
-            pair = [1.0, 0.0] if int(name.rpartition(".")[2]) % 2 == 0 else [0.0, 1.0]
-            made[name] = torch.tensor(pair * (2 * len(KINDS)))
+            is_first = int(name.rpartition(".")[2]) % 2 == 0
+            pair = [1.0, 0.0] if is_first else [0.0, 1.0]
+            state[name] = torch.tensor(pair * (2 * len(KINDS)))
         else:
             generator = torch.Generator().manual_seed(derive_seed(seed, name))
-            made[name] = torch.randn(*shape, generator=generator) * shape[1] ** -0.5
-    made["pos_embed"] = initial(whole, seed, "fan_in", names=["pos_embed"])["pos_embed"]
-    return made
+            state[name] = torch.randn(*shape, generator=generator) * shape[1] ** -0.5
+    positions = initial(auxiliary, seed, "fan_in", names=["pos_embed"])
+    state["pos_embed"] = positions["pos_embed"]
+    return state
 
 
-def grown(
-    settings: Distilling,
+def train_source(
+    settings: DistillationSettings,
     layers: int,
     heads: int,
     start: Descendant,
@@ -167,22 +246,47 @@ def grown(
     task: Task,
     run: Run,
 ) -> tuple[StateDict, Json]:
-    """Source, matrices and scalars after the auxiliary model's training, and its metrics."""
-    whole = start.spec.with_(layers=layers, width=heads * start.spec.head_width, heads=heads)
-    model = auxiliary(drawn(start, whole, run.seed), start.spec, whole)
+    """Train source, matrices and scalars in an auxiliary model; return them, and its metrics.
+
+    Args:
+        settings: the recipe, and the shares of the losses.
+        layers: of the auxiliary model.
+        heads: of the auxiliary model.
+        start: the source.
+        teacher: a classifier of the task.
+        task: whose images they see.
+        run: the part of the run.
+    """
+    width = heads * start.spec.head_width
+    auxiliary = start.spec.with_(layers=layers, width=width, heads=heads)
+    model = build_auxiliary(draw_growth(start, auxiliary, run.seed), start.spec, auxiliary)
     label = f"auxiliary model of {layers} layers on {task.name}"
-    state, metrics = taught(settings, model, whole, start.input_format, teacher, task, run, label)
-    return {
-        name.replace("parametrizations.", "").replace(".original", ""): tensor for name, tensor in state.items()
-    }, metrics
+    state, metrics = train_with_teacher(
+        settings, model, auxiliary, start.input_format, teacher, task, run, label
+    )
+    # The narrow weights of parametrized modules, under the modules' names.
+    renamed = {
+        name.replace("parametrizations.", "").replace(".original", ""): tensor
+        for name, tensor in state.items()
+    }
+    return renamed, metrics
 
 
-def auxiliary(stored: StateDict, source: Spec, whole: Spec) -> nn.Module:
-    """A model of shape `whole` that is made of what is stored in every pass."""
-    layers, more = plan(source.layers, whole.layers, whole.layers), whole.width - source.width
-    model = model_of(whole, sized(stored, layers, more, whole.width))
-    own = tree(below(stored, "blocks"))
-    model.blocks = MadeBlocks(model.blocks[0], own, lambda tensors: made_blocks(tensors, layers, more))
+def build_auxiliary(stored: StateDict, source: Spec, auxiliary: Spec) -> nn.Module:
+    """Build a model of shape `auxiliary` that is computed from `stored` in every pass.
+
+    Args:
+        stored: tensors of a learngene; copies of them become parameters.
+        source: the shape of the source.
+        auxiliary: the shape of the model.
+    """
+    layers = plan_layers(source.layers, auxiliary.layers, auxiliary.layers)
+    added = auxiliary.width - source.width
+    model = model_of(auxiliary, grow_source(stored, layers, added, auxiliary.width))
+    parameters = build_module(select_below(stored, "blocks"))
+    model.blocks = ComputedBlocks(
+        model.blocks[0], parameters, lambda tensors: compute_blocks(tensors, layers, added)
+    )
     grow = model.blocks.get_submodule("grow")
     for name, tensor in stored.items():
         if name.startswith("blocks.") or name in ("pos_embed", "head.bias"):
@@ -190,7 +294,6 @@ def auxiliary(stored: StateDict, source: Spec, whole: Spec) -> nn.Module:
         path, _, leaf = name.rpartition(".")
         module = model.get_submodule(path)
         setattr(module, leaf, nn.Parameter(tensor.clone()))
-        parametrize.register_parametrization(
-            module, leaf, Widened(grow, "head" if path == "head" else "stream"), unsafe=True
-        )
+        widened = WidenedWeight(grow, "head" if path == "head" else "stream")
+        parametrize.register_parametrization(module, leaf, widened, unsafe=True)
     return model

@@ -1,8 +1,9 @@
-"""What `ligo.py` does with tensors: its operators, the larger model that they make, and their training.
+"""Tensors of `ligo.py`: its operators, the larger model that they compute, and their training.
 
-Operators, by name: `stream` (D' - D, D); of each layer i of the larger model `i.q`, `i.k`, `i.v` (A' - A, A) and `i.hidden` (M' - M, M);
-and of each kind of tensor `depth.KIND` (parts, L', L), of queries, keys and values three parts. D: width, A: of all heads together, M:
-hidden neurons, L: layers; ' of the larger model. What does not grow has no operator of width.
+Operators, by name: `stream` (D' - D, D); of each layer i of the larger model `i.q`, `i.k`, `i.v`
+(A' - A, A) and `i.hidden` (M' - M, M); and of each kind of tensor `depth.KIND` (parts, L', L), of
+queries, keys and values three parts. D: width, A: of all heads together, M: hidden neurons,
+L: layers; ' of the larger model. An axis that does not grow has no operator of width.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from learngene_zoo.plugin import (
     StateDict,
     Task,
     derive_seed,
-    mapped,
+    map_axes,
     objective_for,
     only,
     resize_positions,
@@ -33,87 +34,129 @@ from learngene_zoo.plugin import (
     train,
     training_images,
 )
-from lgzoo_baselines.factored_blocks import tree
-from lgzoo_baselines.mixed_blocks import bare, give
+from lgzoo_baselines.factored_blocks import build_module
+from lgzoo_baselines.mixed_blocks import assign_tensors, remove_parameters
 
 Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Operators:
-    """`tensors` by name, and for those of width `shares` (D,): 1 / c, how much of an input each of its first copies read."""
+    """`tensors` by name, and of the operators of width `shares` (D,).
+
+    `shares` is 1 / c: the part of an input that each of its first copies reads.
+    """
 
     tensors: Tensors
     shares: Tensors
 
 
-def started(state: StateDict, small: Spec, maps: Mapping[str, list[int]], places: list[int]) -> Operators:
-    """The operators, float64, that do what `growth` does: copies by `maps`, for each of its axes, and blocks by `places`."""
+def init_operators(
+    state: StateDict, small: Spec, maps: Mapping[str, list[int]], sources: list[int]
+) -> Operators:
+    """Return operators, float64, that compute the same model as `growth`.
+
+    Args:
+        state: the ancestry model's tensors; only their names are used.
+        small: the shape of the ancestry model.
+        maps: g for each axis of `growth.GROWING`.
+        sources: the index of the block that each layer copies.
+    """
     table = table_of(small)
-    heads = [g * small.head_width + k for g in maps["heads"] for k in range(small.head_width)]
+    head_rows = [g * small.head_width + k for g in maps["heads"] for k in range(small.head_width)]
     copies = {"stream": maps["width"]}
-    for i in range(len(places)):
-        copies |= {f"{i}.{kind}": heads for kind in "qkv"} | {f"{i}.hidden": maps["hidden"]}
-    widths = {name: nn.functional.one_hot(torch.tensor(g)).double() for name, g in copies.items()}
-    grows = {name: whole for name, whole in widths.items() if whole.shape[0] > whole.shape[1]}
-    stack = nn.functional.one_hot(torch.tensor(places), small.layers).double()
-    inside = [table.inner_name(name) for name in state if table.block_of(name) == 0]
+    for i in range(len(sources)):
+        copies |= {f"{i}.{kind}": head_rows for kind in "qkv"} | {f"{i}.hidden": maps["hidden"]}
+    matrices = {name: nn.functional.one_hot(torch.tensor(g)).double() for name, g in copies.items()}
+    growing = {name: B for name, B in matrices.items() if B.shape[0] > B.shape[1]}
+    stack = nn.functional.one_hot(torch.tensor(sources), small.layers).double()
+    kinds = [table.inner_name(name) for name in state if table.block_of(name) == 0]
     return Operators(
         {
-            **{name: whole[whole.shape[1] :] for name, whole in grows.items()},
-            **{f"depth.{inner}": stack.repeat(_parts(inner), 1, 1) for inner in inside},
+            **{name: B[B.shape[1] :] for name, B in growing.items()},
+            **{f"depth.{kind}": stack.repeat(_count_parts(kind), 1, 1) for kind in kinds},
         },
-        {name: 1 / whole.sum(dim=0) for name, whole in grows.items()},
+        {name: 1 / B.sum(dim=0) for name, B in growing.items()},
     )
 
 
-def _parts(inner: str) -> int:
-    """How many kinds of weights a tensor of a block holds."""
-    return 3 if inner.startswith("attn.qkv.") else 1
+def _count_parts(kind: str) -> int:
+    """Return how many weights a tensor of a block holds: queries, keys and values are three."""
+    return 3 if kind.startswith("attn.qkv.") else 1
 
 
-def grown(state: StateDict, small: Spec, operators: Operators) -> dict[str, torch.Tensor]:
-    """The larger model's tensors, without its head, steps 1 and 2; gradients reach the operators."""
+def apply_operators(state: StateDict, small: Spec, operators: Operators) -> dict[str, torch.Tensor]:
+    """Return the larger model's tensors, without its head, steps 1 and 2.
+
+    Gradients reach the operators.
+
+    Args:
+        state: tensors of a model of shape `small`.
+        small: the shape of the ancestry model.
+        operators: those of `init_operators`, trained or not.
+    """
     table, tensors = table_of(small), operators.tensors
-    stream = {"width": _along(operators, "stream")} if "stream" in tensors else {}
-    made = dict(mapped(only(state, lambda name: table.block_of(name) is None), small, stream))
+    stream = {"width": _map_width(operators, "stream")} if "stream" in tensors else {}
+    outside = only(state, lambda name: table.block_of(name) is None)
+    grown = dict(map_axes(outside, small, stream))
     kinds = [name.removeprefix("depth.") for name in tensors if name.startswith("depth.")]
-    deep = {kind: _deep(state, small, kind, tensors[f"depth.{kind}"]) for kind in kinds}
+    deep = {kind: _mix_layers(state, small, kind, tensors[f"depth.{kind}"]) for kind in kinds}
     for i in range(len(next(iter(deep.values())))):
         block = {table.block_name(i, kind): deep[kind][i] for kind in kinds}
-        made |= mapped(block, small, {**stream, **_inside(operators, i)})
-    return {name: tensor.to(next(iter(state.values())).dtype) for name, tensor in made.items()}
+        grown |= map_axes(block, small, {**stream, **_map_layer(operators, i)})
+    return {name: tensor.to(next(iter(state.values())).dtype) for name, tensor in grown.items()}
 
 
-def _deep(state: StateDict, small: Spec, kind: str, weights_PIJ: torch.Tensor) -> torch.Tensor:
-    """Step 1: the tensors of this kind of all layers of the larger model, as wide as they were."""
+def _mix_layers(
+    state: StateDict, small: Spec, kind: str, weights_PIJ: torch.Tensor
+) -> torch.Tensor:
+    """Return the tensors of this kind of all layers of the larger model, step 1.
+
+    They are as wide as those of the smaller model.
+    """
     name_of = table_of(small).block_name
-    whole = torch.stack([state[name_of(j, kind)] for j in range(small.layers)]).to(weights_PIJ.dtype)
-    parts = whole.unflatten(1, (len(weights_PIJ), -1))
+    layers = torch.stack([state[name_of(j, kind)] for j in range(small.layers)])
+    parts = layers.to(weights_PIJ.dtype).unflatten(1, (len(weights_PIJ), -1))
     return torch.einsum("pij,jp...->ip...", weights_PIJ, parts).flatten(1, 2)
 
 
-def _inside(operators: Operators, i: int) -> dict[str, Along]:
-    """The maps of axes within layer i."""
-    found: dict[str, Along] = {}
+def _map_layer(operators: Operators, i: int) -> dict[str, Along]:
+    """Return the maps of the axes within layer i, step 2."""
+    maps: dict[str, Along] = {}
     if f"{i}.q" in operators.tensors:
-        whole = torch.block_diag(*(_whole(operators.tensors[f"{i}.{kind}"]) for kind in "qkv"))
-        found = {"qkv heads head_width": Along(write=whole), "heads head_width": _along(operators, f"{i}.v")}
-    return found | ({"hidden": _along(operators, f"{i}.hidden")} if f"{i}.hidden" in operators.tensors else {})
+        blocks = [_prepend_identity(operators.tensors[f"{i}.{kind}"]) for kind in "qkv"]
+        maps["qkv heads head_width"] = Along(write=torch.block_diag(*blocks))
+        maps["heads head_width"] = _map_width(operators, f"{i}.v")
+    if f"{i}.hidden" in operators.tensors:
+        maps["hidden"] = _map_width(operators, f"{i}.hidden")
+    return maps
 
 
-def _along(operators: Operators, name: str) -> Along:
-    whole = _whole(operators.tensors[name])
-    return Along(write=whole, read=whole * operators.shares[name], scale=whole)
+def _map_width(operators: Operators, name: str) -> Along:
+    """Return the map of an axis whose outputs are mapped by B and whose inputs are read by A."""
+    matrix = _prepend_identity(operators.tensors[name])
+    return Along(write=matrix, read=matrix * operators.shares[name], scale=matrix)
 
 
-def _whole(new: torch.Tensor) -> torch.Tensor:
-    """B = [I ; R]."""
+def _prepend_identity(new: torch.Tensor) -> torch.Tensor:
+    """Return B = [I ; R]."""
     return torch.cat([torch.eye(new.shape[1], dtype=new.dtype, device=new.device), new])
 
 
-class Growing(nn.Module):
-    """The objective of a task for the model that the operators make, in every pass anew, of weights that stay."""
+class OperatorObjective(nn.Module):
+    """The objective of a task for the model that the operators compute in every pass.
+
+    The operators and the head are trained; the weights of the smaller model are constant.
+
+    Args:
+        start: the larger model, with its head.
+        state: the tensors of the smaller model.
+        small: the shape of the smaller model.
+        operators: at the start of their training.
+        task: the task that they learn.
+        recipe: of their training.
+        seed: of the objective.
+    """
 
     def __init__(
         self,
@@ -127,35 +170,58 @@ class Growing(nn.Module):
     ) -> None:
         super().__init__()
         self.small, self.expected = small, shapes(start.spec)
-        self.operators = tree(operators.tensors)
-        self.model: Any = bare(start.model(), keep=table_of(start.spec).is_head)
+        self.operators = build_module(operators.tensors)
+        is_head = table_of(start.spec).is_head
+        self.model: Any = remove_parameters(start.model(), keep=is_head)
         self.objective = objective_for(task, self.model, recipe, seed)
-        self._fixed = (dict(state), {name: share.float() for name, share in operators.shares.items()})
+        shares = {name: share.float() for name, share in operators.shares.items()}
+        self._constants = (dict(state), shares)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The larger model's as it is now, without its head."""
-        own = dict(self.operators.named_parameters())
-        device = next(iter(own.values())).device
-        state, shares = ({name: one.to(device) for name, one in fixed.items()} for fixed in self._fixed)
-        made = grown(state, self.small, Operators(own, shares))
-        return {name: tensor for name, tensor in made.items() if name in self.expected}
+    def compute_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the larger model's tensors for the current operators, without its head."""
+        tensors = dict(self.operators.named_parameters())
+        device = next(iter(tensors.values())).device
+        state, shares = (
+            {name: tensor.to(device) for name, tensor in constants.items()}
+            for constants in self._constants
+        )
+        grown = apply_operators(state, self.small, Operators(tensors, shares))
+        return {name: tensor for name, tensor in grown.items() if name in self.expected}
 
     def forward(self, batch: Any) -> dict[str, torch.Tensor]:
-        """The losses by name."""
-        give(self.model, self.tensors())
+        """Return the losses by name."""
+        assign_tensors(self.model, self.compute_tensors())
         losses: dict[str, torch.Tensor] = self.objective(batch)
         return losses
 
 
-def learnt(
-    recipe: Recipe, start: Descendant, state: StateDict, small: Spec, operators: Operators, task: Task, run: Run
+def train_operators(
+    recipe: Recipe,
+    start: Descendant,
+    state: StateDict,
+    small: Spec,
+    operators: Operators,
+    task: Task,
+    run: Run,
 ) -> Descendant:
-    """`start` with the weights that the operators make, and the head, after they learnt on a task."""
+    """Return `start` with the weights of trained operators and the trained head.
+
+    Args:
+        recipe: of the training.
+        start: the larger model, with a head for the task.
+        state: the tensors of the smaller model.
+        small: the shape of the smaller model.
+        operators: at the start of their training.
+        task: the task that they learn.
+        run: gives the device, the seed and the folder of checkpoints.
+    """
     resized = resize_positions(state, small, small.with_(image_size=start.spec.image_size))
-    growing = Growing(start, resized, small, operators, task, recipe, derive_seed(run.seed, "attributes"))
+    seed = derive_seed(run.seed, "attributes")
+    objective = OperatorObjective(start, resized, small, operators, task, recipe, seed)
     loader = training_images(task, start.input_format, recipe, run)
-    for _ in train(growing, loader, recipe, run, label=f"operators on {task.name}"):
+    for _ in train(objective, loader, recipe, run, label=f"operators on {task.name}"):
         pass
     with torch.no_grad():
-        made = {**growing.cpu().tensors(), **state_of(growing.model)}  # of the model itself only the head is left
-    return start.with_state({name: made[name].clone() for name in growing.expected})
+        # Of the model itself only the head is left.
+        tensors = {**objective.cpu().compute_tensors(), **state_of(objective.model)}
+    return start.with_state({name: tensors[name].clone() for name in objective.expected})

@@ -1,27 +1,33 @@
-"""LeTs: a small model and the matrices that make it wider and deeper are learnt together; every size between is read off them.
+"""LeTs: a small model and the matrices that make it wider and deeper are learnt together.
 
-Xia, Zu, Yang and Geng, Initializing Variable-sized Vision Transformers from Learngene with Learnable Transformation, NeurIPS 2024.
-From a source of S layers and width d, an auxiliary model of T layers and width d' is made in every pass:
+Xia, Zu, Yang and Geng, Initializing Variable-sized Vision Transformers from Learngene with
+Learnable Transformation, NeurIPS 2024. From a source of S layers and width d, an auxiliary model of
+T layers and width d' is computed in every pass:
 
-    out     W+ = [W ; R W],  b+ = [b ; R b]        a layer that writes the wider stream, heads or hidden channels
+    out     W+ = [W ; R W],  b+ = [b ; R b]        a layer that writes the wider stream, heads or
+                                                   hidden channels
     in      W+ = [W , W R']                        a layer that reads them
     depth   theta_t = g_0 theta+_m + g_1 theta+_(m + 1)        m = 2 floor(floor(t S / T) / 2)
 
-R has d' - d rows: one for the stream, one of queries, keys, values and hidden channels each for every layer of the source, one for the head's
-inputs. The pairs (g_0, g_1) are scalars of each kind of tensor, one set for the layers t = 0 and 1, one for 2 and 3, and so on. All
-of it learns from the teacher's answers (`auxiliary.py`). A descendant has the first rows of every R, and layers at even distances among t = 0, ..., T - 1.
+R has d' - d rows: one matrix for the stream, one of queries, keys, values and hidden channels each
+for every layer of the source, one for the head's inputs. The pairs (g_0, g_1) are scalars of each
+kind of tensor, one set for the layers t = 0 and 1, one for 2 and 3, and so on. All of it learns
+from the teacher's logits (`auxiliary.py`). A descendant has the first rows of every R, and layers
+at even distances among t = 0, ..., T - 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
+    FLAT,
     LIMITS,
     Bounds,
     Expander,
+    Extractor,
     LearngeneConfig,
     Member,
     Method,
@@ -31,42 +37,62 @@ from learngene_zoo.plugin import (
     once,
 )
 from lgzoo_baselines.auxiliary import (
-    ANSWERS,
     AUXILIARY,
-    Origin,
-    Taught,
-    held,
-    opened,
-    presets,
-    read_from,
-    without_token,
+    LOGITS,
+    HeadRecord,
+    build_presets,
+    collect_learngene,
+    derive_auxiliary_spec,
+    load_tensors,
+    select_shapes,
+    start_auxiliary,
 )
-from lgzoo_baselines.block_choice import completed, narrower
-from lgzoo_baselines.forms import matrices
+from lgzoo_baselines.block_choice import build_descendant, list_smaller_members
+from lgzoo_baselines.distillation import (
+    DistillationSettings,
+    TeacherName,
+    TeacherTraining,
+    prepare_teacher,
+)
+from lgzoo_baselines.forms import list_matrices
+from lgzoo_baselines.pretrain_finetune import TRAINING, Init, estimate_work
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Learngene, Part, Run, Spec, Target, Task, TimmModel
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        Learngene,
+        Run,
+        Spec,
+        Target,
+        Task,
+        Work,
+    )
 
-SOURCE = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight")
+MATRICES = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details(Origin):
-    """What `details` of a learngene hold."""
+class LetsDetails(HeadRecord):
+    """Record what `details` of a learngene hold."""
 
     layers: Annotated[int, "of the source", Bounds(least=2, most=LIMITS["layers"])]
     heads: Annotated[int, "of the source", Bounds(least=1, most=LIMITS["heads"])]
 
-    def source(self, whole: Spec) -> Spec:
-        """The shape of the source of this auxiliary model. Raises `WrongCall` for one that is none."""
-        if self.layers % 2 or self.layers > whole.layers or self.heads > whole.heads:
+    def derive_source_spec(self, auxiliary: Spec) -> Spec:
+        """Return the source's shape from the auxiliary model's.
+
+        Raises `WrongCall` for an odd number of layers, and for a source that is not smaller.
+        """
+        is_smaller = self.layers <= auxiliary.layers and self.heads <= auxiliary.heads
+        if self.layers % 2 or not is_smaller:
             raise WrongCall(
-                f"the source has {self.layers} layers and {self.heads} heads; expected an even number of at most "
-                f"{whole.layers} layers, and at most {whole.heads} heads"
+                f"the source has {self.layers} layers and {self.heads} heads; expected an even "
+                f"number of at most {auxiliary.layers} layers, and at most {auxiliary.heads} heads"
             )
-        return whole.with_(
+        return auxiliary.with_(
             layers=self.layers,
-            width=self.heads * whole.head_width,
+            width=self.heads * auxiliary.head_width,
             heads=self.heads,
             classes=self.classes,
             dense=self.dense,
@@ -74,11 +100,13 @@ class Details(Origin):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transform(Taught):
+class LetsExtractor(Extractor):
     """Train the source and its matrices in an auxiliary model as wide as the ancestry model."""
 
-    method = "lets"
-
+    each: DistillationSettings = field(default=LOGITS, metadata=FLAT)
+    teacher: TeacherName = None
+    teaching: TeacherTraining = TRAINING
+    init: Init = "timm"
     auxiliary_layers: Annotated[
         int | None,
         "layers of the auxiliary model (default: as many as the ancestry has)",
@@ -90,93 +118,135 @@ class Transform(Taught):
         Bounds(least=2, most=LIMITS["layers"]),
     ] = None
     source_heads: Annotated[
-        int | None, "heads of the source (default: half of the ancestry's)", Bounds(least=1, most=LIMITS["heads"])
+        int | None,
+        "heads of the source (default: half of the ancestry's)",
+        Bounds(least=1, most=LIMITS["heads"]),
     ] = None
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The auxiliary model's shape. Raises `WrongCall` for a source or a kind of block that it cannot be made of."""
-        spec = without_token(ancestries[0], self.auxiliary_layers or ancestries[0].layers)
-        assert isinstance(spec, ViTSpec)
-        special = spec.layer_scale is not None or spec.qk_norm or not spec.qkv_bias
-        if special or tuple(matrices(spec)) != SOURCE or spec.mlp_ratio % 1:
-            raise WrongCall(
-                "lets takes plain blocks alone, with biases and a whole mlp_ratio, without layer scale; choose another ancestry model"
-            )
-        halves = max(spec.layers // 4 * 2, 2), (spec.heads + 1) // 2
-        details = Details(layers=self.source_layers or halves[0], heads=self.source_heads or halves[1])
-        details.source(spec)
-        return LearngeneConfig(method=self.method, spec=spec, details=details.json())
+        """Return the config with the auxiliary model's shape.
 
-    def learnt(
-        self, config: LearngeneConfig, ancestry: Ancestry, teacher: Descendant | TimmModel, task: Task, part: Run
-    ) -> tuple[Origin, Part]:
-        """The source, with the positions of the auxiliary model, and under `blocks.grow.` matrices and scalars."""
-        from learngene_zoo.plugin import initial
-        from lgzoo_baselines.grown_blocks import grown
+        Raises `WrongCall` for a source, or for a kind of block, that LeTs cannot have.
+        """
+        layers = self.auxiliary_layers or ancestries[0].layers
+        spec = derive_auxiliary_spec(ancestries[0], layers)
+        check_plain_blocks(spec)
+        half_depth, half_heads = max(spec.layers // 4 * 2, 2), (spec.heads + 1) // 2
+        details = LetsDetails(
+            layers=self.source_layers or half_depth, heads=self.source_heads or half_heads
+        )
+        details.derive_source_spec(spec)
+        return LearngeneConfig(spec=spec).with_details(details)
 
-        details = details_of(config, Details).of(task)
-        spec = details.source(config.spec)
-        start = opened(spec, initial(spec, part.seed, self.init), ancestry, part.seed)
-        sizes = [config.spec.layers, config.spec.heads]
-        return details, once(part, "lets.train", grown, self.each, [*sizes, start, teacher, task])
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """Estimate the auxiliary model's training; the teacher's fine-tuning is not counted."""
+        specs, recipe = [self.outline(ancestries).spec], self.each.training
+        return estimate_work(specs, ancestries[0], recipe, images[0], has_teacher=True)
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Return the source, and under `blocks.grow.` its matrices and scalars.
+
+        The source has the positions of the auxiliary model.
+        """
+        from lgzoo_baselines.grown_blocks import train_source
+
+        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
+        teacher, metrics = prepare_teacher(self.teacher, ancestry, task, self.teaching, run)
+        part, details = run.part("auxiliary"), details_of(config, LetsDetails).with_task(task)
+        source = details.derive_source_spec(config.spec)
+        start = start_auxiliary(source, self.init, ancestry, part.seed)
+        inputs = [config.spec.layers, config.spec.heads, start, teacher, task]
+        trained = once(part, "lets.train", train_source, self.each, inputs)
+        return collect_learngene(config, details, trained, metrics)
+
+
+def check_plain_blocks(spec: Spec) -> None:
+    """Raise `WrongCall` for a kind of block that cannot be grown."""
+    assert isinstance(spec, ViTSpec)
+    is_special = spec.layer_scale is not None or spec.qk_norm or not spec.qkv_bias
+    if is_special or tuple(list_matrices(spec)) != MATRICES or spec.mlp_ratio % 1:
+        raise WrongCall(
+            "lets takes plain blocks alone, with biases and a whole mlp_ratio, without layer "
+            "scale; choose another ancestry model"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grow(Expander):
+class LetsExpander(Expander):
     """Transform the source to any size up to the auxiliary model's."""
 
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth up to the auxiliary model's, with every width in whole heads from the source's to the auxiliary model's."""
-        least = details_of(config, Details).source(config.spec).width
-        return [member for member in narrower(config) if member.spec.width >= least]
+        """Return every depth and every width from the source's to the auxiliary model's.
+
+        Depths begin at 1; widths are whole heads.
+        """
+        min_width = details_of(config, LetsDetails).derive_source_spec(config.spec).width
+        members = list_smaller_members(config)
+        return [member for member in members if member.spec.width >= min_width]
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Positions resized, a new head unless the task is the learngene's. Raises `WrongCall` for other sizes."""
+        """Build a wider and deeper source with resized positions.
+
+        The head is new unless the task is the learngene's. Raises `WrongCall` for other sizes.
+        """
         from learngene_zoo.plugin import shapes
-        from lgzoo_baselines.grown_blocks import grow_shapes, plan, sized
+        from lgzoo_baselines.grown_blocks import grow_source, list_growth_shapes, plan_layers
 
         config = learngene.config
-        details, whole = details_of(config, Details), config.spec
-        spec = (target.whole_heads(whole) if target.heads is None else target).apply(whole)
-        source = details.source(whole)
-        if (
-            not source.width <= spec.width <= whole.width
-            or spec.layers > whole.layers
-            or spec.head_width != whole.head_width
-        ):
-            raise WrongCall(
-                f"{spec.layers} layers of width {spec.width} with {spec.heads} heads; this learngene builds at most {whole.layers} "
-                f"layers, of width {source.width} to {whole.width}, in heads of {whole.head_width}"
-            )
-        expected = read_from(shapes(source), source, head=details.serves(target, spec))
-        expected["pos_embed"] = (*expected["pos_embed"][:-1], whole.width)
-        stored = held(learngene, {**expected, **grow_shapes(source, whole)})
-        layers = plan(source.layers, whole.layers, spec.layers)
-        parts = sized(stored, layers, spec.width - source.width, spec.width)
-        return completed(config, spec, parts, run, {"blocks": [list(pair) for pair in layers]})
+        details, auxiliary = details_of(config, LetsDetails), config.spec
+        named = target.whole_heads(auxiliary) if target.heads is None else target
+        spec = named.apply(auxiliary)
+        source = details.derive_source_spec(auxiliary)
+        check_size(spec, source, auxiliary)
+        expected = select_shapes(shapes(source), source, head=details.has_head_for(target, spec))
+        expected["pos_embed"] = (*expected["pos_embed"][:-1], auxiliary.width)
+        stored = load_tensors(learngene, {**expected, **list_growth_shapes(source, auxiliary)})
+        layers = plan_layers(source.layers, auxiliary.layers, spec.layers)
+        parts = grow_source(stored, layers, spec.width - source.width, spec.width)
+        provenance = {"blocks": [list(pair) for pair in layers]}
+        return build_descendant(config, spec, parts, run, provenance)
 
 
-SHARED = presets(Transform, source_layers=2)
+def check_size(spec: Spec, source: Spec, auxiliary: Spec) -> None:
+    """Raise `WrongCall` for a shape that is not between the source and the auxiliary model.
+
+    Args:
+        spec: the shape of a descendant.
+        source: the narrowest shape.
+        auxiliary: the widest and deepest shape.
+    """
+    is_between = source.width <= spec.width <= auxiliary.width and spec.layers <= auxiliary.layers
+    if not is_between or spec.head_width != auxiliary.head_width:
+        raise WrongCall(
+            f"{spec.layers} layers of width {spec.width} with {spec.heads} heads; this learngene "
+            f"builds at most {auxiliary.layers} layers, of width {source.width} to "
+            f"{auxiliary.width}, in heads of {auxiliary.head_width}"
+        )
+
+
+PRESETS = build_presets(LetsExtractor, source_layers=2)
 
 LETS = Method(
     name="lets",
     title="a small model and the matrices that widen and deepen it, learnt by distillation",
     paper=(
-        "Xia, Zu, Yang, Geng. Initializing Variable-sized Vision Transformers from Learngene with Learnable Transformation. "
-        "NeurIPS 2024"
+        "Xia, Zu, Yang, Geng. Initializing Variable-sized Vision Transformers from Learngene with "
+        "Learnable Transformation. NeurIPS 2024"
     ),
-    expander=Grow(),
+    expander=LetsExpander(),
     presets={
-        **SHARED,
+        **PRESETS,
         "paper": replace(
-            SHARED["paper"],
+            PRESETS["paper"],
             auxiliary_layers=16,
             source_layers=8,
-            each=replace(ANSWERS, training=replace(AUXILIARY, epochs=300)),
+            each=replace(LOGITS, training=replace(AUXILIARY, epochs=300)),
         ),
     },
     tasks="one",
-    details=Details,
+    details=LetsDetails,
 )

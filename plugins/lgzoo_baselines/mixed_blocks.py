@@ -1,7 +1,7 @@
-"""Blocks that are sums of stored ones: as tensors, and as the layers of a model whose stored blocks are trained; and models whose tensors
-are given before each pass.
+"""Blocks that are sums of stored ones: as tensors, and as the layers of a model in training.
 
-`rows` has a row for each layer: the share of every stored block in it. B images, N tokens, D width.
+Also models whose tensors are computed before each pass. `rows` has a row for each layer: the share
+of every stored block in it. Shapes: B images, N tokens, D width.
 """
 
 from __future__ import annotations
@@ -16,91 +16,135 @@ from torch.func import functional_call
 from learngene_zoo.plugin import Model, Spec, StateDict, initial, table_of
 
 Rows = Sequence[Sequence[float]]
-Layers = Callable[[Mapping[str, torch.Tensor]], Iterator[StateDict]]
+ComputeBlocks = Callable[[Mapping[str, torch.Tensor]], Iterator[StateDict]]
 
 
-def weighted(row: Sequence[float], blocks: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The sum of the blocks' tensors, each times its share; shared, not copied, where it is one whole block."""
-    (share, block), *others = [pair for pair in zip(row, blocks, strict=True) if pair[0]]
+def add_blocks(
+    row: Sequence[float], blocks: Sequence[Mapping[str, torch.Tensor]]
+) -> dict[str, torch.Tensor]:
+    """Return the sum of the blocks' tensors, each times its share in `row`.
+
+    Tensors are shared, not copied, where the sum is a single block with a share of 1.
+    """
+    (share, block), *further = [pair for pair in zip(row, blocks, strict=True) if pair[0]]
     total = {name: tensor if share == 1 else share * tensor for name, tensor in block.items()}
-    for share, block in others:
+    for share, block in further:
         total = {name: tensor + share * block[name] for name, tensor in total.items()}
     return total
 
 
-def mixed(state: StateDict, spec: Spec, rows: Rows) -> StateDict:
-    """A state with a block for each row, made of the blocks of `state`, a model of `spec`; other tensors as they are."""
+def mix_blocks(state: StateDict, spec: Spec, rows: Rows) -> StateDict:
+    """Return the state of a model with a block for each row: a sum of the blocks of `state`.
+
+    Args:
+        state: tensors of a model of shape `spec`; those outside of the blocks stay as they are.
+        spec: the shape of the model with the stored blocks.
+        rows: for each block of the new model the shares of the stored blocks.
+    """
     table = table_of(spec)
     inner = [table.inner_name(name) for name in state if table.block_of(name) == 0]
-    blocks = [{name: state[table.block_name(k, name)] for name in inner} for k in range(spec.layers)]
-    made = {
+    blocks = [
+        {name: state[table.block_name(k, name)] for name in inner} for k in range(spec.layers)
+    ]
+    mixed = {
         table.block_name(i, name): tensor
         for i, row in enumerate(rows)
-        for name, tensor in weighted(row, blocks).items()
+        for name, tensor in add_blocks(row, blocks).items()
     }
-    return {**{name: state[name] for name in state if table.block_of(name) is None}, **made}
+    return {**{name: state[name] for name in state if table.block_of(name) is None}, **mixed}
 
 
-class MadeBlocks(nn.Module):
-    """In a timm ViT's `blocks`: layers whose tensors are made in every pass from the parameters below this module.
+class ComputedBlocks(nn.Module):
+    """Replace a timm ViT's `blocks` by layers whose tensors are computed in every pass.
 
-    `layers` gives the tensors of one block after the other, under their names within a block, from all parameters by name; `block` is
-    any block, whose own tensors are not used. Not a sequence of blocks, so that stochastic depth refuses it: what is stored has no depth.
+    It is not a sequence of blocks, so that stochastic depth refuses it: stored blocks have no
+    depth.
+
+    Args:
+        block: any block of the model; its tensors are not used.
+        stored: the module whose children, and their parameters, become those of this module.
+        compute_blocks: yields the tensors of one block after the other, under their names within
+            a block, from all parameters of this module by name.
     """
 
-    def __init__(self, block: nn.Module, stored: nn.Module, layers: Layers) -> None:
+    def __init__(self, block: nn.Module, stored: nn.Module, compute_blocks: ComputeBlocks) -> None:
         super().__init__()
-        self._block, self.layers = (block,), layers  # a tuple hides the block's parameters
+        self._block = (block,)  # a tuple hides the block's parameters
+        self.compute_blocks = compute_blocks
         for name, child in stored.named_children():
             self.add_module(name, child)
 
     def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
-        """The tokens after the last layer."""
-        for tensors in self.layers(dict(self.named_parameters())):
+        """Return the tokens after the last layer."""
+        for tensors in self.compute_blocks(dict(self.named_parameters())):
             tokens_BND = functional_call(self._block[0], dict(tensors), (tokens_BND,))
         return tokens_BND
 
 
-def auxiliary(model: Model, rows: Rows) -> Model:
-    """`model` with a layer for each row instead of its blocks, which are the stored ones; its tensors stay, with their names."""
+def install_mixed_blocks(model: Model, rows: Rows) -> Model:
+    """Return `model` with a layer for each row in place of its blocks, which are the stored ones.
+
+    The model's tensors, and their names, stay as they are.
+    """
     names = [name for name, _ in model.blocks.named_children()]
 
-    def layers(own: Mapping[str, torch.Tensor]) -> Iterator[StateDict]:
-        blocks = [below(own, name) for name in names]
-        return (weighted(row, blocks) for row in rows)
+    def compute_blocks(parameters: Mapping[str, torch.Tensor]) -> Iterator[StateDict]:
+        blocks = [select_below(parameters, name) for name in names]
+        return (add_blocks(row, blocks) for row in rows)
 
-    model.blocks = MadeBlocks(model.blocks[0], model.blocks, layers)
+    model.blocks = ComputedBlocks(model.blocks[0], model.blocks, compute_blocks)
     return model
 
 
-def below(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The tensors whose names begin with `prefix` and a dot, without both."""
+def select_below(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """Return the tensors whose names begin with `prefix` and a dot, by the rest of their names."""
     start = f"{prefix}."
-    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+    return {
+        name.removeprefix(start): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(start)
+    }
 
 
-def started(spec: Spec, slopes: Sequence[int], seed: int, init: Literal["timm", "fan_in"]) -> StateDict:
-    """Fresh tensors of the stored blocks and of all others.
+def initialise_stored_blocks(
+    spec: Spec, slopes: Sequence[int], seed: int, init: Literal["timm", "fan_in"]
+) -> StateDict:
+    """Return fresh tensors of the stored blocks and of all other parts of a model.
 
-    The blocks in `slopes` are added to another: what is not a matrix starts at 0 there, so that the norms of every sum start at 1.
+    Args:
+        spec: the model whose blocks are the stored ones.
+        slopes: the blocks that are added to another one. Their tensors other than matrices start
+            at 0, so that the norms of every sum start at 1.
+        seed: of the draws.
+        init: the scheme of the matrices.
     """
     table = table_of(spec)
     return {
-        name: torch.zeros_like(tensor) if table.block_of(name) in slopes and tensor.dim() < 2 else tensor
+        name: torch.zeros_like(tensor)
+        if table.block_of(name) in slopes and tensor.dim() < 2
+        else tensor
         for name, tensor in initial(spec, seed, init).items()
     }
 
 
-def bare(module: nn.Module, keep: Callable[[str], bool] = lambda name: False) -> nn.Module:
-    """The same module without the parameters that are not to be kept: `give` puts tensors in their place."""
+def remove_parameters(
+    module: nn.Module, keep: Callable[[str], bool] = lambda name: False
+) -> nn.Module:
+    """Return the same module without the parameters that `keep` refuses by name.
+
+    `assign_tensors` puts tensors in their place.
+    """
     for name in [name for name, _ in module.named_parameters() if not keep(name)]:
         path, _, leaf = name.rpartition(".")
         delattr(module.get_submodule(path), leaf)
     return module
 
 
-def give(module: nn.Module, tensors: StateDict) -> None:
-    """Let a bare module compute with these tensors, which stay what they are: gradients reach what they were made of."""
+def assign_tensors(module: nn.Module, tensors: StateDict) -> None:
+    """Let a module without these parameters compute with these tensors.
+
+    They do not become parameters, so that gradients reach the tensors they were computed from.
+    """
     for name, tensor in tensors.items():
         path, _, leaf = name.rpartition(".")
         setattr(module.get_submodule(path), leaf, tensor)

@@ -9,63 +9,108 @@ from itertools import product
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import FLAT, Bounds, check_bounds
-from lgzoo_baselines.block_choice import even, first
-from lgzoo_baselines.distillation import Distilling
+from lgzoo_baselines.block_choice import choose_evenly, choose_first
+from lgzoo_baselines.distillation import DistillationSettings
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Spec
 
 SHARE = Bounds(above=0, most=1)
-BLOCKS = {"even": even, "first": first}
+CHOICES = {"even": choose_evenly, "first": choose_first}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
-    """The sizes that are trained: every combination of these shares; the whole always is among them."""
+class NestedGrid:
+    """List the sizes in training: every combination of these shares, and the full model."""
 
-    hidden: Annotated[tuple[float, ...], "shares of each MLP's hidden neurons", SHARE] = (0.125, 0.25, 0.5)
-    attention: Annotated[tuple[float, ...], "shares of the heads in attention, the stream as it is", SHARE] = ()
+    hidden: Annotated[tuple[float, ...], "shares of each MLP's hidden neurons", SHARE] = (
+        0.125,
+        0.25,
+        0.5,
+    )
+    attention: Annotated[
+        tuple[float, ...], "shares of the heads in attention, the stream as it is", SHARE
+    ] = ()
     stream: Annotated[tuple[float, ...], "shares of the stream's width, in whole heads", SHARE] = ()
     blocks: Annotated[tuple[float, ...], "shares of the blocks", SHARE] = ()
-    choice: Annotated[Literal["even", "first"], "which blocks a slice has: evenly spaced ones, or the first"] = "even"
+    choice: Annotated[
+        Literal["even", "first"], "which blocks a slice has: evenly spaced ones, or the first"
+    ] = "even"
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
-    def sizes(self, whole: Spec) -> list[Spec]:
-        """The shapes of the slices, ascending, each once; the last is `whole`."""
-        found = {
-            sized(whole, _whole(depth, whole.layers), heads, _whole(attention, heads), hidden * whole.mlp_ratio): None
-            for depth in _ascending(self.blocks)
-            for heads in sorted({_whole(share, whole.heads) for share in _ascending(self.stream)})
-            for attention, hidden in product(_ascending(self.attention), _ascending(self.hidden))
+    def list_specs(self, full: Spec) -> list[Spec]:
+        """Return the shapes of the slices, ascending, each once; the last is `full`."""
+        specs = {
+            derive_slice_spec(
+                full,
+                layers=_round_up(depth, full.layers),
+                stream_heads=stream_heads,
+                heads=_round_up(attention, stream_heads),
+                mlp_ratio=hidden * full.mlp_ratio,
+            ): None
+            for depth in _sort_shares(self.blocks)
+            for stream_heads in _list_heads(self.stream, full.heads)
+            for attention, hidden in product(
+                _sort_shares(self.attention), _sort_shares(self.hidden)
+            )
         }
-        return list(found)
+        return list(specs)
+
+    def choose_blocks(self, full: Spec, layers: int) -> list[int]:
+        """Return the indices of the blocks of a slice with so many layers."""
+        return CHOICES[self.choice](full.layers, layers)
 
 
-def _ascending(shares: Sequence[float]) -> list[float]:
+def _sort_shares(shares: Sequence[float]) -> list[float]:
     return sorted({*shares, 1.0})
 
 
-def _whole(share: float, count: int) -> int:
-    """That share of so many, rounded up."""
+def _list_heads(shares: Sequence[float], heads: int) -> list[int]:
+    return sorted({_round_up(share, heads) for share in _sort_shares(shares)})
+
+
+def _round_up(share: float, count: int) -> int:
+    """Return that share of `count`, rounded up."""
     return math.ceil(round(share * count, 6))
 
 
-def sized(whole: Spec, layers: int, stream: int, heads: int, mlp_ratio: float) -> Spec:
-    """The shape of a slice: `stream` heads' channels wide, with `heads` heads in attention."""
-    unit = whole.head_width
-    own = None if heads == stream else heads * unit
-    return whole.with_(layers=layers, width=stream * unit, heads=heads, attention_width=own, mlp_ratio=mlp_ratio)
+def derive_slice_spec(
+    full: Spec, layers: int, stream_heads: int, heads: int, mlp_ratio: float
+) -> Spec:
+    """Return the shape of a slice.
+
+    Args:
+        full: the shape of the full model.
+        layers: of the slice.
+        stream_heads: the width of the slice, in heads.
+        heads: in attention, at most as many as `stream_heads`.
+        mlp_ratio: hidden neurons per channel of the slice.
+    """
+    unit = full.head_width
+    attention_width = None if heads == stream_heads else heads * unit
+    return full.with_(
+        layers=layers,
+        width=stream_heads * unit,
+        heads=heads,
+        attention_width=attention_width,
+        mlp_ratio=mlp_ratio,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nesting(Distilling):
-    """Which slices are trained, and how."""
+class NestedSettings(DistillationSettings):
+    """Configure which slices are trained, and how."""
 
-    grid: Grid = field(default=Grid(), metadata=FLAT)
+    grid: NestedGrid = field(default=NestedGrid(), metadata=FLAT)
     order: Annotated[
         Literal["magnitude", "none"],
-        "neurons and heads before the training: by their mean absolute value on images, as in weight_subcloning, or as they are",
+        "neurons and heads before the training: by their mean absolute value on images, as in "
+        "weight_subcloning, or as they are",
     ] = "magnitude"
-    ranked: Annotated[int, "training images that they are ranked on, without their labels", Bounds(least=1)] = 256
+    ranked: Annotated[
+        int,
+        "training images that they are ranked on, without their labels",
+        Bounds(least=1),
+    ] = 256

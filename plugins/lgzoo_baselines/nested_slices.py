@@ -1,4 +1,4 @@
-"""What `nested.py` does with tensors: slices of a model, and the training in which one of them answers in every step."""
+"""The tensors of `nested.py`: slices of a model, and the training of one of them in every step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from learngene_zoo.plugin import (
     empty,
     evaluate,
     guide,
-    mapped,
+    map_axes,
     model_of,
     objective_for,
     state_of,
@@ -31,150 +31,207 @@ from learngene_zoo.plugin import (
     train,
     training_images,
 )
-from lgzoo_baselines.distillation import imitated
-from lgzoo_baselines.mixed_blocks import bare, give
-from lgzoo_baselines.nested_sizes import BLOCKS, Nesting
-from lgzoo_baselines.vanilla_lg import shifted
-from lgzoo_baselines.weight_subcloning import Ranking, ranking, reordered
+from lgzoo_baselines.distillation import build_imitation_loss
+from lgzoo_baselines.mixed_blocks import assign_tensors, remove_parameters
+from lgzoo_baselines.nested_sizes import NestedSettings
+from lgzoo_baselines.vanilla_lg import shift_blocks
+from lgzoo_baselines.weight_subcloning import NeuronRanking, rank_neurons, reorder_neurons
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import TimmModel
 
+Slice = tuple[Spec, Sequence[int]]  # shape, and the indices of its blocks
 
-def sliced(state: StateDict, whole: Spec, small: Spec, blocks: Sequence[int]) -> StateDict:
-    """The first channels, heads and neurons of a model of shape `whole`, in these blocks: the tensors of one of shape `small`.
 
-    Gradients flow back. Segments of `small` differ in attention and MLP alone.
+def slice_state(state: StateDict, full: Spec, spec: Spec, blocks: Sequence[int]) -> StateDict:
+    """Return the first channels, heads and neurons of a model; gradients flow back.
+
+    Args:
+        state: of the full model.
+        full: the shape of the full model.
+        spec: the shape of the slice, whose segments differ in attention and MLP alone.
+        blocks: the blocks that the slice has, counted from 0.
     """
-    made, start = dict[str, torch.Tensor](), 0
-    for segment in small.segments:
+    sliced, start = dict[str, torch.Tensor](), 0
+    for segment in spec.segments:
         stop = start + segment.layers
-        made |= shifted(_cut(state, whole, segment, blocks[start:stop]), whole, start)
+        sliced |= shift_blocks(_cut_axes(state, full, segment, blocks[start:stop]), full, start)
         start = stop
-    return made
+    return sliced
 
 
-def _cut(state: StateDict, whole: Spec, small: Spec, blocks: Sequence[int]) -> StateDict:
-    table = table_of(whole)
-    before, kept = table.sizes(whole), table.sizes(small)
-    fewer = {axis: range(kept[axis]) for axis in ("width", "heads", "hidden") if kept[axis] < before[axis]}
-    return mapped(state, whole, {**fewer, "layers": blocks})
+def _cut_axes(state: StateDict, full: Spec, spec: Spec, blocks: Sequence[int]) -> StateDict:
+    table = table_of(full)
+    before, after = table.sizes(full), table.sizes(spec)
+    axes = [axis for axis in ("width", "heads", "hidden") if after[axis] < before[axis]]
+    return map_axes(state, full, {**{axis: range(after[axis]) for axis in axes}, "layers": blocks})
 
 
-def number_of_step(sizes: int, seed: int, step: int) -> int:
-    """Which of so many sizes, from 0, step number `step` (from 1) trains: uniform, a function of seed and step."""
-    return derive_seed(seed, "slice", step) % sizes
+def draw_slice(count: int, seed: int, step: int) -> int:
+    """Return which of `count` slices, from 0, a step trains: uniform, a function of seed and step.
+
+    Args:
+        count: of slices.
+        seed: of the run.
+        step: counted from 1.
+    """
+    return derive_seed(seed, "slice", step) % count
 
 
-class Answering:
-    """The slice that answers in this step, as a model of its width; not a module, so that it is registered once."""
+class CurrentSlice:
+    """Pass calls on to the slice in training, a model of its width.
 
-    def __init__(self, small: Model) -> None:
-        self.small = small
+    It is not a module, so that it is registered once.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
 
     def __call__(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.small(images_BCHW)
+        logits: torch.Tensor = self.model(images_BCHW)
         return logits
 
     def forward_features(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        """The tokens after the last block."""
-        tokens: torch.Tensor = self.small.forward_features(images_BCHW)
+        """Return the tokens after the last block."""
+        tokens: torch.Tensor = self.model.forward_features(images_BCHW)
         return tokens
 
     def forward_head(self, tokens_BND: torch.Tensor, pre_logits: bool = False) -> torch.Tensor:
-        """What the head reads, or the logits."""
-        answer: torch.Tensor = self.small.forward_head(tokens_BND, pre_logits=pre_logits)
-        return answer
+        """Return the input of the head, or the logits."""
+        output: torch.Tensor = self.model.forward_head(tokens_BND, pre_logits=pre_logits)
+        return output
 
     @property
     def norm(self) -> nn.Module:
         """The final norm."""
-        norm: nn.Module = self.small.norm
+        norm: nn.Module = self.model.norm
         return norm
 
     def get_classifier(self) -> Any:
-        """The head."""
-        return self.small.get_classifier()
+        """Return the head."""
+        return self.model.get_classifier()
 
 
 class SampledSlices(nn.Module):
-    """The objective of the slice that a step trains.
+    """Compute the objective of the slice that a step trains.
 
-    There is one objective for each width: the layer that predicts attributes has it. After each step the loop must write its number
-    into `finished`.
+    There is one objective for each width, for the layer that predicts attributes has a width. After
+    each step the training loop must write its number into `finished`.
+
+    Args:
+        model: the full model.
+        spec: its shape.
+        slices: in training.
+        build_objective: builds the objective of a slice, from a model and its shape.
+        seed: of the draws of slices.
     """
 
-    finished: torch.Tensor  # steps; a buffer, so that a resumed training continues with the right slice
+    # Number of steps; a buffer, so that a resumed training continues with the right slice.
+    finished: torch.Tensor
 
     def __init__(
         self,
         model: Model,
         spec: Spec,
-        slices: Sequence[tuple[Spec, Sequence[int]]],
-        objective: Callable[[Any, Spec], nn.Module],
+        slices: Sequence[Slice],
+        build_objective: Callable[[Any, Spec], nn.Module],
         seed: int,
     ) -> None:
         super().__init__()
         self.model, self.spec, self.slices, self.seed = model, spec, tuple(slices), seed
         self.register_buffer("finished", torch.zeros((), dtype=torch.int64))
-        self.small = nn.ModuleList(bare(empty(small)) for small, _ in self.slices)
-        by_width = {small.width: (small, module) for (small, _), module in zip(self.slices, self.small, strict=True)}
-        self.answering = {width: Answering(module) for width, (_, module) in by_width.items()}
+        self.small = nn.ModuleList(remove_parameters(empty(small)) for small, _ in self.slices)
+        by_width = {
+            small.width: (small, module)
+            for (small, _), module in zip(self.slices, self.small, strict=True)
+        }
+        self.current = {width: CurrentSlice(module) for width, (_, module) in by_width.items()}
         self.objectives = nn.ModuleDict(
-            {str(width): objective(one, by_width[width][0]) for width, one in self.answering.items()}
+            {
+                str(width): build_objective(current, by_width[width][0])
+                for width, current in self.current.items()
+            }
         )
 
-    def given(self, number: int) -> nn.Module:
-        """The module of that slice, with its tensors of the whole model as it is now."""
-        small, blocks = self.slices[number]
-        module = self.small[number]
-        give(module, sliced(dict(self.model.named_parameters()), self.spec, small, blocks))
+    def fill_slice(self, number: int) -> nn.Module:
+        """Return the module of that slice, with its tensors of the full model as it is now."""
+        spec, blocks = self.slices[number]
+        module, parameters = self.small[number], dict(self.model.named_parameters())
+        assign_tensors(module, slice_state(parameters, self.spec, spec, blocks))
         return module
 
     def forward(self, batch: Any) -> dict[str, torch.Tensor]:
-        """The losses by name."""
-        number = number_of_step(len(self.slices), self.seed, int(self.finished) + 1)
+        """Return the losses by name."""
+        number = draw_slice(len(self.slices), self.seed, int(self.finished) + 1)
         width = self.slices[number][0].width
-        self.answering[width].small = self.given(number)
+        self.current[width].model = self.fill_slice(number)
         losses: dict[str, torch.Tensor] = self.objectives[str(width)](batch)
         return losses
 
 
-def opened_for(ancestry: Ancestry, task: Task, seed: int) -> Descendant:
-    """The ancestry model with a fresh head for a task."""
+def assemble_with_head(ancestry: Ancestry, task: Task, seed: int) -> Descendant:
+    """Return the ancestry model with a new head for a task."""
     record = ancestry.record
-    own = assemble(ancestry.spec, ancestry.state, seed=seed, mean=record.mean, std=record.std, view=record.view)
-    return own.for_task(task.name, task.class_names, seed=seed, dense=task.dense)
+    model = assemble(
+        ancestry.spec,
+        ancestry.state,
+        seed=seed,
+        mean=record.mean,
+        std=record.std,
+        view=record.view,
+    )
+    return model.for_task(task.name, task.class_names, seed=seed, dense=task.dense)
 
 
-def nested(
-    settings: Nesting, ancestry: Ancestry, start: Descendant, teacher: Descendant | TimmModel, task: Task, run: Run
+def train_slices(
+    settings: NestedSettings,
+    ancestry: Ancestry,
+    start: Descendant,
+    teacher: Descendant | TimmModel,
+    task: Task,
+    run: Run,
 ) -> tuple[StateDict, Json]:
-    """The tensors of the whole model after its training, and what its smallest and its largest slice know."""
-    spec, recipe, images, state = start.spec, settings.training, start.input_format, dict(start.state)
-    if settings.order != "none":
-        importances, _ = ranking(Ranking(images=settings.ranked), ancestry, task, run)
-        state = dict(reordered(state, spec, importances))
-    sizes = settings.grid.sizes(spec)
-    slices = [(small, BLOCKS[settings.grid.choice](spec.layers, small.layers)) for small in sizes]
-    model, frozen = model_of(spec, state), guide(teacher, images, run) if settings.share else None
+    """Train all slices; return the full model's tensors, and the metrics of two slices.
 
-    def objective(small: Any, shape: Spec) -> nn.Module:
+    Args:
+        settings: the grid of sizes, the recipe, and the shares of the losses.
+        ancestry: on whose features neurons and heads are ranked.
+        start: the ancestry model with a head for the task.
+        teacher: a classifier of the task; not called if its share is 0.
+        task: whose images they see.
+        run: the part of the run.
+    """
+    spec, recipe, images = start.spec, settings.training, start.input_format
+    state = dict(start.state)
+    if settings.order != "none":
+        importances, _ = rank_neurons(NeuronRanking(images=settings.ranked), ancestry, task, run)
+        state = dict(reorder_neurons(state, spec, importances))
+    slices: list[Slice] = [
+        (small, settings.grid.choose_blocks(spec, small.layers))
+        for small in settings.grid.list_specs(spec)
+    ]
+    model = model_of(spec, state)
+    frozen = guide(teacher, images, run) if settings.share else None
+
+    def build_objective(small: Any, shape: Spec) -> nn.Module:
         labels = objective_for(task, small, recipe, derive_seed(run.seed, "attributes"))
         if frozen is None:
             return labels
-        imitation = imitated(settings, shape, teacher, frozen, run)
+        imitation = build_imitation_loss(settings, shape, teacher, frozen, run)
         return Distilled(labels, small, frozen, imitation, (1 - settings.share, settings.share))
 
-    loader, sampled = (
-        training_images(task, images, recipe, run),
-        SampledSlices(model, spec, slices, objective, run.seed),
-    )
-    for step in train(sampled, loader, recipe, run, unused=True, label=f"{len(sizes)} nested models on {task.name}"):
+    loader = training_images(task, images, recipe, run)
+    sampled = SampledSlices(model, spec, slices, build_objective, run.seed)
+    label = f"{len(slices)} nested models on {task.name}"
+    for step in train(sampled, loader, recipe, run, unused=True, label=label):
         sampled.finished.fill_(step.step)
 
     trained, metrics = state_of(model.cpu()), dict[str, Json]()
     for name, (small, blocks) in {"smallest": slices[0], "largest": slices[-1]}.items():
-        found = evaluate(model_of(small, sliced(trained, spec, small, blocks)), task, "validation", images, run)
-        metrics[name] = {f"validation_{found.metric}": found.value, "validation_images": found.images}
-    return trained, {**metrics, "sizes": len(sizes), "training_images": loader.images}
+        slice_model = model_of(small, slice_state(trained, spec, small, blocks))
+        result = evaluate(slice_model, task, "validation", images, run)
+        metrics[name] = {
+            f"validation_{result.metric}": result.value,
+            "validation_images": result.images,
+        }
+    return trained, {**metrics, "sizes": len(slices), "training_images": loader.images}

@@ -1,8 +1,9 @@
 """Scratch: random weights of any size, the arm without inheritance.
 
-There are two such arms, because the papers' is confounded: timm's initialisation (normal with a standard deviation of 0.02) is
-a weak start for narrow models, and a method may win by the scale of its weights alone. `fan_in` draws with a standard deviation
-of 1/sqrt(fan_in) instead. Compare a method with the stronger of the two, and with its own control `shuffled`.
+There are two such arms, because that of the papers is confounded: timm's initialisation (normal
+with a standard deviation of 0.02) is a weak start for narrow models, and a method may win by the
+scale of its weights alone. `fan_in` draws with a standard deviation of 1/sqrt(fan_in) instead.
+Compare a method with the stronger of the two, and with its control `shuffled`.
 
 The learngene holds no tensors, only the shape of the ancestry model.
 """
@@ -14,56 +15,90 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import Expander, Extractor, Learngene, LearngeneConfig, Member, Method, Spec, Target
+from learngene_zoo.plugin import (
+    Expander,
+    Extractor,
+    Learngene,
+    LearngeneConfig,
+    Member,
+    Method,
+    Spec,
+    Target,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape(Extractor):
+class ScratchExtractor(Extractor):
     """Keep the ancestry model's shape and none of its weights."""
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The ancestry model's shape."""
-        return LearngeneConfig(method=SCRATCH.name, spec=ancestries[0])
+        """Return the config with the ancestry model's shape."""
+        return LearngeneConfig(spec=ancestries[0])
 
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Nothing is computed."""
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Return the learngene; nothing is computed."""
         return Learngene(config=self.outline([ancestries[0].spec]), state={})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draw(Expander):
+class ScratchExpander(Expander):
     """Draw every tensor."""
 
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
-    init: Annotated[Literal["timm", "fan_in"], "timm's initialisation, or a standard deviation of 1/sqrt(fan_in)"] = (
-        "timm"
-    )
+    init: Annotated[
+        Literal["timm", "fan_in"],
+        "timm's initialisation, or a standard deviation of 1/sqrt(fan_in)",
+    ] = "timm"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth up to 5/4 of the ancestry model's, at its width. Any other size can be built by name."""
-        most = math.ceil(1.25 * config.spec.layers)
-        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, most + 1)]
+        """Return every depth up to 5/4 of the ancestry model's, at its width."""
+        return list_depths(config)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Each tensor is a function of the run's seed and the tensor's name. Raises `WrongCall` for an impossible shape."""
+        """Build a descendant whose tensors are functions of the run's seed and their names.
+
+        Raises `WrongCall` for an impossible shape.
+        """
         from learngene_zoo.plugin import assemble
 
         mean, std = learngene.config.normalisation
         spec = target.apply(learngene.config.spec)
-        provenance = {"init": self.init}
-        return assemble(spec, {}, seed=run.seed, scheme=self.init, mean=mean, std=std, provenance=provenance)
+        return assemble(
+            spec,
+            {},
+            seed=run.seed,
+            scheme=self.init,
+            mean=mean,
+            std=std,
+            provenance={"init": self.init},
+        )
+
+
+def list_depths(config: LearngeneConfig) -> list[Member]:
+    """Return every depth up to 5/4 of the ancestry model's, at its width.
+
+    Any other size can be built by name.
+    """
+    most = math.ceil(1.25 * config.spec.layers)
+    return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, most + 1)]
 
 
 SCRATCH = Method(
     name="scratch",
     title="random weights: timm's initialisation, or one scaled to the width",
     paper="",
-    expander=Draw(),
-    presets={"mini": Shape(), "paper": Shape(), "smoke": Shape()},
+    expander=ScratchExpander(),
+    presets={
+        "mini": ScratchExtractor(),
+        "paper": ScratchExtractor(),
+        "smoke": ScratchExtractor(),
+    },
     families=("vit", "eva"),
     tasks="none",
     inherits=False,

@@ -1,57 +1,107 @@
-"""SWS: Stage-wise Weight Sharing. One block is stored for each stage of an auxiliary model, and all layers of the stage are it.
+"""SWS: Stage-wise Weight Sharing. One block is stored for all layers of each stage.
 
-Xia, Zhu, Yang and Geng, Exploring Learngene via Stage-wise Weight Sharing for Initializing Variable-sized Models, IJCAI 2024:
+Xia, Zhu, Yang and Geng, Exploring Learngene via Stage-wise Weight Sharing for Initializing
+Variable-sized Models, IJCAI 2024:
 
     theta_i = theta_s(i)        s(0) <= s(1) <= ...: the stage of layer i, of S
 
-The auxiliary model has 16 layers, in S = 5 stages of 3, 3, 4, 3 and 3. It learns by distillation alone (`auxiliary.py`). A descendant of L = q S + r
-layers has the same stages, the first r of them with q + 1 layers and the others with q:
+The auxiliary model has 16 layers, in S = 5 stages of 3, 3, 4, 3 and 3. It learns by distillation
+alone (`auxiliary.py`). A descendant of L = q S + r layers has the same stages, the first r of them
+with q + 1 layers and the others with q:
 
-    L = 12        0 0 0 1 1 1 2 2 3 3 4 4        the one map that the authors give, of which this rule is our reading
+    L = 12        0 0 0 1 1 1 2 2 3 3 4 4        the authors' only example; the rule is our reading
     L < S         evenly spaced stages, the first and the last among them
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import LIMITS, Bounds, Expander, Finetuning, Member, Method, WrongCall, details_of
-from lgzoo_baselines.auxiliary import AUXILIARY, Condense, Details, Rows, built, presets
-from lgzoo_baselines.block_choice import even
+from learngene_zoo.plugin import (
+    FLAT,
+    LIMITS,
+    Bounds,
+    Expander,
+    Extractor,
+    Finetuning,
+    LearngeneConfig,
+    Member,
+    Method,
+    WrongCall,
+    details_of,
+    once,
+)
+from lgzoo_baselines.auxiliary import (
+    AUXILIARY,
+    LOGITS,
+    Rows,
+    StoredBlocksDetails,
+    build_from_rows,
+    build_presets,
+    collect_learngene,
+    derive_auxiliary_spec,
+    derive_stored_spec,
+    start_stored_blocks,
+    train_auxiliary,
+)
+from lgzoo_baselines.block_choice import choose_evenly
+from lgzoo_baselines.distillation import (
+    DistillationSettings,
+    TeacherName,
+    TeacherTraining,
+    prepare_teacher,
+)
+from lgzoo_baselines.pretrain_finetune import TRAINING, Init, estimate_work
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        Learngene,
+        Run,
+        Spec,
+        Target,
+        Task,
+        Work,
+    )
 
 
-def spread(layers: int, stages: int) -> list[int]:
-    """The stage of each layer, counted from 0."""
+def assign_stages(layers: int, stages: int) -> list[int]:
+    """Return the stage of each layer of a descendant, counted from 0."""
     if layers < stages:
-        return even(stages, layers)
-    least, more = divmod(layers, stages)
-    return repeated([least + (stage < more) for stage in range(stages)])
+        return choose_evenly(stages, layers)
+    quotient, remainder = divmod(layers, stages)
+    return repeat_stages([quotient + (stage < remainder) for stage in range(stages)])
 
 
-def repeated(stages: Sequence[int]) -> list[int]:
-    """The stage of each layer where the stages have so many."""
+def repeat_stages(stages: Sequence[int]) -> list[int]:
+    """Return the stage of each layer, from the numbers of layers of the stages."""
     return [stage for stage, layers in enumerate(stages) for _ in range(layers)]
 
 
-def copies(places: Sequence[int], stages: int) -> Rows:
-    """The share of each stage's block in each layer: all of one."""
-    return tuple(tuple(float(stage == place) for stage in range(stages)) for place in places)
+def copy_rows(layer_stages: Sequence[int], stages: int) -> Rows:
+    """Return the share of each of `stages` blocks in each layer: 1 of its stage's, 0 of others."""
+    return tuple(
+        tuple(float(stage == layer_stage) for stage in range(stages))
+        for layer_stage in layer_stages
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share(Condense):
-    """Train a block for each stage in an auxiliary model."""
+class SwsExtractor(Extractor):
+    """Train a block for each stage in an auxiliary model, with the ancestry as its teacher."""
 
-    method = "sws"
-
+    each: DistillationSettings = field(default=LOGITS, metadata=FLAT)
+    teacher: TeacherName = None
+    teaching: TeacherTraining = TRAINING
+    init: Init = "timm"
     stages: Annotated[
-        tuple[int, ...], "layers of each stage of the auxiliary model", Bounds(least=1, most=LIMITS["layers"])
+        tuple[int, ...],
+        "layers of each stage of the auxiliary model",
+        Bounds(least=1, most=LIMITS["layers"]),
     ] = (3, 3, 4, 3, 3)
 
     def __post_init__(self) -> None:
@@ -59,13 +109,35 @@ class Share(Condense):
         if not self.stages:
             raise WrongCall("stages is empty; name the layers of each stage, as 3,3,4,3,3")
 
-    def rows(self, ancestry: Spec) -> Rows:
-        """The auxiliary model's layers, whatever the ancestry's."""
-        return copies(repeated(self.stages), len(self.stages))
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """Return the config with the auxiliary model's shape, of as many layers as the stages."""
+        spec = derive_auxiliary_spec(ancestries[0], sum(self.stages))
+        return LearngeneConfig(spec=spec).with_details(StoredBlocksDetails(blocks=len(self.stages)))
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """Estimate the auxiliary model's training; the teacher's fine-tuning is not counted."""
+        specs, recipe = [self.outline(ancestries).spec], self.each.training
+        return estimate_work(specs, ancestries[0], recipe, images[0], has_teacher=True)
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Return the stages' blocks with stem, final norm and head of the auxiliary model."""
+        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
+        teacher, metrics = prepare_teacher(self.teacher, ancestry, task, self.teaching, run)
+        part = run.part("auxiliary")
+        details = StoredBlocksDetails(blocks=len(self.stages)).with_task(task)
+        stored = derive_stored_spec(config, details)
+        start = start_stored_blocks(stored, (), self.init, ancestry, part.seed)
+        rows = copy_rows(repeat_stages(self.stages), len(self.stages))
+        trained = once(
+            part, "sws.condense", train_auxiliary, self.each, [rows, start, teacher, task]
+        )
+        return collect_learngene(config, details, trained, metrics)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expand(Expander):
+class SwsExpander(Expander):
     """Repeat the stages' blocks in their order."""
 
     places: Annotated[
@@ -75,33 +147,48 @@ class Expand(Expander):
     ] = None
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth up to the auxiliary model's. Deeper ones can be built by name."""
+        """Return every depth up to the auxiliary model's. Deeper ones can be built by name."""
         depths = [len(self.places)] if self.places else range(1, config.spec.layers + 1)
         return [Member(spec=config.spec.with_(layers=layers)) for layers in depths]
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """The blocks, positions resized, a new head unless the task is the learngene's. Raises `WrongCall` for wrong places."""
-        config, target = learngene.config, replace(target, layers=target.layers or len(self.places or ()) or None)
-        layers, stages = target.apply(config.spec).layers, details_of(config, Details).blocks
-        places = self.places or spread(layers, stages)
-        if len(places) != layers or max(places) >= stages or any(one > other for one, other in pairwise(places)):
+        """Build the layers of all stages; the head is new unless the task is the learngene's.
+
+        Raises `WrongCall` for places that are not the stages of the layers in their order.
+        """
+        config = learngene.config
+        target = replace(target, layers=target.layers or len(self.places or ()) or None)
+        layers, stages = (
+            target.apply(config.spec).layers,
+            details_of(config, StoredBlocksDetails).blocks,
+        )
+        places = self.places or assign_stages(layers, stages)
+        is_descending = any(stage > following for stage, following in pairwise(places))
+        if len(places) != layers or max(places) >= stages or is_descending:
             raise WrongCall(
-                f"places is {','.join(map(str, places))}; expected the stages of {layers} layers in their order, from 0 to {stages - 1}"
+                f"places is {','.join(map(str, places))}; expected the stages of {layers} layers "
+                f"in their order, from 0 to {stages - 1}"
             )
-        return built(learngene, target, copies(places, stages), run, {"blocks": list(places)})
+        rows = copy_rows(places, stages)
+        return build_from_rows(learngene, target, rows, run, {"blocks": list(places)})
 
 
 SWS = Method(
     name="sws",
-    title="a block for each stage, learnt by distillation; deeper models repeat them within their stages",
-    paper=(
-        "Xia, Zhu, Yang, Geng. Exploring Learngene via Stage-wise Weight Sharing for Initializing Variable-sized Models. "
-        "IJCAI 2024"
+    title=(
+        "a block for each stage, learnt by distillation; deeper models repeat them within their "
+        "stages"
     ),
-    expander=Expand(),
-    presets=presets(Share, stages=(1, 2)),
+    paper=(
+        "Xia, Zhu, Yang, Geng. Exploring Learngene via Stage-wise Weight Sharing for Initializing "
+        "Variable-sized Models. IJCAI 2024"
+    ),
+    expander=SwsExpander(),
+    presets=build_presets(SwsExtractor, stages=(1, 2)),
     tasks="one",
-    details=Details,
+    details=StoredBlocksDetails,
     # For descendants of DeiT-Base's width the paper has 1e-5.
-    finetuning={"paper": Finetuning(recipe=replace(AUXILIARY, epochs=10, lr=5e-5, min_lr=1e-6, warmup=0))},
+    finetuning={
+        "paper": Finetuning(recipe=replace(AUXILIARY, epochs=10, lr=5e-5, min_lr=1e-6, warmup=0))
+    },
 )

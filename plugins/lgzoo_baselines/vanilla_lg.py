@@ -1,13 +1,15 @@
-"""Vanilla-LG: the last blocks of the ancestry model are kept, and a descendant's other blocks start at random.
+"""Vanilla-LG: the last blocks of the ancestry model are kept; other blocks start at random.
 
-Wang, Geng, Lin, Xia, Qi and Xu, Learngene: From Open-World to Your Learning Task, AAAI 2022, in the form that learngene papers give it for
-Vision Transformers. Of the ancestry model's L blocks, counted from 1, n are kept:
+Wang, Geng, Lin, Xia, Qi and Xu, Learngene: From Open-World to Your Learning Task, AAAI 2022, in the
+form that learngene papers give it for Vision Transformers. Of the ancestry model's L blocks,
+counted from 1, n are kept:
 
     kept           L - n + 1, ..., L        n = 3
     descendant     k - n random blocks, then the kept ones        of k layers
 
-Stem and final norm are the ancestry model's, the head is fresh. Expansion and `Details` serve every learngene that is some whole blocks:
-`heur_lg` and `auto_lg` choose them otherwise.
+Stem and final norm are the ancestry model's, the head is new. `VanillaLgExpander` and
+`VanillaLgDetails` serve every learngene of whole blocks: `heur_lg` and `auto_lg` differ in their
+choice of blocks.
 """
 
 from __future__ import annotations
@@ -28,106 +30,142 @@ from learngene_zoo.plugin import (
     WrongCall,
     details_of,
     table_of,
-    to_json,
 )
-from lgzoo_baselines.block_choice import completed, inherited_blocks, last
+from lgzoo_baselines.block_choice import (
+    build_descendant,
+    choose_last,
+    list_shallower_members,
+    read_blocks,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details:
-    """What `details` of a learngene hold."""
+class VanillaLgDetails:
+    """The method's own record in a learngene of whole blocks."""
 
-    kept: tuple[int, ...] = ()  # blocks of the ancestry model, counted from 1, ascending; () before the extraction
-
-    def json(self) -> dict[str, Json]:
-        """As they are written."""
-        return to_json(self) if self.kept else {}
-
-
-def kept_blocks(config: LearngeneConfig) -> tuple[int, ...]:
-    """The kept blocks. Raises `BadFile` for those that the ancestry model does not have."""
-    kept, layers = details_of(config, Details).kept, config.spec.layers
-    if not kept or list(kept) != sorted({*kept} & {*range(1, layers + 1)}):
-        raise BadFile(
-            f"the {config.method} learngene says kept {str(list(kept))[:60]}; expected ascending numbers from 1 to {layers}"
-        )
-    return kept
-
-
-def check_count(count: int, spec: Spec) -> None:
-    """Raises `WrongCall` for more blocks to keep than there are."""
-    if count > spec.layers:
-        raise WrongCall(f"count is {count}; the ancestry model has {spec.layers} blocks")
-
-
-def of_blocks(state: StateDict, spec: Spec, kept: Sequence[int]) -> StateDict:
-    """What such a learngene holds, under the names in the ancestry model: stem, final norm, and the kept blocks."""
-    from learngene_zoo.plugin import only, without_head
-
-    table, read = table_of(spec), {None, *(block - 1 for block in kept)}
-    return only(without_head(state, spec), lambda name: table.block_of(name) in read)
+    # Blocks of the ancestry model, counted from 1, ascending; () before the extraction.
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeepLast(Extractor):
+class VanillaLgExtractor(Extractor):
     """Keep the last blocks."""
 
     count: Annotated[int, "blocks to keep", Bounds(least=1)] = 3
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The ancestry model's shape, and which blocks are kept. Raises `WrongCall` for more than there are."""
+        """Return the config with the ancestry model's shape and the kept blocks.
+
+        Raises `WrongCall` for more blocks than there are.
+        """
         spec = ancestries[0]
         check_count(self.count, spec)
-        kept = tuple(block + 1 for block in last(spec.layers, self.count))
-        return LearngeneConfig(method="vanilla_lg", spec=spec, details=Details(kept=kept).json())
+        blocks = tuple(index + 1 for index in choose_last(spec.layers, self.count))
+        return LearngeneConfig(spec=spec).with_details(VanillaLgDetails(kept=blocks))
 
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Nothing is computed."""
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Return the learngene; nothing is computed."""
         config = self.outline([ancestries[0].spec])
-        return Learngene(config=config, state=of_blocks(ancestries[0].state, config.spec, kept_blocks(config)))
+        state = select_blocks(ancestries[0].state, config.spec, read_kept_blocks(config))
+        return Learngene(config=config, state=state)
+
+
+def check_count(count: int, spec: Spec) -> None:
+    """Raise `WrongCall` for more blocks to keep than there are."""
+    if count > spec.layers:
+        raise WrongCall(f"count is {count}; the ancestry model has {spec.layers} blocks")
+
+
+def select_blocks(state: StateDict, spec: Spec, blocks: Sequence[int]) -> StateDict:
+    """Return stem, final norm and these blocks, counted from 1, under the ancestry model's names.
+
+    Args:
+        state: tensors of the ancestry model.
+        spec: the shape of the ancestry model.
+        blocks: the blocks to keep, counted from 1.
+    """
+    from learngene_zoo.plugin import only, without_head
+
+    table, indices = table_of(spec), {None, *(block - 1 for block in blocks)}
+    return only(without_head(state, spec), lambda name: table.block_of(name) in indices)
+
+
+def read_kept_blocks(config: LearngeneConfig) -> tuple[int, ...]:
+    """Return the kept blocks, counted from 1.
+
+    Raises `BadFile` for those that the ancestry model does not have.
+    """
+    blocks, layers = details_of(config, VanillaLgDetails).kept, config.spec.layers
+    if not blocks or list(blocks) != sorted({*blocks} & {*range(1, layers + 1)}):
+        raise BadFile(
+            f"the {config.method} learngene says kept {str(list(blocks))[:60]}; expected ascending "
+            f"numbers from 1 to {layers}"
+        )
+    return blocks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Complete(Expander):
+class VanillaLgExpander(Expander):
     """Add random blocks to the kept ones."""
 
-    place: Annotated[Literal["first", "last"], "whether the kept blocks come before the random ones, or after them"] = (
-        "last"
-    )
-    init: Annotated[Literal["timm", "fan_in"], "the weights of the random blocks, and of the head"] = "timm"
+    place: Annotated[
+        Literal["first", "last"],
+        "whether the kept blocks come before the random ones, or after them",
+    ] = "last"
+    init: Annotated[
+        Literal["timm", "fan_in"], "the weights of the random blocks, and of the head"
+    ] = "timm"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth up to the ancestry model's. Deeper ones can be built by name."""
-        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, config.spec.layers + 1)]
+        """Return every depth up to the ancestry model's. Deeper ones can be built by name."""
+        return list_shallower_members(config)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """The kept blocks at their end of the model, positions resized. Of fewer layers than are kept, those at that end."""
+        """Build a descendant with the kept blocks at their end of the model.
+
+        Of a descendant with fewer layers than are kept, the blocks are those at that end. Positions
+        are resized and the head is new.
+        """
         from learngene_zoo.plugin import shapes, take_blocks
 
         config, spec = learngene.config, target.apply(learngene.config.spec)
-        kept = kept_blocks(config)
-        chosen = kept[: spec.layers] if self.place == "first" else kept[-spec.layers :]
-        sources = [block - 1 for block in chosen]
-        taken = take_blocks(inherited_blocks(learngene, sources, run), config.spec, sources)
-        shift = 0 if self.place == "first" else spec.layers - len(chosen)
-        # Numbers for all blocks in one tensor (learned rotary frequencies) are inherited only where all blocks are.
-        alike = shapes(config.spec.with_(layers=spec.layers))
+        is_first, blocks = self.place == "first", read_kept_blocks(config)
+        blocks = blocks[: spec.layers] if is_first else blocks[-spec.layers :]
+        sources = [block - 1 for block in blocks]
+        weights = take_blocks(read_blocks(learngene, sources, run), config.spec, sources)
+        offset = 0 if is_first else spec.layers - len(blocks)
+        # A tensor with numbers for all blocks (learned rotary frequencies) has another shape in a
+        # descendant of more blocks, and is then not inherited.
+        expected = shapes(config.spec.with_(layers=spec.layers))
         parts = {
-            name: tensor for name, tensor in shifted(taken, config.spec, shift).items() if alike[name] == tensor.shape
+            name: tensor
+            for name, tensor in shift_blocks(weights, config.spec, offset).items()
+            if expected[name] == tensor.shape
         }
-        places: list[Json] = [None] * shift + list(chosen) + [None] * (spec.layers - shift - len(chosen))
-        return completed(config, spec, parts, run, {"blocks": places}, self.init)
+        layers: list[Json] = [None] * offset + list(blocks)
+        layers += [None] * (spec.layers - len(layers))
+        return build_descendant(config, spec, parts, run, {"blocks": layers}, self.init)
 
 
-def shifted(state: StateDict, spec: Spec, by: int) -> StateDict:
-    """The same tensors with every block further back."""
+def shift_blocks(state: StateDict, spec: Spec, offset: int) -> StateDict:
+    """Return the tensors with `offset` added to the index of every block.
+
+    Args:
+        state: tensors of a model.
+        spec: a shape of the family of the model.
+        offset: the number of blocks to put before.
+    """
     table = table_of(spec)
     blocks = {name: table.block_of(name) for name in state}
     return {
-        name if block is None else table.block_name(block + by, table.inner_name(name)): state[name]
+        name if block is None else table.block_name(block + offset, table.inner_name(name)): state[
+            name
+        ]
         for name, block in blocks.items()
     }
 
@@ -135,10 +173,16 @@ def shifted(state: StateDict, spec: Spec, by: int) -> StateDict:
 VANILLA_LG = Method(
     name="vanilla_lg",
     title="the last blocks of the ancestry model, behind random ones",
-    paper="Wang, Geng, Lin, Xia, Qi, Xu. Learngene: From Open-World to Your Learning Task. AAAI 2022",
-    expander=Complete(),
-    presets={"mini": KeepLast(), "paper": KeepLast(), "smoke": KeepLast(count=1)},
+    paper=(
+        "Wang, Geng, Lin, Xia, Qi, Xu. Learngene: From Open-World to Your Learning Task. AAAI 2022"
+    ),
+    expander=VanillaLgExpander(),
+    presets={
+        "mini": VanillaLgExtractor(),
+        "paper": VanillaLgExtractor(),
+        "smoke": VanillaLgExtractor(count=1),
+    },
     families=("vit", "eva"),
     tasks="none",
-    details=Details,
+    details=VanillaLgDetails,
 )

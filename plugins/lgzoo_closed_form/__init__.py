@@ -1,1 +1,1 @@
-"""Closed-form descendants: any depth and width of an ancestry model, without gradients and without labels."""
+"""Descendants in closed form: without gradients and without labels."""

@@ -1,31 +1,33 @@
-"""How well pruned models' features agree with the whole model's: what the evolution strategy makes larger.
+"""Agreement of pruned models' features with the whole model's: the aim of the evolution strategy.
 
-A vector of factors, one for the hidden neurons of each block and one for every head, scales the scores, and so makes one ranking
-through all blocks. Several shares of it are cut, nothing is compensated, and the features of the cut models and of the whole one
-are compared on some images, both by the whole one's principal components: the mean of their cosines, over images and shares.
+A vector of factors, one for the hidden neurons of each block and one for every head, scales the
+scores, and so makes one ranking through all blocks. Several shares of it are cut, nothing is
+compensated, and the features of the cut models and of the whole one are compared on some images,
+both by the whole one's principal components: the mean of their cosines, over images and shares.
 
-Shapes: B images, L blocks, H heads, M hidden neurons, D features, P components.
+Shapes: B images, L blocks, H heads, M hidden neurons, D features, P components, N factors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
-from learngene_zoo.plugin import Model, Spec
-from lgzoo_closed_form.curvature import Scores, features
-from lgzoo_closed_form.cutting import Kept
-from lgzoo_closed_form.sizes import begun, least_of, ranked
-from lgzoo_closed_form.streams import some
+from learngene_zoo.plugin import Model, Run, Spec, derive_seed, progress
+from lgzoo_closed_form.curvature import Scores, extract_features
+from lgzoo_closed_form.cutting import Selection
+from lgzoo_closed_form.sizes import derive_minimum, rank_positions, take_share
+from lgzoo_closed_form.streams import iterate_batches
+from lgzoo_closed_form.xnes import Minimum, minimise
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The images, the whole model's components of them, and the shares of heads and of hidden neurons that are compared."""
+    """The images, the whole model's components of them, and the shares that are compared."""
 
     model: Model
     spec: Spec
@@ -33,11 +35,11 @@ class Agreement:
     images: torch.Tensor  # (B, C, H, W)
     mean: torch.Tensor  # (D,)
     components: torch.Tensor  # (D, P)
-    wanted: torch.Tensor  # (B, P)
-    shares: Sequence[tuple[float, float]]
+    target: torch.Tensor  # the whole model's features in these components (B, P)
+    shares: Sequence[tuple[float, float]]  # of heads and of hidden neurons
 
     @classmethod
-    def on(
+    def from_images(
         cls,
         model: Model,
         spec: Spec,
@@ -46,51 +48,103 @@ class Agreement:
         shares: Sequence[tuple[float, float]],
         components: int,
     ) -> Agreement:
-        """With at most so many components."""
-        whole_BD = _features(model, spec, images_BCHW)
-        mean_D, directions_DP = principal(whole_BD, components)
-        wanted_BP = (whole_BD - mean_D) @ directions_DP
-        return cls(model, spec, scores, images_BCHW, mean_D, directions_DP, wanted_BP, shares)
+        """Return the agreement on these images.
 
-    def loss(self, factors_N: torch.Tensor) -> float:
-        """1 minus the mean cosine, with the magnitudes of these factors."""
-        scores, total = scaled(self.scores, factors_N), 0.0
-        leasts = least_of(self.spec)
-        rankings = [(ranked(one.tolist(), least), least) for one, least in zip(scores, leasts)]
+        Args:
+            model: the whole model.
+            spec: its shape.
+            scores: of its heads and hidden neurons, before their factors.
+            images_BCHW: the images on which features are compared.
+            shares: of heads and of hidden neurons that are kept.
+            components: the largest number of principal components.
+        """
+        features_BD = _compute_features(model, spec, images_BCHW)
+        mean_D, directions_DP = compute_components(features_BD, components)
+        target_BP = (features_BD - mean_D) @ directions_DP
+        return cls(model, spec, scores, images_BCHW, mean_D, directions_DP, target_BP, shares)
+
+    def compute_loss(self, factors_N: torch.Tensor) -> float:
+        """Return 1 minus the mean cosine, with the magnitudes of these factors."""
+        rankings = [
+            (rank_positions(scores.tolist(), minimum), minimum)
+            for scores, minimum in zip(
+                scale_scores(self.scores, factors_N), derive_minimum(self.spec)
+            )
+        ]
+        total = 0.0
         for shares in self.shares:
-            kept = Kept(*(begun(r, share, self.spec.layers, least) for (r, least), share in zip(rankings, shares)))
-            with silenced(self.model, self.spec, kept):
-                got_BP = (_features(self.model, self.spec, self.images) - self.mean) @ self.components
-            total += float(functional.cosine_similarity(got_BP, self.wanted).mean())
+            selection = Selection(
+                *(
+                    take_share(ranking, share, self.spec.layers, minimum)
+                    for (ranking, minimum), share in zip(rankings, shares)
+                )
+            )
+            with mask_model(self.model, self.spec, selection):
+                features_BD = _compute_features(self.model, self.spec, self.images)
+            features_BP = (features_BD - self.mean) @ self.components
+            total += float(functional.cosine_similarity(features_BP, self.target).mean())
         return 1 - total / len(self.shares)
 
 
-def scaled(scores: Scores, factors_N: torch.Tensor) -> Scores:
-    """The scores times their factors' magnitudes: first of every block's hidden neurons (L), then of every head (L H)."""
+def evolve_factors(
+    agreement: Agreement, start_N: torch.Tensor, *, evaluations: int, spread: float, run: Run
+) -> Minimum:
+    """Search the factors with which pruned models' features agree best, by xNES.
+
+    Args:
+        agreement: of the features.
+        start_N: the factors that are tried first.
+        evaluations: how many vectors of factors are tried.
+        spread: their standard deviation around the start.
+        run: seed and progress.
+    """
+    bar = progress(range(evaluations), "evolving the ranking", run.progress)
+    with closing(bar) as steps:
+
+        def compute_loss(factors_N: torch.Tensor) -> float:
+            next(steps, None)
+            return agreement.compute_loss(factors_N)
+
+        return minimise(
+            compute_loss,
+            start_N,
+            evaluations=evaluations,
+            spread=spread,
+            seed=derive_seed(run.seed, "evolution"),
+        )
+
+
+def scale_scores(scores: Scores, factors_N: torch.Tensor) -> Scores:
+    """Return the scores times their factors' magnitudes.
+
+    The factors are first those of every block's hidden neurons (L), then of every head (L H).
+    """
     (heads_LH, hidden_LM), size = scores, factors_N.abs()
     layers = len(heads_LH)
     return heads_LH * size[layers:].view_as(heads_LH), hidden_LM * size[:layers, None]
 
 
-def principal(rows_BD: torch.Tensor, components: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean (D,) and the directions (D, P) of most variance."""
+def compute_components(rows_BD: torch.Tensor, components: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean (D,) and the directions (D, P) of most variance."""
     mean_D = rows_BD.mean(dim=0)
     _, _, directions = torch.linalg.svd((rows_BD - mean_D).double(), full_matrices=False)
     return mean_D, directions[:components].T.to(rows_BD.dtype)
 
 
 @contextmanager
-def silenced(model: Model, spec: Spec, kept: Kept) -> Iterator[None]:
-    """Within, the model computes as if only these heads and hidden neurons were there."""
+def mask_model(model: Model, spec: Spec, selection: Selection) -> Iterator[None]:
+    """Mask all heads and hidden neurons that are not selected, while the context is open."""
     handles = []
     for number, block in enumerate(model.blocks):
-        for layer, chosen in (
-            (block.attn.proj, kept.channels(number, spec.head_width)),
-            (block.mlp.fc2, kept.hidden[number]),
+        for layer, indices in (
+            (block.attn.proj, selection.list_channels(number, spec.head_width)),
+            (block.mlp.fc2, selection.hidden[number]),
         ):
             mask = torch.zeros(layer.in_features)
-            mask[chosen] = 1.0
-            handles.append(layer.register_forward_pre_hook(lambda _, inputs, mask=mask: (inputs[0] * mask,)))
+            mask[indices] = 1.0
+            handles.append(
+                layer.register_forward_pre_hook(lambda _, inputs, mask=mask: (inputs[0] * mask,))
+            )
     try:
         yield
     finally:
@@ -99,5 +153,7 @@ def silenced(model: Model, spec: Spec, kept: Kept) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _features(model: Model, spec: Spec, images_BCHW: torch.Tensor) -> torch.Tensor:
-    return torch.cat([features(model, spec, one) for _, one in some(images_BCHW)])
+def _compute_features(model: Model, spec: Spec, images_BCHW: torch.Tensor) -> torch.Tensor:
+    """Return the features (B, D) of images, a few at a time."""
+    batches = [batch for _, batch in iterate_batches(images_BCHW)]
+    return torch.cat([extract_features(model, spec, batch) for batch in batches])

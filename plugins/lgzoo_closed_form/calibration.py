@@ -1,4 +1,4 @@
-"""What closed-form methods look at: some hundred unlabelled images of a task, and the weights of their tokens."""
+"""Calibration of closed-form methods: unlabelled images, and the weights of their tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Which pictures are seen, and how equations are weighted."""
+    """Number of images and of recorded tokens, and weights of the equations."""
 
     images: Annotated[int, "training images, without their labels", Bounds(least=1)] = 600
     tokens: Annotated[
-        int, "tokens of each image that enter the equations; the prefix tokens always do", Bounds(least=2)
+        int,
+        "tokens of each image that enter the equations; the prefix tokens always do",
+        Bounds(least=2),
     ] = 64
     class_weight: Annotated[
-        float, "weight of the first prefix token, the class token, in every sum of squares", Bounds(above=0)
+        float,
+        "weight of the first prefix token, the class token, in every sum of squares",
+        Bounds(above=0),
     ] = 4.0
     ridge: Annotated[
         float,
-        "how strongly solutions are drawn to the copied weights, relative to the inputs' mean square",
+        "how strongly solutions are drawn to the copied weights, relative to the inputs' mean "
+        "square",
         Bounds(least=0),
     ] = 1e-3
 
@@ -32,11 +37,21 @@ class Calibration:
         check_bounds(self)
 
 
-def calibration_task(named: str | None, seen: str | None, target: Target, run: Run, otherwise: str = "") -> Task:
-    """The task whose images are looked at: the `named` one; the one `seen` by the extraction; if that is data of the
-    learngene's maker and not of this machine, the target's.
+def open_calibration_task(
+    named: str | None, seen: str | None, target: Target, run: Run, alternative: str = ""
+) -> Task:
+    """Open the task whose training images are the calibration images.
 
-    Raises `WrongCall` if there is none of these; it ends with what the user can do `otherwise`.
+    Args:
+        named: the task that the user names for calibration; it comes first.
+        seen: the task of the extraction. If it is data of the learngene's maker that this machine
+            does not have, the target's task is opened instead.
+        target: the size of the descendant, with its task.
+        run: whether the Hub may be asked.
+        alternative: the end of the error message, with another thing that the user can do.
+
+    Raises:
+        WrongCall: if none of these can be opened.
     """
     from learngene_zoo.plugin import find_origin, is_own_data, name_option, open_seen, open_task
 
@@ -47,12 +62,15 @@ def calibration_task(named: str | None, seen: str | None, target: Target, run: R
     if target.task is not None:
         return open_task(target.task, offline=run.offline)
     raise WrongCall(
-        f"this learngene has seen {seen or 'no images'}, which is opened only if you name it; name some pictures with "
-        f"{name_option('calibration', 'folder:PATH')} (their labels are not used){otherwise}"
+        f"this learngene has seen {seen or 'no images'}, which is opened only if you name it; name "
+        f"some pictures with {name_option('calibration', 'folder:PATH')} (their labels are not "
+        f"used){alternative}"
     )
 
 
-def form_of(config: LearngeneConfig) -> InputFormat:
-    """The images that the ancestry model takes."""
+def derive_input_format(config: LearngeneConfig) -> InputFormat:
+    """Return the format of the images that the ancestry model takes."""
     (mean, std), spec = config.normalisation, config.spec
-    return InputFormat(image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view)
+    return InputFormat(
+        image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view
+    )

@@ -1,16 +1,17 @@
-"""Heads and hidden neurons are cut out of a model, and what the rest can say of them goes into the layers that read them.
+"""Cut heads and hidden neurons out of a model, and let the layers that read them absorb the loss.
 
-Of a block, `attn.proj` reads the outputs of its heads and `mlp.fc2` its hidden neurons. With the kept ones k and the removed ones r
-of such a layer's inputs, over the tokens of some unlabelled images,
+Of a block, `attn.proj` reads the outputs of its heads and `mlp.fc2` its hidden neurons. With the
+kept inputs k and the removed inputs r of such a layer, over the tokens of some unlabelled images,
 
-    a_r ~ B a_k + c                                        by weighted ridge regression on the whole model's own inputs
-    W_k <- W_k + W_r B,    b <- b + W_r c                  if the layer has a bias; else a_r ~ B a_k
+    a_r ~ B a_k + c                         by weighted ridge regression on the whole model's inputs
+    W_k <- W_k + W_r B,   b <- b + W_r c    if the layer has a bias; else a_r ~ B a_k
 
-so that W_k a_k + b is the best that the kept inputs can say, as far as the ridge lets them. Only sums over the tokens are held
-(ridge.py), never a layer's inputs as a whole. CORP (Zhang and Yang, arXiv 2602.05243)
-does so with hidden neurons; whole heads, in its way, are ours.
+so that W_k a_k + b is the best estimate from the kept inputs, as far as the ridge allows. Only sums
+over the tokens are in memory (ridge.py), never all inputs of a layer. CORP (Zhang and Yang, arXiv
+2602.05243) does so with hidden neurons; the same with whole heads is ours.
 
-Shapes: R recorded tokens, L blocks, H heads, A the width of all heads together, M hidden neurons, D width.
+Shapes: R recorded tokens, L blocks, H heads, A the width of all heads together, M hidden neurons,
+D width, O outputs of a layer.
 """
 
 from __future__ import annotations
@@ -23,80 +24,110 @@ from operator import attrgetter
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import Model, Spec, StateDict, mapped, only, progress, table_of
+from learngene_zoo.plugin import Model, Spec, StateDict, map_axes, only, progress, table_of
 from lgzoo_closed_form.ridge import Sums
-from lgzoo_closed_form.streams import Pictures, embedded, inputs_of, some
+from lgzoo_closed_form.streams import Pictures, embed_images, iterate_batches, record_inputs
 
 
 @dataclass(frozen=True)
-class Kept:
+class Selection:
     """The heads and the hidden neurons that each block keeps, ascending."""
 
     heads: list[list[int]]
     hidden: list[list[int]]
 
-    def channels(self, block: int, head_width: int) -> list[int]:
-        """The inputs of the block's projection that belong to its heads."""
-        return [head * head_width + channel for head in self.heads[block] for channel in range(head_width)]
+    def list_channels(self, block: int, head_width: int) -> list[int]:
+        """Return the inputs of the block's projection that belong to its heads."""
+        return [
+            head * head_width + channel
+            for head in self.heads[block]
+            for channel in range(head_width)
+        ]
 
 
-def best(scores_LN: torch.Tensor, counts: Sequence[int]) -> list[list[int]]:
-    """The most important ones of each block, ascending; of equal ones the first."""
+def select_best(scores_LN: torch.Tensor, counts: Sequence[int]) -> list[list[int]]:
+    """Return the most important indices of each block, ascending; of equal ones the first."""
     orders = scores_LN.argsort(dim=1, descending=True, stable=True).tolist()
     return [sorted(order[:count]) for order, count in zip(orders, counts)]
 
 
-def cut(state: StateDict, whole: Spec, kept: Kept) -> StateDict:
-    """The model without what is not kept; all other numbers stay."""
-    table, made = table_of(whole), dict(state)
-    for block in range(whole.layers):
-        own = only(state, lambda name, block=block: table.block_of(name) == block)  # type: ignore[misc]
-        made |= mapped(own, whole, {"heads": kept.heads[block], "hidden": kept.hidden[block]})
-    return made
+def cut_model(state: StateDict, spec: Spec, selection: Selection) -> StateDict:
+    """Return the model's tensors without the heads and neurons that are not selected."""
+    table, parts = table_of(spec), dict(state)
+    for number in range(spec.layers):
+        names = {name for name in state if table.block_of(name) == number}
+        block = only(state, names.__contains__)
+        axes = {"heads": selection.heads[number], "hidden": selection.hidden[number]}
+        parts |= map_axes(block, spec, axes)
+    return parts
 
 
 @torch.no_grad()
-def compensated(model: Model, state: StateDict, whole: Spec, kept: Kept, shown: Pictures, rho: float) -> StateDict:
-    """The model cut, its layers that read heads and hidden neurons compensated; `model` is the whole one with this `state`."""
-    table, made = table_of(whole), dict(cut(state, whole, kept))
-    for number, parts in groupby(recordings(model, shown), key=attrgetter("block")):
+def compensate_model(
+    model: Model,
+    state: StateDict,
+    spec: Spec,
+    selection: Selection,
+    pictures: Pictures,
+    rho: float,
+) -> StateDict:
+    """Return the model's tensors, cut, with compensated layers behind the cuts.
+
+    Args:
+        model: the whole model.
+        state: its tensors.
+        spec: its shape.
+        selection: the heads and neurons to keep.
+        pictures: the images, and which of their tokens are recorded.
+        rho: the penalty relative to the mean square of the inputs.
+    """
+    table, parts = table_of(spec), dict(cut_model(state, spec, selection))
+    for number, recordings in groupby(record_blocks(model, pictures), key=attrgetter("block")):
         block = model.blocks[number]
         layers = {"attn.proj": block.attn.proj, "mlp.fc2": block.mlp.fc2}
-        sums = [Sums(layer.in_features, centred=layer.bias is not None) for layer in layers.values()]
-        for part in parts:
-            for one, rows in zip(sums, (part.outputs, part.hidden)):
-                one.add(rows, rows[:, :0], part.weights)
-        chosen = (kept.channels(number, whole.head_width), kept.hidden[number])
-        for (name, layer), one, inputs in zip(layers.items(), sums, chosen):
-            weight, bias = absorbed(layer, one, inputs, rho)
-            made[table.block_name(number, f"{name}.weight")] = weight
+        sums = [
+            Sums(layer.in_features, centred=layer.bias is not None) for layer in layers.values()
+        ]
+        for recording in recordings:
+            for layer_sums, rows in zip(sums, (recording.outputs, recording.hidden)):
+                layer_sums.add(rows, rows[:, :0], recording.weights)
+        inputs = (selection.list_channels(number, spec.head_width), selection.hidden[number])
+        for (name, layer), layer_sums, indices in zip(layers.items(), sums, inputs):
+            weight, bias = absorb_inputs(layer, layer_sums, indices, rho)
+            parts[table.block_name(number, f"{name}.weight")] = weight
             if bias is not None:
-                made[table.block_name(number, f"{name}.bias")] = bias
-    return made
+                parts[table.block_name(number, f"{name}.bias")] = bias
+    return parts
 
 
-def absorbed(layer: nn.Linear, sums: Sums, kept: Sequence[int], rho: float) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weight (O, kept inputs) and bias (O,) of a layer that lost its other inputs, from the sums over all of them.
+def absorb_inputs(
+    layer: nn.Linear, sums: Sums, indices: Sequence[int], rho: float
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return weight (O, kept inputs) and bias (O,) of a layer that lost its other inputs.
 
-    With all inputs kept they are its own. The sums are centred if the layer has a bias.
+    Args:
+        layer: the layer with all inputs. With all of them kept it stays as it is.
+        sums: over all its inputs; centred if the layer has a bias.
+        indices: the inputs to keep.
+        rho: the relative penalty.
     """
-    removed = sorted(set(range(layer.in_features)) - set(kept))
+    removed = sorted(set(range(layer.in_features)) - set(indices))
     weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
     if not removed:
         return weight, bias
-    k, gram = list(kept), sums.gram
+    k, gram = list(indices), sums.gram
     G_kk, G_kr = gram[k][:, k], gram[k][:, removed]
     G_kk.diagonal().add_(max(rho * float(G_kk.diagonal().mean()), torch.finfo(G_kk.dtype).tiny))
     B_rk = torch.cholesky_solve(G_kr, torch.linalg.cholesky(G_kk)).T
     c_r = sums.mean_I[removed] - B_rk @ sums.mean_I[k]
-    written_Or = weight[:, removed].double()
-    made = (weight[:, k] + written_Or @ B_rk).to(weight.dtype)
-    return made, None if bias is None else (bias + written_Or @ c_r).to(bias.dtype)
+    W_Or = weight[:, removed].double()
+    W_Ok = (weight[:, k] + W_Or @ B_rk).to(weight.dtype)
+    return W_Ok, None if bias is None else (bias + W_Or @ c_r).to(bias.dtype)
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What some recorded tokens are in a block, as the layers after it read them."""
+class BlockRecording:
+    """Inputs of a block's `attn.proj` and `mlp.fc2` at some recorded tokens."""
 
     block: int
     outputs: torch.Tensor  # of its heads (R, A)
@@ -105,14 +136,20 @@ class Recorded:
 
 
 @torch.no_grad()
-def recordings(model: Model, shown: Pictures) -> Iterator[Recorded]:
-    """Of every block in turn, a few images at a time."""
-    tokens_BND, weights_BK = embedded(model, shown.images), shown.weights.view_as(shown.tokens)
-    for number, block in progress(enumerate(model.blocks), "passing through blocks", shown.bars):
+def record_blocks(model: Model, pictures: Pictures) -> Iterator[BlockRecording]:
+    """Yield recordings of every block in turn, a few images at a time."""
+    tokens_BND = embed_images(model, pictures.images)
+    weights_BK = pictures.weights.view_as(pictures.tokens)
+    blocks = progress(enumerate(model.blocks), "passing through blocks", pictures.has_progress)
+    for number, block in blocks:
         after = []
-        for first, one_BND in some(tokens_BND):
-            with inputs_of(block.attn.proj) as outputs, inputs_of(block.mlp.fc2) as hidden:
-                after.append(block(one_BND))
-            weights_R = weights_BK[first : first + len(one_BND)].flatten()
-            yield Recorded(number, shown.rows(outputs[0], first), shown.rows(hidden[0], first), weights_R)
+        for first, batch_BND in iterate_batches(tokens_BND):
+            with record_inputs(block.attn.proj) as outputs, record_inputs(block.mlp.fc2) as hidden:
+                after.append(block(batch_BND))
+            yield BlockRecording(
+                number,
+                pictures.select_rows(outputs[0], first),
+                pictures.select_rows(hidden[0], first),
+                weights_BK[first : first + len(batch_BND)].flatten(),
+            )
         tokens_BND = torch.cat(after)

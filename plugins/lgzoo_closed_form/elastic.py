@@ -1,27 +1,31 @@
 """SnapViT: one ranking of all heads and hidden neurons, from which a model of any budget is cut.
 
-Simoncini, Dorkenwald, Blankevoort, Snoek, Asano. Elastic ViTs from Pretrained Models without Retraining. NeurIPS 2025.
+Simoncini, Dorkenwald, Blankevoort, Snoek, Asano. Elastic ViTs from Pretrained Models without
+Retraining. NeurIPS 2025.
 
-    1  score     every head and hidden neuron by the curvature of DINO's objective along its weights, without labels   (curvature.py)
-    2  evolve    a factor for the neurons of each block and for each head, by xNES, so that the features of pruned models agree
-                 with the whole model's at several sparsities at once                                        (agreement.py, xnes.py)
-    3  rank      everything once, by score times factor; a share of the ranking is a model                             (sizes.py)
-    4  cut, and let the rest make up for it by ridge regression, as `pruning` does                                   (cutting.py)
+    1  score     every head and hidden neuron by the curvature of DINO's objective along its
+                 weights, without labels                                        (curvature.py)
+    2  evolve    a factor for the neurons of each block and for each head, by xNES, so that the
+                 features of pruned models agree best with the whole model's at several
+                 sparsities at once                                    (agreement.py, xnes.py)
+    3  rank      all by score times factor; a share of the ranking is a model       (sizes.py)
+    4  cut       the last ones, and compensate as `pruning` does       (pruned.py, cutting.py)
 
-The learngene is the ancestry model, or its name, with the ranking. Stream and depth of descendants are its own, and what a smaller
-one keeps a larger one keeps, too.
+The learngene is the ancestry model, or its name, with the ranking. Descendants have its stream and
+depth, and everything that a smaller one keeps a larger one keeps, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
     FLAT,
     Bounds,
+    Expander,
+    Extractor,
     Learngene,
     LearngeneConfig,
     Member,
@@ -32,22 +36,40 @@ from learngene_zoo.plugin import (
     WrongCall,
     check_bounds,
     details_of,
+    from_json,
     once,
+    to_json,
 )
 from lgzoo_closed_form.calibration import Calibration
-from lgzoo_closed_form.pruned import IMPORTANCE, shown_to
-from lgzoo_closed_form.ranked import Cutting, Ranked, Ranking
-from lgzoo_closed_form.sizes import cuts_at, least_of, uneven_members
+from lgzoo_closed_form.pruned import (
+    PRUNED_AXES,
+    Compensate,
+    CompensationTask,
+    StoreWeights,
+    build_pruned,
+    check_prunable,
+    choose_task,
+    collect_learngene,
+    derive_selected_spec,
+    name_importances,
+    select_shares,
+)
+from lgzoo_closed_form.sizes import (
+    count_by_share,
+    derive_minimum,
+    list_uneven_members,
+    map_shares,
+)
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Part, Run, StateDict, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
 
 FIFTIETHS = tuple(step / 50 for step in range(10, 51))  # the grid of shares: 0.2, 0.22, ..., 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
-    """Where curvature is measured."""
+    """Images and crops on which curvature is measured."""
 
     images: Annotated[int, "training images, without their labels", Bounds(least=1)] = 300
     crops: Annotated[int, "small crops of each image, beside two large ones", Bounds(least=0)] = 10
@@ -58,16 +80,26 @@ class Sensitivity:
 
 @dataclass(frozen=True, kw_only=True)
 class Evolution:
-    """How factors are searched."""
+    """Settings of the search for factors."""
 
-    evaluations: Annotated[int, "vectors of factors that are tried, the start among them", Bounds(least=1)] = 120
+    evaluations: Annotated[
+        int, "vectors of factors that are tried, the start among them", Bounds(least=1)
+    ] = 120
     spread: Annotated[float, "their standard deviation around the start", Bounds(above=0)] = 0.3
     first: Annotated[float, "the start's factor for the first block", Bounds(above=0)] = 1.2
-    last: Annotated[float, "the start's factor for the last block; those between lie on a line", Bounds(above=0)] = 0.8
+    last: Annotated[
+        float,
+        "the start's factor for the last block; those between lie on a line",
+        Bounds(above=0),
+    ] = 0.8
     sparsities: Annotated[
-        tuple[float, ...], "shares of the hidden neurons that are cut to compare features", Bounds(above=0, most=1)
+        tuple[float, ...],
+        "shares of the hidden neurons that are cut to compare features",
+        Bounds(above=0, most=1),
     ] = (0.15, 0.35, 0.55, 0.65)
-    components: Annotated[int, "principal components of the features that are compared", Bounds(least=1)] = 192
+    components: Annotated[
+        int, "principal components of the features that are compared", Bounds(least=1)
+    ] = 192
     compared: Annotated[int, "images on which they are compared", Bounds(least=2)] = 128
 
     def __post_init__(self) -> None:
@@ -77,8 +109,8 @@ class Evolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """Everything that the ranking follows from."""
+class RankingSettings:
+    """All that the ranking depends on, beside the ancestry model, the task and the seed."""
 
     sensitivity: Sensitivity = field(default=Sensitivity(), metadata=FLAT)
     evolution: Evolution = field(default=Evolution(), metadata=FLAT)
@@ -91,129 +123,178 @@ class Search:
     def __post_init__(self) -> None:
         check_bounds(self)
 
-    def shares(self, keep: float) -> tuple[float, float]:
-        """Of heads and of hidden neurons. Rounded: 0.85 and 0.15 make 1."""
+    def compute_shares(self, keep: float) -> tuple[float, float]:
+        """Return the shares of heads and of hidden neurons. Rounded: 0.85 and 0.15 make 1."""
         return min(round(keep + self.lead, 6), 1.0), keep
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details(Ranked):
-    """What a learngene's `details` hold."""
+class ElasticDetails:
+    """The method's own record in a learngene; cuts and agreement follow from the extraction."""
 
-    shares = FIFTIETHS
-
-    search: Search
-    start: float | None = None  # mean cosine of pruned models' features with the whole one's, with the start's factors
+    stored: bool = True  # whether the ancestry model's weights are among the tensors
+    task: str | None = None  # whose images were seen
+    heads: tuple[tuple[int, ...], ...] = ()  # for each of `FIFTIETHS`, how many every block keeps
+    hidden: tuple[tuple[int, ...], ...] = ()
+    search: RankingSettings
+    # Mean cosine of pruned models' features with the whole one's, with the start's factors.
+    start: float | None = None
     reached: float | None = None  # the same with the best ones
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order(Ranking):
+class ElasticExtractor(Extractor):
     """Rank the heads and hidden neurons of the ancestry model once; keep it, or only its name."""
 
-    method = "elastic"
+    store: StoreWeights = True
+    each: RankingSettings = field(default=RankingSettings(), metadata=FLAT)
 
-    each: Search = field(default=Search(), metadata=FLAT)
-
-    def details(self) -> Details:
-        """The settings."""
-        return Details(search=self.each, stored=self.store)
-
-    def ranked(self, ancestry: Ancestry, task: Task, run: Run) -> Part:
-        """Steps 1 to 3."""
-        return once(run.part("ranking"), "elastic.ranking", ranking, self.each, [ancestry, task])
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """Return the config with the ancestry model's shape."""
+        check_prunable(ancestries[0], "elastic")
+        details = ElasticDetails(search=self.each, stored=self.store)
+        return LearngeneConfig(spec=ancestries[0]).with_details(details)
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
-        """Gradients of all crops, then the pruned models' features."""
+        """Estimate the gradients of all crops, then the pruned models' features."""
         layers, search, evolution = ancestries[0].layers, self.each.sensitivity, self.each.evolution
-        seen = min(search.images, images[0]) * (2 + search.crops)
-        tried = min(evolution.compared, images[0]) * len(evolution.sparsities) * evolution.evaluations
-        return [Work(images=seen, trained=layers), Work(images=tried, trained=0, frozen=layers)]
+        crops = min(search.images, images[0]) * (2 + search.crops)
+        comparisons = len(evolution.sparsities) * evolution.evaluations
+        compared = min(evolution.compared, images[0]) * comparisons
+        pruned = Work(images=compared, trained=0, frozen=layers)
+        return [Work(images=crops, trained=layers), pruned]
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Rank heads and hidden neurons, steps 1 to 3; the ranking is a part of the run."""
+        ancestry, part = ancestries[0], run.part("ranking")
+        ranking = once(part, "elastic.ranking", rank_units, self.each, [ancestry, tasks[0]])
+        details = from_json(ElasticDetails, ranking.record, "ranking")
+        details = replace(details, stored=self.store)
+        config = LearngeneConfig(spec=ancestry.spec).with_details(details)
+        return collect_learngene(ancestry, ranking.state, config, store=self.store)
 
 
-def ranking(settings: Search, ancestry: Ancestry, task: Task, run: Run) -> tuple[StateDict, Json]:
-    """The scores times their factors, and `Details` as JSON."""
+def rank_units(
+    settings: RankingSettings, ancestry: Ancestry, task: Task, run: Run
+) -> tuple[StateDict, Json]:
+    """Return the scores times their factors, and `ElasticDetails` as JSON.
+
+    Args:
+        settings: of scores, evolution and shares.
+        ancestry: the ancestry model.
+        task: whose training images are seen.
+        run: the part of the run.
+    """
     import torch
 
-    from learngene_zoo.plugin import derive_seed, model_of, progress, without_head
-    from lgzoo_closed_form.agreement import Agreement, scaled
-    from lgzoo_closed_form.curvature import curvatures
-    from lgzoo_closed_form.xnes import minimised
+    from learngene_zoo.plugin import derive_seed, model_of, without_head
+    from lgzoo_closed_form.agreement import Agreement, evolve_factors, scale_scores
+    from lgzoo_closed_form.curvature import measure_curvatures
+    from lgzoo_closed_form.streams import sample_pictures
 
-    spec, evolution = ancestry.spec.with_(classes=0), settings.evolution
+    spec, sensitivity = ancestry.spec.with_(classes=0), settings.sensitivity
+    evolution = settings.evolution
     model = model_of(spec, without_head(ancestry.state, ancestry.spec))
-    most = max(settings.sensitivity.images, evolution.compared)
-    images = shown_to(spec, Calibration(images=most), task, ancestry.input_format, run).images
-    seen, small = images[: settings.sensitivity.images], settings.sensitivity.crops
-    scores = curvatures(model, spec, seen, small=small, seed=derive_seed(run.seed, "crops"), bars=run.progress)
-    shares = [settings.shares(1 - sparsity) for sparsity in evolution.sparsities]
-    agreement = Agreement.on(model, spec, scores, images[: evolution.compared], shares, evolution.components)
+    calibration = Calibration(images=max(sensitivity.images, evolution.compared))
+    images = sample_pictures(spec, calibration, task, ancestry.input_format, run).images
+    scores = measure_curvatures(
+        model,
+        spec,
+        images[: sensitivity.images],
+        num_small=sensitivity.crops,
+        seed=derive_seed(run.seed, "crops"),
+        has_progress=run.progress,
+    )
+    shares = [settings.compute_shares(1 - sparsity) for sparsity in evolution.sparsities]
+    compared = images[: evolution.compared]
+    agreement = Agreement.from_images(model, spec, scores, compared, shares, evolution.components)
     line_L = torch.linspace(evolution.first, evolution.last, spec.layers)
     start_N = torch.cat([line_L, line_L.repeat_interleave(spec.heads)])
-    tries, seed = evolution.evaluations, derive_seed(run.seed, "evolution")
-    with closing(progress(range(tries), "evolving the ranking", run.progress)) as turns:
-
-        def loss(factors_N: torch.Tensor) -> float:
-            next(turns, None)
-            return agreement.loss(factors_N)
-
-        found = minimised(loss, start_N, evaluations=tries, spread=evolution.spread, seed=seed)
-    final = [(one / one.mean()).float() for one in scaled(scores, found.best)]
-    leasts, wanted = least_of(spec), zip(*(settings.shares(keep) for keep in FIFTIETHS))
-    heads, hidden = (cuts_at(one.tolist(), each, least) for one, each, least in zip(final, wanted, leasts))
-    details = Details(
+    result = evolve_factors(
+        agreement, start_N, evaluations=evolution.evaluations, spread=evolution.spread, run=run
+    )
+    ranks = [(rows / rows.mean()).float() for rows in scale_scores(scores, result.best)]
+    grids = zip(*(settings.compute_shares(keep) for keep in FIFTIETHS))
+    heads, hidden = (
+        count_by_share(rows.tolist(), grid, minimum)
+        for rows, grid, minimum in zip(ranks, grids, derive_minimum(spec))
+    )
+    details = ElasticDetails(
         search=settings,
         task=task.name,
-        start=round(1 - found.losses[0], 6),
-        reached=round(1 - found.loss, 6),
+        start=round(1 - result.losses[0], 6),
+        reached=round(1 - result.loss, 6),
         heads=heads,
         hidden=hidden,
     )
-    return {f"{IMPORTANCE}heads": final[0], f"{IMPORTANCE}hidden": final[1]}, details.written()
+    return name_importances(*ranks), to_json(details)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begin(Cutting):
-    """Cut the ranking, and let what is left make up for the rest."""
+class ElasticExpander(Expander):
+    """Cut the ranking, and compensate the layers behind the cuts."""
 
+    axes = PRUNED_AXES
+
+    compensate: Compensate = True
+    calibration: CompensationTask = None
     keep: Annotated[
-        float | None, "share of the hidden neurons that is kept; of the heads more (--lead)", Bounds(above=0, most=1)
+        float | None,
+        "share of the hidden neurons that is kept; of the heads more (--lead)",
+        Bounds(above=0, most=1),
     ] = None
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every fiftieth of the ranking from a fifth on, which is known after the extraction; before it the whole model."""
-        cuts = details_of(config, Details).cuts()
-        return uneven_members(config.spec, cuts.items()) or [Member(spec=config.spec, settings={"keep": 1.0})]
+        """Return every fiftieth of the ranking from a fifth on; before it is known, the whole."""
+        details = details_of(config, ElasticDetails)
+        cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
+        return list_uneven_members(config.spec, cuts)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Build it. Raises `WrongCall` for sizes of blocks, which follow from the ranking."""
-        details, keep = details_of(learngene.config, Details), self.keep or 1.0
-        shares, why = details.search.shares(keep), "each block keeps what the ranking leaves it"
-        sizes = self.through_all(learngene, target, details, keep, shares, why)
-        return self.built(learngene, target, details, sizes, Calibration(), run)
+        """Build a descendant, step 4.
+
+        Raises `WrongCall` for sizes of blocks, which follow from the ranking.
+        """
+        details, keep = details_of(learngene.config, ElasticDetails), self.keep or 1.0
+        cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
+        shares = details.search.compute_shares(keep)
+        selection = select_shares(learngene, shares, cuts.get(keep))
+        reason = "each block keeps what the ranking leaves it"
+        spec = derive_selected_spec(learngene, target, selection, reason)
+        task = None
+        if self.compensate:
+            task = choose_task(learngene, target, selection, self.calibration, details.task, run)
+        return build_pruned(learngene, spec, selection, run, Calibration(), task)
 
 
 ELASTIC = Method(
     name="elastic",
-    title="one ranking of all heads and hidden neurons; models of every budget are cut from it, without training",
-    paper=(
-        "Simoncini, Dorkenwald, Blankevoort, Snoek, Asano. Elastic ViTs from Pretrained Models without Retraining. NeurIPS 2025"
+    title=(
+        "one ranking of all heads and hidden neurons; models of every budget are cut from it, "
+        "without training"
     ),
-    expander=Begin(),
+    paper=(
+        "Simoncini, Dorkenwald, Blankevoort, Snoek, Asano. Elastic ViTs from Pretrained Models "
+        "without Retraining. NeurIPS 2025"
+    ),
+    expander=ElasticExpander(),
     presets={
-        "mini": Order(),
-        "paper": Order(
-            each=Search(
-                sensitivity=Sensitivity(images=1000), evolution=Evolution(evaluations=50, spread=1.0, compared=1000)
+        "mini": ElasticExtractor(),
+        "paper": ElasticExtractor(
+            each=RankingSettings(
+                sensitivity=Sensitivity(images=1000),
+                evolution=Evolution(evaluations=50, spread=1.0, compared=1000),
             )
         ),
-        "smoke": Order(
-            each=Search(
+        "smoke": ElasticExtractor(
+            each=RankingSettings(
                 sensitivity=Sensitivity(images=4, crops=2),
                 evolution=Evolution(evaluations=12, sparsities=(0.35, 0.65), compared=12),
             )
         ),
     },
     tasks="one",
-    details=Details,
+    details=ElasticDetails,
 )

@@ -1,21 +1,46 @@
-"""From the ancestry model and what its blocks keep to a descendant, whatever the importances are: what pruning methods share."""
+"""What pruning methods share: settings, importances in a learngene, and the way to a descendant."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import BadFile, InputFormat, WrongCall
-from lgzoo_closed_form.calibration import Calibration, form_of
-from lgzoo_closed_form.sizes import Counts, begun, counted, least_of, ranked
+from learngene_zoo.plugin import BadFile, Learngene, LearngeneConfig, Spec, Target, WrongCall
+from lgzoo_closed_form.calibration import (
+    Calibration,
+    derive_input_format,
+    open_calibration_task,
+)
+from lgzoo_closed_form.sizes import (
+    Counts,
+    count_by_block,
+    derive_minimum,
+    derive_uneven_spec,
+    rank_positions,
+    take_share,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    from learngene_zoo.plugin import Descendant, Learngene, Run, Spec, Task
-    from lgzoo_closed_form.cutting import Kept
-    from lgzoo_closed_form.streams import Pictures
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
+    from lgzoo_closed_form.cutting import Selection
 
 IMPORTANCE = "importance."  # tensors: `importance.heads` (L, H), `importance.hidden` (L, M)
+PRUNED_AXES = frozenset({"heads", "mlp_ratio", "classes", "image_size"})
+
+# Settings of extractors and expanders.
+StoreWeights = Annotated[
+    bool,
+    "keep the ancestry model's weights; otherwise every expansion opens that model again, by its "
+    "checksum",
+]
+Compensate = Annotated[bool, "let the layers behind them make up for what is cut, on some images"]
+CompensationTask = Annotated[
+    str | None,
+    "the task whose training images that is done on, as folder:PATH (default: the extraction's)",
+]
+
 _UNPRUNED = {
     "stitched": "blocks of several widths",
     "post_norm": "norms after attention and MLP",
@@ -25,68 +50,189 @@ _UNPRUNED = {
 
 
 def check_prunable(spec: Spec, method: str) -> None:
-    """Raises `WrongCall` for a model whose heads and hidden neurons something besides its layers reads."""
+    """Raise `WrongCall` for a model whose heads or hidden neurons more than its layers read.
+
+    Args:
+        spec: the ancestry model's shape.
+        method: its name, for the message.
+    """
     for name, words in _UNPRUNED.items():
         if getattr(spec, name, False):
-            raise WrongCall(f"{method} does not take models with {words}; choose another ancestry model, or first_k")
+            raise WrongCall(
+                f"{method} does not take models with {words}; choose another ancestry model, or "
+                "first_k"
+            )
 
 
-def scores_of(learngene: Learngene) -> tuple[torch.Tensor, torch.Tensor]:
-    """The importances of heads (L, H) and hidden neurons (L, M). Raises `BadFile` if they are not there."""
-    spec, found = learngene.config.spec, []
+def name_importances(heads_LH: torch.Tensor, hidden_LM: torch.Tensor) -> StateDict:
+    """Return the importances under their names in a learngene."""
+    return {f"{IMPORTANCE}heads": heads_LH, f"{IMPORTANCE}hidden": hidden_LM}
+
+
+def collect_learngene(
+    ancestry: Ancestry, importances: StateDict, config: LearngeneConfig, *, store: bool
+) -> Learngene:
+    """Return the learngene of the importances.
+
+    Args:
+        ancestry: the ancestry model.
+        importances: under their names in a learngene.
+        config: the learngene's.
+        store: whether the ancestry model's weights are in it, without the head.
+    """
+    from learngene_zoo.plugin import without_head
+
+    weights = without_head(ancestry.state, ancestry.spec) if store else {}
+    scores = {name: importances[name] for name in importances}
+    return Learngene(config=config, state={**weights, **scores})
+
+
+def read_importances(learngene: Learngene) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the importances of heads (L, H) and hidden neurons (L, M).
+
+    Raises `BadFile` if they are missing.
+    """
+    spec, scores = learngene.config.spec, []
     for axis, size in (("heads", spec.heads), ("hidden", spec.hidden)):
         name, shape = f"{IMPORTANCE}{axis}", (spec.layers, size)
         if name not in learngene.state or tuple(learngene.state[name].shape) != shape:
-            raise BadFile(f"the {learngene.config.method} learngene lacks {name} of shape {shape}; extract it again")
-        found.append(learngene.state[name])
-    return found[0], found[1]
+            raise BadFile(
+                f"the {learngene.config.method} learngene lacks {name} of shape {shape}; extract "
+                "it again"
+            )
+        scores.append(learngene.state[name])
+    return scores[0], scores[1]
 
 
-def beginnings(learngene: Learngene, shares: tuple[float, float], known: Counts | None) -> Kept:
-    """What these shares of the heads' and the hidden neurons' rankings through all blocks leave each block.
+def select_shares(
+    learngene: Learngene, shares: tuple[float, float], counts: Counts | None
+) -> Selection:
+    """Select shares of the rankings through all blocks.
 
-    Where the learngene says how many of each block that are, they are `known`, whatever its precision did to equal scores.
+    Args:
+        learngene: with the importances.
+        shares: of the heads' and of the hidden neurons' ranking.
+        counts: how many each block keeps of these shares, if the learngene records that. They
+            decide among scores that its precision made equal.
     """
-    from lgzoo_closed_form.cutting import Kept, best
+    from lgzoo_closed_form.cutting import Selection, select_best
 
-    spec, found = learngene.config.spec, scores_of(learngene)
-    if known is not None:
-        return Kept(best(found[0], known.heads), best(found[1], known.hidden))
-    leasts = least_of(spec)
-    return Kept(
-        *(
-            begun(ranked(one.tolist(), least), share, spec.layers, least)
-            for one, share, least in zip(found, shares, leasts)
+    spec, scores = learngene.config.spec, read_importances(learngene)
+    if counts is not None:
+        return Selection(
+            select_best(scores[0], counts.heads), select_best(scores[1], counts.hidden)
         )
+    heads, hidden = (
+        take_share(rank_positions(rows.tolist(), minimum), share, spec.layers, minimum)
+        for rows, share, minimum in zip(scores, shares, derive_minimum(spec))
     )
+    return Selection(heads, hidden)
 
 
-def shown_to(spec: Spec, settings: Calibration, task: Task, form: InputFormat, run: Run) -> Pictures:
-    """The images that a model of this shape is measured on."""
-    from lgzoo_closed_form.streams import pictures
-
-    images, tokens, weight = settings.images, settings.tokens, settings.class_weight
-    return pictures(task, spec.prefix_tokens, spec.patches, form, run, images=images, tokens=tokens, weight=weight)
+def derive_uncut_spec(learngene: Learngene, target: Target) -> Spec:
+    """Return the ancestry model's shape with the target's image size and classes."""
+    return replace(target, heads=None, mlp_ratio=None).apply(learngene.config.spec)
 
 
-def build(
-    learngene: Learngene, spec: Spec, kept: Kept, run: Run, settings: Calibration, task: Task | None
+def derive_selected_spec(
+    learngene: Learngene, target: Target, selection: Selection, reason: str
+) -> Spec:
+    """Return the shape that a selection leaves.
+
+    Args:
+        learngene: of the ancestry model.
+        target: the sizes that the user names.
+        selection: the heads and hidden neurons that each block keeps.
+        reason: why sizes of blocks follow from the ranking, for the message.
+
+    Raises:
+        WrongCall: for named sizes of blocks that differ from those of the selection.
+    """
+    heads, hidden = count_by_block(selection.heads), count_by_block(selection.hidden)
+    uncut = derive_uncut_spec(learngene, target)
+    spec = derive_uneven_spec(uncut, Counts(tuple(heads), tuple(hidden)))
+    for name, value in target.axes().items():
+        if name in ("heads", "mlp_ratio") and value != getattr(spec, name):
+            raise WrongCall(
+                f"{name} is {value}, but {reason}; leave out --{name.replace('_', '-')}, and name "
+                "--keep or a budget"
+            )
+    return spec
+
+
+def choose_task(
+    learngene: Learngene,
+    target: Target,
+    selection: Selection,
+    named: str | None,
+    seen: str | None,
+    run: Run,
+) -> Task | None:
+    """Open the task on whose images a descendant is compensated; None if nothing is cut.
+
+    Args:
+        learngene: of the ancestry model.
+        target: the sizes and the task that the user names.
+        selection: the heads and hidden neurons that each block keeps.
+        named: the task that the user names for this.
+        seen: the task of the extraction.
+        run: whether the Hub may be asked.
+    """
+    uncut = derive_uncut_spec(learngene, target)
+    counts = (uncut.heads * uncut.layers, uncut.hidden * uncut.layers)
+    if (sum(count_by_block(selection.heads)), sum(count_by_block(selection.hidden))) == counts:
+        return None
+    alternative = ", or leave them out with --no-compensate"
+    return open_calibration_task(named, seen, target, run, alternative)
+
+
+def build_pruned(
+    learngene: Learngene,
+    spec: Spec,
+    selection: Selection,
+    run: Run,
+    settings: Calibration,
+    task: Task | None,
 ) -> Descendant:
-    """A descendant of this shape. It is compensated on images of the task; without one its numbers are the ancestry model's."""
-    from learngene_zoo.plugin import assemble, inherited_weights, model_of, only, resize_positions, shapes
-    from lgzoo_closed_form.cutting import compensated, cut
+    """Build a descendant, and compensate it on images of a task.
 
-    config, whole = learngene.config, learngene.config.spec.with_(classes=0)
-    weights = inherited_weights(config, learngene.state, run, lambda name: not name.startswith(IMPORTANCE))
-    state = {name: weights[name].float() for name in weights}  # those on the shelf are in half precision
+    Args:
+        learngene: with the ancestry model, or its name.
+        spec: the shape of the descendant.
+        selection: the heads and hidden neurons that each block keeps.
+        run: seed, threads and progress.
+        settings: of the compensation.
+        task: whose images are seen; None keeps the ancestry model's numbers.
+    """
+    from learngene_zoo.plugin import (
+        assemble,
+        inherited_weights,
+        model_of,
+        only,
+        resize_positions,
+        shapes,
+    )
+    from lgzoo_closed_form.cutting import compensate_model, cut_model
+    from lgzoo_closed_form.streams import sample_pictures
+
+    config, body = learngene.config, learngene.config.spec.with_(classes=0)
+    weights = inherited_weights(
+        config, learngene.state, run, lambda name: not name.startswith(IMPORTANCE)
+    )
+    # Weights of learngenes on the shelf are in half precision.
+    state = {name: weights[name].float() for name in weights}
     if task is None:
-        parts = cut(state, whole, kept)
+        parts = cut_model(state, body, selection)
     else:
-        shown = shown_to(whole, settings, task, form_of(config), run)
-        parts = compensated(model_of(whole, state), state, whole, kept, shown, settings.ridge)
-    parts = resize_positions(parts, whole, spec)
+        pictures = sample_pictures(body, settings, task, derive_input_format(config), run)
+        model = model_of(body, state)
+        parts = compensate_model(model, state, body, selection, pictures, settings.ridge)
+    parts = resize_positions(parts, body, spec)
     parts = only(parts, shapes(spec).__contains__)  # without pooling, if the head is for pixels
     mean, std = config.normalisation
-    found = {"kept": {"heads": counted(kept.heads), "hidden": counted(kept.hidden)}}
-    provenance = {**found, **({"calibration": task.name} if task is not None else {})}
+    counts = {
+        "heads": count_by_block(selection.heads),
+        "hidden": count_by_block(selection.hidden),
+    }
+    provenance = {"kept": counts, **({"calibration": task.name} if task is not None else {})}
     return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)

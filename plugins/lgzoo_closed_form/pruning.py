@@ -1,25 +1,31 @@
-"""Structured pruning: attention heads and hidden neurons are cut out of the ancestry model, and the rest makes up for them.
+"""Structured pruning: cut attention heads and hidden neurons, and let the rest absorb the loss.
 
-Fang, Ma, Song, Bi Mi, Wang. DepGraph: Towards Any Structural Pruning. CVPR 2023 (criteria and rankings, as its code Torch-Pruning has
-them); Zhang, Yang. CORP: Closed-Form One-shot Representation-Preserving Structured Pruning for Transformers. arXiv 2602.05243, 2026.
+Fang, Ma, Song, Bi Mi, Wang. DepGraph: Towards Any Structural Pruning. CVPR 2023 (criteria and
+rankings, as its code Torch-Pruning has them); Zhang, Yang. CORP: Closed-Form One-shot
+Representation-Preserving Structured Pruning for Transformers. arXiv 2602.05243, 2026.
 
-    1  score     every head and every hidden neuron, with all weights that belong to it                        (importance.py)
-    2  rank      them within each block, so that all blocks keep the same number, or through all blocks          (sizes.py)
-    3  cut       the least important ones
-    4  absorb    what the kept inputs of `attn.proj` and `mlp.fc2` can say of the removed ones, by ridge regression  (cutting.py)
+    1  score     every head and hidden neuron, with all weights that belong to it   (importance.py)
+    2  rank      them within each block, so that all blocks keep the same number, or through all
+                 blocks                                                                  (sizes.py)
+    3  cut       the least important ones                                   (pruned.py, cutting.py)
+    4  absorb    the best estimate of the removed inputs of `attn.proj` and `mlp.fc2` from the kept
+                 ones, by ridge regression                                            (cutting.py)
 
-The learngene is the ancestry model, or its name, with the importances; stream and depth of descendants are its own.
+The learngene is the ancestry model, or its name, with the importances. Descendants have its stream
+and depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     FLAT,
     Bounds,
+    Expander,
+    Extractor,
     Learngene,
     LearngeneConfig,
     Member,
@@ -29,37 +35,50 @@ from learngene_zoo.plugin import (
     Work,
     check_bounds,
     details_of,
+    from_json,
     once,
     to_json,
 )
 from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.pruned import (
-    IMPORTANCE,
-    scores_of,
-    shown_to,
+    PRUNED_AXES,
+    Compensate,
+    CompensationTask,
+    StoreWeights,
+    build_pruned,
+    check_prunable,
+    choose_task,
+    collect_learngene,
+    derive_selected_spec,
+    derive_uncut_spec,
+    name_importances,
+    read_importances,
+    select_shares,
 )
-from lgzoo_closed_form.ranked import Cutting, Ranked, Ranking, whole_of
 from lgzoo_closed_form.sizes import (
     SHARES,
-    cuts_at,
-    even_members,
-    even_spec,
-    least_of,
-    ratio,
-    uneven_members,
+    count_by_share,
+    derive_even_spec,
+    derive_minimum,
+    derive_mlp_ratio,
+    list_even_members,
+    list_uneven_members,
+    map_shares,
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Part, Run, StateDict, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
+    from lgzoo_closed_form.cutting import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How heads and hidden neurons are scored, and on which images."""
+    """Criterion of the scores, and the images that they are measured on."""
 
     criterion: Annotated[
         Literal["energy", "magnitude", "taylor"],
-        "by the variance of what they add to the stream, by the squares of their weights, or by the loss's slopes",
+        "by the variance of what they add to the stream, by the squares of their weights, or by "
+        "the loss's slopes",
     ] = "energy"
     calibration: Calibration = field(default=Calibration(), metadata=FLAT)
 
@@ -68,105 +87,164 @@ class Scoring:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details(Ranked):
-    """What a learngene's `details` hold."""
+class PruningDetails:
+    """The method's own record in a learngene; the cuts follow from the extraction."""
 
-    shares = SHARES
-
+    stored: bool = True  # whether the ancestry model's weights are among the tensors
+    task: str | None = None  # whose images were seen
+    heads: tuple[tuple[int, ...], ...] = ()  # for each of `SHARES`, how many every block keeps
+    hidden: tuple[tuple[int, ...], ...] = ()
     scoring: Scoring
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank(Ranking):
+class PruningExtractor(Extractor):
     """Score the heads and hidden neurons of the ancestry model; keep it, or only its name."""
 
-    method = "pruning"
-
+    store: StoreWeights = True
     each: Scoring = field(default=Scoring(), metadata=FLAT)
 
-    def details(self) -> Details:
-        """The settings."""
-        return Details(scoring=self.each, stored=self.store)
-
-    def ranked(self, ancestry: Ancestry, task: Task, run: Run) -> Part:
-        """Steps 1 and 2."""
-        return once(run.part("scores"), "pruning.scores", scores, self.each, [ancestry, task])
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """Return the config with the ancestry model's shape."""
+        check_prunable(ancestries[0], "pruning")
+        details = PruningDetails(scoring=self.each, stored=self.store)
+        return LearngeneConfig(spec=ancestries[0]).with_details(details)
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
-        """One pass over the images, with gradients for `taylor`."""
-        seen, layers = min(self.each.calibration.images, images[0]), ancestries[0].layers
-        taught = self.each.criterion == "taylor"
-        return [Work(images=seen, trained=layers * taught, frozen=layers * (not taught))]
+        """Estimate one pass over the images, with gradients for `taylor`."""
+        count, layers = min(self.each.calibration.images, images[0]), ancestries[0].layers
+        is_taylor = self.each.criterion == "taylor"
+        return [Work(images=count, trained=layers * is_taylor, frozen=layers * (not is_taylor))]
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Score heads and hidden neurons, step 1; the scores are a part of the run."""
+        ancestry, part = ancestries[0], run.part("scores")
+        scores = once(part, "pruning.scores", score_units, self.each, [ancestry, tasks[0]])
+        details = from_json(PruningDetails, scores.record, "ranking")
+        details = replace(details, stored=self.store)
+        config = LearngeneConfig(spec=ancestry.spec).with_details(details)
+        return collect_learngene(ancestry, scores.state, config, store=self.store)
 
 
-def scores(settings: Scoring, ancestry: Ancestry, task: Task, run: Run) -> tuple[StateDict, Json]:
-    """The importances, and `Details` as JSON."""
-    from lgzoo_closed_form.importance import importances
+def score_units(
+    settings: Scoring, ancestry: Ancestry, task: Task, run: Run
+) -> tuple[StateDict, Json]:
+    """Return the importances, and `PruningDetails` as JSON.
 
-    spec = ancestry.spec
-    shown = shown_to(spec, settings.calibration, task, ancestry.input_format, run)
-    found = [one.float() for one in importances(settings.criterion, ancestry, shown)]
-    counts = [cuts_at(one.tolist(), SHARES, least) for one, least in zip(found, least_of(spec))]
-    details = Details(scoring=settings, task=task.name, heads=counts[0], hidden=counts[1])
-    return {f"{IMPORTANCE}heads": found[0], f"{IMPORTANCE}hidden": found[1]}, to_json(details)
+    Args:
+        settings: criterion and calibration.
+        ancestry: the ancestry model.
+        task: whose training images are seen.
+        run: the part of the run.
+    """
+    from lgzoo_closed_form.importance import measure_importances
+    from lgzoo_closed_form.streams import sample_pictures
+
+    spec, calibration = ancestry.spec, settings.calibration
+    pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
+    importances = measure_importances(settings.criterion, ancestry, pictures)
+    scores = [rows.float() for rows in importances]
+    heads, hidden = (
+        count_by_share(rows.tolist(), SHARES, minimum)
+        for rows, minimum in zip(scores, derive_minimum(spec))
+    )
+    details = PruningDetails(scoring=settings, task=task.name, heads=heads, hidden=hidden)
+    return name_importances(*scores), to_json(details)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prune(Cutting):
-    """Cut the least important heads and hidden neurons, and let the rest make up for them."""
+class PruningExpander(Expander):
+    """Cut the least important heads and hidden neurons; compensate the layers behind the cuts."""
 
+    axes = PRUNED_AXES
+
+    compensate: Compensate = True
+    calibration: CompensationTask = None
     ranking: Annotated[
-        Literal["local", "global"], "whether all blocks keep as much, or what one ranking through all leaves each"
+        Literal["local", "global"],
+        "whether all blocks keep as much, or what one ranking through all leaves each",
     ] = "local"
     keep: Annotated[
-        float | None, "share of the heads, and of the hidden neurons, that is kept", Bounds(above=0, most=1)
+        float | None,
+        "share of the heads, and of the hidden neurons, that is kept",
+        Bounds(above=0, most=1),
     ] = None
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every number of heads with every eighth of the hidden neurons; of the ranking through all blocks every twentieth.
+        """Return every number of heads with every eighth of the hidden neurons.
 
-        The latter is known after the extraction.
+        Of the ranking through all blocks, which is known after the extraction, return every
+        twentieth.
         """
-        whole = config.spec
+        spec = config.spec
         if self.ranking == "global":
-            cuts = details_of(config, Details).cuts()
-            return uneven_members(whole, cuts.items()) or [Member(spec=whole, settings={"keep": 1.0})]
-        return even_members(whole) if self.keep is None else [Member(spec=self._even(whole, Target()))]
+            details = details_of(config, PruningDetails)
+            cuts = map_shares(SHARES, details.heads, details.hidden)
+            return list_uneven_members(spec, cuts)
+        if self.keep is None:
+            return list_even_members(spec)
+        return [Member(spec=self._derive_spec(spec, Target()))]
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Build it. Raises `WrongCall` for more than the ancestry model has, and for sizes beside a global ranking."""
-        from lgzoo_closed_form.cutting import Kept, best
+        """Build a descendant, steps 2 to 4.
 
-        details = details_of(learngene.config, Details)
+        Raises `WrongCall` for more than the ancestry model has, and for sizes beside a global
+        ranking.
+        """
+        details = details_of(learngene.config, PruningDetails)
         if self.ranking == "global":
-            share, why = self.keep or 1.0, "--ranking global gives each block its own"
-            sizes = self.through_all(learngene, target, details, share, (share, share), why)
+            share = self.keep or 1.0
+            cuts = map_shares(SHARES, details.heads, details.hidden)
+            selection = select_shares(learngene, (share, share), cuts.get(share))
+            reason = "--ranking global gives each block its own"
+            spec = derive_selected_spec(learngene, target, selection, reason)
         else:
-            spec = self._even(whole_of(learngene, target), target)
-            counts = [[size] * spec.layers for size in (spec.heads, spec.hidden)]
-            sizes = spec, Kept(*map(best, scores_of(learngene), counts))
-        return self.built(learngene, target, details, sizes, details.scoring.calibration, run)
+            spec = self._derive_spec(derive_uncut_spec(learngene, target), target)
+            selection = select_within_blocks(learngene, spec)
+        calibration, task = details.scoring.calibration, None
+        if self.compensate:
+            task = choose_task(learngene, target, selection, self.calibration, details.task, run)
+        return build_pruned(learngene, spec, selection, run, calibration, task)
 
-    def _even(self, whole: Spec, target: Target) -> Spec:
-        """The named sizes; otherwise the share that is kept, and never nothing."""
-        heads, hidden = (max(round((self.keep or 1) * size), 1) for size in (whole.heads, whole.hidden))
-        named = ratio(whole, hidden) if target.mlp_ratio is None else target.mlp_ratio
-        return even_spec(whole, target.heads or heads, named)
+    def _derive_spec(self, uncut: Spec, target: Target) -> Spec:
+        """Return the shape of the named sizes; else of the share that is kept, never of nothing."""
+        heads, hidden = (max(round((self.keep or 1) * n), 1) for n in (uncut.heads, uncut.hidden))
+        mlp_ratio = target.mlp_ratio
+        if mlp_ratio is None:
+            mlp_ratio = derive_mlp_ratio(uncut, hidden)
+        return derive_even_spec(uncut, target.heads or heads, mlp_ratio)
+
+
+def select_within_blocks(learngene: Learngene, spec: Spec) -> Selection:
+    """Select the best heads and hidden neurons of each block, as many as a shape has."""
+    from lgzoo_closed_form.cutting import Selection, select_best
+
+    heads_LH, hidden_LM = read_importances(learngene)
+    return Selection(
+        heads=select_best(heads_LH, [spec.heads] * spec.layers),
+        hidden=select_best(hidden_LM, [spec.hidden] * spec.layers),
+    )
 
 
 PRUNING = Method(
     name="pruning",
-    title="fewer heads and hidden neurons, the rest making up for them in closed form, without training",
-    paper=(
-        "Fang, Ma, Song, Bi Mi, Wang. DepGraph: Towards Any Structural Pruning. CVPR 2023; Zhang, Yang. CORP: Closed-Form One-shot "
-        "Representation-Preserving Structured Pruning for Transformers. arXiv 2602.05243, 2026"
+    title=(
+        "fewer heads and hidden neurons, the rest making up for them in closed form, without "
+        "training"
     ),
-    expander=Prune(),
+    paper=(
+        "Fang, Ma, Song, Bi Mi, Wang. DepGraph: Towards Any Structural Pruning. CVPR 2023; Zhang, "
+        "Yang. CORP: Closed-Form One-shot Representation-Preserving Structured Pruning for "
+        "Transformers. arXiv 2602.05243, 2026"
+    ),
+    expander=PruningExpander(),
     presets={
-        "mini": Rank(),
-        "paper": Rank(each=Scoring(criterion="magnitude")),
-        "smoke": Rank(each=Scoring(calibration=Calibration(images=24))),
+        "mini": PruningExtractor(),
+        "paper": PruningExtractor(each=Scoring(criterion="magnitude")),
+        "smoke": PruningExtractor(each=Scoring(calibration=Calibration(images=24))),
     },
     tasks="one",
-    details=Details,
+    details=PruningDetails,
 )

@@ -1,129 +1,210 @@
-"""How many heads and hidden neurons the blocks of a pruned model keep: one number for all blocks, or one ranking through all.
+"""Sizes of pruned models: the same in all blocks, or left by one ranking through all blocks.
 
-The ranking through all blocks begins with what no block may lose, its `least` best; then the others follow by their importance. A
-share of it is its beginning, so what a smaller model keeps a larger one keeps, too.
+The ranking through all blocks begins with the `minimum` best of each block, which no block loses;
+then the others follow by their importance. A share of the ranking is its beginning, so everything
+that a smaller model keeps a larger one keeps, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from learngene_zoo.plugin import BadFile, Member, Segment, Spec, WrongCall
 
-Place = tuple[int, int]  # a block, and a head or a hidden neuron of it, counted from 0
-EIGHTHS = 8  # steps of the grid of MLP ratios; no block keeps less than one of them in a ranking through all blocks
-SHARES = tuple(round(step / 20, 2) for step in range(3, 21))  # the grid of shares: 0.15, 0.2, ..., 1
+Position = tuple[int, int]  # a block, and a head or a hidden neuron of it, counted from 0
+# Steps of the grid of MLP ratios; in a ranking through all blocks none keeps less than one of them.
+EIGHTHS = 8
+SHARES = tuple(round(step / 20, 2) for step in range(3, 21))  # the grid: 0.15, 0.2, ..., 1
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What each block keeps."""
+    """How many heads and hidden neurons each block keeps."""
 
     heads: tuple[int, ...]
     hidden: tuple[int, ...]
 
 
-def ranked(scores: Sequence[Sequence[float]], least: int) -> list[Place]:
-    """All places from the most to the least important one, behind the `least` best of each block; of equal ones the first first."""
-    better = {
+def rank_positions(scores: Sequence[Sequence[float]], minimum: int) -> list[Position]:
+    """Return all positions from the most to the least important one.
+
+    The `minimum` best of each block come before all others. Of equal ones the first comes first.
+    """
+    ranks = {
         (block, index): rank
         for block, row in enumerate(scores)
         for rank, index in enumerate(sorted(range(len(row)), key=lambda index: -row[index]))
     }
-    return sorted(better, key=lambda place: (better[place] >= least, -scores[place[0]][place[1]], place))
+
+    def order(position: Position) -> tuple[bool, float, Position]:
+        block, index = position
+        return (ranks[position] >= minimum, -scores[block][index], position)
+
+    return sorted(ranks, key=order)
 
 
-def begun(ranking: Sequence[Place], share: float, blocks: int, least: int) -> list[list[int]]:
-    """What each block keeps of this share of a ranking, ascending; never less than its `least` best."""
-    kept = sorted(ranking[: max(round(share * len(ranking)), least * blocks)])
-    return [[index for at, index in kept if at == block] for block in range(blocks)]
+def take_share(
+    ranking: Sequence[Position], share: float, blocks: int, minimum: int
+) -> list[list[int]]:
+    """Return the indices that each block keeps of a share of a ranking, ascending.
+
+    Args:
+        ranking: all positions, the most important first.
+        share: of the ranking.
+        blocks: how many there are.
+        minimum: how many best ones every block keeps in any case.
+    """
+    beginning = sorted(ranking[: max(round(share * len(ranking)), minimum * blocks)])
+    return [[index for owner, index in beginning if owner == block] for block in range(blocks)]
 
 
-def counted(kept: Iterable[Sequence[int]]) -> list[int]:
-    """How many of each block."""
-    return [len(one) for one in kept]
+def count_by_block(indices: Iterable[Sequence[int]]) -> list[int]:
+    """Return how many indices each block has."""
+    return [len(block) for block in indices]
 
 
-def cuts_at(scores: Sequence[Sequence[float]], shares: Iterable[float], least: int) -> tuple[tuple[int, ...], ...]:
-    """For each share of the ranking by these scores, how many every block keeps."""
-    ranking, blocks = ranked(scores, least), len(scores)
-    return tuple(tuple(counted(begun(ranking, share, blocks, least))) for share in shares)
+def count_by_share(
+    scores: Sequence[Sequence[float]], shares: Iterable[float], minimum: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return for each share of the ranking how many every block keeps.
+
+    Args:
+        scores: of each block.
+        shares: of the ranking by these scores.
+        minimum: how many best ones every block keeps in any case.
+    """
+    ranking, blocks = rank_positions(scores, minimum), len(scores)
+    return tuple(
+        tuple(count_by_block(take_share(ranking, share, blocks, minimum))) for share in shares
+    )
 
 
-def by_share(
+def map_shares(
     shares: Sequence[float], heads: Sequence[tuple[int, ...]], hidden: Sequence[tuple[int, ...]]
 ) -> dict[float, Counts]:
-    """What each share leaves; nothing before an extraction. Raises `BadFile` for another number of cuts than shares."""
+    """Return the counts that each share leaves; none before an extraction.
+
+    Args:
+        shares: the grid of shares of the ranking.
+        heads: for each share, how many heads every block keeps.
+        hidden: the same of hidden neurons.
+
+    Raises:
+        BadFile: for another number of cuts than shares.
+    """
     if not len(heads) == len(hidden) in (0, len(shares)):
-        raise BadFile(f"details has {len(heads)} and {len(hidden)} cuts for {len(shares)} shares; extract it again")
-    return {share: Counts(*both) for share, *both in zip(shares, heads, hidden)}
+        raise BadFile(
+            f"details has {len(heads)} and {len(hidden)} cuts for {len(shares)} shares; extract it "
+            "again"
+        )
+    return {share: Counts(*pair) for share, *pair in zip(shares, heads, hidden)}
 
 
-def least_of(whole: Spec) -> tuple[int, int]:
-    """How many heads and hidden neurons no block loses in a ranking through all blocks: a head, and an eighth of the neurons."""
-    return 1, max(whole.hidden // EIGHTHS, 1)
+def derive_minimum(spec: Spec) -> tuple[int, int]:
+    """Return how many heads and hidden neurons every block keeps in a ranking through all blocks.
+
+    They are one head, and an eighth of the neurons.
+    """
+    return 1, max(spec.hidden // EIGHTHS, 1)
 
 
-def even_spec(whole: Spec, heads: int, mlp_ratio: float) -> Spec:
-    """Every block with as many heads and this MLP ratio. Raises `WrongCall` for more than there are, and for an empty MLP."""
-    for name, value, most in (("heads", heads, whole.heads), ("mlp_ratio", mlp_ratio, whole.mlp_ratio)):
+def derive_even_spec(spec: Spec, heads: int, mlp_ratio: float) -> Spec:
+    """Return a shape with the same heads and MLP ratio in every block.
+
+    Args:
+        spec: the ancestry model's shape.
+        heads: of every block.
+        mlp_ratio: of every block.
+
+    Raises:
+        WrongCall: for more than the ancestry model has, and for an MLP without hidden neurons.
+    """
+    for name, value, most in (
+        ("heads", heads, spec.heads),
+        ("mlp_ratio", mlp_ratio, spec.mlp_ratio),
+    ):
         if value > most:
-            raise WrongCall(f"{name} is {value}; the ancestry model has {most}, and pruning only takes away")
-    spec = whole.with_(heads=heads, attention_width=_attention(whole, heads), mlp_ratio=mlp_ratio)
-    if spec.hidden < 1:
-        raise WrongCall(f"mlp_ratio is {mlp_ratio}, which leaves no hidden neuron; choose at least {ratio(whole, 1)}")
-    return spec
+            raise WrongCall(
+                f"{name} is {value}; the ancestry model has {most}, and pruning only takes away"
+            )
+    attention_width = _derive_attention_width(spec, heads)
+    small = spec.with_(heads=heads, attention_width=attention_width, mlp_ratio=mlp_ratio)
+    if small.hidden < 1:
+        raise WrongCall(
+            f"mlp_ratio is {mlp_ratio}, which leaves no hidden neuron; choose at least "
+            f"{derive_mlp_ratio(spec, 1)}"
+        )
+    return small
 
 
-def uneven_spec(whole: Spec, counts: Counts) -> Spec:
-    """Every block with its own numbers; neighbours of one size are one segment. Raises `WrongCall` for too many segments."""
-    if not len(counts.heads) == len(counts.hidden) == whole.layers:
-        raise WrongCall(f"there are counts for {len(counts.heads)} and {len(counts.hidden)} of {whole.layers} blocks")
-    runs = [(len(list(run)), *size) for size, run in groupby(zip(counts.heads, counts.hidden))]
+def derive_uneven_spec(spec: Spec, counts: Counts) -> Spec:
+    """Return a shape with separate numbers for every block; equal neighbours are one segment.
+
+    Raises `WrongCall` for too many segments.
+    """
+    if not len(counts.heads) == len(counts.hidden) == spec.layers:
+        raise WrongCall(
+            f"there are counts for {len(counts.heads)} and {len(counts.hidden)} of {spec.layers} "
+            "blocks"
+        )
+    sizes = zip(counts.heads, counts.hidden)
+    runs = [(len(list(run)), *size) for size, run in groupby(sizes)]
     *before, (_, heads, hidden) = runs
-    last = even_spec(whole, heads, ratio(whole, hidden))
-    front = tuple(
-        Segment(
+    small = derive_even_spec(spec, heads, derive_mlp_ratio(spec, hidden))
+    front = []
+    for layers, heads, hidden in before:
+        mlp_ratio = derive_mlp_ratio(spec, hidden)
+        segment = Segment(
             layers=layers,
-            width=whole.width,
+            width=spec.width,
             heads=heads,
-            attention_width=_attention(whole, heads),
-            mlp_ratio=None if ratio(whole, hidden) == last.mlp_ratio else ratio(whole, hidden),
+            attention_width=_derive_attention_width(spec, heads),
+            mlp_ratio=None if mlp_ratio == small.mlp_ratio else mlp_ratio,
             stitch=False,
         )
-        for layers, heads, hidden in before
-    )
-    return replace(last, front=front)  # type: ignore[call-arg]  # a ViTSpec's
+        front.append(segment)
+    return replace(small, front=tuple(front))  # type: ignore[call-arg]  # a ViTSpec's
 
 
-def _attention(whole: Spec, heads: int) -> int | None:
-    return None if heads == whole.heads else heads * whole.head_width
+def _derive_attention_width(spec: Spec, heads: int) -> int | None:
+    return None if heads == spec.heads else heads * spec.head_width
 
 
-def ratio(whole: Spec, hidden: int) -> float:
-    """The least MLP ratio with which timm, multiplying and rounding down, makes this hidden width."""
-    if hidden == whole.hidden:
-        return whole.mlp_ratio
-    gates = 2 if getattr(whole, "mlp", "mlp") == "swiglu_packed" else 1
-    found = gates * hidden / whole.width
-    return found if int(whole.width * found) >= gates * hidden else math.nextafter(found, math.inf)
+def derive_mlp_ratio(spec: Spec, hidden: int) -> float:
+    """Return the least MLP ratio with which timm makes this hidden width.
+
+    timm multiplies and rounds down.
+    """
+    if hidden == spec.hidden:
+        return spec.mlp_ratio
+    gates = 2 if getattr(spec, "mlp", "mlp") == "swiglu_packed" else 1
+    ratio = gates * hidden / spec.width
+    is_enough = int(spec.width * ratio) >= gates * hidden
+    return ratio if is_enough else math.nextafter(ratio, math.inf)
 
 
-def even_members(whole: Spec) -> list[Member]:
-    """Every number of heads with every eighth of the hidden neurons."""
-    hidden = sorted({max(whole.hidden * step // EIGHTHS, 1) for step in range(1, EIGHTHS + 1)})
-    sizes = [(heads, ratio(whole, neurons)) for heads in range(1, whole.heads + 1) for neurons in hidden]
-    return [Member(spec=even_spec(whole, heads, one)) for heads, one in sizes]
+def list_even_members(spec: Spec) -> list[Member]:
+    """Return every number of heads with every eighth of the hidden neurons."""
+    hidden = sorted({max(spec.hidden * step // EIGHTHS, 1) for step in range(1, EIGHTHS + 1)})
+    ratios = [derive_mlp_ratio(spec, neurons) for neurons in hidden]
+    return [
+        Member(spec=derive_even_spec(spec, heads, ratio))
+        for heads in range(1, spec.heads + 1)
+        for ratio in ratios
+    ]
 
 
-def uneven_members(whole: Spec, every: Iterable[tuple[float, Counts]]) -> list[Member]:
-    """A model for each share of the ranking; those with more segments than a model can have are left out."""
-    made = []
-    for share, counts in every:
+def list_uneven_members(spec: Spec, cuts: Mapping[float, Counts]) -> list[Member]:
+    """Return a model for each share of the ranking; the whole model before there is a ranking.
+
+    Models with more segments than a model can have are left out.
+    """
+    members = []
+    for share, counts in cuts.items():
         with suppress(WrongCall):
-            made.append(Member(spec=uneven_spec(whole, counts), settings={"keep": share}))
-    return made
+            members.append(Member(spec=derive_uneven_spec(spec, counts), settings={"keep": share}))
+    return members or [Member(spec=spec, settings={"keep": 1.0})]

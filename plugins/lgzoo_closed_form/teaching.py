@@ -1,4 +1,4 @@
-"""The ancestry model as a teacher: with its streams recorded anew, or with those that its extraction has kept.
+"""The ancestry model as a teacher, with streams recorded now or kept by its extraction.
 
 Shapes: D the ancestry model's width.
 """
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from learngene_zoo.plugin import InputFormat, Learngene, Run, Spec, StateDict, Task
     from lgzoo_closed_form.calibration import Calibration
-    from lgzoo_closed_form.solve import Teacher
+    from lgzoo_closed_form.solve import StreamTeacher
 
 PART = "statistics"  # of an extraction's run
 
 
 @contextmanager
-def teaching(
+def open_teacher(
     state: StateDict,
     spec: Spec,
     settings: Calibration,
@@ -31,16 +31,20 @@ def teaching(
     input_format: InputFormat,
     run: Run,
     folder: Path | None = None,
-) -> Iterator[Teacher]:
-    """The ancestry model, and its streams over images of a task; in this folder, or for as long as they are used."""
-    from lgzoo_closed_form.recording import place_for, size_of
+) -> Iterator[StreamTeacher]:
+    """Yield the ancestry model with its streams; large ones are in a temporary folder.
 
-    size = 0 if folder else size_of(spec, settings.images, settings.tokens)
-    with place_for(size) as place:
-        yield teacher_of(state, spec, settings, task, input_format, run, folder or place)
+    Args: as `record_teacher`, which uses a given `folder` in any case.
+    """
+    from lgzoo_closed_form.recording import estimate_size, open_temporary_folder
+
+    size = 0 if folder else estimate_size(spec, settings.images, settings.tokens)
+    with open_temporary_folder(size) as temporary:
+        folder = folder or temporary
+        yield record_teacher(state, spec, settings, task, input_format, run, folder)
 
 
-def teacher_of(
+def record_teacher(
     state: StateDict,
     spec: Spec,
     settings: Calibration,
@@ -48,40 +52,53 @@ def teacher_of(
     input_format: InputFormat,
     run: Run,
     folder: Path | None = None,
-) -> Teacher:
-    """The ancestry model, and its streams over images of a task; in files, if there is a folder for them."""
+) -> StreamTeacher:
+    """Record the streams of the ancestry model over images of a task.
+
+    Args:
+        state: the ancestry model's tensors, without a head.
+        spec: its shape.
+        settings: how many images and tokens are recorded.
+        task: whose training images are seen.
+        input_format: size and normalisation of the images.
+        run: seed, threads and progress.
+        folder: where the streams are written; None keeps them in memory.
+    """
     from learngene_zoo.plugin import model_of, open_device
-    from lgzoo_closed_form.solve import Teacher
-    from lgzoo_closed_form.streams import pictures, record
+    from lgzoo_closed_form.solve import StreamTeacher
+    from lgzoo_closed_form.streams import record_streams, sample_pictures
 
     open_device(replace(run, device="cpu"))  # sets the number of threads
-    bare = spec.with_(classes=0)
-    model = model_of(bare, state)
-    shown = pictures(
-        task,
-        bare.prefix_tokens,
-        bare.patches,
-        input_format,
-        run,
-        images=settings.images,
-        tokens=settings.tokens,
-        weight=settings.class_weight,
-    )
-    return Teacher(bare, state, model, shown, record(model, shown, folder))
+    headless = spec.with_(classes=0)
+    model = model_of(headless, state)
+    pictures = sample_pictures(headless, settings, task, input_format, run)
+    streams = record_streams(model, pictures, folder)
+    return StreamTeacher(headless, state, model, pictures, streams)
 
 
-def kept_teacher(learngene: Learngene, directions_DD: torch.Tensor, state: StateDict, run: Run) -> Teacher | None:
-    """The ancestry model of these tensors with the streams that lie beside its learngene, if the extraction has kept them."""
+def load_teacher(
+    learngene: Learngene, directions_DD: torch.Tensor, state: StateDict, run: Run
+) -> StreamTeacher | None:
+    """Load the streams that the extraction has kept beside its learngene; None if it has not.
+
+    Args:
+        learngene: a learngene of closed_form.
+        directions_DD: its directions, which identify the recording.
+        state: the ancestry model's tensors, without a head.
+        run: threads and progress.
+    """
     from learngene_zoo.plugin import model_of, open_device
-    from lgzoo_closed_form.recording import STREAMS, kept
-    from lgzoo_closed_form.solve import Teacher
+    from lgzoo_closed_form.recording import STREAMS, load_recording
+    from lgzoo_closed_form.solve import StreamTeacher
 
     if learngene.folder is None:
         return None
-    beside, spec = learngene.folder.resolve(), learngene.config.spec.with_(classes=0)
-    found = kept(beside.with_name(f"{beside.name}.run") / "parts" / PART / STREAMS, directions_DD, spec)
-    if found is None:
+    folder, spec = learngene.folder.resolve(), learngene.config.spec.with_(classes=0)
+    folder = folder.with_name(f"{folder.name}.run") / "parts" / PART / STREAMS
+    recording = load_recording(folder, directions_DD, spec)
+    if recording is None:
         return None
     open_device(replace(run, device="cpu"))  # sets the number of threads
-    shown, streams = found
-    return Teacher(spec, state, model_of(spec, state), replace(shown, bars=run.progress), streams)
+    pictures, streams = recording
+    pictures = replace(pictures, has_progress=run.progress)
+    return StreamTeacher(spec, state, model_of(spec, state), pictures, streams)

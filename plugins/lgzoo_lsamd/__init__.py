@@ -1,1 +1,1 @@
-"""LSAMD: learngene search across multiple data sets. Start with `lsamd.py`, which holds the algorithm."""
+"""LSAMD: learngene search across multiple data sets. The algorithm is in `lsamd.py`."""

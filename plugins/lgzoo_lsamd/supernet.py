@@ -1,15 +1,18 @@
-"""The super ancestry net: beside every frozen base block a specific block that one data set trains, and a router between them.
+"""Build the super ancestry net of LSAMD, and measure what its routers prefer.
 
-LSAMD, section "Super Ans-Net", eq. 1-2. The net stays timm's module, with each block replaced by a `RoutedBlock`, so
-that everything around the blocks is the ancestry model's own. Below it stand its objective, its groups of parameters, and the
-measurement of what its routers prefer (eq. 3).
+LSAMD, section "Super Ans-Net", eq. 1-2: beside every frozen base block stand a specific block that
+one data set trains, and a router between them. The net stays timm's module, with each block
+replaced by a `RoutedBlock`, so that everything around the blocks is the ancestry model's. Below it
+stand its objective, its groups of parameters, and the measurement of what its routers prefer
+(eq. 3).
 
-The paper prints its router as `softmax(x W1 + softplus(x W2))` and calls W2 "noisy", after Shazeer et al. 2017, whose gate is
-`x W1 + eps * softplus(x W2)` with eps ~ N(0, 1). As printed nothing is noisy, so nothing explores: `gaussian` is
-Shazeer's gate and the default, `printed` the paper's letters, `none` has no second term.
+The paper prints its router as `softmax(x W1 + softplus(x W2))` and calls W2 "noisy", after Shazeer
+et al. 2017, whose gate is `x W1 + eps * softplus(x W2)` with eps ~ N(0, 1). As printed nothing is
+noisy, so nothing explores: `gaussian` is Shazeer's gate and the default, `printed` the paper's
+letters, `none` has no second term.
 
-Shapes: B images, N tokens, D width, L layers, R numbers of a metric; 2 choices, the specific block (the paper's h^D) and the base
-block (h^B).
+Shapes: B images, N tokens, D width, L layers, R numbers of a metric; 2 choices, the specific block
+(the paper's h^D) and the base block (h^B).
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from learngene_zoo.plugin import (
     Loader,
     WrongCall,
     derive_seed,
-    filled,
-    gathered,
+    fill_missing_tensors,
+    gather_values,
     join,
     metric_for,
     model_of,
@@ -39,20 +42,24 @@ from learngene_zoo.plugin import (
     without_head,
     world,
 )
-from lgzoo_lsamd.blocks import Found
+from lgzoo_lsamd.blocks import SearchResult
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Batches, InputFormat, Model, Recipe, Run, Task
 
-SPECIFIC, BASE = 0, 1  # columns of the routers' probabilities, in the paper's order: P(h^D | x), P(h^B | x)
+SPECIFIC, BASE = (
+    0,
+    1,
+)  # columns of the routers' probabilities, in the paper's order: P(h^D | x), P(h^B | x)
 
 
 class Router(nn.Module):
-    """From one vector per image to the probabilities of the two blocks, (B, D) -> (B, 2).
+    """The router of a layer: (B, D), a vector per image, to the blocks' probabilities, (B, 2).
 
-    Both matrices start at zero: undecided, with a noise of standard deviation ln 2, so that what a search finds comes
-    from its data and not from a draw (the class token is nearly the same for all images: a random W1 would send a whole
-    data set one way). Gaussian noise is drawn in training only.
+    Both matrices start at zero: undecided, with a noise of standard deviation ln 2, so that the
+    result of a search comes from its data and not from a draw (the class token is nearly the same
+    for all images: a random W1 would send a complete data set one way). Gaussian noise is drawn in
+    training only.
     """
 
     def __init__(self, width: int, noise: str = "gaussian") -> None:
@@ -62,23 +69,28 @@ class Router(nn.Module):
         self.noise = noise  # gaussian, printed or none
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
-        """P(h^D | x) and P(h^B | x)."""
+        """Return P(h^D | x) and P(h^B | x)."""
         logits_B2 = x_BD @ self.preference
         if self.noise == "printed":
             logits_B2 = logits_B2 + functional.softplus(x_BD @ self.spread)
         elif self.noise == "gaussian" and self.training:
-            logits_B2 = logits_B2 + torch.randn_like(logits_B2) * functional.softplus(x_BD @ self.spread)
+            logits_B2 = logits_B2 + torch.randn_like(logits_B2) * functional.softplus(
+                x_BD @ self.spread
+            )
         return logits_B2.softmax(dim=-1)
 
 
 def prefers_base(probabilities_B2: torch.Tensor, strictly: bool = False) -> torch.Tensor:
-    """Eq. 3: whether each image prefers the base block; a tie does, unless `strictly`. (B, 2) -> (B,), bool."""
+    """Return whether each image prefers the base block, (B,), of its probabilities, (B, 2).
+
+    Eq. 3: a tie does, unless `strictly`.
+    """
     base_B, specific_B = probabilities_B2[:, BASE], probabilities_B2[:, SPECIFIC]
     return base_B > specific_B if strictly else base_B >= specific_B
 
 
 def vote(probabilities_B2: torch.Tensor) -> int:
-    """`SPECIFIC` if more than half of the images prefer it, else `BASE`; over the images of all processes.
+    """Return `SPECIFIC` if more than half of the images of all processes prefer it, else `BASE`.
 
     Every process gets the same answer, so that all run the same block.
     """
@@ -91,16 +103,20 @@ def vote(probabilities_B2: torch.Tensor) -> int:
 
 
 class Gate(torch.autograd.Function):
-    """Straight-through: the chosen block's output unchanged, and to its probability the gradient <dL/dy, h - x>.
+    """A straight-through gate: the chosen block's output unchanged, and a gradient for its router.
 
-    That is the gradient of `x + (h - x) * (1 + p - stopgrad(p))`: it tells the router how useful the block's own update
-    of the stream is. With `x` None it is that of `h * (1 + p - stopgrad(p))`. Written out, because this way nothing is
+    The block's probability gets <dL/dy, h - x>, the gradient of `x + (h - x) * (1 + p -
+    stopgrad(p))`: how useful the block's update of the stream is. With `x` None it is that of
+    `h * (1 + p - stopgrad(p))`. The backward pass is written out, because this way nothing is
     stored that the blocks have not stored already, and the value is h to the last bit.
     """
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx, h_BND: torch.Tensor, p_B: torch.Tensor, x_BND: torch.Tensor | None
+        ctx: torch.autograd.function.FunctionCtx,
+        h_BND: torch.Tensor,
+        p_B: torch.Tensor,
+        x_BND: torch.Tensor | None,
     ) -> torch.Tensor:
         ctx.save_for_backward(*([h_BND] if x_BND is None else [h_BND, x_BND]))
         ctx.kind = p_B.dtype  # type: ignore[attr-defined]
@@ -113,21 +129,29 @@ class Gate(torch.autograd.Function):
         h_BND, *x_BND = ctx.saved_tensors  # type: ignore[attr-defined]
         update_BND = h_BND - x_BND[0] if x_BND else h_BND
         # In single precision: a sum over all tokens and channels is too long for sixteen bits.
-        by_image_B = torch.linalg.vecdot(gradient_BND.flatten(1).float(), update_BND.flatten(1).float())
+        by_image_B = torch.linalg.vecdot(
+            gradient_BND.flatten(1).float(), update_BND.flatten(1).float()
+        )
         return gradient_BND, by_image_B.to(ctx.kind), None  # type: ignore[attr-defined]
 
 
 class RoutedBlock(nn.Module):
-    """One layer of the super net. `preferences_B2` holds the probabilities of the last forward pass.
+    """One layer of the super net.
 
-    seen: the tokens whose mean the router reads; None: it reads ones. The other choices are those of `SearchSettings`.
+    `preferences_B2` holds the probabilities of the last forward pass.
+
+    Args:
+        base: the frozen block, which the specific block starts as a copy of.
+        width: of the tokens.
+        router_tokens: the tokens whose mean the router reads; None: it reads ones.
+        routing, gate, noise: as in `SearchSettings`.
     """
 
     def __init__(
         self,
         base: nn.Module,
         width: int,
-        seen: slice | None,
+        router_tokens: slice | None,
         *,
         routing: str = "batch",
         gate: str = "update",
@@ -137,66 +161,89 @@ class RoutedBlock(nn.Module):
         self.base = base.requires_grad_(False)
         self.specific = copy.deepcopy(base).requires_grad_(True)
         self.router = Router(width, noise)
-        self.seen = seen
+        self.router_tokens = router_tokens
         self.routing, self.gate = routing, gate
         self.preferences_B2 = torch.empty(0, 2)
 
-    def forward(self, x_BND: torch.Tensor, **along: Any) -> torch.Tensor:
-        """The tokens after the chosen block; only that block runs, unless the gate is "both" and this is training.
+    def forward(self, x_BND: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        """Return the tokens after the chosen block.
 
-        along: what timm passes to every block beside the tokens, as rotary positions.
+        Only that block runs, unless the gate is "both" and this is training. `arguments` are those
+        that timm passes to every block beside the tokens, as rotary positions.
         """
-        self.preferences_B2 = p_B2 = self.router(self._routed_by(x_BND))
+        self.preferences_B2 = p_B2 = self.router(self._read_tokens(x_BND))
         if self.training and self.gate == "both":
-            return self._both(x_BND, p_B2, along)
+            return self._run_both(x_BND, p_B2, arguments)
         if self.routing == "image":
-            return self._by_image(x_BND, p_B2, along)
-        return self._gated(vote(p_B2), x_BND, p_B2, along)
+            return self._run_by_image(x_BND, p_B2, arguments)
+        return self._run_gated(vote(p_B2), x_BND, p_B2, arguments)
 
-    def _routed_by(self, x_BND: torch.Tensor) -> torch.Tensor:
-        """The router's input, (B, D)."""
-        return x_BND[:, self.seen].mean(dim=1) if self.seen is not None else torch.ones_like(x_BND[:, 0])
+    def _read_tokens(self, x_BND: torch.Tensor) -> torch.Tensor:
+        """Return the router's input, (B, D)."""
+        if self.router_tokens is None:
+            return torch.ones_like(x_BND[:, 0])
+        return x_BND[:, self.router_tokens].mean(dim=1)
 
-    def _gated(self, chosen: int, x_BND: torch.Tensor, p_B2: torch.Tensor, along: dict[str, Any]) -> torch.Tensor:
-        h_BND = (self.base if chosen == BASE else self.specific)(x_BND, **along)
-        return Gate.apply(h_BND, p_B2[:, chosen], x_BND if self.gate == "update" else None)
+    def _run_gated(
+        self, side: int, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: dict[str, Any]
+    ) -> torch.Tensor:
+        h_BND = (self.base if side == BASE else self.specific)(x_BND, **arguments)
+        return Gate.apply(h_BND, p_B2[:, side], x_BND if self.gate == "update" else None)
 
-    def _by_image(self, x_BND: torch.Tensor, p_B2: torch.Tensor, along: dict[str, Any]) -> torch.Tensor:
-        """Each image through the block that it prefers, the outputs put back in order."""
+    def _run_by_image(
+        self, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: dict[str, Any]
+    ) -> torch.Tensor:
+        """Run each image through the block that it prefers, and put the outputs back in order."""
         base_B = prefers_base(p_B2)
         groups = {BASE: base_B.nonzero().flatten(), SPECIFIC: (~base_B).nonzero().flatten()}
-        parts = [self._gated(side, x_BND[rows], p_B2[rows], along) for side, rows in groups.items() if len(rows)]
-        places = torch.cat(list(groups.values())).argsort()
-        return torch.cat(parts)[places] if parts else x_BND
+        parts = [
+            self._run_gated(side, x_BND[rows], p_B2[rows], arguments)
+            for side, rows in groups.items()
+            if len(rows)
+        ]
+        order = torch.cat(list(groups.values())).argsort()
+        return torch.cat(parts)[order] if parts else x_BND
 
-    def _both(self, x_BND: torch.Tensor, p_B2: torch.Tensor, along: dict[str, Any]) -> torch.Tensor:
-        """Both updates of the stream, mixed by their probabilities: x + sum_k p_k (h_k - x)."""
+    def _run_both(
+        self, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: dict[str, Any]
+    ) -> torch.Tensor:
+        """Mix both updates of the stream by their probabilities: x + sum_k p_k (h_k - x)."""
         p_B211 = p_B2.to(x_BND.dtype)[:, :, None, None]
-        specific_BND, base_BND = self.specific(x_BND, **along), self.base(x_BND, **along)
+        specific_BND, base_BND = self.specific(x_BND, **arguments), self.base(x_BND, **arguments)
         return p_B211[:, SPECIFIC] * specific_BND + p_B211[:, BASE] * base_BND
 
 
-def super_net(
-    model: Model, *, specific: Mapping[str, torch.Tensor] | None = None, router_token: str = "class", **choices: str
+def build_super_net(
+    model: Model,
+    *,
+    specific: Mapping[str, torch.Tensor] | None = None,
+    router_token: str = "class",
+    **choices: str,
 ) -> Model:
     """Turn a timm model into its super net, in place.
 
-    The specific blocks, the routers and the head are trained; patch embedding, tokens, positions and the final norm stay
-    the ancestry's, so that all data sets judge the same base blocks. specific: the specific blocks and routers of an earlier
-    search to continue from, as `specific_set` returns them. router_token: what the routers see, see `tokens_seen`. choices:
-    those of `RoutedBlock`.
+    The specific blocks, the routers and the head are trained; patch embedding, tokens, positions
+    and the final norm stay the ancestry's, so that all data sets judge the same base blocks.
+
+    Args:
+        model: the ancestry model.
+        specific: the specific blocks and routers of an earlier search to continue from, as
+            `collect_specific` returns them.
+        router_token: the tokens that routers read, see `select_router_tokens`.
+        choices: those of `RoutedBlock`.
     """
     model.requires_grad_(False)
-    seen = tokens_seen(model, router_token)
-    model.blocks = nn.Sequential(*[RoutedBlock(block, model.embed_dim, seen, **choices) for block in model.blocks])
+    tokens, width = select_router_tokens(model, router_token), model.embed_dim
+    blocks = [RoutedBlock(block, width, tokens, **choices) for block in model.blocks]
+    model.blocks = nn.Sequential(*blocks)
     model.get_classifier().requires_grad_(True)
     for name, tensor in (specific or {}).items():
         model.get_parameter(name).data.copy_(tensor)
     return model
 
 
-def tokens_seen(model: Model, router_token: str) -> slice | None:
-    """The tokens whose mean the routers of a model read.
+def select_router_tokens(model: Model, router_token: str) -> slice | None:
+    """Return the tokens whose mean the routers of a model read.
 
     class     the class token; where there is none, all tokens
     patches   the patches, without class token and registers
@@ -209,31 +256,38 @@ def tokens_seen(model: Model, router_token: str) -> slice | None:
     return slice(0, 1) if model.cls_token is not None else slice(None)
 
 
-def routed_blocks(model: nn.Module) -> Iterator[RoutedBlock]:
-    """The layers of a super net, first to last."""
+def iterate_routed_blocks(model: nn.Module) -> Iterator[RoutedBlock]:
+    """Return the layers of a super net, first to last."""
     return (module for module in model.modules() if isinstance(module, RoutedBlock))
 
 
-def specific_set(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The specific blocks and routers of a super net by name, detached: what `shared` carries between data sets."""
-    carried = (".specific.", ".router.")
-    return {name: p.detach() for name, p in model.named_parameters() if any(part in name for part in carried)}
+def collect_specific(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the specific blocks and routers of a super net by name, detached.
+
+    `shared` carries them between data sets.
+    """
+    parts = (".specific.", ".router.")
+    return {
+        name: parameter.detach()
+        for name, parameter in model.named_parameters()
+        if any(part in name for part in parts)
+    }
 
 
-def with_head(ancestry: Ancestry, task: Task, run: Run) -> Model:
-    """The ancestry model, in memory of its own, with a new head for the task's classes."""
+def attach_head(ancestry: Ancestry, task: Task, run: Run) -> Model:
+    """Build a copy of the ancestry model with a new head for the task's classes."""
     spec = ancestry.spec.with_(classes=task.classes, dense=task.dense)
-    own = only(
-        without_head(ancestry.state, spec), shapes(spec).__contains__
-    )  # without pooling, if the head is for pixels
-    return model_of(spec, filled(spec, own, derive_seed(run.seed, "head")))
+    # Without pooling, if the head is for pixels.
+    body = only(without_head(ancestry.state, spec), shapes(spec).__contains__)
+    return model_of(spec, fill_missing_tensors(spec, body, derive_seed(run.seed, "head")))
 
 
 class SearchObjective(nn.Module):
-    """Any task's objective on a super net, and with `balance_weight` a loss that balances the use of the two sides.
+    """A task's objective on a super net, and with `balance_weight` a loss that balances the sides.
 
-    The balance is Switch's auxiliary loss (Fedus et al. 2021, eq. 4) for two experts, averaged over the layers: 1 if
-    both sides have half of the images, 2 if one has all. The paper mentions none, so its weight is 0 by default.
+    The balance is Switch's auxiliary loss (Fedus et al. 2021, eq. 4) for two experts, averaged over
+    the layers: 1 if both sides have half of the images, 2 if one has all. The paper mentions none,
+    so its weight is 0 by default.
     """
 
     def __init__(self, task_objective: nn.Module, balance_weight: float = 0.0) -> None:
@@ -242,41 +296,61 @@ class SearchObjective(nn.Module):
         self.balance_weight = balance_weight
 
     def forward(self, batch: object) -> dict[str, torch.Tensor]:
-        """The task's losses by name, and `balance`."""
+        """Return the task's losses by name, and `balance`."""
         losses = self.task_objective(batch)
         if self.balance_weight:
-            by_layer = [balance(block.preferences_B2) for block in routed_blocks(self)]
+            by_layer = [
+                compute_balance(block.preferences_B2) for block in iterate_routed_blocks(self)
+            ]
             losses = {**losses, "balance": self.balance_weight * torch.stack(by_layer).mean()}
         return losses
 
 
-def balance(p_B2: torch.Tensor) -> torch.Tensor:
-    """2 sum_k f_k P_k: f the share of the images that prefer side k, P their mean probability of it."""
+def compute_balance(p_B2: torch.Tensor) -> torch.Tensor:
+    """Compute 2 sum_k f_k P_k.
+
+    f_k is the share of the images that prefer side k, and P_k their mean probability of it.
+    """
     base = prefers_base(p_B2).to(p_B2.dtype).mean()
     return 2 * (torch.stack([1 - base, base]) * p_B2.mean(dim=0)).sum()
 
 
-def groups_with_routers(module: nn.Module, recipe: Recipe, *, router_lr: float) -> list[dict[str, Any]]:
-    """AdamW's groups: the usual ones, and the routers apart, with their own learning rate and without weight decay."""
-    routers = {id(p): p for part in module.modules() if isinstance(part, Router) for p in part.parameters()}
+def group_parameters(
+    module: nn.Module, recipe: Recipe, *, router_lr: float
+) -> list[dict[str, Any]]:
+    """Return AdamW's groups: the usual ones, and the routers apart.
+
+    Routers have the learning rate `router_lr` and no weight decay.
+    """
+    routers = {
+        id(p): p for part in module.modules() if isinstance(part, Router) for p in part.parameters()
+    }
     groups = [
         {**group, "params": [p for p in group["params"] if id(p) not in routers]}
         for group in parameter_groups(module, recipe)
     ]
-    apart = {"params": list(routers.values()), "weight_decay": 0.0, "lr_scale": router_lr / recipe.lr}
+    apart = {
+        "params": list(routers.values()),
+        "weight_decay": 0.0,
+        "lr_scale": router_lr / recipe.lr,
+    }
     return [group for group in [*groups, apart] if group["params"]]
 
 
 def check_pieces(loader: Batches, recipe: Recipe) -> None:
-    """Raises `WrongCall` if processes would cut their shares of a batch into unequal numbers of pieces to vote on."""
+    """Check that all processes cut their shares of a batch into as many pieces to vote on.
+
+    Raises `WrongCall` if they would not.
+    """
     if loader.images < recipe.batch_size and recipe.accumulate > loader.images // world():
         raise WrongCall(
-            f"{loader.images} images cannot be shared by {world()} processes in {recipe.accumulate} pieces each; "
+            f"{loader.images} images cannot be shared by {world()} processes in "
+            f"{recipe.accumulate} pieces each; "
             "use fewer processes, or a smaller --accumulate"
         )
 
 
-def preferences(
+def measure_preferences(
     model: nn.Module,
     task: Task,
     input_format: InputFormat,
@@ -284,34 +358,53 @@ def preferences(
     *,
     tie: str = "base",
     batch_size: int | None = None,
-) -> Found:
-    """What the routers of a trained super net prefer over the validation images (eq. 3), and the metric of the chosen path.
+) -> SearchResult:
+    """Measure which blocks validation images prefer (eq. 3), and the metric of the chosen path.
 
-    tie: what an image counts for whose two probabilities are equal, as those of an untrained router: the base block (the >= of
-    eq. 3), or in each layer the block that the run's seed draws ("random"). The routers have no noise here. Under torchrun the
-    processes share the images. The net is left in eval mode on the run's device. Raises `BadData` for an empty split.
+    The routers have no noise here. Under torchrun the processes share the images.
+
+    Args:
+        model: a trained super net; it is left in eval mode on the run's device.
+        task: the data set.
+        input_format: of the images.
+        run: how to compute.
+        tie: the block that an image counts for whose two probabilities are equal, as those of an
+            untrained router: the base block (the >= of eq. 3), or in each layer the block that the
+            run's seed draws ("random").
+        batch_size: by default the metric's.
+
+    Raises:
+        BadData: for an empty split.
     """
     device, metric = open_device(run), metric_for(task)
     join(run.device_name)
     size = batch_size or metric.batch_size(input_format.image_size)
-    loader = Loader(task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False)
-    blocks = list(routed_blocks(model))
-    against = [tie == "random" and derive_seed(run.seed, "tie", layer) % 2 for layer in range(len(blocks))]
+    loader = Loader(
+        task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False
+    )
+    blocks = list(iterate_routed_blocks(model))
+    against = [
+        tie == "random" and derive_seed(run.seed, "tie", layer) % 2 for layer in range(len(blocks))
+    ]
     # Of each batch: per layer the images that prefer the base, then the metric's numbers.
     counts: list[torch.Tensor] = []
     model.to(device).eval()
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
     with torch.no_grad(), torch.autocast(device.type, kind, enabled=run.precision != "fp32"):
         for batch in loader.epoch(0):
-            # A process without images in this batch takes part all the same: the votes are counted over all processes.
+            # A process without images in this batch takes part all the same: the votes are counted
+            # over all processes.
             rows_BR = metric.rows(model(batch.images.to(device)), batch.labels.to(device))
             for_base_L = torch.stack(
-                [prefers_base(block.preferences_B2, strictly=bool(x)).sum() for block, x in zip(blocks, against)]
+                [
+                    prefers_base(block.preferences_B2, strictly=bool(x)).sum()
+                    for block, x in zip(blocks, against)
+                ]
             )
             counts.append(torch.cat([for_base_L, rows_BR.sum(dim=0)]).cpu())
-    total = np.sum(gathered(torch.stack(counts).sum(dim=0).numpy()), axis=0)
+    total = np.sum(gather_values(torch.stack(counts).sum(dim=0).numpy()), axis=0)
     shares = [int(count) / loader.images for count in total[: len(blocks)]]
-    return Found(
+    return SearchResult(
         paths=tuple(int(share >= 0.5) for share in shares),
         shares=tuple(round(share, 6) for share in shares),
         validation_accuracy=metric.value(total[len(blocks) :], loader.images),

@@ -1,20 +1,35 @@
-"""What pictures are painted with: random draws, colours, patterns, layers and backgrounds; and how pictures are finished.
+"""What pictures are painted with: random draws, colours, patterns, layers and backgrounds; and how
+pictures are finished.
 
-A pattern goes from -1 to 1; its frequencies are in cycles from one side of a frame to the other. As in `shapes` everything is
-float32 and computed element by element. Shapes: NSS is (N, SIZE, SIZE), N3SS has colours; settings are (N,) or plain numbers.
+A pattern goes from -1 to 1; its frequencies are in cycles from one side of a frame to the other. As
+in `shapes` everything is float32 and computed element by element. Shapes: NSS is (N, SIZE, SIZE),
+N3SS has colours; settings are (N,) or plain numbers.
 """
 
 import numpy as np
 import torch
 
-from lgzoo_mini.shapes import PICTURE, Frame, Number, contour, cover, frame, half_plane, length, wide
+from lgzoo_mini.shapes import (
+    PICTURE,
+    Frame,
+    Number,
+    contour,
+    cover,
+    frame,
+    half_plane,
+    length,
+    wide,
+)
 from lgzoo_mini.suite import SIZE
 
 _PI = np.float32(np.pi)
 
 
 class Dice:
-    """Random draws, float32 (N, K) in [0, 1), read one stream after the other. Every method returns one value per picture."""
+    """Random draws, float32 (N, K) in [0, 1), read one stream after the other.
+
+    Every method returns one value per picture.
+    """
 
     def __init__(self, draws_NK: np.ndarray) -> None:
         self._draws = np.ascontiguousarray(draws_NK.T)
@@ -56,7 +71,9 @@ def hsv(hue: np.ndarray, saturation: Number, value: Number) -> np.ndarray:
     bright = np.broadcast_to(np.asarray(value, dtype=np.float32), hue.shape)
     depth = bright * np.asarray(saturation, dtype=np.float32)
     places = (np.mod(turn + np.float32(start), np.float32(6)) for start in (5, 3, 1))
-    return np.stack([bright - depth * np.clip(np.minimum(place, 4 - place), 0, 1) for place in places], axis=1)
+    return np.stack(
+        [bright - depth * np.clip(np.minimum(place, 4 - place), 0, 1) for place in places], axis=1
+    )
 
 
 def lightness(colour_N3: np.ndarray) -> np.ndarray:
@@ -65,10 +82,14 @@ def lightness(colour_N3: np.ndarray) -> np.ndarray:
 
 
 def apart(ink_N3: np.ndarray, paper_N3: np.ndarray, least: float = 0.3) -> np.ndarray:
-    """`ink_N3` moved towards white or black until its lightness is at least `least` away from the paper's."""
+    """`ink_N3` moved towards white or black until its lightness is at least `least` away from the
+    paper's.
+    """
     ink, paper = lightness(ink_N3), lightness(paper_N3)
     up = np.where(np.abs(ink - paper) < np.float32(1e-3), paper < np.float32(0.5), ink > paper)
-    up = np.where(paper + np.float32(least) > 1, False, np.where(paper < np.float32(least), True, up))
+    up = np.where(
+        paper + np.float32(least) > 1, False, np.where(paper < np.float32(least), True, up)
+    )
     goal = paper + np.where(up, np.float32(least), np.float32(-least))
     lighter = np.clip((goal - ink) / np.maximum(1 - ink, np.float32(1e-3)), 0, 1)
     darker = np.clip((ink - goal) / np.maximum(ink, np.float32(1e-3)), 0, 1)
@@ -77,7 +98,9 @@ def apart(ink_N3: np.ndarray, paper_N3: np.ndarray, least: float = 0.3) -> np.nd
 
 
 def any_colour(
-    dice: Dice, saturation: tuple[float, float] = (0.0, 1.0), value: tuple[float, float] = (0.15, 1.0)
+    dice: Dice,
+    saturation: tuple[float, float] = (0.0, 1.0),
+    value: tuple[float, float] = (0.15, 1.0),
 ) -> np.ndarray:
     """A colour of any hue. Takes 3 draws."""
     return hsv(dice.share(), dice.between(*saturation), dice.between(*value))
@@ -116,7 +139,10 @@ def plain(colour_N3: np.ndarray) -> np.ndarray:
 
 
 def over(picture: np.ndarray, colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """`picture` N3SS with a colour, (N, 3) or N3SS, laid over it where `alpha` NSS is 1. The picture itself is changed."""
+    """`picture` N3SS with a colour, (N, 3) or N3SS, laid over it where `alpha` NSS is 1.
+
+    The picture itself is changed.
+    """
     ink = colour[:, :, None, None] if colour.ndim == 2 else colour
     difference = ink - picture
     difference *= alpha[:, None]
@@ -131,7 +157,9 @@ def shade(picture: np.ndarray, light: np.ndarray) -> np.ndarray:
 
 
 def blur(picture: np.ndarray, amount: Number) -> np.ndarray:
-    """Each pixel mixed with its neighbours: weights (a, 1, a) / (1 + 2a) along both sides, `amount` a from 0 to 1."""
+    """Each pixel mixed with its neighbours: weights (a, 1, a) / (1 + 2a) along both sides, `amount`
+    a from 0 to 1.
+    """
     side = np.asarray(amount, dtype=np.float32).reshape(-1, 1, 1, 1)
     whole = 1 / (1 + 2 * side)
     across = np.concatenate([picture[..., :1], picture, picture[..., -1:]], axis=-1)
@@ -141,7 +169,10 @@ def blur(picture: np.ndarray, amount: Number) -> np.ndarray:
 
 
 def finish(picture: np.ndarray, grain: np.ndarray, strength: Number = 0.1) -> torch.Tensor:
-    """Pictures as bytes, uint8 (N, 3, SIZE, SIZE). `grain` uint8 (N, GRAIN) adds noise up to half of `strength` to a side."""
+    """Pictures as bytes, uint8 (N, 3, SIZE, SIZE).
+
+    `grain` uint8 (N, GRAIN) adds noise up to half of `strength` to a side.
+    """
     assert picture.dtype == np.float32, "something was computed in float64"
     noise = grain.reshape(-1, 3, SIZE, SIZE).astype(np.float32)
     scale = np.asarray(strength, dtype=np.float32).reshape(-1, 1, 1, 1)
@@ -153,13 +184,17 @@ def finish(picture: np.ndarray, grain: np.ndarray, strength: Number = 0.1) -> to
     return torch.from_numpy(noise.astype(np.uint8))
 
 
-def stripes(place: Frame, frequency: Number, angle: Number = 0.0, phase: Number = 0.0) -> np.ndarray:
+def stripes(
+    place: Frame, frequency: Number, angle: Number = 0.0, phase: Number = 0.0
+) -> np.ndarray:
     """Waves across the direction of `angle`."""
     return np.sin(half_plane(place, angle) * (wide(frequency) * _PI) + wide(phase))
 
 
 def _lattice(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """A number from -1 to 1 for every lattice point: the bits of its place, mixed (xxhash's primes)."""
+    """A number from -1 to 1 for every lattice point: the bits of its place, mixed (xxhash's
+    primes).
+    """
     bits = x * np.uint32(0x9E3779B1) + y * np.uint32(0x85EBCA77) + key
     bits ^= bits >> np.uint32(15)
     bits *= np.uint32(0xC2B2AE3D)
@@ -170,7 +205,10 @@ def _lattice(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def value_noise(place: Frame, frequency: Number, key: Number) -> np.ndarray:
-    """Smooth random hills: values at lattice points, joined by smoothsteps. `key` in [0, 1) chooses which."""
+    """Smooth random hills: values at lattice points, joined by smoothsteps.
+
+    `key` in [0, 1) chooses which.
+    """
     x, y = place.x * (wide(frequency) / 2), place.y * (wide(frequency) / 2)
     low_x, low_y = np.floor(x), np.floor(y)
     x, y = x - low_x, y - low_y
@@ -189,8 +227,12 @@ def value_noise(place: Frame, frequency: Number, key: Number) -> np.ndarray:
 def hills(place: Frame, frequency: Number, key: Number) -> np.ndarray:
     """Value noise of three octaves, from about -1 to 1."""
     rough = value_noise(place, frequency, key)
-    fine = value_noise(place, np.asarray(frequency) * np.float32(2), np.mod(np.asarray(key) + np.float32(0.37), 1))
-    finest = value_noise(place, np.asarray(frequency) * np.float32(4), np.mod(np.asarray(key) + np.float32(0.71), 1))
+    fine = value_noise(
+        place, np.asarray(frequency) * np.float32(2), np.mod(np.asarray(key) + np.float32(0.37), 1)
+    )
+    finest = value_noise(
+        place, np.asarray(frequency) * np.float32(4), np.mod(np.asarray(key) + np.float32(0.71), 1)
+    )
     return 0.6 * rough + 0.3 * fine + 0.15 * finest
 
 
@@ -200,7 +242,10 @@ def gradient(first_N3: np.ndarray, second_N3: np.ndarray, angle: Number) -> np.n
 
 
 def backdrop(dice: Dice, contrast: float = 0.35) -> np.ndarray:
-    """Pictures N3SS of any two colours that are not far apart, in a gradient under hills. Takes 9 draws."""
+    """Pictures N3SS of any two colours that are not far apart, in a gradient under hills.
+
+    Takes 9 draws.
+    """
     first = any_colour(dice)
     second = mix(first, any_colour(dice), contrast)
     picture = gradient(first, second, dice.turn())
@@ -214,7 +259,12 @@ def middle(picture: np.ndarray) -> np.ndarray:
 
 
 def clutter(
-    picture: np.ndarray, dice: Dice, things: int, *, size: tuple[float, float] = (0.08, 0.3), strength: float = 0.8
+    picture: np.ndarray,
+    dice: Dice,
+    things: int,
+    *,
+    size: tuple[float, float] = (0.08, 0.3),
+    strength: float = 0.8,
 ) -> np.ndarray:
     """`picture` with blobs, bars and rings of any colour thrown over it. Takes 11 draws for each. The picture
     itself is changed."""
@@ -223,7 +273,8 @@ def clutter(
         place = frame(x=x, y=y, size=across, angle=angle, stretch=dice.between(0.5, 2.2))
         blob = contour(place, [(dice.choice(4) + 2, dice.between(0, 0.35), 0.0)])
         hollow = dice.happens(0.3)
-        hole = wide(1.55 * hollow - 1) - length(place.x, place.y)  # without one it lies inside every blob
+        # Without one it lies inside every blob
+        hole = wide(1.55 * hollow - 1) - length(place.x, place.y)
         alpha = cover(np.maximum(blob, hole), place.pixel) * np.float32(strength)
         over(picture, any_colour(dice), alpha)
     return picture

@@ -1,7 +1,7 @@
 """`composites`: two or three simple shapes in a fixed arrangement, a kind of `forms`.
 
-A class is which shapes, how large, turned how, where, and which of them are only outlines. Their colours and surfaces carry no
-information. Shapes as in `canvas`; C classes.
+A class is which shapes, how large, turned how, where, and which of them are only outlines. Their
+colours and surfaces carry no information. Shapes as in `canvas`; C classes.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from learngene_zoo.plugin import derive_seed
 from lgzoo_mini.canvas import Dice, any_colour, apart, over
 from lgzoo_mini.shapes import Frame, band, box, cover, disc, frame, polygon, wide
 from lgzoo_mini.suite import Generator, Picture
-from lgzoo_mini.views import Scene, developed, scene, sometimes, surface, view
+from lgzoo_mini.views import Scene, develop_pictures, scene, sometimes, surface, view
 
 CLASSES, PARTS = 150, 3
 
@@ -26,7 +26,9 @@ OUTLINES: tuple[Callable[[Frame], np.ndarray], ...] = (
     lambda place: box(place, 0.9, 0.3, 0.1),
     lambda place: band(disc(place, 0.7), 0.4),
     lambda place: np.minimum(box(place, 0.9, 0.22), box(place, 0.22, 0.9)),
-    lambda place: np.maximum(disc(place, 0.9), -disc(Frame(place.x - np.float32(0.45), place.y, place.pixel), 0.8)),
+    lambda place: np.maximum(
+        disc(place, 0.9), -disc(Frame(place.x - np.float32(0.45), place.y, place.pixel), 0.8)
+    ),
 )
 
 
@@ -47,7 +49,7 @@ def table() -> Arrangements:
     """Of every class. No two parts lie on each other."""
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "composites", "classes")))
     shape = (CLASSES, PARTS)
-    places = np.stack([arranged(draws) for _ in range(CLASSES)])
+    places = np.stack([arrange_parts(draws) for _ in range(CLASSES)])
     return Arrangements(
         draws.choice([2, 3], CLASSES),
         draws.integers(0, len(OUTLINES), shape),
@@ -59,7 +61,7 @@ def table() -> Arrangements:
     )
 
 
-def arranged(draws: np.random.Generator) -> np.ndarray:
+def arrange_parts(draws: np.random.Generator) -> np.ndarray:
     """Places float32 (PARTS, 2) that are not close to each other."""
     while True:
         places = draws.uniform(-0.6, 0.6, (PARTS, 2))
@@ -67,7 +69,7 @@ def arranged(draws: np.random.Generator) -> np.ndarray:
             return places.astype(np.float32)
 
 
-def outlined(numbers_N: np.ndarray, place: Frame) -> np.ndarray:
+def draw_outline(numbers_N: np.ndarray, place: Frame) -> np.ndarray:
     """The distance NSS from each picture's outline."""
     found = np.zeros(place.x.shape, dtype=np.float32)
     for number, outline in enumerate(OUTLINES):
@@ -78,7 +80,10 @@ def outlined(numbers_N: np.ndarray, place: Frame) -> np.ndarray:
 
 
 def lay(dice: Dice, seen: Scene, these: Arrangements, part: int, whole: Frame) -> None:
-    """One of the parts laid over the picture, in the scene's ink or a colour of its own. Takes 17 draws."""
+    """One of the parts laid over the picture, in the scene's ink or a colour of its own.
+
+    Takes 17 draws.
+    """
     place = frame(
         x=these.x[:, part] + dice.around(0.09),
         y=these.y[:, part] + dice.around(0.09),
@@ -86,8 +91,10 @@ def lay(dice: Dice, seen: Scene, these: Arrangements, part: int, whole: Frame) -
         angle=these.angle[:, part] + dice.around(0.25),
         inside=whole,
     )
-    distance = outlined(these.outline[:, part], place)
-    distance = np.where(wide(these.hollow[:, part]) > 0, np.abs(distance) - np.float32(0.13), distance)
+    distance = draw_outline(these.outline[:, part], place)
+    distance = np.where(
+        wide(these.hollow[:, part]) > 0, np.abs(distance) - np.float32(0.13), distance
+    )
     own = apart(any_colour(dice), seen.paper, 0.35)
     ink = np.where(dice.happens(0.5)[:, None] > 0, seen.ink, own)
     tone = 1 + wide(sometimes(dice, 0.4, 0.5)) * surface(dice, place)
@@ -101,7 +108,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     seen, whole = scene(dice), view(dice)
     for part in range(PARTS):
         lay(dice, seen, these, part, whole)
-    return Picture(developed(dice, seen.picture, grain))
+    return Picture(develop_pictures(dice, seen.picture, grain))
 
 
 COMPOSITES = Generator(

@@ -1,13 +1,15 @@
 """`contours`: nested closed contours with lobes and ripples. Only the source task shows them.
 
-After radial contours (Kataoka et al., "Replacing Labeled Real-image Datasets with Auto-generated Contours", CVPR 2022) and
-fractals (Kataoka et al., "Pre-training without Natural Images", ACCV 2020): a class is a cell of a formula's parameters,
-all else is free. In polar coordinates (rho, theta) around the centre the outermost contour is rho = R(theta),
+After radial contours (Kataoka et al., "Replacing Labeled Real-image Datasets with Auto-generated
+Contours", CVPR 2022) and fractals (Kataoka et al., "Pre-training without Natural Images", ACCV
+2020): a class is a cell of a formula's parameters, all else is free. In polar coordinates (rho,
+theta) around the centre the outermost contour is rho = R(theta),
 
     R(theta) = 1 + a cos(k theta + phi) + b cos(f theta + psi),        level = rho / R(theta),
 
-and there are contours where rings * level * (1 + step (level - 1)) is a whole number up to `rings`. The class says the
-lobes k, the frequency f and the amplitude b of the ripple. Shapes as in `canvas`.
+and there are contours where rings * level * (1 + step (level - 1)) is a whole number up to `rings`.
+The class says the lobes k, the frequency f and the amplitude b of the ripple. Shapes as in
+`canvas`.
 """
 
 from itertools import product
@@ -29,7 +31,10 @@ CYCLES = (0.5, 16.0)  # per picture, where the attribute `frequency` is -1 and 1
 def bands(
     place: Frame, lobes: np.ndarray, frequency: np.ndarray, ripple: np.ndarray, dice: Dice
 ) -> tuple[np.ndarray, np.ndarray]:
-    """level * (1 + step (level - 1)), and by how much it grows in one pixel, NSS each. Takes 4 draws."""
+    """level * (1 + step (level - 1)), and by how much it grows in one pixel, NSS each.
+
+    Takes 4 draws.
+    """
     rho, theta = polar(place)
     lobe = wide(dice.between(0.14, 0.32) * (lobes > 0))
     slow = wide(lobes) * theta + wide(dice.turn())
@@ -42,7 +47,10 @@ def bands(
 
 
 def colours(dice: Dice) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of the paper, the innermost and the outermost line, and what is between lines. Takes 13 draws."""
+    """Of the paper, the innermost and the outermost line, and what is between lines.
+
+    Takes 13 draws.
+    """
     paper = any_colour(dice)
     inner = any_colour(dice)
     outer = mix(inner, any_colour(dice), dice.between(0, 0.6))
@@ -63,11 +71,15 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     level, growth = bands(place, lobes, frequency, ripple, dice)
     level, growth = level * wide(rings), growth * wide(rings)
     # The fill is opaque, thin, or in every second band only.
-    opacity = wide(np.clip(dice.between(-0.6, 1.2), 0, 1)) * (1 - wide(dice.happens(0.5)) * (np.ceil(level) % 2))
+    opacity = wide(np.clip(dice.between(-0.6, 1.2), 0, 1)) * (
+        1 - wide(dice.happens(0.5)) * (np.ceil(level) % 2)
+    )
     over(picture, fill, cover(level - wide(rings), growth) * opacity)
     ring = np.clip(np.rint(level), 1, wide(rings))
     line = cover(np.abs(level - ring) - wide(dice.between(0.5, 1.1)) * growth, growth)
-    ink = inner[:, :, None, None] + (ring / wide(rings))[:, None] * (outer - inner)[:, :, None, None]
+    ink = (
+        inner[:, :, None, None] + (ring / wide(rings))[:, None] * (outer - inner)[:, :, None, None]
+    )
     images = finish(over(picture, ink, line), grain, dice.between(0, 0.15))
     low, high = np.log2(np.array(CYCLES, dtype=np.float32))
     # A contour of diameter `size` is pi `size` long, in pictures.
@@ -85,7 +97,10 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
 CONTOURS = Generator(
     name="contours",
     classes=(),
-    held_out=tuple(f"{lobes} lobes, {frequency} ripples of {amplitude}" for lobes, frequency, amplitude in CELLS),
+    held_out=tuple(
+        f"{lobes} lobes, {frequency} ripples of {amplitude}"
+        for lobes, frequency, amplitude in CELLS
+    ),
     streams=33,
     paint=paint,
 )

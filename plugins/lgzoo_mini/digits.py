@@ -1,4 +1,5 @@
-"""`digits`: 1797 real handwritten digits, 8 x 8 pixels (UCI, Alpaydin and Kaynak 1998), the copy that scikit-learn has.
+"""`digits`: 1797 real handwritten digits, 8 x 8 pixels (UCI, Alpaydin and Kaynak 1998), the copy
+that scikit-learn has.
 
 They lie beside this file in `digits.npz`, under CC BY 4.0 (`digits.LICENSE.txt`).
 """
@@ -32,7 +33,9 @@ def open_task(entry: Entry) -> Task:
 
     def open_split(name: str) -> PixelSplit:
         images, labels = _data()
-        members = dict(zip(entry.sizes, stratified_parts(labels, [*entry.sizes.values()], SEED)))[name]
+        members = dict(zip(entry.sizes, stratified_parts(labels, [*entry.sizes.values()], SEED)))[
+            name
+        ]
         return PixelSplit(images[torch.from_numpy(members)], labels[members])
 
     return built_in(entry, tuple("0123456789"), open_split)

@@ -1,7 +1,8 @@
-"""Draw the masks of `glyphs.npz` with matplotlib: `python -m lgzoo_mini.faces [FILE]` writes them again.
+"""Draw the masks of `glyphs.npz` with matplotlib: `python -m lgzoo_mini.faces [FILE]` writes them
+again.
 
-Nothing else imports this module. The masks lie in a file because their pixels depend on the version of FreeType in
-matplotlib, and the pictures of a task must not change with it.
+Nothing else imports this module. The masks lie in a file because their pixels depend on the version
+of FreeType in matplotlib, and the pictures of a task must not change with it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,19 @@ def list_drawings() -> list[Drawing]:
         *((face, mark) for mark in (*numbers.DIGITS, *numbers.LETTERS) for face in FACES),
         *(("Sans", text) for text in sans),
     ]
-    return [(face, text) for face, text in dict.fromkeys(wanted) if _covered(face).issuperset(text)]
+    return [
+        (face, text) for face, text in dict.fromkeys(wanted) if _list_covered(face).issuperset(text)
+    ]
 
 
 def draw_mask(face: str, text: str) -> torch.Tensor:
-    """Return the alpha mask of a short text, uint8 (BOX, BOX), as large as fits; zeros if nothing is drawn."""
+    """Return the alpha mask of a short text, uint8 (BOX, BOX), as large as fits.
+
+    Zeros if nothing is drawn.
+    """
     font = _open_font(face)
-    with warnings.catch_warnings():  # matplotlib warns of scripts it cannot shape; letters need no shaping
+    # Matplotlib warns of scripts it cannot shape; letters need no shaping
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         font.set_text(text)
     font.draw_glyphs_to_bitmap(antialiased=True)
@@ -49,7 +56,9 @@ def draw_mask(face: str, text: str) -> torch.Tensor:
     scale = (BOX - 2 * MARGIN) / max(ink.shape)
     size = tuple(max(1, round(side * scale)) for side in ink.shape)
     pixels = torch.from_numpy(ink.astype(np.float32))[None, None]
-    fitted = functional.interpolate(pixels, size=size, mode="bilinear", antialias=True, align_corners=False)
+    fitted = functional.interpolate(
+        pixels, size=size, mode="bilinear", antialias=True, align_corners=False
+    )
     top, left = ((BOX - side) // 2 for side in size)
     inside = square[top : top + size[0], left : left + size[1]]
     inside.copy_(fitted[0, 0].round().clamp(0, 255).to(torch.uint8))
@@ -77,7 +86,7 @@ def _open_font(face: str) -> Any:
 
 
 @cache
-def _covered(face: str) -> frozenset[str]:
+def _list_covered(face: str) -> frozenset[str]:
     return frozenset(map(chr, _open_font(face).get_charmap()))
 
 

@@ -1,7 +1,9 @@
-"""`forms`: the larger source task. Four kinds of forms made for it, and the held-out classes of eight families of `source`.
+"""`forms`: the larger source task. Four kinds of forms made for it, and the held-out classes of
+eight families of `source`.
 
-`wings` and `petals` are left out entirely, so that their target tasks say what a model learnt of pictures it never saw the like
-of. A picture is a function of (split, index); none is stored. The class of an index follows a fixed timetable. Shapes: N pictures.
+`wings` and `petals` are left out entirely, so that their target tasks say what a model learnt of
+pictures it never saw the like of. A picture is a function of (split, index); none is stored. The
+class of an index follows a fixed timetable. Shapes: N pictures.
 """
 
 import numpy as np
@@ -36,4 +38,6 @@ def draw(split: str, indices_N: np.ndarray) -> torch.Tensor:
 
 def open_task(entry: Entry) -> Task:
     """The task of its catalogue entry. Nothing is drawn yet."""
-    return built_in(entry, FORMS.class_names, lambda name: Drawn(name, entry.sizes[name], draw, labels_of))
+    return built_in(
+        entry, FORMS.class_names, lambda name: Drawn(name, entry.sizes[name], draw, labels_of)
+    )

@@ -1,8 +1,9 @@
-"""`fractals`: attractors of random affine maps, a kind of `forms` (Kataoka et al., "Pre-training without Natural Images",
-IJCV 2022, section 3: every class is an iterated function system, and its pictures vary the system's parameters).
+"""`fractals`: attractors of random affine maps, a kind of `forms` (Kataoka et al., "Pre-training
+without Natural Images", IJCV 2022, section 3: every class is an iterated function system, and its
+pictures vary the system's parameters).
 
-A class is two to five maps. Points wander by maps chosen at random, and where many come by is ink. Shapes as in `canvas`;
-C classes, P points.
+A class is two to five maps. Points wander by maps chosen at random, and where many come by is ink.
+Shapes as in `canvas`; C classes, P points.
 """
 
 from functools import cache
@@ -14,10 +15,11 @@ from learngene_zoo.plugin import derive_seed
 from lgzoo_mini.canvas import Dice, any_colour, mix, over
 from lgzoo_mini.shapes import PICTURE, half_plane, wide
 from lgzoo_mini.suite import SIZE, Generator, Picture
-from lgzoo_mini.views import developed, scene
+from lgzoo_mini.views import develop_pictures, scene
 
 CLASSES, MAPS = 150, 5
-POINTS, STEPS, SEEN = 160, 22, 10  # points that wander, their steps, and the last of these, which leave ink
+# Points that wander, their steps, and the last of these, which leave ink
+POINTS, STEPS, SEEN = 160, 22, 10
 LISTS = 4096  # of choices of maps, from which every picture takes a run of `POINTS`
 
 
@@ -30,25 +32,32 @@ class Systems(NamedTuple):
     scale: np.ndarray  # (C,) half its extent
 
 
-def _turned(angle: float) -> np.ndarray:
+def _rotate(angle: float) -> np.ndarray:
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
 def system(draws: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Maps (M, 2, 3) that turn, shrink, turn again, sometimes mirror, and move; with their chances (M,), by their areas."""
+    """Maps (M, 2, 3) that turn, shrink, turn again, sometimes mirror, and move.
+
+    With their chances (M,), by their areas.
+    """
     maps, areas = [], []
     for _ in range(draws.integers(2, MAPS + 1)):
         large = draws.uniform(0.3, 0.85)
         small = draws.uniform(0.2, large)
         shrunk = np.diag([large, small * draws.choice([-1, 1])])
-        first, second = (_turned(draws.uniform(0, 2 * np.pi)) for _ in range(2))
+        first, second = (_rotate(draws.uniform(0, 2 * np.pi)) for _ in range(2))
         maps.append(np.c_[first @ shrunk @ second, draws.uniform(-1, 1, 2)])
         areas.append(large * small + 0.02)
     return np.array(maps), np.array(areas) / sum(areas)
 
 
-def spread(draws: np.random.Generator, maps: np.ndarray, chances: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Centre (2,) and half extent of the attractor, and the share of a grid over it that it touches."""
+def spread(
+    draws: np.random.Generator, maps: np.ndarray, chances: np.ndarray
+) -> tuple[np.ndarray, float, float]:
+    """Centre (2,) and half extent of the attractor, and the share of a grid over it that it
+    touches.
+    """
     points = np.zeros((512, 2))
     for _ in range(30):
         chosen = maps[draws.choice(len(maps), len(points), p=chances)]
@@ -62,7 +71,9 @@ def spread(draws: np.random.Generator, maps: np.ndarray, chances: np.ndarray) ->
 
 @cache
 def table() -> Systems:
-    """Of every class: systems are drawn in turn, and kept where the attractor fills enough to be seen and is no mere disc."""
+    """Of every class: systems are drawn in turn, and kept where the attractor fills enough to be
+    seen and is no mere disc.
+    """
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "fractals", "classes")))
     kept = Systems(
         np.zeros((CLASSES, MAPS, 2, 3), np.float32),
@@ -75,7 +86,11 @@ def table() -> Systems:
         maps, chances = system(draws)
         centre, scale, touched = spread(draws, maps, chances)
         if 0.17 <= touched <= 0.62:
-            kept.maps[number, : len(maps)], kept.centre[number], kept.scale[number] = maps, centre, scale
+            kept.maps[number, : len(maps)], kept.centre[number], kept.scale[number] = (
+                maps,
+                centre,
+                scale,
+            )
             kept.up_to[number, : len(maps) - 1] = np.cumsum(chances)[:-1]
             number += 1
     return kept
@@ -84,12 +99,16 @@ def table() -> Systems:
 @cache
 def lists() -> np.ndarray:
     """float32 (STEPS, LISTS) in [0, 1): which map a point takes at each step."""
-    return np.random.Generator(np.random.PCG64(derive_seed(0, "fractals", "lists"))).random((STEPS, LISTS), np.float32)
+    return np.random.Generator(np.random.PCG64(derive_seed(0, "fractals", "lists"))).random(
+        (STEPS, LISTS), np.float32
+    )
 
 
-def wandered(dice: Dice, systems: Systems) -> tuple[np.ndarray, np.ndarray]:
+def iterate_points(dice: Dice, systems: Systems) -> tuple[np.ndarray, np.ndarray]:
     """Where points come by, float32 (N, POINTS * SEEN) each, about -1 to 1. Takes 31 draws."""
-    changed = np.stack([dice.around(0.055) for _ in range(MAPS * 6)], axis=1).reshape(systems.maps.shape)
+    changed = np.stack([dice.around(0.055) for _ in range(MAPS * 6)], axis=1).reshape(
+        systems.maps.shape
+    )
     maps = systems.maps * (1 + changed)
     columns = (dice.choice(LISTS)[:, None] + np.arange(POINTS)) % LISTS
     row, x, y, seen = np.arange(len(maps))[:, None], np.float32(0), np.float32(0), []
@@ -113,22 +132,29 @@ def visits(dice: Dice, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     x, y = x * side + slant * y, y * np.exp(dice.around(0.25))[:, None]
     across = (cosine * x - sine * y) * size + dice.around(0.25)[:, None]
     down = (sine * x + cosine * y) * size + dice.around(0.25)[:, None]
-    column, row = (np.floor(np.clip((way + 1) * (SIZE / 2), -1, SIZE)).astype(np.int64) for way in (across, down))
+    column, row = (
+        np.floor(np.clip((way + 1) * (SIZE / 2), -1, SIZE)).astype(np.int64)
+        for way in (across, down)
+    )
     inside = (column >= 0) & (column < SIZE) & (row >= 0) & (row < SIZE)
     flat = np.arange(len(x))[:, None] * SIZE**2 + row * SIZE + column
-    return np.bincount(flat[inside], minlength=len(x) * SIZE**2).reshape(-1, SIZE, SIZE).astype(np.float32)
+    return (
+        np.bincount(flat[inside], minlength=len(x) * SIZE**2)
+        .reshape(-1, SIZE, SIZE)
+        .astype(np.float32)
+    )
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
     """The pictures of these classes."""
     dice, systems = Dice(draws_NK), Systems(*(part[classes_N] for part in table()))
     seen = scene(dice)
-    count = visits(dice, *wandered(dice, systems))
+    count = visits(dice, *iterate_points(dice, systems))
     alpha = np.clip(count / wide(dice.between(1, 4)), 0, 1)
     second = mix(seen.ink, any_colour(dice), dice.between(0, 0.5))
     share = np.clip(0.5 + 0.5 * half_plane(PICTURE, dice.turn()), 0, 1)[:, None]
     body = seen.ink[:, :, None, None] + (second - seen.ink)[:, :, None, None] * share
-    return Picture(developed(dice, over(seen.picture, body, alpha), grain))
+    return Picture(develop_pictures(dice, over(seen.picture, body, alpha), grain))
 
 
 FRACTALS = Generator(

@@ -1,17 +1,20 @@
-"""Glyphs as masks, and the task `glyphs`: which of 300 letters of seven alphabets, as if written on paper. Omniglot's counterpart.
+"""Glyphs as masks, and the task `glyphs`: which of 300 letters of seven alphabets, as if written on
+paper. Omniglot's counterpart.
 
-A mask was drawn with one of the DejaVu faces in matplotlib (`faces.py`) and lies in `glyphs.npz` (`glyphs.LICENSE.txt`).
-It is square and its glyph fills it, so that the size gives nothing away: what is left is the shape. `signs`, `numbers`
-and `motion` use masks too.
+A mask was drawn with one of the DejaVu faces in matplotlib (`faces.py`) and lies in `glyphs.npz`
+(`glyphs.LICENSE.txt`). It is square and its glyph fills it, so that the size gives nothing away:
+what is left is the shape. `signs`, `numbers` and `motion` use masks too.
 
-The task has up to seven faces, turned, stretched, sheared and shifted; mostly dark ink on light paper. The 116 held-out
-letters are of six other alphabets, so that `source` shows no letter of the target task.
+The task has up to seven faces, turned, stretched, sheared and shifted; mostly dark ink on light
+paper. The 116 held-out letters are of six other alphabets, so that `source` shows no letter of the
+target task.
 
-The letters were chosen from those of DejaVu Sans, in a shuffled order, so that at 32 pixels no two look alike. On masks of 16 x 16
-pixels the cosine of two target letters is below 0.8; of a held-out letter and any other below 0.86, and of a held-out and a
-target letter also when both are stretched to fill their box; of a held-out letter and a digit of any face, turned and stretched
-or not, below 0.83. Held-out letters that still resemble a digit or a Latin letter were removed by eye. The choice is written
-down, not computed, so that the classes never change.
+The letters were chosen from those of DejaVu Sans, in a shuffled order, so that at 32 pixels no two
+look alike. On masks of 16 x 16 pixels the cosine of two target letters is below 0.8; of a held-out
+letter and any other below 0.86, and of a held-out and a target letter also when both are stretched
+to fill their box; of a held-out letter and a digit of any face, turned and stretched or not, below
+0.83. Held-out letters that still resemble a digit or a Latin letter were removed by eye. The choice
+is written down, not computed, so that the classes never change.
 
 Shapes: N pictures, M masks, B pixels of a mask's side; the rest as in `canvas`.
 """
@@ -27,7 +30,7 @@ import torch
 from torch.nn import functional
 
 from lgzoo_mini.canvas import Dice, blur, finish, gradient, hsv, hues, over
-from lgzoo_mini.shapes import Pose, frame, pose, stamped
+from lgzoo_mini.shapes import Pose, frame, pose, stamp_masks
 from lgzoo_mini.suite import Generator, Picture
 
 Drawing = tuple[str, str]  # a face and a text
@@ -71,21 +74,27 @@ def in_faces(text: str, faces: Sequence[str]) -> list[Drawing]:
 def mask(face: str, text: str) -> torch.Tensor:
     """The alpha mask of a short text, uint8 (BOX, BOX), as large as fits.
 
-    Raises `KeyError` for a text that no task of the suite draws in that face: add it to `faces.list_drawings`.
+    Raises `KeyError` for a text that no task of the suite draws in that face: add it to
+    `faces.list_drawings`.
     """
     return _masks()[face, text]
 
 
-def drawn(drawing: Drawing, side: int) -> torch.Tensor:
+def draw_glyph(drawing: Drawing, side: int) -> torch.Tensor:
     """The mask of one text in one face, uint8 (side, side)."""
     ink = mask(*drawing)[RIM : BOX - RIM, RIM : BOX - RIM].float()[None, None]
-    small = functional.interpolate(ink, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
+    small = functional.interpolate(
+        ink, size=(side, side), mode="bilinear", antialias=True, align_corners=False
+    )
     return small[0, 0].round_().clamp_(0, 255).to(torch.uint8)
 
 
 @dataclass(frozen=True)
 class Stamps:
-    """Masks uint8 (M, B, B), a few of every class; for each class its first mask and how many it has."""
+    """Masks uint8 (M, B, B), a few of every class.
+
+    For each class its first mask and how many it has.
+    """
 
     masks: torch.Tensor
     first: np.ndarray
@@ -100,7 +109,7 @@ class Stamps:
 def stamps(drawings: Sequence[Sequence[Drawing]], side: int) -> Stamps:
     """The masks of what each class may be drawn as."""
     counts = np.array([len(row) for row in drawings])
-    masks = torch.stack([drawn(drawing, side) for row in drawings for drawing in row])
+    masks = torch.stack([draw_glyph(drawing, side) for row in drawings for drawing in row])
     return Stamps(masks, np.cumsum(counts) - counts, counts)
 
 
@@ -111,7 +120,10 @@ def letters() -> Stamps:
 
 
 def letter_pose(classes_N: np.ndarray, dice: Dice) -> Pose:
-    """Where a letter lies; target letters move less than held-out ones, as few of each are seen. Takes 6 draws."""
+    """Where a letter lies.
+
+    Target letters move less than held-out ones, as few of each are seen. Takes 6 draws.
+    """
     calm = np.where(classes_N < len(TARGET), np.float32(CALM), np.float32(1))
     return {
         "x": dice.around(0.25) * calm,
@@ -127,7 +139,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     """Pictures of these letters."""
     dice = Dice(draws_NK)
     where = letter_pose(classes_N, dice)
-    alpha = stamped(letters().chosen(classes_N, dice.share()), frame(**where))[:, 0]
+    alpha = stamp_masks(letters().chosen(classes_N, dice.share()), frame(**where))[:, 0]
     dark = dice.happens(0.85) > 0
     ink_value, paper_value = dice.between(0.05, 0.4), dice.between(0.7, 1.0)
     ink = hsv(dice.share(), dice.between(0.3, 0.9), np.where(dark, ink_value, paper_value))
@@ -136,7 +148,9 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
         hsv(paper_hue, pale, np.where(dark, paper_value, ink_value) * light)
         for light in (np.float32(1), dice.between(0.6, 1.2))
     )
-    picture = over(gradient(paper, corner, dice.turn()), ink, alpha * dice.between(0.6, 1.0)[:, None, None])
+    picture = over(
+        gradient(paper, corner, dice.turn()), ink, alpha * dice.between(0.6, 1.0)[:, None, None]
+    )
     picture = blur(picture, dice.between(0.0, 0.35))
     attributes = {**hues(ink, paper), **pose(**where), "glyph": glyph_index(classes_N, len(TARGET))}
     return Picture(finish(picture, grain, dice.between(0.02, 0.2)), attributes)
@@ -185,5 +199,9 @@ HELD_OUT = _letters(
 
 
 GLYPHS = Generator(
-    name="glyphs", classes=tuple(map(_name, TARGET)), held_out=tuple(map(_name, HELD_OUT)), streams=19, paint=paint
+    name="glyphs",
+    classes=tuple(map(_name, TARGET)),
+    held_out=tuple(map(_name, HELD_OUT)),
+    streams=19,
+    paint=paint,
 )

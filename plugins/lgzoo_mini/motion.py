@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from lgzoo_mini.canvas import Dice, any_colour, blur, finish, hills, hues
-from lgzoo_mini.glyphs import drawn
-from lgzoo_mini.shapes import PICTURE, PIXEL, Frame, Placed, frame, pose, stamped, wide
+from lgzoo_mini.glyphs import draw_glyph
+from lgzoo_mini.shapes import PICTURE, PIXEL, Frame, Placed, frame, pose, stamp_masks, wide
 from lgzoo_mini.suite import SIZE, Generator, Picture
 
 FRAMES = 8
@@ -29,14 +29,18 @@ HELD_OUT_THINGS = {"star": "★", "ring": "◎", "square": "■"}
 
 
 class Journey(Placed):
-    """Where a path lies, how far it reaches (1: to the picture's sides), and which way round it goes (1 or -1)."""
+    """Where a path lies, how far it reaches (1: to the picture's sides), and which way round it
+    goes (1 or -1).
+    """
 
     reach: np.ndarray
     mirror: np.ndarray
 
 
 def _paths() -> dict[str, np.ndarray]:
-    """Where a thing is in each frame, (FRAMES, 4): x and y from -1 to 1, its size against its usual one, its angle."""
+    """Where a thing is in each frame, (FRAMES, 4): x and y from -1 to 1, its size against its usual
+    one, its angle.
+    """
     s = np.linspace(0, 1, FRAMES)
     nought, one, turn = 0 * s, 1 + 0 * s, 2 * np.pi * s
     triangle = 4 * np.abs(1.5 * s + 0.25 - np.rint(1.5 * s + 0.25)) - 1
@@ -74,11 +78,16 @@ _THING = np.array([tuple(THINGS).index(thing) for _, thing in (*TARGET, *HELD_OU
 @cache
 def things() -> torch.Tensor:
     """Their masks, float32 (6, 1, SIDE, SIDE). Made once in a process."""
-    return torch.stack([drawn(("Sans", sign), SIDE) for sign in THINGS.values()])[:, None].float() / 255
+    return (
+        torch.stack([draw_glyph(("Sans", sign), SIDE) for sign in THINGS.values()])[:, None].float()
+        / 255
+    )
 
 
 def trace(masks: torch.Tensor, path_NT4: np.ndarray, where: Journey) -> np.ndarray:
-    """sum_t alpha_t m_t, NSS: a thing goes a path, `reach` times as large and turned by `angle` around (x, y)."""
+    """sum_t alpha_t m_t, NSS: a thing goes a path, `reach` times as large and turned by `angle`
+    around (x, y).
+    """
     cosine, sine = np.cos(where["angle"]) * where["reach"], np.sin(where["angle"]) * where["reach"]
     total = np.zeros((len(path_NT4), SIZE, SIZE), dtype=np.float32)
     for t, alpha in enumerate(ALPHA):
@@ -90,21 +99,26 @@ def trace(masks: torch.Tensor, path_NT4: np.ndarray, where: Journey) -> np.ndarr
             size=size * where["size"],
             angle=where["angle"] + turned * where["mirror"],
         )
-        total += np.float32(alpha) * stamped(masks, place)[:, 0]
+        total += np.float32(alpha) * stamp_masks(masks, place)[:, 0]
     return total
 
 
 def tremble(dice: Dice) -> np.ndarray:
-    """sum_t alpha_t b_t of a wall before a drifting camera, to first order its slope along the drift. Takes 4 draws."""
+    """sum_t alpha_t b_t of a wall before a drifting camera, to first order its slope along the
+    drift. Takes 4 draws.
+    """
     frequency, key, angle = dice.between(3, 8), dice.share(), dice.turn()
     x, y = wide(PIXEL / 2 * np.cos(angle)), wide(PIXEL / 2 * np.sin(angle))
     ahead, behind = (
-        hills(Frame(PICTURE.x + side * x, PICTURE.y + side * y, PICTURE.pixel), frequency, key) for side in (1, -1)
+        hills(Frame(PICTURE.x + side * x, PICTURE.y + side * y, PICTURE.pixel), frequency, key)
+        for side in (1, -1)
     )
     return (ahead - behind) * wide(dice.between(0, 8))
 
 
-def journey(dice: Dice, shift: float, reach: tuple[float, float], size: tuple[float, float]) -> Journey:
+def journey(
+    dice: Dice, shift: float, reach: tuple[float, float], size: tuple[float, float]
+) -> Journey:
     """Where something goes. Takes 6 draws."""
     return {
         "x": dice.around(shift),
@@ -116,30 +130,39 @@ def journey(dice: Dice, shift: float, reach: tuple[float, float], size: tuple[fl
     }
 
 
-def developed(traces: np.ndarray, colour_N3: np.ndarray) -> np.ndarray:
+def develop_pictures(traces: np.ndarray, colour_N3: np.ndarray) -> np.ndarray:
     """Pictures N3SS: grey where nothing moved, the strongest trace black or in full colour."""
     strongest = np.abs(traces).max(axis=(1, 2), keepdims=True)
     return np.float32(0.5) + (traces / (2 * strongest))[:, None] * colour_N3[:, :, None, None]
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """Dynamic images of these things on their paths. All are lighter than the wall: a trace's light end is its last."""
+    """Dynamic images of these things on their paths.
+
+    All are lighter than the wall: a trace's light end is its last.
+    """
     dice = Dice(draws_NK)
     where = journey(dice, 0.2, (0.5, 0.75), (0.28, 0.4))
     traces = trace(things()[torch.from_numpy(_THING[classes_N])], _PATH[classes_N], where)
     passer_N = dice.choice(len(TARGET_THINGS)) + len(TARGET_THINGS) * (classes_N >= len(TARGET))
     passing = journey(dice, 0.9, (0.1, 0.5), (0.15, 0.3))
     passed = trace(
-        things()[torch.from_numpy(passer_N)], np.repeat(PATHS["line"][None], len(classes_N), axis=0), passing
+        things()[torch.from_numpy(passer_N)],
+        np.repeat(PATHS["line"][None], len(classes_N), axis=0),
+        passing,
     )
     traces += wide(dice.happens(0.6) * dice.between(0.2, 0.5)) * passed + tremble(dice)
     colour = any_colour(dice, (0, 0.7), (0.6, 1))
-    picture = blur(developed(traces, colour), dice.between(0, 0.3))
-    return Picture(finish(picture, grain, dice.between(0.02, 0.15)), {**hues(colour), **pose(**where)})
+    picture = blur(develop_pictures(traces, colour), dice.between(0, 0.3))
+    return Picture(
+        finish(picture, grain, dice.between(0.02, 0.15)), {**hues(colour), **pose(**where)}
+    )
 
 
 def _names(classes: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     return tuple(f"{thing}, {path}" for path, thing in classes)
 
 
-MOTION = Generator(name="motion", classes=_names(TARGET), held_out=_names(HELD_OUT), streams=24, paint=paint)
+MOTION = Generator(
+    name="motion", classes=_names(TARGET), held_out=_names(HELD_OUT), streams=24, paint=paint
+)

@@ -1,7 +1,9 @@
-"""`numbers`: which digit stands in the middle, as on a house. SVHN's counterpart; no other task of the suite has digits.
+"""`numbers`: which digit stands in the middle, as on a house. SVHN's counterpart; no other task of
+the suite has digits.
 
-A digit in any face on a coloured wall, its neighbours in the same face and colour cut off at the picture's sides. The
-held-out classes are letters of the held-out alphabets in the same manner, with such letters for neighbours.
+A digit in any face on a coloured wall, its neighbours in the same face and colour cut off at the
+picture's sides. The held-out classes are letters of the held-out alphabets in the same manner, with
+such letters for neighbours.
 """
 
 from functools import cache
@@ -10,7 +12,7 @@ import numpy as np
 
 from lgzoo_mini.canvas import Dice, any_colour, apart, backdrop, blur, clutter, finish, hues, over
 from lgzoo_mini.glyphs import FACES, HELD_OUT, Stamps, glyph_index, in_faces, stamps
-from lgzoo_mini.shapes import Frame, Pose, frame, pose, stamped
+from lgzoo_mini.shapes import Frame, Pose, frame, pose, stamp_masks
 from lgzoo_mini.suite import Generator, Picture
 
 DIGITS = tuple("0123456789")
@@ -25,7 +27,10 @@ def marks() -> Stamps:
 
 
 def neighbours(classes_N: np.ndarray, dice: Dice) -> np.ndarray:
-    """Two marks of the kind that stands between them, int64 (2, N): digits beside a digit. Takes 2 draws."""
+    """Two marks of the kind that stands between them, int64 (2, N): digits beside a digit.
+
+    Takes 2 draws.
+    """
     digit = classes_N < len(DIGITS)
     counts_N = np.where(digit, len(DIGITS), len(LETTERS))
     both = np.stack([(dice.share() * counts_N).astype(np.int64) for _ in range(2)])
@@ -33,7 +38,9 @@ def neighbours(classes_N: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def row(where: Pose, step_N: np.ndarray) -> tuple[Frame, Frame, Frame]:
-    """Frames of the mark and of its neighbours left and right, `step` halves of its size away along its baseline."""
+    """Frames of the mark and of its neighbours left and right, `step` halves of its size away along
+    its baseline.
+    """
     reach = where["size"] * step_N
     across, down = np.cos(where["angle"]) * reach, np.sin(where["angle"]) * reach
     left: Pose = {**where, "x": where["x"] - across, "y": where["y"] - down}
@@ -59,7 +66,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     ink = apart(any_colour(dice), picture[:, :, 16, 16], 0.4)
     strength = dice.between(0.75, 1.0)[:, None, None]
     for marks_N, place in ((before, left), (after, right), (classes_N, middle)):
-        over(picture, ink, stamped(marks().chosen(marks_N, face_N), place)[:, 0] * strength)
+        over(picture, ink, stamp_masks(marks().chosen(marks_N, face_N), place)[:, 0] * strength)
     picture = blur(picture, dice.between(0.0, 0.4))
     attributes = {**hues(ink), **pose(**where), "glyph": 5 * glyph_index(classes_N, len(DIGITS))}
     return Picture(finish(picture, grain, dice.between(0.02, 0.15)), attributes)

@@ -1,7 +1,8 @@
-"""`objects`: composite things, CIFAR-100's counterpart. A class is a body, parts of one shape, where they sit, and a surface.
+"""`objects`: composite things, CIFAR-100's counterpart. A class is a body, parts of one shape,
+where they sit, and a surface.
 
-Hue is typical of a class and shared by many; place, size, rotation and background carry no information.
-Shapes as in `canvas`; T is the number of parts' places.
+Hue is typical of a class and shared by many; place, size, rotation and background carry no
+information. Shapes as in `canvas`; T is the number of parts' places.
 """
 
 from functools import cache, partial, reduce
@@ -9,8 +10,32 @@ from functools import cache, partial, reduce
 import numpy as np
 
 from lgzoo_mini import shapes
-from lgzoo_mini.canvas import Dice, apart, backdrop, blur, clutter, finish, hsv, hues, middle, mix, over, stripes
-from lgzoo_mini.shapes import Frame, Number, Outline, cover, frame, length, moulded, moulds, pose, wide
+from lgzoo_mini.canvas import (
+    Dice,
+    apart,
+    backdrop,
+    blur,
+    clutter,
+    finish,
+    hsv,
+    hues,
+    middle,
+    mix,
+    over,
+    stripes,
+)
+from lgzoo_mini.shapes import (
+    Frame,
+    Number,
+    Outline,
+    cover,
+    draw_mould,
+    frame,
+    length,
+    moulds,
+    pose,
+    wide,
+)
 from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 60, 24
@@ -19,7 +44,9 @@ THINGS = 3  # of clutter behind it
 
 def crescent(place: Frame) -> np.ndarray:
     """A disc without the disc to its upper right."""
-    return np.maximum(shapes.disc(place), 0.85 - shapes.disc(frame(x=0.5, y=-0.4, inside=place), 0.0))
+    return np.maximum(
+        shapes.disc(place), 0.85 - shapes.disc(frame(x=0.5, y=-0.4, inside=place), 0.0)
+    )
 
 
 def drop(place: Frame) -> np.ndarray:
@@ -53,7 +80,8 @@ def hourglass(place: Frame) -> np.ndarray:
 def bracket(place: Frame) -> np.ndarray:
     """Two bars at a right angle."""
     return np.minimum(
-        shapes.capsule(place, (-0.7, -0.9), (-0.7, 0.7), 0.28), shapes.capsule(place, (-0.7, 0.7), (0.8, 0.7), 0.28)
+        shapes.capsule(place, (-0.7, -0.9), (-0.7, 0.7), 0.28),
+        shapes.capsule(place, (-0.7, 0.7), (0.8, 0.7), 0.28),
     )
 
 
@@ -73,7 +101,12 @@ BODIES: dict[str, Outline] = {
     "half-disc": half,
     "egg": partial(shapes.ellipse, across=1.1, down=0.6),
 }
-UNSEEN: dict[str, Outline] = {"heart": heart, "hourglass": hourglass, "bracket": bracket, "ring": ring}
+UNSEEN: dict[str, Outline] = {
+    "heart": heart,
+    "hourglass": hourglass,
+    "bracket": bracket,
+    "ring": ring,
+}
 PARTS: dict[str, Outline] = {
     "discs": shapes.disc,
     "blocks": partial(shapes.box, across=0.85, down=0.85),
@@ -96,8 +129,8 @@ SURFACES = ("plain", "striped", "dotted", "chequered", "rimmed")
 def table() -> np.ndarray:
     """Body, part, place and surface of every class, int64 (classes, 4).
 
-    Any two target classes differ in two of them, and so do any two of the held-out classes, which follow. Those have
-    bodies of their own.
+    Any two target classes differ in two of them, and so do any two of the held-out classes, which
+    follow. Those have bodies of their own.
     """
     shared = (len(PARTS), len(PLACES), len(SURFACES))
     targets = varieties("objects", (len(BODIES), *shared), TARGETS, differing=2)
@@ -107,14 +140,19 @@ def table() -> np.ndarray:
 
 @cache
 def hue_table() -> np.ndarray:
-    """The typical hue of every class's body, and how far its parts' is from it, float32 (classes, 2)."""
+    """The typical hue of every class's body, and how far its parts' is from it, float32 (classes,
+    2).
+    """
     numbers = np.arange(TARGETS + HELD_OUT)
     return np.stack([numbers * 0.618 % 1, 0.25 + numbers * 0.414 % 0.5], axis=1).astype(np.float32)
 
 
 @cache
 def place_table() -> np.ndarray:
-    """(x, y, size) of every part for each way to place them, float32 (ways, T, 3); a size near 0 where there is none."""
+    """(x, y, size) of every part for each way to place them, float32 (ways, T, 3).
+
+    A size near 0 where there is none.
+    """
     most = max(len(places) for places in PLACES.values())
     rows = [[*places, *[(0.0, 0.0, 0.0)] * (most - len(places))] for places in PLACES.values()]
     return np.array(rows, dtype=np.float32)
@@ -126,13 +164,15 @@ def class_names() -> tuple[str, ...]:
     return tuple(f"{SURFACES[s]} {bodies[b]}, {places[w]} {parts[p]}" for b, p, w, s in table())
 
 
-def part_outline(place: Frame, parts_N: np.ndarray, ways_N: np.ndarray, grown_N: np.ndarray) -> np.ndarray:
+def part_outline(
+    place: Frame, parts_N: np.ndarray, ways_N: np.ndarray, grown_N: np.ndarray
+) -> np.ndarray:
     """All parts of each thing, NSS."""
     distances = []
     for x, y, size in np.moveaxis(place_table()[ways_N], 0, -1):
         spot = frame(x=x, y=y, size=np.maximum(size * grown_N, np.float32(0.01)), inside=place)
         # Back to the body's units; a part that is not there is moved out of the picture.
-        distance = moulded(moulds(*PARTS.values()), parts_N, spot)
+        distance = draw_mould(moulds(*PARTS.values()), parts_N, spot)
         distances.append(distance * wide(size * grown_N) + wide(100 * (size == 0)))
     return reduce(np.minimum, distances)
 
@@ -172,28 +212,54 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     picture = backdrop(dice)
     paper = middle(picture)
     clutter(picture, dice, THINGS)
-    x, y, size, angle = dice.around(0.3), dice.around(0.3), dice.between(0.38, 0.6), dice.around(0.45)
+    x, y, size, angle = (
+        dice.around(0.3),
+        dice.around(0.3),
+        dice.between(0.38, 0.6),
+        dice.around(0.45),
+    )
     place = frame(
-        x=x, y=y, size=size, angle=angle, stretch=dice.between(0.87, 1.15), shear=dice.around(0.15), mirror=dice.side()
+        x=x,
+        y=y,
+        size=size,
+        angle=angle,
+        stretch=dice.between(0.87, 1.15),
+        shear=dice.around(0.15),
+        mirror=dice.side(),
     )
     ink, second, limbs = thing_colours(hue_table()[classes_N], paper, dice)
-    body = moulded(moulds(*BODIES.values(), *UNSEEN.values()), bodies, place)
+    body = draw_mould(moulds(*BODIES.values(), *UNSEEN.values()), bodies, place)
     over(picture, ink, cover(body, place.pixel))
     over(picture, second, cover(body, place.pixel) * surface(place, body, kinds, dice))
-    over(picture, limbs, cover(part_outline(place, parts, ways, dice.between(0.9, 1.15)), place.pixel))
+    over(
+        picture,
+        limbs,
+        cover(part_outline(place, parts, ways, dice.between(0.9, 1.15)), place.pixel),
+    )
     images = finish(blur(picture, dice.between(0, 0.4)), grain, dice.between(0.02, 0.15))
     return Picture(images, {**hues(ink, paper), **pose(x, y, size, angle)})
 
 
-def thing_colours(hues_N2: np.ndarray, paper: np.ndarray, dice: Dice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the body, of the second colour of its surface, and of its parts, (N, 3) each. Takes 7 draws."""
+def thing_colours(
+    hues_N2: np.ndarray, paper: np.ndarray, dice: Dice
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the body, of the second colour of its surface, and of its parts, (N, 3) each.
+
+    Takes 7 draws.
+    """
     hue = hues_N2[:, 0] + dice.around(0.15)
     ink = apart(hsv(hue, dice.between(0.15, 0.8), dice.between(0.3, 0.95)), paper, 0.2)
     second = apart(mix(ink, hsv(hue + np.float32(0.5), 0.3, 0.5), 0.3), ink, 0.3)
-    limbs = hsv(hue + hues_N2[:, 1] + dice.around(0.1), dice.between(0.15, 0.8), dice.between(0.3, 0.95))
+    limbs = hsv(
+        hue + hues_N2[:, 1] + dice.around(0.1), dice.between(0.15, 0.8), dice.between(0.3, 0.95)
+    )
     return ink, second, apart(limbs, mix(ink, paper, dice.between(0.3, 0.7)), 0.25)
 
 
 OBJECTS = Generator(
-    name="objects", classes=class_names()[:TARGETS], held_out=class_names()[TARGETS:], streams=62, paint=paint
+    name="objects",
+    classes=class_names()[:TARGETS],
+    held_out=class_names()[TARGETS:],
+    streams=62,
+    paint=paint,
 )

@@ -1,7 +1,8 @@
 """`petals`: flowers, Flowers-102's counterpart: many classes, few pictures of each.
 
-A class is a number of petals, how far they are parted and how pointed, whether their tips are notched, a second ring of them,
-the size of the eye, and a pair of hues. Place, rotation, tilt and the leaves behind the flower carry no information. Shapes as in `canvas`.
+A class is a number of petals, how far they are parted and how pointed, whether their tips are
+notched, a second ring of them, the size of the eye, and a pair of hues. Place, rotation, tilt and
+the leaves behind the flower carry no information. Shapes as in `canvas`.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, any_colour, blur, finish, gradient, hsv, hues, middle, mix, over, shade, value_noise
+from lgzoo_mini.canvas import (
+    Dice,
+    any_colour,
+    blur,
+    finish,
+    gradient,
+    hsv,
+    hues,
+    middle,
+    mix,
+    over,
+    shade,
+    value_noise,
+)
 from lgzoo_mini.shapes import Frame, cover, disc, ellipse, frame, polar, pose, wide
 from lgzoo_mini.suite import Generator, Picture, varieties
 
@@ -20,7 +34,8 @@ LEAVES = 4  # behind the flower
 # Levels of each feature, in words, and the numbers they stand for.
 COUNTS = {str(count): count for count in (3, 4, 5, 6, 7, 8, 10, 12)}  # of petals
 PARTED = {"closed": 0.35, "parted": 0.75, "star": 1.0}  # how deep the gaps between petals reach
-FORMS = {"round": 0.45, "lanced": 1.6}  # exponent of the petal's outline: below 1 broad, above 1 pointed
+# Exponent of the petal's outline: below 1 broad, above 1 pointed
+FORMS = {"round": 0.45, "lanced": 1.6}
 TIPS = {"whole": 0.0, "notched": 0.28}  # depth of a notch in the tip
 RINGS = {"single": 0.0, "double": 0.62}  # size of a second, inner ring of petals
 EYES = {"small": 0.16, "large": 0.34}  # radius of the eye
@@ -50,21 +65,39 @@ class Flower(NamedTuple):
     eye_colour: np.ndarray
 
 
-FEATURES: tuple[Mapping[str, object], ...] = (COUNTS, PARTED, FORMS, TIPS, RINGS, EYES, HUES, EYE_HUES)
+FEATURES: tuple[Mapping[str, object], ...] = (
+    COUNTS,
+    PARTED,
+    FORMS,
+    TIPS,
+    RINGS,
+    EYES,
+    HUES,
+    EYE_HUES,
+)
 
 
 @cache
 def table() -> np.ndarray:
-    """The level of every feature for every class, int64 (classes, 8). Any two classes differ in three."""
-    return varieties("petals", [len(feature) for feature in FEATURES], TARGETS + HELD_OUT, differing=3)
+    """The level of every feature for every class, int64 (classes, 8).
+
+    Any two classes differ in three.
+    """
+    return varieties(
+        "petals", [len(feature) for feature in FEATURES], TARGETS + HELD_OUT, differing=3
+    )
 
 
 def class_names() -> tuple[str, ...]:
     """What every class looks like, in words."""
     names = []
     for row in table():
-        petals, parted, form, tip, ring, eye, hue, eye_hue = (list(words)[k] for words, k in zip(FEATURES, row))
-        names.append(f"{ring} {hue} flower of {petals} {parted} {form} {tip} petals, {eye} {eye_hue} eye")
+        petals, parted, form, tip, ring, eye, hue, eye_hue = (
+            list(words)[k] for words, k in zip(FEATURES, row)
+        )
+        names.append(
+            f"{ring} {hue} flower of {petals} {parted} {form} {tip} petals, {eye} {eye_hue} eye"
+        )
     return tuple(names)
 
 
@@ -72,7 +105,8 @@ def class_names() -> tuple[str, ...]:
 def features() -> tuple[np.ndarray, ...]:
     """The numbers of every class, float32 (classes,) or, for colours, (classes, 3)."""
     return tuple(
-        np.array(list(feature.values()), dtype=np.float32)[table()[:, k]] for k, feature in enumerate(FEATURES)
+        np.array(list(feature.values()), dtype=np.float32)[table()[:, k]]
+        for k, feature in enumerate(FEATURES)
     )
 
 
@@ -81,16 +115,25 @@ def leaves(dice: Dice) -> np.ndarray:
     green = hsv(dice.between(0.18, 0.42), dice.between(0.15, 0.7), dice.between(0.15, 0.75))
     picture = gradient(green, mix(green, any_colour(dice), 0.3), dice.turn())
     for _ in range(LEAVES):
-        place = frame(x=dice.around(1), y=dice.around(1), size=dice.between(0.35, 0.8), angle=dice.turn())
+        place = frame(
+            x=dice.around(1), y=dice.around(1), size=dice.between(0.35, 0.8), angle=dice.turn()
+        )
         leaf = hsv(dice.between(0.16, 0.45), dice.between(0.2, 0.75), dice.between(0.15, 0.8))
         over(picture, leaf, cover(ellipse(place, 1.0, dice.between(0.2, 0.45)), place.pixel))
-        vein = cover(np.abs(place.y) - 0.03, place.pixel) * cover(ellipse(place, 1.0, 0.2), place.pixel)
+        vein = cover(np.abs(place.y) - 0.03, place.pixel) * cover(
+            ellipse(place, 1.0, 0.2), place.pixel
+        )
         over(picture, mix(leaf, np.ones_like(leaf), dice.around(0.3)), vein)
     return picture
 
 
 def lay_ring(
-    picture: np.ndarray, place: Frame, flower: Flower, form: np.ndarray, ink: np.ndarray, light: np.ndarray
+    picture: np.ndarray,
+    place: Frame,
+    flower: Flower,
+    form: np.ndarray,
+    ink: np.ndarray,
+    light: np.ndarray,
 ) -> None:
     """A ring of petals laid over `picture`, each lightest along its middle.
 
@@ -117,14 +160,21 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     ink, eye = flower_colours(flower, dice)
     form, light = flower.form * dice.between(0.85, 1.15), dice.between(0.15, 0.5)
     lay_ring(picture, place, flower, form, ink, light)
-    # The second ring lies on the first, its petals before the gaps; it is moved out of sight where there is none.
-    inner = frame(size=np.maximum(flower.ring, np.float32(0.05)), angle=np.float32(np.pi) / flower.petals, inside=place)
+    # The second ring lies on the first, its petals before the gaps; it is moved out of sight where
+    # there is none.
+    inner = frame(
+        size=np.maximum(flower.ring, np.float32(0.05)),
+        angle=np.float32(np.pi) / flower.petals,
+        inside=place,
+    )
     inner = inner._replace(x=inner.x + wide(100 * (flower.ring == 0)))
     lay_ring(picture, inner, flower, form, mix(ink, np.ones_like(ink), 0.3), light)
     over(picture, eye, cover(disc(place, flower.eye), place.pixel))
     shade(picture, 1 + value_noise(place, 9.0, dice.share()) * wide(dice.between(0, 0.2)))
     images = finish(blur(picture, dice.between(0, 0.35)), grain, dice.between(0.02, 0.12))
-    return Picture(images, {"lobes": flower.petals, **hues(ink, paper), **pose(x, y, size, 2 * angle)})
+    return Picture(
+        images, {"lobes": flower.petals, **hues(ink, paper), **pose(x, y, size, 2 * angle)}
+    )
 
 
 def flower_colours(flower: Flower, dice: Dice) -> tuple[np.ndarray, np.ndarray]:
@@ -139,5 +189,9 @@ def flower_colours(flower: Flower, dice: Dice) -> tuple[np.ndarray, np.ndarray]:
 
 
 PETALS = Generator(
-    name="petals", classes=class_names()[:TARGETS], held_out=class_names()[TARGETS:], streams=62, paint=paint
+    name="petals",
+    classes=class_names()[:TARGETS],
+    held_out=class_names()[TARGETS:],
+    streams=62,
+    paint=paint,
 )

@@ -1,18 +1,53 @@
-"""`scenes`: small landscapes with things in them, and for every pixel what it shows. The suite's segmentation task.
+"""`scenes`: small landscapes with things in them, and for every pixel what it shows. The suite's
+segmentation task.
 
-Sky above a crooked horizon, below it ground or water or both with a shore between; in front of them up to three discs, boxes
-and trees, which hide what is behind them. Colours are arbitrary, so that a class shows in its texture, shape and
-place only. As in PASCAL VOC the rim of every thing, one pixel wide, is marked 255 and does not count.
+Sky above a crooked horizon, below it ground or water or both with a shore between; in front of them
+up to three discs, boxes and trees, which hide what is behind them. Colours are arbitrary, so that a
+class shows in its texture, shape and place only. As in PASCAL VOC the rim of every thing, one pixel
+wide, is marked 255 and does not count.
 
-A picture is a function of (split, index), drawn whenever it is read. Shapes: N pictures, NSS is (N, SIZE, SIZE).
+A picture is a function of (split, index), drawn whenever it is read. Shapes: N pictures, NSS is (N,
+SIZE, SIZE).
 """
 
 import numpy as np
 import torch
 
-from learngene_zoo.plugin import IGNORED, Entry, Samples, Task, built_in, derive_seed, noise, uniform
-from lgzoo_mini.canvas import Dice, any_colour, apart, finish, middle, mix, over, plain, shade, stripes, value_noise
-from lgzoo_mini.shapes import PICTURE, Frame, box, contour, convex, cover, ellipse, frame, half_plane, wide
+from learngene_zoo.plugin import (
+    IGNORED,
+    Entry,
+    Samples,
+    Task,
+    built_in,
+    derive_seed,
+    noise,
+    uniform,
+)
+from lgzoo_mini.canvas import (
+    Dice,
+    any_colour,
+    apart,
+    finish,
+    middle,
+    mix,
+    over,
+    plain,
+    shade,
+    stripes,
+    value_noise,
+)
+from lgzoo_mini.shapes import (
+    PICTURE,
+    Frame,
+    box,
+    contour,
+    convex,
+    cover,
+    ellipse,
+    frame,
+    half_plane,
+    wide,
+)
 from lgzoo_mini.suite import GRAIN, Drawn, split_seed
 
 CLASSES = ("sky", "ground", "water", "disc", "box", "tree")
@@ -24,7 +59,9 @@ STREAMS = 32 + 20 * THINGS
 def draw(split: str, indices_N: np.ndarray) -> Samples:
     """Images uint8 (N, 3, SIZE, SIZE) and masks uint8 (N, SIZE, SIZE)."""
     key = split_seed("scenes", split)
-    return scenes(uniform(key, indices_N, STREAMS), noise(derive_seed(key, "grain"), indices_N, GRAIN))
+    return scenes(
+        uniform(key, indices_N, STREAMS), noise(derive_seed(key, "grain"), indices_N, GRAIN)
+    )
 
 
 def scenes(draws_NK: np.ndarray, grain: np.ndarray) -> Samples:
@@ -35,7 +72,7 @@ def scenes(draws_NK: np.ndarray, grain: np.ndarray) -> Samples:
     for number in range(THINGS):
         there = wide(dice.happens(1.0 if number == 0 else 0.65)) > 0
         kind = dice.choice(len(CLASSES) - FIRST_THING)
-        alpha = np.where(there, shown(kind, dice), 0)
+        alpha = np.where(there, draw_coverage(kind, dice), 0)
         over(picture, surface(picture, dice), alpha)
         inside = alpha > 0.5
         classes = np.where(inside, FIRST_THING + wide(kind), classes)
@@ -55,11 +92,17 @@ def landscape(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
     clods = value_noise(PICTURE, dice.between(10, 16), dice.share())
     shade(earth, 1 + clods * wide(dice.between(0.25, 0.5)))
     place = frame(angle=dice.around(0.2))
-    waves = stripes(Frame(place.x, place.y + 0.08 * np.sin(place.x * 6), place.pixel), dice.between(6, 11), np.pi / 2)
+    waves = stripes(
+        Frame(place.x, place.y + 0.08 * np.sin(place.x * 6), place.pixel),
+        dice.between(6, 11),
+        np.pi / 2,
+    )
     shade(sea, 1 + waves * wide(dice.between(0.2, 0.45)))
 
     crooked = 0.12 * np.sin(PICTURE.x * wide(dice.between(2, 6)) + wide(dice.turn()))
-    horizon = PICTURE.y - wide(dice.between(-0.5, 0.25)) - wide(dice.around(0.2)) * PICTURE.x - crooked
+    horizon = (
+        PICTURE.y - wide(dice.between(-0.5, 0.25)) - wide(dice.around(0.2)) * PICTURE.x - crooked
+    )
     # The shore runs across the picture; where it lies far outside, all is ground or all is water.
     shore = frame(angle=dice.turn(), x=dice.around(1.2), y=dice.between(0, 1.2))
     wet = cover(shore.y + 0.1 * np.sin(shore.x * 5), shore.pixel)
@@ -70,9 +113,17 @@ def landscape(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
     return picture, np.where(below > 0.5, bottom, np.float32(0))
 
 
-def shown(kind_N: np.ndarray, dice: Dice) -> np.ndarray:
-    """How much of each pixel a thing of this kind covers, somewhere in the picture, NSS. Takes 9 draws."""
-    place = frame(x=dice.around(0.8), y=dice.between(-0.6, 0.8), size=dice.between(0.4, 0.75), angle=dice.around(0.25))
+def draw_coverage(kind_N: np.ndarray, dice: Dice) -> np.ndarray:
+    """How much of each pixel a thing of this kind covers, somewhere in the picture, NSS.
+
+    Takes 9 draws.
+    """
+    place = frame(
+        x=dice.around(0.8),
+        y=dice.between(-0.6, 0.8),
+        size=dice.between(0.4, 0.75),
+        angle=dice.around(0.25),
+    )
     slim = dice.between(0.75, 1.3)
     turned = frame(angle=dice.around(0.6), inside=place)
     disc = ellipse(place, slim, 1 / slim)
@@ -86,14 +137,18 @@ def shown(kind_N: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def surface(picture: np.ndarray, dice: Dice) -> np.ndarray:
-    """What a thing is painted with, N3SS: a colour unlike the picture's middle, lit from one side, sometimes with a pattern.
+    """What a thing is painted with, N3SS: a colour unlike the picture's middle, lit from one side,
+    sometimes with a pattern.
 
     Takes 8 draws.
     """
     paint = plain(apart(any_colour(dice), middle(picture), 0.2))
     light = half_plane(PICTURE, dice.turn())
     pattern = stripes(PICTURE, dice.between(4, 10), dice.turn())
-    return shade(paint, 1 + np.float32(0.25) * light + pattern * wide(dice.happens(0.4) * dice.between(0.1, 0.3)))
+    return shade(
+        paint,
+        1 + np.float32(0.25) * light + pattern * wide(dice.happens(0.4) * dice.between(0.1, 0.3)),
+    )
 
 
 def border(inside: np.ndarray) -> np.ndarray:
@@ -106,4 +161,6 @@ def border(inside: np.ndarray) -> np.ndarray:
 
 def open_task(entry: Entry) -> Task:
     """The task of its catalogue entry; the masks are its labels. Nothing is drawn yet."""
-    return built_in(entry, CLASSES, lambda name: Drawn(name, entry.sizes[name], draw, np.zeros_like))
+    return built_in(
+        entry, CLASSES, lambda name: Drawn(name, entry.sizes[name], draw, np.zeros_like)
+    )

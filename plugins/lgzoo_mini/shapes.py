@@ -1,13 +1,14 @@
 """Frames, in which things lie, and outlines of shapes in them.
 
-An outline says how far each pixel lies outside, in a frame's units and negative inside; unions are `np.minimum`, intersections
-`np.maximum`, and `cover` turns distances into coverage. Distances are exact near the edge, where coverage is computed, and only
-ordered elsewhere. `moulds` computes outlines once on a fine grid of G x G points, so that any of these M can be put into the
-frames of N pictures; `stamped` does so with masks.
+An outline says how far each pixel lies outside, in a frame's units and negative inside; unions are
+`np.minimum`, intersections `np.maximum`, and `cover` turns distances into coverage. Distances are
+exact near the edge, where coverage is computed, and only ordered elsewhere. `moulds` computes
+outlines once on a fine grid of G x G points, so that any of these M can be put into the frames of N
+pictures; `stamped` does so with masks.
 
-Everything is float32 and computed element by element with numpy: no matrix product, no sum along an axis, no loop over N. So a
-picture is the same, bit by bit, whichever pictures are made with it. Shapes: NSS is (N, SIZE, SIZE); settings are (N,), one for
-each picture, or a plain number.
+Everything is float32 and computed element by element with numpy: no matrix product, no sum along an
+axis, no loop over N. So a picture is the same, bit by bit, whichever pictures are made with it.
+Shapes: NSS is (N, SIZE, SIZE); settings are (N,), one for each picture, or a plain number.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,10 +59,12 @@ def frame(
     mirror: Number = 1.0,
     inside: Frame = PICTURE,
 ) -> Frame:
-    """A frame that lies at (x, y) in another, `size` times as large, turned clockwise by `angle` radians.
+    """A frame that lies at (x, y) in another, `size` times as large, turned clockwise by `angle`
+    radians.
 
-    `stretch` makes it wider and as much lower, `shear` pushes its foot aside, `tilt_x` and `tilt_y` turn it out of the
-    picture's plane (less than 1 / its reach; 0.3 is much), and `mirror` -1 swaps left and right.
+    `stretch` makes it wider and as much lower, `shear` pushes its foot aside, `tilt_x` and `tilt_y`
+    turn it out of the picture's plane (less than 1 / its reach; 0.3 is much), and `mirror` -1 swaps
+    left and right.
     """
     scale = 1 / wide(size)
     right, down = (inside.x - wide(x)) * scale, (inside.y - wide(y)) * scale
@@ -73,7 +76,12 @@ def frame(
         right, down = cosine * right + sine * down, cosine * down - sine * right
     if not _is_zero(shear):
         right = right - wide(shear) * down
-    if isinstance(stretch, np.ndarray) or isinstance(mirror, np.ndarray) or stretch != 1 or mirror != 1:
+    if (
+        isinstance(stretch, np.ndarray)
+        or isinstance(mirror, np.ndarray)
+        or stretch != 1
+        or mirror != 1
+    ):
         right, down = right * (wide(mirror) / wide(stretch)), down * wide(stretch)
     return Frame(right, down, inside.pixel * scale)
 
@@ -101,12 +109,17 @@ class Pose(Placed, total=False):
 
 
 def cover(distance: np.ndarray, pixel: np.ndarray, soft: Number = 1.0) -> np.ndarray:
-    """How much of each pixel lies inside, 0 to 1: `distance` is negative there. The edge is `soft` pixels wide."""
+    """How much of each pixel lies inside, 0 to 1: `distance` is negative there.
+
+    The edge is `soft` pixels wide.
+    """
     return np.clip(0.5 - distance / (pixel * wide(soft)), 0, 1)
 
 
-def stamped(masks: torch.Tensor, place: Frame) -> np.ndarray:
-    """The coverage of each pixel, float32 (N, C, SIZE, SIZE), by C layers of masks (N, C, B, B) that fill their frames."""
+def stamp_masks(masks: torch.Tensor, place: Frame) -> np.ndarray:
+    """The coverage of each pixel, float32 (N, C, SIZE, SIZE), by C layers of masks (N, C, B, B)
+    that fill their frames.
+    """
     grid = np.empty((len(masks), SIZE, SIZE, 2), dtype=np.float32)
     grid[..., 0], grid[..., 1] = place.x, place.y
     return functional.grid_sample(
@@ -114,16 +127,29 @@ def stamped(masks: torch.Tensor, place: Frame) -> np.ndarray:
     ).numpy()
 
 
-def pose(x: np.ndarray, y: np.ndarray, size: np.ndarray, angle: np.ndarray, **_: np.ndarray) -> dict[str, np.ndarray]:
-    """The attributes that say where the main thing is: its centre, its diameter as a share of the picture, its rotation."""
-    return {"x": x, "y": y, "size": 2 * size - 1, "angle_x": np.cos(angle), "angle_y": np.sin(angle)}
+def pose(
+    x: np.ndarray, y: np.ndarray, size: np.ndarray, angle: np.ndarray, **_: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The attributes that say where the main thing is: its centre, its diameter as a share of the
+    picture, its rotation.
+    """
+    return {
+        "x": x,
+        "y": y,
+        "size": 2 * size - 1,
+        "angle_x": np.cos(angle),
+        "angle_y": np.sin(angle),
+    }
 
 
 Outline = Callable[[Frame], np.ndarray]
 POINTS = 128  # of a mould's side
-REACH = 1.5  # of the grid, in a frame's units; farther out a pixel is as far as it is outside the grid
+# Of the grid, in a frame's units; farther out a pixel is as far as it is outside the grid
+REACH = 1.5
 _STEP = 2 * REACH / POINTS
-_GRID = (np.arange(POINTS, dtype=np.float32) + np.float32(0.5)) * np.float32(_STEP) - np.float32(REACH)
+_GRID = (np.arange(POINTS, dtype=np.float32) + np.float32(0.5)) * np.float32(_STEP) - np.float32(
+    REACH
+)
 _TINY = np.float32(1e-6)
 
 
@@ -151,19 +177,31 @@ def ellipse(place: Frame, across: Number, down: Number) -> np.ndarray:
 
 def box(place: Frame, across: Number, down: Number, corner: Number = 0.0) -> np.ndarray:
     """A rectangle, half as wide and as high as said, its corners rounded by `corner`."""
-    x, y = np.abs(place.x) - wide(across) + wide(corner), np.abs(place.y) - wide(down) + wide(corner)
+    x, y = (
+        np.abs(place.x) - wide(across) + wide(corner),
+        np.abs(place.y) - wide(down) + wide(corner),
+    )
     outside = length(np.maximum(x, 0), np.maximum(y, 0))
     return outside + np.minimum(np.maximum(x, y), 0) - wide(corner)
 
 
 def capsule(
-    place: Frame, start: tuple[Number, Number], end: tuple[Number, Number], radius: Number, tip: Number | None = None
+    place: Frame,
+    start: tuple[Number, Number],
+    end: tuple[Number, Number],
+    radius: Number,
+    tip: Number | None = None,
 ) -> np.ndarray:
-    """Everything within `radius` of a line from start to end (x, y each); towards the end the radius becomes `tip`."""
+    """Everything within `radius` of a line from start to end (x, y each).
+
+    Towards the end the radius becomes `tip`.
+    """
     (x0, y0), (x1, y1) = ((wide(x), wide(y)) for x, y in (start, end))
     along_x, along_y = x1 - x0, y1 - y0
     x, y = place.x - x0, place.y - y0
-    share = np.clip((x * along_x + y * along_y) / (along_x * along_x + along_y * along_y + _TINY), 0, 1)
+    share = np.clip(
+        (x * along_x + y * along_y) / (along_x * along_x + along_y * along_y + _TINY), 0, 1
+    )
     thick = wide(radius) if tip is None else wide(radius) + share * (wide(tip) - wide(radius))
     return length(x - share * along_x, y - share * along_y) - thick
 
@@ -179,7 +217,9 @@ def convex(place: Frame, points: Sequence[tuple[Number, Number]]) -> np.ndarray:
     for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]]):
         along_x, along_y = wide(x1) - wide(x0), wide(y1) - wide(y0)
         scale = 1 / np.sqrt(along_x * along_x + along_y * along_y + _TINY)
-        sides.append((place.x - wide(x0)) * (along_y * scale) - (place.y - wide(y0)) * (along_x * scale))
+        sides.append(
+            (place.x - wide(x0)) * (along_y * scale) - (place.y - wide(y0)) * (along_x * scale)
+        )
     return reduce(np.maximum, sides)
 
 
@@ -197,10 +237,18 @@ def polygon(place: Frame, sides: Number, inner: Number = 1.0) -> np.ndarray:
     return (x - 1) * (along_y * scale) - y * (along_x * scale)
 
 
-def contour(place: Frame, waves: Sequence[tuple[Number, Number, Number]], radius: Number = 1.0) -> np.ndarray:
-    """The closed curve r(theta) = radius (1 + sum of amplitude cos(lobes theta + phase)); `waves` (lobes, amplitude, phase)."""
+def contour(
+    place: Frame, waves: Sequence[tuple[Number, Number, Number]], radius: Number = 1.0
+) -> np.ndarray:
+    """The closed curve r(theta) = radius (1 + sum of amplitude cos(lobes theta + phase)).
+
+    `waves` (lobes, amplitude, phase).
+    """
     rho, theta = polar(place)
-    reach = 1.0 + sum(wide(amplitude) * np.cos(wide(lobes) * theta + wide(phase)) for lobes, amplitude, phase in waves)
+    reach = 1.0 + sum(
+        wide(amplitude) * np.cos(wide(lobes) * theta + wide(phase))
+        for lobes, amplitude, phase in waves
+    )
     return rho - wide(radius) * reach
 
 
@@ -213,11 +261,15 @@ def band(distance: np.ndarray, width: Number) -> np.ndarray:
 def moulds(*outlines: Outline) -> np.ndarray:
     """The distances of these outlines, float32 (M, G, G). Made once in a process."""
     grid = Frame(_GRID[None, None, :], _GRID[None, :, None], wide(_STEP))
-    return np.concatenate([np.broadcast_to(outline(grid), (1, POINTS, POINTS)) for outline in outlines])
+    return np.concatenate(
+        [np.broadcast_to(outline(grid), (1, POINTS, POINTS)) for outline in outlines]
+    )
 
 
-def moulded(moulds_MGG: np.ndarray, numbers_N: np.ndarray, place: Frame) -> np.ndarray:
-    """The outline with each picture's number in its frame, float32 NSS: the distance at the nearest point of the grid."""
+def draw_mould(moulds_MGG: np.ndarray, numbers_N: np.ndarray, place: Frame) -> np.ndarray:
+    """The outline with each picture's number in its frame, float32 NSS: the distance at the nearest
+    point of the grid.
+    """
     column, row = (
         np.clip((way + np.float32(REACH)) * np.float32(1 / _STEP), 0, POINTS - 1).astype(np.int64)
         for way in (place.x, place.y)

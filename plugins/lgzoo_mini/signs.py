@@ -1,8 +1,9 @@
 """`signs`: which of 43 traffic signs. GTSRB's counterpart.
 
-A sign is a board (its shape), a scheme of colours (rim, inner field, symbol), and a symbol. Classes share all three, so
-none of them alone says which. Seen at a slant, in strong or weak light, unsharp, in the shade of something, before any
-background, and sometimes partly hidden. The held-out classes are symbols, and some boards, that no target class has.
+A sign is a board (its shape), a scheme of colours (rim, inner field, symbol), and a symbol. Classes
+share all three, so none of them alone says which. Seen at a slant, in strong or weak light,
+unsharp, in the shade of something, before any background, and sometimes partly hidden. The held-out
+classes are symbols, and some boards, that no target class has.
 """
 
 from functools import cache
@@ -12,9 +13,20 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lgzoo_mini.canvas import Dice, any_colour, backdrop, blur, clutter, finish, hsv, hues, over, shade
-from lgzoo_mini.glyphs import drawn
-from lgzoo_mini.shapes import PICTURE, Pose, box, cover, frame, half_plane, pose, stamped, wide
+from lgzoo_mini.canvas import (
+    Dice,
+    any_colour,
+    backdrop,
+    blur,
+    clutter,
+    finish,
+    hsv,
+    hues,
+    over,
+    shade,
+)
+from lgzoo_mini.glyphs import draw_glyph
+from lgzoo_mini.shapes import PICTURE, Pose, box, cover, frame, half_plane, pose, stamp_masks, wide
 from lgzoo_mini.suite import Generator, Picture
 
 SIDE = 32  # pixels of a mask
@@ -81,7 +93,9 @@ class Sign(NamedTuple):
 
 
 def _signs(rows: tuple[tuple[str, str, str], ...]) -> tuple[Sign, ...]:
-    return tuple(Sign(board, scheme, symbol) for board, scheme, symbols in rows for symbol in symbols)
+    return tuple(
+        Sign(board, scheme, symbol) for board, scheme, symbols in rows for symbol in symbols
+    )
 
 
 TARGET_SIGNS, HELD_OUT_SIGNS = _signs(TARGET), _signs(HELD_OUT)
@@ -92,9 +106,14 @@ _COLOURS = np.array([SCHEMES[sign.scheme][:3] for sign in CLASSES], dtype=np.flo
 def _shape(board: Board, rim: float) -> torch.Tensor:
     """How much of each pixel of a mask the board without its rim covers, float32 (SIDE, SIDE)."""
     axis = (torch.arange(SIDE * FINE, dtype=torch.float32) * 2 + 1) / (SIDE * FINE) - 1
-    outward = [2 * np.pi * (corner + 0.5 + board.turned) / board.corners - np.pi / 2 for corner in range(board.corners)]
+    outward = [
+        2 * np.pi * (corner + 0.5 + board.turned) / board.corners - np.pi / 2
+        for corner in range(board.corners)
+    ]
     down = axis[:, None] - board.lower
-    sides = [axis[None, :] * float(np.cos(angle)) + down * float(np.sin(angle)) for angle in outward]
+    sides = [
+        axis[None, :] * float(np.cos(angle)) + down * float(np.sin(angle)) for angle in outward
+    ]
     depth = board.radius * float(np.cos(np.pi / board.corners)) - torch.stack(sides).amax(dim=0)
     return functional.avg_pool2d((depth > rim / 2).float()[None], FINE)[0]
 
@@ -105,7 +124,7 @@ def _layers(sign: Sign) -> torch.Tensor:
     field, side = _shape(board, SCHEMES[sign.scheme].width), round(board.symbol * SIDE / 2)
     symbol = torch.zeros(SIDE, SIDE, dtype=torch.uint8)
     left, top = (SIDE - side) // 2, (SIDE - side) // 2 + round(board.lower * SIDE / 2)
-    symbol[top : top + side, left : left + side] = drawn(("Sans", sign.symbol), side)
+    symbol[top : top + side, left : left + side] = draw_glyph(("Sans", sign.symbol), side)
     flat = torch.stack([_shape(board, 0.0), field]).mul(255).round().to(torch.uint8)
     return torch.cat([flat, symbol[None]])
 
@@ -124,7 +143,10 @@ def worn(colours_N3: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def lit(picture: np.ndarray, dice: Dice) -> np.ndarray:
-    """The picture in strong or weak light of some tint, with the edge of a shadow in half of all. Takes 9 draws."""
+    """The picture in strong or weak light of some tint, with the edge of a shadow in half of all.
+
+    Takes 9 draws.
+    """
     shadow = cover(half_plane(PICTURE, dice.turn(), dice.around(0.6)), PICTURE.pixel, 2.0)
     shade(picture, 1 - shadow * wide(dice.happens(0.5) * dice.between(0.2, 0.6)))
     exposure = np.exp2(dice.between(-1.3, 0.4))
@@ -155,13 +177,15 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
         "tilt_y": dice.around(0.25),
     }
     masks = layers()[torch.from_numpy(classes_N)].float().mul_(1 / 255)
-    alpha = stamped(masks, frame(**where))
+    alpha = stamp_masks(masks, frame(**where))
     picture = clutter(backdrop(dice), dice, 2, size=(0.1, 0.5))
     paints = [worn(_COLOURS[classes_N, layer], dice) for layer in range(3)]
     for layer, colour in enumerate(paints):
         over(picture, colour, alpha[:, layer])
     picture = lit(hidden(picture, dice), dice)
-    picture = blur(blur(picture, dice.between(0.0, 0.6)), dice.happens(0.3) * dice.between(0.2, 0.6))
+    picture = blur(
+        blur(picture, dice.between(0.0, 0.6)), dice.happens(0.3) * dice.between(0.2, 0.6)
+    )
     attributes = {**hues(paints[0], paints[1]), **pose(**where)}
     return Picture(finish(picture, grain, dice.between(0.02, 0.12)), attributes)
 

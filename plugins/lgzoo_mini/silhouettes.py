@@ -1,7 +1,8 @@
-"""`silhouettes`: bodies of waves with limbs, most of them mirrored about an axis, a kind of `forms`.
+"""`silhouettes`: bodies of waves with limbs, most of them mirrored about an axis, a kind of
+`forms`.
 
-A class is a body's waves, where its limbs sit, how they bend and taper, how long it is drawn out, and whether it has a hole.
-Surface and light carry no information. Shapes as in `canvas`; C classes.
+A class is a body's waves, where its limbs sit, how they bend and taper, how long it is drawn out,
+and whether it has a hole. Surface and light carry no information. Shapes as in `canvas`; C classes.
 """
 
 from functools import cache
@@ -13,7 +14,7 @@ from learngene_zoo.plugin import derive_seed
 from lgzoo_mini.canvas import Dice
 from lgzoo_mini.shapes import Frame, capsule, length, polar, wide
 from lgzoo_mini.suite import Generator, Picture
-from lgzoo_mini.views import developed, fill, scene, view
+from lgzoo_mini.views import develop_pictures, fill, scene, view
 
 CLASSES, WAVES, LIMBS = 300, 6, 3
 BODY = 0.72 * 0.8  # mean radius, in the view's units
@@ -65,13 +66,17 @@ def body(dice: Dice, bodies: Bodies, place: Frame) -> np.ndarray:
     reach = np.ones_like(rho)
     for wave in range(WAVES):
         height = bodies.height[:, wave] * (1 + dice.around(0.25))
-        reach += wide(height) * np.cos(np.float32(wave + 1) * theta + wide(bodies.phase[:, wave] + dice.around(0.14)))
+        reach += wide(height) * np.cos(
+            np.float32(wave + 1) * theta + wide(bodies.phase[:, wave] + dice.around(0.14))
+        )
     return rho - np.float32(BODY / 0.8) * np.maximum(reach, np.float32(0.2))
 
 
 def limb(bodies: Bodies, number: int, angle: np.ndarray, place: Frame) -> np.ndarray:
     """The distance NSS from one limb of these bodies, or from it and its mirror image."""
-    _, start, far, bend, radius, tip = (np.ascontiguousarray(part) for part in bodies.limb[:, number].T)
+    _, start, far, bend, radius, tip = (
+        np.ascontiguousarray(part) for part in bodies.limb[:, number].T
+    )
     x0, y0, on = start * np.cos(angle), start * np.sin(angle), angle + bend
     x1, y1 = x0 + far * np.cos(on), y0 + far * np.sin(on)
     one = capsule(place, (x0, y0), (x1, y1), radius, tip)
@@ -86,7 +91,10 @@ def outline(dice: Dice, bodies: Bodies, place: Frame) -> np.ndarray:
         angle = bodies.limb[:, number, 0] + dice.around(0.2)
         some = np.flatnonzero(bodies.limbs > number)
         if len(some):
-            inside, chosen = Frame(*(part[some] for part in place)), Bodies(*(part[some] for part in bodies))
+            inside, chosen = (
+                Frame(*(part[some] for part in place)),
+                Bodies(*(part[some] for part in bodies)),
+            )
             found[some] = np.minimum(found[some], limb(chosen, number, angle[some], inside))
     x, y, radius = (wide(part) for part in bodies.hole.T)
     return np.where(radius > 0, np.maximum(found, radius - length(place.x - x, place.y - y)), found)
@@ -100,7 +108,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     x = place.x * wide(dice.side() * np.float32(1 / 0.8)) * stretch
     place = Frame(x, place.y * np.float32(1 / 0.8) / stretch, place.pixel * np.float32(1 / 0.8))
     picture = fill(dice, seen, outline(dice, bodies, place), place)
-    return Picture(developed(dice, picture, grain))
+    return Picture(develop_pictures(dice, picture, grain))
 
 
 SILHOUETTES = Generator(

@@ -1,7 +1,8 @@
-"""Strokes: lines with a thickness at either end, of which the `figures` are made; they are moved, turned and drawn.
+"""Strokes: lines with a thickness at either end, of which the `figures` are made; they are moved,
+turned and drawn.
 
-`THINGS` are drawn with ten strokes each: the held-out classes of `figures`, none of which walks upright.
-Shapes: S strokes, N pictures; every field is float32 (S, N).
+`THINGS` are drawn with ten strokes each: the held-out classes of `figures`, none of which walks
+upright. Shapes: S strokes, N pictures; every field is float32 (S, N).
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from lgzoo_mini.shapes import Frame, capsule
 
 
 class Strokes(NamedTuple):
-    """A stroke's middle, its half (the way from the middle to its end), and its radius at start and end."""
+    """A stroke's middle, its half (the way from the middle to its end), and its radius at start and
+    end.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -27,12 +30,16 @@ class Strokes(NamedTuple):
 Point = tuple[np.ndarray, np.ndarray]
 
 
-def hanging(joint: Point, length: float, angle: np.ndarray) -> Point:
-    """Where a limb ends that hangs from a joint, `angle` radians from straight down towards the right."""
-    return joint[0] + np.float32(length) * np.sin(angle), joint[1] + np.float32(length) * np.cos(angle)
+def place_limb(joint: Point, length: float, angle: np.ndarray) -> Point:
+    """Where a limb ends that hangs from a joint, `angle` radians from straight down towards the
+    right.
+    """
+    return joint[0] + np.float32(length) * np.sin(angle), joint[1] + np.float32(length) * np.cos(
+        angle
+    )
 
 
-def joined(lines: Sequence[tuple[Point, Point, float, float]]) -> Strokes:
+def join_lines(lines: Sequence[tuple[Point, Point, float, float]]) -> Strokes:
     """Strokes from start to end, with a radius at either."""
     fields = []
     for (x0, y0), (x1, y1), start, end in lines:
@@ -41,25 +48,27 @@ def joined(lines: Sequence[tuple[Point, Point, float, float]]) -> Strokes:
     return Strokes(*(np.stack(field) for field in zip(*fields)))
 
 
-def turned(strokes: Strokes, angle: np.ndarray) -> Strokes:
+def turn_strokes(strokes: Strokes, angle: np.ndarray) -> Strokes:
     """Every stroke turned about its own middle."""
     cosine, sine = np.cos(angle), np.sin(angle)
     half_x = cosine * strokes.half_x - sine * strokes.half_y
     return strokes._replace(half_x=half_x, half_y=sine * strokes.half_x + cosine * strokes.half_y)
 
 
-def whirled(strokes: Strokes, angle: np.ndarray) -> Strokes:
+def rotate_strokes(strokes: Strokes, angle: np.ndarray) -> Strokes:
     """All strokes turned together about the centre."""
     cosine, sine = np.cos(angle), np.sin(angle)
     x, y = cosine * strokes.x - sine * strokes.y, sine * strokes.x + cosine * strokes.y
-    return turned(strokes, np.broadcast_to(angle, strokes.x.shape))._replace(x=x, y=y)
+    return turn_strokes(strokes, np.broadcast_to(angle, strokes.x.shape))._replace(x=x, y=y)
 
 
-def exchanged(strokes: Strokes, steps_N: np.ndarray) -> Strokes:
+def exchange_strokes(strokes: Strokes, steps_N: np.ndarray) -> Strokes:
     """Every stroke at the place of the one so many steps further on."""
     count = len(strokes.x)
     source = (np.arange(count)[:, None] + steps_N) % count
-    return strokes._replace(x=np.take_along_axis(strokes.x, source, 0), y=np.take_along_axis(strokes.y, source, 0))
+    return strokes._replace(
+        x=np.take_along_axis(strokes.x, source, 0), y=np.take_along_axis(strokes.y, source, 0)
+    )
 
 
 def either(condition_N: np.ndarray, first: Strokes, second: Strokes) -> Strokes:
@@ -71,12 +80,15 @@ def outline(place: Frame, strokes: Strokes, chosen: Sequence[int]) -> np.ndarray
     """The union of the chosen strokes, a distance NSS."""
     distances = (
         capsule(place, (x - half_x, y - half_y), (x + half_x, y + half_y), start, end)
-        for x, y, half_x, half_y, start, end in (tuple(field[i] for field in strokes) for i in chosen)
+        for x, y, half_x, half_y, start, end in (
+            tuple(field[i] for field in strokes) for i in chosen
+        )
     )
     return reduce(np.minimum, distances)
 
 
-Stroke = tuple[float, float, float, float, float, float]  # x and y of start and end, radius at start and end
+# X and y of start and end, radius at start and end
+Stroke = tuple[float, float, float, float, float, float]
 
 THINGS: dict[str, tuple[Stroke, ...]] = {
     "quadruped": (

@@ -1,8 +1,9 @@
-"""The suite `mini`: nine generated target tasks, the source task made of their like, `scenes` for segmentation, and `digits`.
+"""The suite `mini`: nine generated target tasks, the source task made of their like, `scenes` for
+segmentation, and `digits`.
 
-A `Generator` draws one family of pictures: the classes of its target task and, after them, held-out classes of the same family,
-which only the task `source` shows. Every picture is a function of (task, split, index).
-Shapes: N pictures, K draws.
+A `Generator` draws one family of pictures: the classes of its target task and, after them, held-out
+classes of the same family, which only the task `source` shows. Every picture is a function of
+(task, split, index). Shapes: N pictures, K draws.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from learngene_zoo.plugin import Entry, Suite, Task, built_in, derive_seed, noise, split_sizes, uniform
+from learngene_zoo.plugin import (
+    Entry,
+    Suite,
+    Task,
+    built_in,
+    derive_seed,
+    noise,
+    split_sizes,
+    uniform,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +31,8 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Samples
 
 
-VERSION = 3  # raise it, and every task has other test images; results of two versions are never mixed
+# Raise it, and every task has other test images; results of two versions are never mixed
+VERSION = 3
 SIZE = 32  # pixels of a picture's side
 GRAIN = 3 * SIZE * SIZE  # values of noise per picture
 TRIES = 20_000  # rows that are drawn at most for a table of classes
@@ -29,11 +40,15 @@ TRIES = 20_000  # rows that are drawn at most for a table of classes
 
 @dataclass(frozen=True)
 class Drawn:
-    """A split whose pictures are drawn whenever they are read. It holds none, so it is cheap to pickle."""
+    """A split whose pictures are drawn whenever they are read.
+
+    It holds none, so it is cheap to pickle.
+    """
 
     name: str
     images: int
-    draw: Callable[[str, np.ndarray], torch.Tensor | Samples]  # the split's name, indices int64 (N,) -> their pictures
+    # The split's name, indices int64 (N,) -> their pictures
+    draw: Callable[[str, np.ndarray], torch.Tensor | Samples]
     label: Callable[[np.ndarray], np.ndarray]  # indices int64 (N,) -> their classes, int64 (N,)
 
     @property
@@ -54,7 +69,10 @@ class Drawn:
 
 
 class Picture(NamedTuple):
-    """Pictures uint8 (N, 3, SIZE, SIZE), and attributes by name, float32 (N,) each; `source` uses them (`source.ATTRIBUTES`)."""
+    """Pictures uint8 (N, 3, SIZE, SIZE), and attributes by name, float32 (N,) each.
+
+    `source` uses them (`source.ATTRIBUTES`).
+    """
 
     images: torch.Tensor
     attributes: Mapping[str, np.ndarray] = {}
@@ -62,17 +80,23 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Generator:
-    """One family of pictures. Class c is `classes[c]`, and from `len(classes)` on one of `held_out`."""
+    """One family of pictures.
+
+    Class c is `classes[c]`, and from `len(classes)` on one of `held_out`.
+    """
 
     name: str
     classes: tuple[str, ...]
     held_out: tuple[str, ...] = ()
     streams: int  # random draws per picture
-    # class numbers int64 (N,), draws float32 (N, K) in [0, 1), grain uint8 (N, GRAIN) -> pictures. It computes element by
-    # element (no matrix product over N), so that a picture does not depend on the others it is made with.
+    # class numbers int64 (N,), draws float32 (N, K) in [0, 1), grain uint8 (N, GRAIN) -> pictures.
+    # It computes element by element (no matrix product over N), so that a picture does not depend
+    # on the others it is made with.
     paint: Callable[[np.ndarray, np.ndarray, np.ndarray], Picture]
 
-    def pictures(self, classes_N: np.ndarray, key: int, indices: Sequence[int] | np.ndarray) -> Picture:
+    def pictures(
+        self, classes_N: np.ndarray, key: int, indices: Sequence[int] | np.ndarray
+    ) -> Picture:
         """The pictures at `indices` of these classes; `key` distinguishes tasks and splits."""
         grain = noise(derive_seed(key, "grain"), indices, GRAIN)
         return self.paint(classes_N, uniform(key, indices, self.streams), grain)
@@ -91,7 +115,10 @@ class Generator:
 
 
 def split_seed(name: str, split: str, version: int | None = None) -> int:
-    """The seed of a task's split. That of the test images changes with the version, so that a new one has unseen ones."""
+    """The seed of a task's split.
+
+    That of the test images changes with the version, so that a new one has unseen ones.
+    """
     version = VERSION if version is None else version
     return derive_seed(0, name, split, *([version] if split == "test" and version > 1 else []))
 
@@ -103,9 +130,11 @@ def generator(name: str) -> Generator:
 
 
 def varieties(family: str, choices: Sequence[int], rows: int, differing: int) -> np.ndarray:
-    """int64 (rows, features): in column f a number below `choices[f]`; any two rows differ in at least `differing` columns.
+    """int64 (rows, features): in column f a number below `choices[f]`; any two rows differ in at
+    least `differing` columns.
 
-    A function of its arguments: rows are drawn in turn and kept if they are far enough from all before.
+    A function of its arguments: rows are drawn in turn and kept if they are far enough from all
+    before.
     """
     import numpy as np
 
@@ -116,17 +145,31 @@ def varieties(family: str, choices: Sequence[int], rows: int, differing: int) ->
             kept = np.concatenate([kept, row[None]])
         if len(kept) == rows:
             return kept
-    raise AssertionError(f"{family}: only {len(kept)} of {rows} classes differ in {differing} of {choices}")
+    raise AssertionError(
+        f"{family}: only {len(kept)} of {rows} classes differ in {differing} of {choices}"
+    )
 
 
 OWN_LICENCE, FONT_LICENCE = "Apache-2.0", "Bitstream-Vera"
 FONTS = "outlines of the DejaVu faces in matplotlib"
 
 
-def _row(name: str, classes: int, sizes: tuple[int, int, int], title: str, description: str, **changes: Any) -> Entry:
+def _row(
+    name: str,
+    classes: int,
+    sizes: tuple[int, int, int],
+    title: str,
+    description: str,
+    **changes: Any,
+) -> Entry:
     settings = {"licence": OWN_LICENCE, "source": "generated", **changes}
     return Entry(
-        name=name, classes=classes, sizes=split_sizes(*sizes), title=title, description=description, **settings
+        name=name,
+        classes=classes,
+        sizes=split_sizes(*sizes),
+        title=title,
+        description=description,
+        **settings,
     )
 
 
@@ -175,7 +218,8 @@ GENERATED = (
     ),
 )  # fmt: skip
 
-# Tasks that come with the suite and are not run with it. Each has a module of its name with a function `open_task`.
+# Tasks that come with the suite and are not run with it. Each has a module of its name with a
+# function `open_task`.
 OTHERS = (
     _row(
         "source", 326, (1_000_000, 4_000, 4_000), "The source task",
@@ -213,7 +257,17 @@ MINI = Suite(
     name="mini",
     title="nine small generated tasks that mirror the Visual Decathlon",
     entries=(*GENERATED, *OTHERS),
-    tasks=("objects", "wings", "figures", "textures", "signs", "glyphs", "numbers", "motion", "petals"),
+    tasks=(
+        "objects",
+        "wings",
+        "figures",
+        "textures",
+        "signs",
+        "glyphs",
+        "numbers",
+        "motion",
+        "petals",
+    ),
     open=open_task,
     generated=tuple(entry.name for entry in (*GENERATED, *OTHERS) if entry.name != "digits"),
     version=VERSION,

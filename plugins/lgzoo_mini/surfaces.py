@@ -1,7 +1,9 @@
-"""Twelve kinds of texture as fields: 1 where ink is, -1 where paper is, with edges about two pixels wide.
+"""Twelve kinds of texture as fields: 1 where ink is, -1 where paper is, with edges about two pixels
+wide.
 
-A texture lives in a frame whose unit is one repeat: places with equal fractions look alike, but for what the manner
-leaves to chance. `_far` is a number's distance from the nearest whole number. Shapes as in `shapes`.
+A texture lives in a frame whose unit is one repeat: places with equal fractions look alike, but for
+what the manner leaves to chance. `_far` is a number's distance from the nearest whole number.
+Shapes as in `shapes`.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,8 @@ class Manner(NamedTuple):
     """How marks are made, (N, 1, 1) each; in repeats, but for `rough` (0 to 1)."""
 
     width: np.ndarray  # of a mark; of cells and scales, from 0.5 on, shading instead of outlines
-    bend: np.ndarray  # how far marks are pushed out of line, or how long the arms of a cross or a brick's offset are
+    # How far marks are pushed out of line, or how long the arms of a cross or a brick's offset are
+    bend: np.ndarray
     rough: np.ndarray  # how irregular places are
 
 
@@ -37,7 +40,9 @@ def _edge(depth: np.ndarray, place: Frame) -> np.ndarray:
 
 
 def chance(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """A number in [0, 1) for every lattice point (whole numbers x, y): a bit mixer (constants of MurmurHash3)."""
+    """A number in [0, 1) for every lattice point (whole numbers x, y): a bit mixer (constants of
+    MurmurHash3).
+    """
     bits = x.astype(np.int32).astype(np.uint32) * np.uint32(0x9E3779B1)
     bits += y.astype(np.int32).astype(np.uint32) * np.uint32(0x85EBCA77)
     bits += (key * np.float32(2**24)).astype(np.uint32) * np.uint32(0xC2B2AE3D)
@@ -61,34 +66,57 @@ def checks(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
     return np.clip(wave / (place.pixel * 3), -1, 1)
 
 
-def _scattered(place: Frame, manner: Manner, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each pixel lies from the mark of its lattice cell; `rough` moves marks, as far as their cells allow."""
+def _scatter_marks(place: Frame, manner: Manner, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each pixel lies from the mark of its lattice cell.
+
+    `rough` moves marks, as far as their cells allow.
+    """
     column, row = np.floor(place.x), np.floor(place.y)
-    x = place.x - column - np.float32(0.5) - manner.rough * (chance(column, row, key) - np.float32(0.5))
-    y = place.y - row - np.float32(0.5) - manner.rough * (chance(row, column, key + 1) - np.float32(0.5))
+    x = (
+        place.x
+        - column
+        - np.float32(0.5)
+        - manner.rough * (chance(column, row, key) - np.float32(0.5))
+    )
+    y = (
+        place.y
+        - row
+        - np.float32(0.5)
+        - manner.rough * (chance(row, column, key + 1) - np.float32(0.5))
+    )
     return x, y
 
 
 def dots(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
     """A round dot in every cell of a lattice."""
-    return _edge(manner.width / 2 - length(*_scattered(place, manner, key)), place)
+    return _edge(manner.width / 2 - length(*_scatter_marks(place, manner, key)), place)
 
 
 def crosses(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
     """A plus sign in every cell; with arms of half a repeat they join to a grid."""
-    x, y = (np.abs(part) for part in _scattered(place, manner, key))
-    return _edge(np.minimum(manner.width / 2 - np.minimum(x, y), manner.bend - np.maximum(x, y)), place)
+    x, y = (np.abs(part) for part in _scatter_marks(place, manner, key))
+    return _edge(
+        np.minimum(manner.width / 2 - np.minimum(x, y), manner.bend - np.maximum(x, y)), place
+    )
 
 
 def cells(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
     """The regions nearest to scattered points (Worley, "A cellular texture basis function", 1996)."""
     column, row = np.floor(place.x), np.floor(place.y)
-    nearest, second = np.full(place.x.shape, 9, dtype=np.float32), np.full(place.x.shape, 9, dtype=np.float32)
+    nearest, second = (
+        np.full(place.x.shape, 9, dtype=np.float32),
+        np.full(place.x.shape, 9, dtype=np.float32),
+    )
     for across in (-1, 0, 1):
         for down in (-1, 0, 1):
             i, j = column + across, row + down
             x = i + np.float32(0.5) + manner.rough * (chance(i, j, key) - np.float32(0.5)) - place.x
-            y = j + np.float32(0.5) + manner.rough * (chance(j, i, key + 1) - np.float32(0.5)) - place.y
+            y = (
+                j
+                + np.float32(0.5)
+                + manner.rough * (chance(j, i, key + 1) - np.float32(0.5))
+                - place.y
+            )
             distance = x * x + y * y
             second = np.minimum(second, np.maximum(nearest, distance))
             nearest = np.minimum(nearest, distance)
@@ -106,7 +134,9 @@ def noise(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
 def marble(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
     """Veins: stripes in a turbulent medium (Perlin, "An image synthesizer", 1985)."""
     wave = np.cos((place.x + manner.bend * hills(place, 1.2, key)) * _TURN)
-    return np.clip((wave + 2 * manner.width - 1) / np.maximum(place.pixel * 5, np.float32(0.5)), -1, 1)
+    return np.clip(
+        (wave + 2 * manner.width - 1) / np.maximum(place.pixel * 5, np.float32(0.5)), -1, 1
+    )
 
 
 def weave(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
@@ -114,9 +144,13 @@ def weave(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
     x, y = place.x - np.rint(place.x), place.y - np.rint(place.y)
     upright = np.mod(np.rint(place.x) + np.rint(place.y), 2) < 1
     over, under = np.where(upright, x, y), np.where(upright, y, x)
-    top, below = (np.clip((manner.width / 2 - np.abs(part)) / place.pixel, 0, 1) for part in (over, under))
+    top, below = (
+        np.clip((manner.width / 2 - np.abs(part)) / place.pixel, 0, 1) for part in (over, under)
+    )
     shade = 1 - 2 * (np.abs(over) / manner.width) ** 2
-    return np.where(top > 0, top * shade + (1 - top) * np.float32(-0.4), below * np.float32(0.6) - 1)
+    return np.where(
+        top > 0, top * shade + (1 - top) * np.float32(-0.4), below * np.float32(0.6) - 1
+    )
 
 
 def rings(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
@@ -144,11 +178,16 @@ def scales(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
 
 
 def bricks(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Courses of bricks with mortar of some width between them, each brick of its own tone; `bend` is the offset."""
+    """Courses of bricks with mortar of some width between them, each brick of its own tone.
+
+    `bend` is the offset.
+    """
     row = np.rint(place.y)
     x = place.x + row * manner.bend
     column = np.rint(x)
-    depth = np.minimum(np.float32(0.5) - np.abs(x - column), np.float32(0.5) - np.abs(place.y - row))
+    depth = np.minimum(
+        np.float32(0.5) - np.abs(x - column), np.float32(0.5) - np.abs(place.y - row)
+    )
     tone = 1 - manner.rough * chance(column, row, key)
     return np.clip(((depth - manner.width / 2) / place.pixel + 1) / 2, 0, 1) * (tone + 1) - 1
 
@@ -162,5 +201,7 @@ def surface(kinds_N: np.ndarray, place: Frame, manner: Manner, key: np.ndarray) 
     for number in np.unique(kinds_N):
         of_kind = np.flatnonzero(kinds_N == number)
         part = Frame(*(field[of_kind] for field in place))
-        made[of_kind] = KINDS[number](part, Manner(*(column[of_kind] for column in manner)), wide(key)[of_kind])
+        made[of_kind] = KINDS[number](
+            part, Manner(*(column[of_kind] for column in manner)), wide(key)[of_kind]
+        )
     return made

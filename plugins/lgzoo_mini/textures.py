@@ -1,9 +1,10 @@
 """`textures`: which of 24 surfaces. DTD's counterpart.
 
-A texture has a kind (stripes, dots, cells, marble …) and a manner: how wide its marks are, how long, how bent, how
-irregular. The class says both; place, two colours, contrast and light are free, and so is the scale within two thirds
-of an octave. Target textures are seen as somebody would photograph them: nearly upright, the lighter colour as ink, and
-clearly. The held-out classes are the same kinds in other manners, in every direction and down to faint ones.
+A texture has a kind (stripes, dots, cells, marble …) and a manner: how wide its marks are, how
+long, how bent, how irregular. The class says both; place, two colours, contrast and light are free,
+and so is the scale within two thirds of an octave. Target textures are seen as somebody would
+photograph them: nearly upright, the lighter colour as ink, and clearly. The held-out classes are
+the same kinds in other manners, in every direction and down to faint ones.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,18 @@ from typing import NamedTuple
 import numpy as np
 
 from lgzoo_mini import surfaces
-from lgzoo_mini.canvas import Dice, blur, finish, hues, ink_and_paper, lightness, mix, over, plain, shade
+from lgzoo_mini.canvas import (
+    Dice,
+    blur,
+    finish,
+    hues,
+    ink_and_paper,
+    lightness,
+    mix,
+    over,
+    plain,
+    shade,
+)
 from lgzoo_mini.shapes import PICTURE, frame, wide
 from lgzoo_mini.suite import Generator, Picture
 from lgzoo_mini.surfaces import Manner, surface
@@ -20,7 +32,11 @@ KINDS = tuple(kind.__name__ for kind in surfaces.KINDS)
 
 
 class Texture(NamedTuple):
-    """A class. `repeats` is the least number across a picture; `stretch` squared, a repeat's width over its height."""
+    """A class.
+
+    `repeats` is the least number across a picture; `stretch` squared, a repeat's width over its
+    height.
+    """
 
     kind: str
     repeats: float
@@ -90,7 +106,9 @@ def colours(dice: Dice, photographed_N: np.ndarray) -> tuple[np.ndarray, np.ndar
     first, second = ink_and_paper(dice, 0.25)
     swapped = (photographed_N & (lightness(first) < lightness(second)))[:, None]
     ink, paper = np.where(swapped, second, first), np.where(swapped, first, second)
-    contrast = np.maximum(dice.between(0.4, 1.0), np.where(photographed_N, np.float32(CLEAR), np.float32(0)))
+    contrast = np.maximum(
+        dice.between(0.4, 1.0), np.where(photographed_N, np.float32(CLEAR), np.float32(0))
+    )
     return mix(paper, ink, contrast), paper, contrast
 
 
@@ -101,16 +119,29 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     repeats, width, stretch, bend, rough = _SETTINGS[classes_N].T
     repeats = repeats * np.exp2(dice.between(0, OCTAVES))
     turn = dice.share()
-    angle = np.where(photographed_N, (turn - np.float32(0.5)) * np.float32(2 * LEANING), turn * np.float32(2 * np.pi))
-    place = frame(
-        x=dice.around(0.6), y=dice.around(0.6), size=2 / repeats, angle=angle, stretch=stretch, shear=dice.around(0.1)
+    angle = np.where(
+        photographed_N,
+        (turn - np.float32(0.5)) * np.float32(2 * LEANING),
+        turn * np.float32(2 * np.pi),
     )
-    manner = Manner(wide(width * dice.between(0.85, 1.15)), wide(bend * dice.between(0.85, 1.15)), wide(rough))
+    place = frame(
+        x=dice.around(0.6),
+        y=dice.around(0.6),
+        size=2 / repeats,
+        angle=angle,
+        stretch=stretch,
+        shear=dice.around(0.1),
+    )
+    manner = Manner(
+        wide(width * dice.between(0.85, 1.15)), wide(bend * dice.between(0.85, 1.15)), wide(rough)
+    )
     field = surface(_KIND[classes_N], place, manner, dice.share())
     ink, paper, contrast = colours(dice, photographed_N)
     picture = over(plain(paper), ink, field * np.float32(0.5) + np.float32(0.5))
     direction, slope = dice.turn(), dice.between(0.0, 0.4)
-    light = PICTURE.x * wide(slope * np.cos(direction)) + PICTURE.y * wide(slope * np.sin(direction))
+    light = PICTURE.x * wide(slope * np.cos(direction)) + PICTURE.y * wide(
+        slope * np.sin(direction)
+    )
     picture = blur(shade(picture, 1 + light), dice.between(0.0, 0.3))
     attributes = {
         "frequency": ((np.log2(repeats) - 1.5) / 2.5).astype(np.float32),
@@ -124,4 +155,6 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     return Picture(finish(picture, grain, strength), attributes)
 
 
-TEXTURES = Generator(name="textures", classes=tuple(TARGET), held_out=tuple(HELD_OUT), streams=19, paint=paint)
+TEXTURES = Generator(
+    name="textures", classes=tuple(TARGET), held_out=tuple(HELD_OUT), streams=19, paint=paint
+)

@@ -1,4 +1,5 @@
-"""How the kinds of `forms` are seen: their place, surfaces, light and clutter, which no label asks for.
+"""How the kinds of `forms` are seen: their place, surfaces, light and clutter, which no label asks
+for.
 
 Shapes as in `canvas`. Every function takes its draws from `dice`, whose number is said.
 """
@@ -8,14 +9,29 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lgzoo_mini.canvas import Dice, any_colour, apart, blur, clutter, finish, gradient, hills, mix, over, shade, stripes
+from lgzoo_mini.canvas import (
+    Dice,
+    any_colour,
+    apart,
+    blur,
+    clutter,
+    finish,
+    gradient,
+    hills,
+    mix,
+    over,
+    shade,
+    stripes,
+)
 from lgzoo_mini.shapes import PICTURE, Frame, cover, frame, half_plane, wide
 
 _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # how light a colour looks (ITU-R BT.601)
 
 
 class Scene(NamedTuple):
-    """What is there before the thing: pictures N3SS, and the colours (N, 3) of the thing and of what lies behind it."""
+    """What is there before the thing: pictures N3SS, and the colours (N, 3) of the thing and of
+    what lies behind it.
+    """
 
     picture: np.ndarray
     ink: np.ndarray
@@ -42,10 +58,18 @@ def sometimes(dice: Dice, chance: float, most: float) -> np.ndarray:
 
 
 def surface(dice: Dice, place: Frame) -> np.ndarray:
-    """Waves, bars, checks, hills, a grid or nothing, from -1 to about 1 in a thing's own frame, NSS. Takes 7 draws."""
-    kind, frequency, angle = wide(dice.choice(6)), np.exp2(dice.between(0.5, 3.2)), dice.between(0, np.pi)
+    """Waves, bars, checks, hills, a grid or nothing, from -1 to about 1 in a thing's own frame,
+    NSS. Takes 7 draws.
+    """
+    kind, frequency, angle = (
+        wide(dice.choice(6)),
+        np.exp2(dice.between(0.5, 3.2)),
+        dice.between(0, np.pi),
+    )
     wave = stripes(place, frequency, angle, dice.turn())
-    across = stripes(place, frequency * np.exp(dice.around(0.4)), angle + np.float32(np.pi / 2), dice.turn())
+    across = stripes(
+        place, frequency * np.exp(dice.around(0.4)), angle + np.float32(np.pi / 2), dice.turn()
+    )
     fields = (
         wave,
         np.clip(wave * 3, -1, 1),
@@ -60,7 +84,10 @@ def surface(dice: Dice, place: Frame) -> np.ndarray:
 
 
 def scene(dice: Dice) -> Scene:
-    """A background that is plain, shaded or patterned, a quarter of them dark; clutter lies on some. Takes 44 draws."""
+    """A background that is plain, shaded or patterned, a quarter of them dark.
+
+    Clutter lies on some. Takes 44 draws.
+    """
     paper, ink, dark = any_colour(dice), any_colour(dice), dice.happens(0.25)
     paper = paper * (1 - dark * dice.between(0.8, 1))[:, None]
     ink = apart(ink, paper, 0.4)
@@ -82,19 +109,24 @@ def fill(dice: Dice, seen: Scene, distance: np.ndarray, place: Frame) -> np.ndar
     body = cover(distance, place.pixel, np.exp(dice.between(0, 0.6)))
     line = cover(np.abs(distance) - place.pixel * wide(dice.between(0.6, 1.3)), place.pixel)
     hollow = wide(dice.happens(0.2))
-    picture = over(seen.picture, seen.ink[:, :, None, None] * tone[:, None], body + hollow * (line - body))
+    picture = over(
+        seen.picture, seen.ink[:, :, None, None] * tone[:, None], body + hollow * (line - body)
+    )
     rim = wide(dice.happens(0.25)) * (1 - hollow)
     return over(picture, any_colour(dice), line * rim)
 
 
-def developed(dice: Dice, picture: np.ndarray, grain: np.ndarray) -> torch.Tensor:
-    """The finished pictures, a third of them grey, in a light from any side, dim or glaring, blurred, grainy. Takes 8 draws."""
+def develop_pictures(dice: Dice, picture: np.ndarray, grain: np.ndarray) -> torch.Tensor:
+    """The finished pictures, a third of them grey, in a light from any side, dim or glaring,
+    blurred, grainy. Takes 8 draws.
+    """
     red, green, blue = (picture[:, channel : channel + 1] * _GREY[channel] for channel in range(3))
     grey = wide(dice.happens(0.33))[:, None]
     picture = picture + grey * (red + green + blue - picture)
     light = half_plane(PICTURE, dice.turn()) * wide(dice.between(0, 0.35))
     picture = (
-        picture * ((1 + light) * wide(dice.between(0.75, 1.15)))[:, None] + wide(dice.between(-0.08, 0.12))[:, None]
+        picture * ((1 + light) * wide(dice.between(0.75, 1.15)))[:, None]
+        + wide(dice.between(-0.08, 0.12))[:, None]
     )
     soft = dice.share()
     return finish(blur(picture, soft * soft * np.float32(0.7)), grain, sometimes(dice, 0.6, 0.2))

@@ -1,7 +1,9 @@
-"""`wings`: silhouettes of aeroplanes from the side, FGVC-Aircraft's counterpart. Classes differ in small ways.
+"""`wings`: silhouettes of aeroplanes from the side, FGVC-Aircraft's counterpart. Classes differ in
+small ways.
 
-A class is a row of measures: how thick the fuselage is, how far its wings are swept, where its engines hang, the form of its
-tail. Every plane departs a little from its class's measures. Colours, sky and heading carry no information. Shapes as in `canvas`.
+A class is a row of measures: how thick the fuselage is, how far its wings are swept, where its
+engines hang, the form of its tail. Every plane departs a little from its class's measures. Colours,
+sky and heading carry no information. Shapes as in `canvas`.
 """
 
 from functools import cache
@@ -9,7 +11,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, any_colour, apart, blur, finish, gradient, hills, hsv, hues, middle, mix, over
+from lgzoo_mini.canvas import (
+    Dice,
+    any_colour,
+    apart,
+    blur,
+    finish,
+    gradient,
+    hills,
+    hsv,
+    hues,
+    middle,
+    mix,
+    over,
+)
 from lgzoo_mini.shapes import PICTURE, Frame, capsule, convex, cover, frame, half_plane, pose, wide
 from lgzoo_mini.suite import Generator, Picture, varieties
 
@@ -47,17 +62,25 @@ class Plane(NamedTuple):
 
 @cache
 def table() -> np.ndarray:
-    """For each class a level of every measure, its engines and windows, int64 (classes, 10). Any two differ in three."""
+    """For each class a level of every measure, its engines and windows, int64 (classes, 10).
+
+    Any two differ in three.
+    """
     choices = [*(len(levels) for levels in MEASURES.values()), len(ENGINES), len(WINDOWS)]
     return varieties("wings", choices, TARGETS + HELD_OUT, differing=3)
 
 
 @cache
 def measure_table() -> tuple[np.ndarray, np.ndarray]:
-    """The measures of every class, and how far each may depart from it, float32 (8, classes) and (8, 1)."""
+    """The measures of every class, and how far each may depart from it, float32 (8, classes) and
+    (8, 1).
+    """
     levels = [np.array(list(row.values()), dtype=np.float32) for row in MEASURES.values()]
     values = np.stack([row[table()[:, column]] for column, row in enumerate(levels)])
-    free = [JITTER * abs(row[1] - row[0]) * (name not in ("side", "tailplane")) for name, row in zip(MEASURES, levels)]
+    free = [
+        JITTER * abs(row[1] - row[0]) * (name not in ("side", "tailplane"))
+        for name, row in zip(MEASURES, levels)
+    ]
     return values, np.array(free, dtype=np.float32)[:, None]
 
 
@@ -66,9 +89,13 @@ def class_names() -> tuple[str, ...]:
     words = [list(levels) for levels in MEASURES.values()]
     names = []
     for row in table():
-        body, nose, wing, root, side, fin, rake, tailplane = (word[level] for word, level in zip(words, row))
+        body, nose, wing, root, side, fin, rake, tailplane = (
+            word[level] for word, level in zip(words, row)
+        )
         engines, windows = ENGINES[row[-2]], WINDOWS[row[-1]]
-        names.append(f"{body} {nose} {windows} {engines}, {side} {root} {wing} wing, {fin} {rake} {tailplane} tail")
+        names.append(
+            f"{body} {nose} {windows} {engines}, {side} {root} {wing} wing, {fin} {rake} {tailplane} tail"
+        )
     return tuple(names)
 
 
@@ -76,7 +103,9 @@ def fuselage(place: Frame, plane: Plane) -> np.ndarray:
     """A tube with a nose and a tail that rises to a point."""
     radius = plane.body
     tube = capsule(place, (-0.68, 0.0), (0.4, 0.0), radius)
-    nose = capsule(place, (-0.68, 0.0), (plane.nose * radius - 1, 0.12 * radius), radius, plane.nose * radius)
+    nose = capsule(
+        place, (-0.68, 0.0), (plane.nose * radius - 1, 0.12 * radius), radius, plane.nose * radius
+    )
     tail = capsule(place, (0.4, 0.0), (0.97, -0.55 * radius), radius, 0.03)
     return np.minimum(tube, np.minimum(nose, tail))
 
@@ -88,13 +117,17 @@ def main_wing(place: Frame, plane: Plane) -> np.ndarray:
     # Mirrored for a high wing, so that the corners still go around clockwise.
     flipped = Frame(place.x, place.y * wide(plane.side), place.pixel)
     top, end = foot * plane.side, (foot + span) * plane.side
-    return convex(flipped, [(plane.root, top), (plane.root + CHORD, top), (tip + 0.16, end), (tip, end)])
+    return convex(
+        flipped, [(plane.root, top), (plane.root + CHORD, top), (tip + 0.16, end), (tip, end)]
+    )
 
 
 def tail(place: Frame, plane: Plane) -> np.ndarray:
     """The fin, and the tailplane seen from its edge."""
     foot, top = -0.4 * plane.body, -0.7 * plane.body - plane.fin
-    fin = convex(place, [(0.62 + plane.rake, top), (0.8 + plane.rake, top), (0.97, foot), (0.58, foot)])
+    fin = convex(
+        place, [(0.62 + plane.rake, top), (0.8 + plane.rake, top), (0.97, foot), (0.58, foot)]
+    )
     height = -0.5 * plane.body * (1 - plane.tailplane) + top * plane.tailplane
     back = 0.66 + plane.rake * plane.tailplane
     return np.minimum(fin, capsule(place, (back, height), (back + 0.34, height), 0.045, 0.03))
@@ -103,7 +136,9 @@ def tail(place: Frame, plane: Plane) -> np.ndarray:
 def engines(place: Frame, plane: Plane, kinds_N: np.ndarray) -> np.ndarray:
     """Pods under the wing or at the tail, or a propeller's disc before the nose."""
 
-    def pod(x: np.ndarray, y: np.ndarray, kinds: tuple[str, ...], radius: float = 0.07) -> np.ndarray:
+    def pod(
+        x: np.ndarray, y: np.ndarray, kinds: tuple[str, ...], radius: float = 0.07
+    ) -> np.ndarray:
         absent = ~np.isin(kinds_N, [ENGINES.index(kind) for kind in kinds])
         return capsule(place, (x, y), (x + 0.17, y), radius) + wide(100 * absent)
 
@@ -112,7 +147,9 @@ def engines(place: Frame, plane: Plane, kinds_N: np.ndarray) -> np.ndarray:
         return pod(plane.root + plane.wing * share - 0.17, y + 0.05, kinds)
 
     rear = pod(np.full_like(plane.body, 0.42), -0.75 * plane.body, ("rear",), 0.085)
-    spinning = capsule(place, (-1.02, -0.3), (-1.02, 0.3), 0.035) + wide(100 * (kinds_N != ENGINES.index("propeller")))
+    spinning = capsule(place, (-1.02, -0.3), (-1.02, 0.3), 0.035) + wide(
+        100 * (kinds_N != ENGINES.index("propeller"))
+    )
     inner, outer = under_wing(0.4, ("twin", "quad")), under_wing(0.78, ("quad",))
     return np.minimum(np.minimum(inner, outer), np.minimum(rear, spinning))
 
@@ -121,7 +158,11 @@ def windows(place: Frame, plane: Plane, shown_N: np.ndarray) -> np.ndarray:
     """Coverage of the cockpit's window, which all have, and of the row along the cabin."""
     cockpit = capsule(place, (-0.8, -0.35 * plane.body), (-0.72, -0.35 * plane.body), 0.045)
     row = capsule(place, (-0.55, -0.2 * plane.body), (0.42, -0.2 * plane.body), 0.035)
-    glass = cover(row, place.pixel) * wide(shown_N) * np.clip(0.75 + 0.5 * np.sin(place.x * np.float32(22)), 0, 1)
+    glass = (
+        cover(row, place.pixel)
+        * wide(shown_N)
+        * np.clip(0.75 + 0.5 * np.sin(place.x * np.float32(22)), 0, 1)
+    )
     return np.maximum(cover(cockpit, place.pixel), glass)
 
 
@@ -131,7 +172,9 @@ def sky(dice: Dice) -> np.ndarray:
     high = hsv(hue, dice.between(0.05, 0.65), dice.between(0.35, 1.0))
     low = mix(high, hsv(hue + dice.around(0.1), 0.15, 0.95), dice.between(0.2, 0.9))
     picture = gradient(high, low, dice.between(1.2, 1.9))
-    clouds = np.clip(hills(PICTURE, dice.between(1.5, 3.5), dice.share()) * 1.2, 0, 1) * wide(dice.between(0, 0.7))
+    clouds = np.clip(hills(PICTURE, dice.between(1.5, 3.5), dice.share()) * 1.2, 0, 1) * wide(
+        dice.between(0, 0.7)
+    )
     over(picture, np.ones_like(high), clouds)
     ground = -half_plane(PICTURE, np.float32(np.pi / 2) + dice.around(0.1), dice.between(0.55, 1.4))
     earth = hsv(dice.between(0.05, 0.35), dice.between(0.1, 0.5), dice.between(0.25, 0.6))
@@ -162,5 +205,9 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
 
 
 WINGS = Generator(
-    name="wings", classes=class_names()[:TARGETS], held_out=class_names()[TARGETS:], streams=38, paint=paint
+    name="wings",
+    classes=class_names()[:TARGETS],
+    held_out=class_names()[TARGETS:],
+    streams=38,
+    paint=paint,
 )

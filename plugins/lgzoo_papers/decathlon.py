@@ -1,9 +1,11 @@
-"""The Visual Decathlon's archive (Rebuffi, Bilen and Vedaldi 2017): annotations/ of its devkit and data/NAME/ of its pictures.
+"""The Visual Decathlon's archive (Rebuffi, Bilen and Vedaldi 2017): annotations/ of its devkit and
+data/NAME/ of its pictures.
 
-Test labels are withheld, so the archive's validation split is the test here, and validation is cut from train. The annotations
-are JSON like COCO's, with `images`, `annotations` and `categories`, one label for each picture. Pictures may stay packed in
-data/NAME.tar: the offsets in it are read once, then each picture is read from its own. Files are checked against the lists of
-checksums beside them, if there are any.
+Test labels are withheld, so the archive's validation split is the test here, and validation is cut
+from train. The annotations are JSON like COCO's, with `images`, `annotations` and `categories`, one
+label for each picture. Pictures may stay packed in data/NAME.tar: the offsets in it are read once,
+then each picture is read from its own. Files are checked against the lists of checksums beside
+them, if there are any.
 """
 
 from __future__ import annotations
@@ -27,17 +29,24 @@ ROLES = {"train": "train", "val": "test"}  # the archive's name of a split -> ou
 
 
 def open_archive(entry: Entry, name: str, top: Path, /, **fields: Any) -> Task:
-    """The task that the archive calls `name`. Raises `BadData` that names the file which is missing or wrong."""
+    """The task that the archive calls `name`.
+
+    Raises `BadData` that names the file which is missing or wrong.
+    """
     base = top / "decathlon-1.0" if (top / "decathlon-1.0").is_dir() else top
     if not (base / "annotations").is_dir():
-        raise BadData(f"{ARCHIVE} is {top}, which has no annotations/; unpack {DECATHLON_DEVKIT} there")
+        raise BadData(
+            f"{ARCHIVE} is {top}, which has no annotations/; unpack {DECATHLON_DEVKIT} there"
+        )
     paths = [base / "annotations" / f"{name}_{split}.json" for split in ROLES]
     for path in paths:
         if path.is_file():
             verify(path, (base, path.parent))
     parts = [read_annotations(path) for path in paths]
     same_classes(parts[0], parts[1], paths)
-    data = next((place for place in (base / "data", base, top) if _holds(place, name)), base / "data")
+    data = next(
+        (place for place in (base / "data", base, top) if _holds(place, name)), base / "data"
+    )
     found = {
         role: Labelled(_rows(data, name, part.files), part.labels)
         for role, part in zip(ROLES.values(), parts, strict=True)
@@ -50,7 +59,10 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
-    """The pictures of one split, unpacked or in their tar file. Raises `BadData` for a missing one."""
+    """The pictures of one split, unpacked or in their tar file.
+
+    Raises `BadData` for a missing one.
+    """
     inner = [file.removeprefix("data/") for file in files]  # "data/aircraft/train/0001/0000001.jpg"
     if (data / name).is_dir():
         paths = tuple(str(data / file) for file in inner)
@@ -58,7 +70,9 @@ def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
         return Files(paths)
     tar = data / f"{name}.tar"
     if not tar.is_file():
-        raise BadData(f"there is neither {data / name} nor {tar.name}; unpack {DECATHLON_DATA} in {data}")
+        raise BadData(
+            f"there is neither {data / name} nor {tar.name}; unpack {DECATHLON_DATA} in {data}"
+        )
     verify(tar, (data.parent, data))
     there = spans(tar, tar.stat().st_mtime_ns)
     lost = next((file for file in inner if file not in there), None)
@@ -68,21 +82,28 @@ def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
 
 
 def _exist(paths: tuple[str, ...]) -> None:
-    """Raises `BadData` for the first missing file; each folder is listed once, as there are a million files."""
+    """Raises `BadData` for the first missing file.
+
+    Each folder is listed once, as there are a million files.
+    """
     listed: dict[str, set[str]] = {}
     for path in paths:
         folder, name = os.path.split(path)
         if folder not in listed:
             listed[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
         if name not in listed[folder]:
-            raise BadData(f"there is no {path}, which the annotations list; unpack its tar file again")
+            raise BadData(
+                f"there is no {path}, which the annotations list; unpack its tar file again"
+            )
 
 
 LISTS = ("images", "annotations", "categories")  # that a file of annotations has
 
 
 class Annotated(NamedTuple):
-    """What a file of annotations says: pictures, their labels int64 (N,), and the names of the classes by label."""
+    """What a file of annotations says: pictures, their labels int64 (N,), and the names of the
+    classes by label.
+    """
 
     files: tuple[str, ...]
     labels: np.ndarray
@@ -95,20 +116,28 @@ def read_annotations(path: Path) -> Annotated:
     try:
         number = {category["id"]: place for place, category in enumerate(categories)}
         classes = tuple(str(category.get("name", category["id"])) for category in categories)
-        labels = {annotation["image_id"]: number[annotation["category_id"]] for annotation in annotations}
+        labels = {
+            annotation["image_id"]: number[annotation["category_id"]] for annotation in annotations
+        }
         files = {image["id"]: str(image["file_name"]) for image in images}
     except KeyError as error:
         raise BadData(
             f"{path} has no {error}, or refers to one that it does not list; unpack the devkit again"
         ) from None
     except (TypeError, AttributeError):
-        raise BadData(f"{path} has lists of something other than objects; unpack the devkit again") from None
+        raise BadData(
+            f"{path} has lists of something other than objects; unpack the devkit again"
+        ) from None
     _check(path, (number, labels, files), (categories, annotations, images))
-    return Annotated(tuple(files.values()), np.array([labels[key] for key in files], dtype=np.int64), classes)
+    return Annotated(
+        tuple(files.values()), np.array([labels[key] for key in files], dtype=np.int64), classes
+    )
 
 
 def same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> None:
-    """Raises `BadData` if two splits do not list the same classes in the same order, or share a picture."""
+    """Raises `BadData` if two splits do not list the same classes in the same order, or share a
+    picture.
+    """
     if one.classes != other.classes:
         pairs = zip((*one.classes, None), (*other.classes, None), strict=False)
         first = next(pair for pair in pairs if pair[0] != pair[1])
@@ -126,7 +155,9 @@ def _lists(path: Path) -> list[list[Any]]:
     except FileNotFoundError:
         raise BadData(f"there is no {path}; unpack the devkit there") from None
     except (OSError, ValueError) as error:
-        raise BadData(f"{path} cannot be read as JSON ({str(error)[:80]}); unpack the devkit again") from None
+        raise BadData(
+            f"{path} cannot be read as JSON ({str(error)[:80]}); unpack the devkit again"
+        ) from None
     lists = []
     for key in LISTS:
         found = content.get(key) if isinstance(content, dict) else None
@@ -144,9 +175,13 @@ def _check(path: Path, found: Sequence[dict[Any, Any]], listed: Sequence[list[An
             raise BadData(f"{path} lists a {key} twice; unpack the devkit again")
     if len(set(files.values())) < len(files):
         raise BadData(f"{path} lists a file twice; unpack the devkit again")
-    outside = next((name for name in files.values() if {"..", "/"} & set(PurePosixPath(name).parts)), None)
+    outside = next(
+        (name for name in files.values() if {"..", "/"} & set(PurePosixPath(name).parts)), None
+    )
     if outside:
-        raise BadData(f"{path} lists {outside}, which is outside of its folder; unpack the devkit again")
+        raise BadData(
+            f"{path} lists {outside}, which is outside of its folder; unpack the devkit again"
+        )
     bare = next((name for key, name in files.items() if key not in labels), None)
     if bare:
         raise BadData(f"{path} has no label for {bare}; unpack the devkit again")
@@ -157,16 +192,28 @@ LINE = re.compile(r"([0-9a-fA-F]+) [ *](.+)")
 
 
 def verify(path: Path, folders: Iterable[Path]) -> None:
-    """Check a file against the lists in these folders. Raises `BadData` if one of them gives another checksum."""
+    """Check a file against the lists in these folders.
+
+    Raises `BadData` if one of them gives another checksum.
+    """
     for folder in folders:
         for name, kind in CHECKSUM_LISTS.items():
-            wanted = _listed(folder / name, kind).get(path.resolve()) if (folder / name).is_file() else None
+            wanted = (
+                _read_checksums(folder / name, kind).get(path.resolve())
+                if (folder / name).is_file()
+                else None
+            )
             if wanted is not None and wanted != _digest(path, kind, path.stat().st_mtime_ns):
-                raise BadData(f"{path} does not have the checksum that {folder / name} gives; download it again")
+                raise BadData(
+                    f"{path} does not have the checksum that {folder / name} gives; download it again"
+                )
 
 
-def _listed(file: Path, kind: str) -> dict[Path, str]:
-    """The checksum of every file in a list, by its path. Raises `BadData` that names the line which cannot be read."""
+def _read_checksums(file: Path, kind: str) -> dict[Path, str]:
+    """The checksum of every file in a list, by its path.
+
+    Raises `BadData` that names the line which cannot be read.
+    """
     digits = hashlib.new(kind).digest_size * 2
     found = {}
     for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
@@ -189,7 +236,9 @@ def _digest(path: Path, kind: str, changed: int) -> str:
 
 @dataclass(frozen=True)
 class Packed:
-    """Members of a tar file, one a row: their names, and where their bytes begin and how many there are."""
+    """Members of a tar file, one a row: their names, and where their bytes begin and how many there
+    are.
+    """
 
     tar: str
     names: tuple[str, ...]
@@ -208,7 +257,8 @@ class Packed:
 
 @lru_cache(maxsize=1)  # two splits share one, and a million headers take minutes
 def spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
-    """Where the bytes of every plain file in an uncompressed tar begin, and how many they are. Raises `BadData`.
+    """Where the bytes of every plain file in an uncompressed tar begin, and how many they are.
+    Raises `BadData`.
 
     `changed` is when the file was last changed (ns).
     """

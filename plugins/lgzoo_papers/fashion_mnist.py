@@ -1,8 +1,10 @@
-"""`fashion_mnist`: 70,000 grey pictures of clothes (Xiao, Rasul and Vollgraf 2017), from a folder of IDX files or the Hub.
+"""`fashion_mnist`: 70,000 grey pictures of clothes (Xiao, Rasul and Vollgraf 2017), from a folder
+of IDX files or the Hub.
 
-The 28 x 28 pictures get a black border of two pixels, as the background is black. IDX is the format of MNIST's files, here
-gzipped: magic 0x0801 for labels or 0x0803 for images, sizes as big-endian integers, then bytes. It is read strictly: another
-magic, a wrong length or a damaged archive is an error.
+The 28 x 28 pictures get a black border of two pixels, as the background is black. IDX is the format
+of MNIST's files, here gzipped: magic 0x0801 for labels or 0x0803 for images, sizes as big-endian
+integers, then bytes. It is read strictly: another magic, a wrong length or a damaged archive is an
+error.
 """
 
 import gzip
@@ -17,11 +19,32 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from learngene_zoo.plugin import SEED, BadData, Entry, PixelSplit, Split, Task, built_in, open_hub, stratified_parts
+from learngene_zoo.plugin import (
+    SEED,
+    BadData,
+    Entry,
+    PixelSplit,
+    Split,
+    Task,
+    built_in,
+    open_hub,
+    stratified_parts,
+)
 
 SIDE, BORDER = 28, 2
 UNSIGNED_BYTE = 0x08  # IDX's code of the type
-CLASSES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+CLASSES = (
+    "T-shirt",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 
 
 def open_fashion_mnist(entry: Entry, folder: Path | None, offline: bool) -> Task:
@@ -29,7 +52,9 @@ def open_fashion_mnist(entry: Entry, folder: Path | None, offline: bool) -> Task
     if folder is None:
         task = open_hub(entry.source, offline, entry)
         return replace(task, open_split=lambda name: BorderedSplit(task.open_split(name)))
-    return built_in(entry, CLASSES, lambda name: open_split(folder, entry.sizes["validation"], name))
+    return built_in(
+        entry, CLASSES, lambda name: open_split(folder, entry.sizes["validation"], name)
+    )
 
 
 @cache
@@ -39,9 +64,13 @@ def _read(folder: Path, prefix: str) -> tuple[torch.Tensor, np.ndarray]:
     images = read_idx(images_path, 3)
     labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 1).astype(np.int64)
     if len(images) != len(labels) or images.shape[1:] != (SIDE, SIDE) or not len(labels):
-        raise BadData(f"{images_path} has shape {images.shape} and there are {len(labels)} labels; download both again")
+        raise BadData(
+            f"{images_path} has shape {images.shape} and there are {len(labels)} labels; download both again"
+        )
     if labels.max() >= len(CLASSES):
-        raise BadData(f"{folder}: label {labels.max()} in {prefix}; there are {len(CLASSES)} classes")
+        raise BadData(
+            f"{folder}: label {labels.max()} in {prefix}; there are {len(CLASSES)} classes"
+        )
     return torch.from_numpy(images)[:, None], labels
 
 
@@ -78,7 +107,10 @@ class BorderedSplit:
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The uint8 array of `dimensions` axes in a `.gz` IDX file. Raises `BadData` that names the file."""
+    """The uint8 array of `dimensions` axes in a `.gz` IDX file.
+
+    Raises `BadData` that names the file.
+    """
     try:
         with gzip.open(path) as file:
             content = file.read()
@@ -92,5 +124,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         )
     shape = tuple(np.frombuffer(content, dtype=">u4", count=dimensions, offset=4).tolist())
     if len(content) - start != math.prod(shape):
-        raise BadData(f"{path} holds {len(content) - start} bytes for shape {shape}; download it again")
+        raise BadData(
+            f"{path} holds {len(content) - start} bytes for shape {shape}; download it again"
+        )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()

@@ -1,4 +1,6 @@
-"""Segmentation data, pictures with masks beside them: ADE20K's SceneParse150 and PASCAL VOC 2012 as their archives unpack."""
+"""Segmentation data, pictures with masks beside them: ADE20K's SceneParse150 and PASCAL VOC 2012 as
+their archives unpack.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +21,10 @@ from learngene_zoo.plugin import (
     Sample,
     Samples,
     Task,
-    completed,
-    decoded,
-    decoded_indices,
-    in_roles,
+    assign_roles,
+    complete_splits,
+    decode_image,
+    decode_indices,
     photo_task,
 )
 from lgzoo_papers.places import Place
@@ -32,7 +34,9 @@ PALETTE_BITS = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """What the values of a mask mean: the number of classes, and the value of the first (values below it are ignored)."""
+    """What the values of a mask mean: the number of classes, and the value of the first (values
+    below it are ignored).
+    """
 
     classes: int
     first: int = 0  # ADE20K's 0 is "other"; its classes begin at 1
@@ -70,9 +74,12 @@ class MaskedSplit:
         return len(self.members)
 
     def __getitems__(self, indices: Sequence[int]) -> Samples:
-        """Images uint8 (3, H, W) each and masks uint8 (H, W) each. Raises `BadData` naming the file that is wrong."""
+        """Images uint8 (3, H, W) each and masks uint8 (H, W) each.
+
+        Raises `BadData` naming the file that is wrong.
+        """
         rows = [int(self.members[index]) for index in indices]
-        images = [decoded(*self.pairs[row][:2]) for row in rows]
+        images = [decode_image(*self.pairs[row][:2]) for row in rows]
         masks = [self._mask(row, image) for row, image in zip(rows, images, strict=True)]
         return Samples(images, masks)
 
@@ -81,16 +88,19 @@ class MaskedSplit:
         mask_HW = read_mask(stored, where, self.reading)
         if mask_HW.shape != image_CHW.shape[1:]:
             sizes = "x".join(map(str, mask_HW.shape)), "x".join(map(str, image_CHW.shape[1:]))
-            raise BadData(f"{where}: the mask is {sizes[0]} and the picture {sizes[1]} pixels; replace or remove both")
+            raise BadData(
+                f"{where}: the mask is {sizes[0]} and the picture {sizes[1]} pixels; replace or remove both"
+            )
         return mask_HW
 
 
 def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
-    """Classes 0 to `classes` - 1, or 255, uint8 (H, W), of a grey or palette picture, or one in VOC's colours.
+    """Classes 0 to `classes` - 1, or 255, uint8 (H, W), of a grey or palette picture, or one in
+    VOC's colours.
 
     Raises `BadData` for a value that is neither.
     """
-    values_HW = decoded_indices(image, where)
+    values_HW = decode_indices(image, where)
     if values_HW.ndim == 3:
         values_HW = _of_colours(values_HW, where)
     ignored_HW = (values_HW == IGNORED) | (values_HW < reading.first)
@@ -106,7 +116,9 @@ def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
 
 
 def voc_colours() -> np.ndarray:
-    """VOC's colour of every value, uint8 (256, 3): the value's bits go to red, green and blue in turn, highest first."""
+    """VOC's colour of every value, uint8 (256, 3): the value's bits go to red, green and blue in
+    turn, highest first.
+    """
     values = np.arange(256)
     colours = np.zeros((256, 3), dtype=np.int64)
     for bit in range(PALETTE_BITS):
@@ -118,25 +130,42 @@ def voc_colours() -> np.ndarray:
 
 def _of_colours(colours_HW3: np.ndarray, where: str) -> np.ndarray:
     weights = np.array([1 << 16, 1 << 8, 1])
-    known = {int(code): value for value, code in enumerate(voc_colours().astype(np.int64) @ weights)}
+    known = {
+        int(code): value for value, code in enumerate(voc_colours().astype(np.int64) @ weights)
+    }
     codes, places = np.unique(colours_HW3 @ weights, return_inverse=True)
     strange = next((int(code) for code in codes if int(code) not in known), None)
     if strange is not None:
         raise BadData(
             f"{where}: the mask has colour #{strange:06x}, which is not a class of VOC; store classes in grey"
         )
-    return np.array([known[int(code)] for code in codes], dtype=np.int64)[places].reshape(colours_HW3.shape[:2])
+    return np.array([known[int(code)] for code in codes], dtype=np.int64)[places].reshape(
+        colours_HW3.shape[:2]
+    )
 
 
 def task_of_masks(
-    name: str, found: Mapping[str, Pairs], class_names: Sequence[str], reading: Reading, /, **fields: Any
+    name: str,
+    found: Mapping[str, Pairs],
+    class_names: Sequence[str],
+    reading: Reading,
+    /,
+    **fields: Any,
 ) -> Task:
-    """The segmentation task of these splits, the missing ones cut from train. Raises `BadData` if there are too few."""
+    """The segmentation task of these splits, the missing ones cut from train.
+
+    Raises `BadData` if there are too few.
+    """
     if not len(found.get("train", ())):
         raise BadData(f"{name} has no training images; add some")
-    labelled = {split: Labelled(pairs, np.zeros(len(pairs), dtype=np.int64)) for split, pairs in found.items()}
-    members = {split: part.members for split, part in completed(name, labelled, {}).items()}
-    pairs = {split: found[split] if len(found.get(split, ())) else found["train"] for split in SPLITS}
+    labelled = {
+        split: Labelled(pairs, np.zeros(len(pairs), dtype=np.int64))
+        for split, pairs in found.items()
+    }
+    members = {split: part.members for split, part in complete_splits(name, labelled, {}).items()}
+    pairs = {
+        split: found[split] if len(found.get(split, ())) else found["train"] for split in SPLITS
+    }
     chosen = {split: MaskedSplit(pairs[split], members[split], reading) for split in SPLITS}
     return photo_task(name, class_names, chosen, {"kind": "segmentation", **fields})
 
@@ -150,45 +179,65 @@ VOC_CLASSES = (
 
 
 def open_ade20k(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
-    """images/{training,validation}/*.jpg with annotations/{training,validation}/*.png, whose value 0 is ignored."""
+    """images/{training,validation}/*.jpg with annotations/{training,validation}/*.png, whose value
+    0 is ignored.
+    """
     base = top / "ADEChallengeData2016" if (top / "ADEChallengeData2016").is_dir() else top
     found = {}
     for word, split in ADE_SPLITS.items():
         folder = base / "images" / word
         if not folder.is_dir():
-            raise BadData(f"there is no {folder}; give the folder that holds images/ and annotations/")
+            raise BadData(
+                f"there is no {folder}; give the folder that holds images/ and annotations/"
+            )
         names = sorted(file.stem for file in folder.glob("*.jpg"))
         found[split] = _pairs(names, folder, base / "annotations" / word)
     reading = Reading(entry.classes, first=1)
     names_file = base / "objectInfo150.txt"
     numbers = [str(number) for number in range(1, entry.classes + 1)]
     class_names = _ade_names(names_file, entry.classes) if names_file.is_file() else numbers
-    return task_of_masks(entry.name, in_roles(found, place.roles), class_names, reading, **fields)
+    return task_of_masks(
+        entry.name, assign_roles(found, place.roles), class_names, reading, **fields
+    )
 
 
 def open_voc(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
-    """JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/{train,val}.txt; 255 is the border around things.
+    """JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/{train,val}.txt; 255 is the border
+    around things.
 
-    The 10,582 pictures of the usual larger training set are taken if both trainaug.txt and SegmentationClassAug/ are there.
+    The 10,582 pictures of the usual larger training set are taken if both trainaug.txt and
+    SegmentationClassAug/ are there.
     """
-    base = next((path for path in (top / "VOCdevkit" / "VOC2012", top / "VOC2012") if path.is_dir()), top)
+    base = next(
+        (path for path in (top / "VOCdevkit" / "VOC2012", top / "VOC2012") if path.is_dir()), top
+    )
     sets = base / "ImageSets" / "Segmentation"
     more = (sets / "trainaug.txt").is_file() and (base / "SegmentationClassAug").is_dir()
     masks = base / ("SegmentationClassAug" if more else "SegmentationClass")
     lists = {"train": sets / f"train{'aug' if more else ''}.txt", "validation": sets / "val.txt"}
-    found = {split: _pairs(_listed(file), base / "JPEGImages", masks) for split, file in lists.items()}
-    return task_of_masks(entry.name, in_roles(found, place.roles), VOC_CLASSES, Reading(entry.classes), **fields)
+    found = {
+        split: _pairs(_read_names(file), base / "JPEGImages", masks)
+        for split, file in lists.items()
+    }
+    return task_of_masks(
+        entry.name, assign_roles(found, place.roles), VOC_CLASSES, Reading(entry.classes), **fields
+    )
 
 
-def _listed(file: Path) -> list[str]:
+def _read_names(file: Path) -> list[str]:
     """The names in a list of pictures."""
     if not file.is_file():
-        raise BadData(f"there is no {file}; give the folder that holds JPEGImages/, SegmentationClass/ and ImageSets/")
+        raise BadData(
+            f"there is no {file}; give the folder that holds JPEGImages/, SegmentationClass/ and ImageSets/"
+        )
     return [Path(line.split()[0]).stem for line in file.read_text().splitlines() if line.strip()]
 
 
 def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
-    """The pictures of these names and their masks. Raises `BadData` for one that lacks the other."""
+    """The pictures of these names and their masks.
+
+    Raises `BadData` for one that lacks the other.
+    """
     if not names:
         raise BadData(f"{pictures} has no pictures for this split; unpack the archive again")
     found = []
@@ -202,8 +251,12 @@ def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
 
 
 def _ade_names(file: Path, count: int) -> list[str]:
-    """The last column of objectInfo150.txt (number, shares, stuff or thing, names), the first of each row's names."""
+    """The last column of objectInfo150.txt (number, shares, stuff or thing, names), the first of
+    each row's names.
+    """
     rows = [line.split("\t") for line in file.read_text().splitlines()[1:] if line.strip()]
     if len(rows) != count:
-        raise BadData(f"{file} names {len(rows)} classes, expected {count}; unpack the archive again")
+        raise BadData(
+            f"{file} names {len(rows)} classes, expected {count}; unpack the archive again"
+        )
     return [row[-1].split(",")[0].strip() for row in rows]

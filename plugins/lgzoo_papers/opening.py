@@ -1,4 +1,6 @@
-"""Opens a data set of the papers wherever it is found: in the user's own folder, the Decathlon's archive, or on the Hub."""
+"""Opens a data set of the papers wherever it is found: in the user's own folder, the Decathlon's
+archive, or on the Hub.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,14 @@ from learngene_zoo.plugin import (
     HubSource,
     Task,
     Unavailable,
-    hub_tables,
-    known_splits,
-    labelled,
-    noted,
+    label_images,
+    list_subfolders,
+    load_hub_tables,
+    make_rows,
+    note_left_out,
     open_folder,
     open_hub,
-    rows_of,
-    subfolders,
+    select_known_splits,
     task_of,
     task_of_tables,
 )
@@ -29,7 +31,8 @@ from lgzoo_papers.places import NO_TEST, Place
 def open_from(place: Place, entry: Entry, offline: bool) -> Task:
     """The task of this catalogue entry, whose data is at `place`.
 
-    Raises `Unavailable`, saying where to get it, if it is not found; `BadData` if what is found is not what it should be.
+    Raises `Unavailable`, saying where to get it, if it is not found; `BadData` if what is found is
+    not what it should be.
     """
     if place.layout is None:
         return open_hub(entry.source, offline, entry)
@@ -66,7 +69,9 @@ def _fields(entry: Entry, **more: Any) -> dict[str, Any]:
 
 
 def _from_folder(entry: Entry, place: Place, folder: Path) -> Task:
-    fields = _fields(entry, source=f"folder:{folder}", notes=entry.notes if "test" in place.roles else ())
+    fields = _fields(
+        entry, source=f"folder:{folder}", notes=entry.notes if "test" in place.roles else ()
+    )
     if place.layout == "ade20k":
         return open_ade20k(entry, place, folder, **fields)
     if place.layout == "voc":
@@ -77,28 +82,40 @@ def _from_folder(entry: Entry, place: Place, folder: Path) -> Task:
 
 
 def _open_inaturalist(entry: Entry, top: Path, **fields: Any) -> Task:
-    """2019/<group>/<class>/*.jpg, as torchvision unpacks it; the classes are numbered over all groups."""
+    """2019/<group>/<class>/*.jpg, as torchvision unpacks it.
+
+    The classes are numbered over all groups.
+    """
     base = top / "2019" if (top / "2019").is_dir() else top
-    classes = [folder for group in subfolders(base) for folder in subfolders(group)]
+    classes = [folder for group in list_subfolders(base) for folder in list_subfolders(group)]
     odd = next((folder for folder in classes if not folder.name.isdecimal()), None)
     if odd or not classes:
-        raise BadData(f"{odd or base} is not 2019/<group>/<class number>; give the folder that contains train_val2019")
+        raise BadData(
+            f"{odd or base} is not 2019/<group>/<class number>; give the folder that contains train_val2019"
+        )
     classes.sort(key=lambda folder: int(folder.name))
-    found, strays = labelled(classes)
+    found, strays = label_images(classes)
     names = [f"{folder.parent.name}/{folder.name}" for folder in classes]
-    return task_of(entry.name, {"train": found}, names, **{**fields, "notes": (*entry.notes, *noted(strays))})
+    return task_of(
+        entry.name,
+        {"train": found},
+        names,
+        **{**fields, "notes": (*entry.notes, *note_left_out(strays))},
+    )
 
 
 def _from_hub(entry: Entry, source: HubSource, offline: bool) -> Task:
     with source.or_alternative():
-        tables, known = hub_tables(source, offline)
+        tables, known = load_hub_tables(source, offline)
     name = f"hf:{source.reference}"
     licence = known["licence"] if entry.licence == "unknown" else entry.licence
-    fields = _fields(entry, source=name, revision=known["revision"], notes=entry.notes) | {"licence": licence}
+    fields = _fields(entry, source=name, revision=known["revision"], notes=entry.notes) | {
+        "licence": licence
+    }
     if entry.kind == "segmentation":
         pairs = {}
-        for split, table in known_splits(name, tables, source.roles).items():
+        for split, table in select_known_splits(name, tables, source.roles).items():
             where = f"{name} {split}"
-            pairs[split] = Pairs(rows_of(table, "image", where), rows_of(table, "mask", where))
+            pairs[split] = Pairs(make_rows(table, "image", where), make_rows(table, "mask", where))
         return task_of_masks(name, pairs, VOC_CLASSES, Reading(entry.classes), **fields)
     return task_of_tables(name, tables, roles=source.roles, label=source.label, **fields)

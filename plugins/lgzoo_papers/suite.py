@@ -1,7 +1,8 @@
-"""The suites of the papers' data sets: the Visual Decathlon, LSAMD's twelve, TAL's unseen tasks, and beside them ImageNet.
+"""The suites of the papers' data sets: the Visual Decathlon, LSAMD's twelve, TAL's unseen tasks,
+and beside them ImageNet.
 
-Each row says what the catalogue lists and where the data is found. Sizes are those after opening: where a data set has no
-validation split, a tenth of train is cut out for it.
+Each row says what the catalogue lists and where the data is found. Sizes are those after opening:
+where a data set has no validation split, a tenth of train is cut out for it.
 """
 
 from collections.abc import Mapping
@@ -39,18 +40,32 @@ def cut(train: int, test: int) -> Mapping[str, int]:
 
 
 def _paper(
-    name: str, title: str, classes: int, sizes: Mapping[str, int], description: str, place: Place, **changes: Any
+    name: str,
+    title: str,
+    classes: int,
+    sizes: Mapping[str, int],
+    description: str,
+    place: Place,
+    **changes: Any,
 ) -> Row:
     settings = {"licence": "unknown", "image_size": 224, "flip": True, "source": title, **changes}
     notes = (place.note,) if place.note else ()
     entry = Entry(
-        name=name, title=title, classes=classes, sizes=sizes, description=description, notes=notes, **settings
+        name=name,
+        title=title,
+        classes=classes,
+        sizes=sizes,
+        description=description,
+        notes=notes,
+        **settings,
     )
     named = place.variable or "LGZOO_" + name.upper().replace("-", "_")
     return Row(entry, replace(place, variable=named) if place.layout else place)
 
 
-def _decathlon(name: str, what: str, classes: int, sizes: Mapping[str, int], place: Place, **changes: Any) -> Row:
+def _decathlon(
+    name: str, what: str, classes: int, sizes: Mapping[str, int], place: Place, **changes: Any
+) -> Row:
     settings = {
         "image_size": 64,  # the archive's pictures have a shorter side of 72 pixels
         "source": "Visual Decathlon archive 1.0 (test labels withheld: its validation split is the test)",
@@ -66,7 +81,10 @@ def _decathlon(name: str, what: str, classes: int, sizes: Mapping[str, int], pla
 
 def _cifar(name: str, title: str, classes: int, what: str) -> Row:
     reference, sizes = f"uoft-cs/{name}", split_sizes(45_000, 5_000, 10_000)
-    description, place = f"Photographs of {what}, 32 x 32, from the Hub.", Place(hub=reference, layout=None)
+    description, place = (
+        f"Photographs of {what}, 32 x 32, from the Hub.",
+        Place(hub=reference, layout=None),
+    )
     return _paper(name, title, classes, sizes, description, place, image_size=32, source=reference)
 
 
@@ -206,11 +224,16 @@ IMAGENET_1K = _paper(
     licence=RESEARCH,
 )
 
-ROWS = {row.entry.name: row for row in (*DECATHLON_ROWS, IMAGENET_1K, *LSAMD_ROWS, *TAL_UNSEEN_ROWS)}
+ROWS = {
+    row.entry.name: row for row in (*DECATHLON_ROWS, IMAGENET_1K, *LSAMD_ROWS, *TAL_UNSEEN_ROWS)
+}
 
 
 def on_hub(entry: Entry) -> HubSource | None:
-    """Where on the Hub the data of an entry would be read from now; None if it is found on this machine, or nowhere."""
+    """Where on the Hub the data of an entry would be read from now.
+
+    None if it is found on this machine, or nowhere.
+    """
     place = ROWS[entry.name].place
     return place.hub_source() if place.folder() is None and place.archive() is None else None
 

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from learngene_zoo.plugin import BadData, Entry, Files, Labelled, Task, Unavailable, parse_json, task_of
+from learngene_zoo.plugin import (
+    BadData,
+    Entry,
+    Files,
+    Labelled,
+    Task,
+    Unavailable,
+    parse_json,
+    task_of,
+)
 
 VARIABLE = "LGZOO_PICTURES"
 STAMPS_PLACE, STAMPS_PACKAGE = "tuxpaint/stamps", "tuxpaint-stamps-default"
@@ -44,9 +53,14 @@ MAX_PIXELS = 20_000_000  # of a drawing; a dozen of openclipart-png have up to 6
 
 
 def open_stamps(entry: Entry) -> Task:
-    """Open `stamps`. Raises `Unavailable` if the package is not installed, `BadData` if a folder of it is missing."""
+    """Open `stamps`.
+
+    Raises `Unavailable` if the package is not installed, `BadData` if a folder of it is missing.
+    """
     folder = find_debian_folder(entry, STAMPS_PLACE, STAMPS_PACKAGE)
-    return _task(entry, {"train": list_pictures(folder, STAMP_CLASSES, COPIES)}, sorted(STAMP_CLASSES))
+    return _task(
+        entry, {"train": list_pictures(folder, STAMP_CLASSES, COPIES)}, sorted(STAMP_CLASSES)
+    )
 
 
 def open_clipart(entry: Entry) -> Task:
@@ -63,17 +77,25 @@ def open_emoji(entry: Entry) -> Task:
 
 
 def open_emoji_transfer(entry: Entry) -> Task:
-    """Open `emoji-transfer`: the classes and things are those that both vendors draw. Raises as `open_stamps` does."""
+    """Open `emoji-transfer`: the classes and things are those that both vendors draw.
+
+    Raises as `open_stamps` does.
+    """
     places = {vendor: find_npm_folder(entry, vendor) for vendor in ("google", "twitter")}
     names, train = list_emoji(places["google"], "google")
     other_names, test = list_emoji(places["twitter"], "twitter")
     if names != other_names:
-        raise BadData(f"{places['google']} and {places['twitter']} differ in their classes; install equal versions")
+        raise BadData(
+            f"{places['google']} and {places['twitter']} differ in their classes; install equal versions"
+        )
     return _task(entry, {"train": train, "test": test}, names)
 
 
 def open_flags(entry: Entry) -> Task:
-    """Open `flags`: of the other vendor's flags some validate, chosen by a fixed seed. Raises as `open_stamps` does."""
+    """Open `flags`: of the other vendor's flags some validate, chosen by a fixed seed.
+
+    Raises as `open_stamps` does.
+    """
     google, twitter = (find_npm_folder(entry, vendor) for vendor in ("google", "twitter"))
     names, train = list_flags(google, "google")
     other_names, others = list_flags(twitter, "twitter")
@@ -81,7 +103,10 @@ def open_flags(entry: Entry) -> Task:
         raise BadData(f"{google} and {twitter} differ in their flags; install equal versions")
     order_N = np.random.default_rng(0).permutation(len(names))
     num_validating = len(names) * 60 // 259
-    parts = {"validation": np.sort(order_N[:num_validating]), "test": np.sort(order_N[num_validating:])}
+    parts = {
+        "validation": np.sort(order_N[:num_validating]),
+        "test": np.sort(order_N[num_validating:]),
+    }
     files = [others.rows[i].where for i in range(len(names))]
     held_out = {
         split: Labelled(Files(tuple(files[i] for i in chosen)), others.labels[chosen])
@@ -113,7 +138,9 @@ def _task(entry: Entry, found: Mapping[str, Labelled], names: Sequence[str]) -> 
 def find_debian_folder(entry: Entry, place: str, package: str) -> Path:
     """Return the folder below /usr/share, or below `LGZOO_PICTURES`. Raises `Unavailable`."""
     tops = [Path(os.environ[VARIABLE])] if os.environ.get(VARIABLE) else []
-    folder = next((top / place for top in (*tops, Path("/usr/share")) if (top / place).is_dir()), None)
+    folder = next(
+        (top / place for top in (*tops, Path("/usr/share")) if (top / place).is_dir()), None
+    )
     if folder is None:
         raise Unavailable(
             f"the pictures of {entry.name} are not installed: apt-get install {package} "
@@ -123,14 +150,17 @@ def find_debian_folder(entry: Entry, place: str, package: str) -> Path:
 
 
 def find_npm_folder(entry: Entry, vendor: str) -> Path:
-    """Return the folder of an emoji package in a node_modules here, below `LGZOO_PICTURES`, or of the machine.
+    """Return the folder of an emoji package in a node_modules here, below `LGZOO_PICTURES`, or of
+    the machine.
 
     Raises `Unavailable`.
     """
     package = f"emoji-datasource-{vendor}"
     tops = [Path(os.environ[VARIABLE])] if os.environ.get(VARIABLE) else []
     tops += [Path(), Path("/usr/local/lib"), Path("/usr/lib")]
-    folder = next((found for top in tops if (found := top / "node_modules" / package).is_dir()), None)
+    folder = next(
+        (found for top in tops if (found := top / "node_modules" / package).is_dir()), None
+    )
     if folder is None:
         packages = " ".join(f"emoji-datasource-{name}@16" for name in ("google", "twitter"))
         raise Unavailable(
@@ -140,7 +170,9 @@ def find_npm_folder(entry: Entry, vendor: str) -> Path:
     return folder
 
 
-def list_pictures(top: Path, classes: Mapping[str, Sequence[str]], without: Sequence[str] = ()) -> Labelled:
+def list_pictures(
+    top: Path, classes: Mapping[str, Sequence[str]], without: Sequence[str] = ()
+) -> Labelled:
     """Return the PNG files below the folders of each class, in a fixed order.
 
     Those with a word of `without` in their path, and those of more than `MAX_PIXELS`, are left out.
@@ -151,7 +183,11 @@ def list_pictures(top: Path, classes: Mapping[str, Sequence[str]], without: Sequ
     labels: list[int] = []
     for label, name in enumerate(sorted(classes)):
         files = [path for folder in classes[name] for path in sorted((top / folder).rglob("*.png"))]
-        wanted = [path for path in files if not any(word in str(path.relative_to(top)) for word in without)]
+        wanted = [
+            path
+            for path in files
+            if not any(word in str(path.relative_to(top)) for word in without)
+        ]
         kept = [path for path in wanted if count_pixels(path) <= MAX_PIXELS]
         if not kept:
             raise BadData(f"{top / classes[name][0]} holds no pictures; install the package again")
@@ -161,7 +197,10 @@ def list_pictures(top: Path, classes: Mapping[str, Sequence[str]], without: Sequ
 
 
 def count_pixels(path: Path) -> int:
-    """Return the number of pixels that a PNG file's header states. Raises `BadData` for a file that is not PNG."""
+    """Return the number of pixels that a PNG file's header states.
+
+    Raises `BadData` for a file that is not PNG.
+    """
     with path.open("rb") as file:
         header = file.read(24)
     if len(header) < 24 or header[:8] != b"\x89PNG\r\n\x1a\n":
@@ -171,19 +210,29 @@ def count_pixels(path: Path) -> int:
 
 
 def read_emoji(folder: Path, vendor: str) -> list[Mapping[str, Any]]:
-    """Return the rows of emoji.json that both vendors draw. Raises `BadData` for one that cannot be read."""
+    """Return the rows of emoji.json that both vendors draw.
+
+    Raises `BadData` for one that cannot be read.
+    """
     path = folder / "emoji.json"
     try:
-        rows = [row for row in parse_json(path.read_bytes()) if row["has_img_google"] and row["has_img_twitter"]]
+        rows = [
+            row
+            for row in parse_json(path.read_bytes())
+            if row["has_img_google"] and row["has_img_twitter"]
+        ]
         for row in rows:
             row["subcategory"], row["image"], row["short_name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadData(f"{path} cannot be read ({error}); install emoji-datasource-{vendor} again") from error
+        raise BadData(
+            f"{path} cannot be read ({error}); install emoji-datasource-{vendor} again"
+        ) from error
     return rows
 
 
 def list_emoji(folder: Path, vendor: str) -> tuple[list[str], Labelled]:
-    """Return the names of the classes, and the drawings of a vendor that the other one has too, without skin tones.
+    """Return the names of the classes, and the drawings of a vendor that the other one has too,
+    without skin tones.
 
     Raises `BadData` for a package that is damaged.
     """
@@ -195,15 +244,23 @@ def list_emoji(folder: Path, vendor: str) -> tuple[list[str], Labelled]:
 
 
 def list_flags(folder: Path, vendor: str) -> tuple[list[str], Labelled]:
-    """Return the short names of the countries, and a vendor's drawing of the flag of each. Raises as `list_emoji` does."""
+    """Return the short names of the countries, and a vendor's drawing of the flag of each.
+
+    Raises as `list_emoji` does.
+    """
     rows = [row for row in read_emoji(folder, vendor) if row["subcategory"] == "country-flag"]
     images = {str(row["short_name"]).removeprefix("flag-"): str(row["image"]) for row in rows}
     names = sorted(images)
-    return names, _find_drawings([(label, images[name]) for label, name in enumerate(names)], folder, vendor)
+    return names, _find_drawings(
+        [(label, images[name]) for label, name in enumerate(names)], folder, vendor
+    )
 
 
 def _find_drawings(rows: Sequence[tuple[int, str]], folder: Path, vendor: str) -> Labelled:
-    """Return the files of a vendor's drawings with their classes. Raises `BadData` for one that does not exist."""
+    """Return the files of a vendor's drawings with their classes.
+
+    Raises `BadData` for one that does not exist.
+    """
     images = folder / "img" / vendor / "64"
     files = tuple(str(images / Path(image).name) for _, image in rows)
     missing = next((file for file in files if not Path(file).is_file()), None)

@@ -1,7 +1,9 @@
-"""The suite `pictures`: real photographs and drawings with free licences, from packages of Debian and of npm.
+"""The suite `pictures`: real photographs and drawings with free licences, from packages of Debian
+and of npm.
 
-Nothing of them is bundled. Each task looks where the package manager puts its pictures, and below the folder that
-`LGZOO_PICTURES` names; where they are not found, the error is the command that installs them. Splits are fixed by seed.
+Nothing of them is bundled. Each task looks where the package manager puts its pictures, and below
+the folder that `LGZOO_PICTURES` names; where they are not found, the error is the command that
+installs them. Splits are fixed by seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Learngene Pool and SN-Net: whole models, the stitches between them, and every path through both as a model.
+"""Learngene Pool and SN-Net: models stitched together, and every path through them as a model.
 
 The algorithms are in `pool.py` and `snnet.py`; start there.
 """

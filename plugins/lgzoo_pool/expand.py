@@ -1,8 +1,9 @@
-"""From a learngene to a descendant: the paths that there are, the one that is chosen, and its tensors.
+"""Choose a path of a learngene, and build the descendant that it is.
 
-A path through one anchor is that anchor; a path through several is a stitched model (`Spec.front`). It has the stem
-of the first anchor, the final norm and the head of the last one; its blocks are numbered through, and a stitch belongs
-to the block after it. Only the tensors that the path needs are read.
+A path through one anchor is that anchor; a path through several is a stitched model (`Spec.front`).
+It has the stem of the first anchor, the final norm and the head of the last; its blocks are
+numbered through, and a stitch belongs to the block after it. Only the tensors that the path needs
+are read.
 """
 
 from __future__ import annotations
@@ -21,118 +22,179 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Spec, StateDict, Target
 
 # From a path's number and the path to the expander's settings that lead to it.
-Names = Callable[[int, Path], Mapping[str, Json]]
+PathNamer = Callable[[int, Path], Mapping[str, Json]]
 STITCH = "stitch."
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A path and the descendant that it is."""
+    """A path and its descendant."""
 
     path: Path
     member: Member
 
     @property
     def values(self) -> dict[str, Json]:
-        """What it can be chosen by: the expander's settings and its sizes."""
+        """The expander's settings that lead to it, and its sizes."""
         spec = self.member.spec
-        return {**self.member.settings, "layers": spec.layers, "width": spec.width, "heads": spec.heads}
+        sizes = {"layers": spec.layers, "width": spec.width, "heads": spec.heads}
+        return {**self.member.settings, **sizes}
 
 
-def spec_of(path: Path, anchors: Sequence[Spec], *, legacy: bool = False) -> Spec:
-    """The model that a path through these anchors is.
+def derive_spec(path: Path, anchors: Sequence[Spec], *, legacy: bool = False) -> Spec:
+    """Return the shape of the model that a path through these anchors is.
 
-    `legacy` leaves the final norm out of stitched paths, as SN-Net's released code does when it runs them.
+    `legacy` leaves the final norm out of stitched paths, as SN-Net's released code does when it
+    runs them.
     """
     front = tuple(
-        Segment(layers=part.stop - part.start, width=anchors[part.anchor].width, heads=anchors[part.anchor].heads)
+        Segment(
+            layers=part.stop - part.start,
+            width=anchors[part.anchor].width,
+            heads=anchors[part.anchor].heads,
+        )
         for part in path.parts[:-1]
     )
     spec = anchors[path.last].with_(layers=path.layers, front=front)
     return spec.with_(final_norm=False) if legacy and front else spec
 
 
-def choices(config: LearngeneConfig, names: Names, *, legacy: bool = False) -> list[Candidate]:
-    """Every path of a learngene, in the order of their numbers. Raises `BadFile` for details that are wrong."""
+def list_candidates(
+    config: LearngeneConfig, name_path: PathNamer, *, legacy: bool = False
+) -> list[Candidate]:
+    """Return every path of a learngene, in the order of their numbers.
+
+    Args:
+        config: of the learngene.
+        name_path: gives the expander's settings that lead to a path.
+        legacy: as in `derive_spec`.
+
+    Raises:
+        BadFile: for details that are wrong.
+    """
     details = read_details(config)
-    anchors = details.specs(config.spec)
+    anchors = details.derive_specs(config.spec)
     return [
-        Candidate(path, Member(spec=spec_of(path, anchors, legacy=legacy), settings=names(number, path)))
+        Candidate(
+            path,
+            Member(
+                spec=derive_spec(path, anchors, legacy=legacy), settings=name_path(number, path)
+            ),
+        )
         for number, path in enumerate(details.layout.paths)
     ]
 
 
-def choose(
-    config: LearngeneConfig, names: Names, target: Target, settings: Mapping[str, Json], *, legacy: bool = False
+def choose_candidate(
+    config: LearngeneConfig,
+    name_path: PathNamer,
+    target: Target,
+    settings: Mapping[str, Json],
+    *,
+    legacy: bool = False,
 ) -> Candidate:
-    """The path that a target and the expander's `settings` (None: any) name, with the target's classes and image size.
+    """Return the path with the sizes of a target and the settings of an expander.
 
-    Of several it is the one with the most parameters, then the most FLOPs. Where neither settings nor layers are named
-    it is a whole anchor. Raises `WrongCall` if there is none.
+    Of several it is the path with the most parameters, then the most FLOPs. If neither settings
+    nor layers are named, it is a complete anchor.
+
+    Args:
+        config: of the learngene.
+        name_path: gives the expander's settings that lead to a path.
+        target: the sizes; it also gives classes and image size.
+        settings: of the expander; None: any.
+        legacy: as in `derive_spec`.
+
+    Raises:
+        WrongCall: if there is no such path.
     """
-    spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
-    every = choices(replace(config, spec=spec), names, legacy=legacy)
+    spec = config.spec.with_(
+        classes=target.classes, image_size=target.image_size, dense=target.dense
+    )
+    candidates = list_candidates(replace(config, spec=spec), name_path, legacy=legacy)
     sizes = {"layers": target.layers, "width": target.width, "heads": target.heads}
     named = {name: value for name, value in {**settings, **sizes}.items() if value is not None}
     if named.keys() <= {"width", "heads"}:
-        every = [choice for choice in every if not choice.path.stitches]
-    fitting = [choice for choice in every if choice.values.items() >= named.items()]
+        candidates = [candidate for candidate in candidates if not candidate.path.stitches]
+    fitting = [candidate for candidate in candidates if candidate.values.items() >= named.items()]
     if not fitting:
-        raise WrongCall(f"there is no path with {_listed(named)}; {_possible(every, named) or 'lgzoo show lists all'}")
-    return max(fitting, key=lambda choice: choice.member.cost())
+        alternatives = _list_alternatives(candidates, named) or "lgzoo show lists all"
+        raise WrongCall(f"there is no path with {_format_values(named)}; {alternatives}")
+    return max(fitting, key=lambda candidate: candidate.member.cost())
 
 
-def _possible(every: Sequence[Candidate], named: Mapping[str, Json]) -> str:
-    """For each named thing the values that it can have beside the others, where there are any."""
-    found = []
+def _list_alternatives(candidates: Sequence[Candidate], named: Mapping[str, Json]) -> str:
+    """Say for each named thing the values that it can have beside the other ones."""
+    phrases = []
     for name in named:
-        others = {key: value for key, value in named.items() if key != name}
-        values = sorted({choice.values[name] for choice in every if choice.values.items() >= others.items()})
+        rest = {key: value for key, value in named.items() if key != name}
+        values = {
+            candidate.values[name]
+            for candidate in candidates
+            if candidate.values.items() >= rest.items()
+        }
         if values:
-            found.append(f"{f'with {_listed(others)} ' if others else ''}{name} can be {_numbers(values)}")
-    return ", ".join(found)
+            condition = f"with {_format_values(rest)} " if rest else ""
+            phrases.append(f"{condition}{name} can be {_format_numbers(sorted(values))}")
+    return ", ".join(phrases)
 
 
-def _listed(values: Mapping[str, Json]) -> str:
+def _format_values(values: Mapping[str, Json]) -> str:
     return " and ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _numbers(values: Sequence[int]) -> str:
-    """Integers in words, consecutive ones as a range."""
+def _format_numbers(values: Sequence[int]) -> str:
+    """Return integers in words, consecutive ones as a range."""
     if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
         return f"{values[0]} to {values[-1]}"
     return ", ".join(map(str, values))
 
 
-def build(learngene: Learngene, choice: Candidate, *, task: str | None, seed: int) -> Descendant:
-    """The descendant of a choice, its positions resized.
+def build_descendant(
+    learngene: Learngene, candidate: Candidate, *, task: str | None, seed: int
+) -> Descendant:
+    """Build the descendant of a candidate, its positions resized.
 
-    Its head is fresh, unless `task` is the one that the learngene's heads are for. Raises `BadFile` if the learngene
-    lacks a tensor that the path needs, or has one of another shape.
+    Args:
+        learngene: with the tensors.
+        candidate: of this learngene.
+        task: of the descendant. Its head is new, unless the learngene's heads are for this task.
+        seed: of a new head.
+
+    Raises:
+        BadFile: if the learngene lacks a tensor that the path needs, or has it in another shape.
     """
     from learngene_zoo.plugin import assemble, resize_positions
 
-    config, spec = learngene.config, choice.member.spec
+    config, spec, path = learngene.config, candidate.member.spec, candidate.path
     details = read_details(config)
-    stored = spec.with_(image_size=config.spec.image_size, classes=details.classes, dense=details.dense)
+    stored = spec.with_(
+        image_size=config.spec.image_size, classes=details.classes, dense=details.dense
+    )
     same_head = task is not None and task == details.task
     same_head = same_head and (spec.classes, spec.dense) == (stored.classes, stored.dense)
-    held = _held(learngene, choice.path, stored, heads=same_head)
-    parts = resize_positions(held, stored, spec)
+    state = _load_tensors(learngene, path, stored, heads=same_head)
+    state = resize_positions(state, stored, spec)
     mean, std = config.normalisation
-    return assemble(spec, parts, seed=seed, mean=mean, std=std, provenance={"path": described(choice.path, details)})
+    provenance = {"path": describe_path(path, details)}
+    return assemble(spec, state, seed=seed, mean=mean, std=std, provenance=provenance)
 
 
-def described(path: Path, details: StitchedDetails) -> Json:
-    """A path as JSON: for each part the width and the blocks of the anchor, counted from 0, without `stop`."""
+def describe_path(path: Path, details: StitchedDetails) -> Json:
+    """Return a path as JSON: each part's width and blocks, from 0, `stop` not included."""
     return [
-        {"width": details.anchors[part.anchor].width, "start": part.start, "stop": part.stop} for part in path.parts
+        {"width": details.anchors[part.anchor].width, "start": part.start, "stop": part.stop}
+        for part in path.parts
     ]
 
 
-def sources(path: Path, spec: Spec, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """For every tensor of a path's model its name in the learngene."""
-    blocks = [(number, block) for number, part in enumerate(path.parts) for block in range(part.start, part.stop)]
+def map_tensor_names(path: Path, spec: Spec, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield every tensor of a path's model with its name in the learngene."""
+    blocks = [
+        (number, block)
+        for number, part in enumerate(path.parts)
+        for block in range(part.start, part.stop)
+    ]
     table = table_of(spec)
     for name in names:
         block = table.block_of(name)
@@ -147,22 +209,24 @@ def sources(path: Path, spec: Spec, names: Sequence[str]) -> Iterator[tuple[str,
             yield name, f"anchors.{path.parts[number].anchor}.{table.block_name(source, inner)}"
 
 
-def _held(learngene: Learngene, path: Path, spec: Spec, *, heads: bool) -> StateDict:
-    """The tensors of a path's model by their names in it, shared, not copied."""
+def _load_tensors(learngene: Learngene, path: Path, spec: Spec, *, heads: bool) -> StateDict:
+    """Return the tensors of a path's model by their names in it, shared, not copied."""
     from learngene_zoo.plugin import shapes
 
-    where = str(learngene.folder or "the learngene")
-    needed = {name: shape for name, shape in shapes(spec).items() if heads or not table_of(spec).is_head(name)}
-    held: dict[str, torch.Tensor] = {}
-    for name, source in sources(path, spec, list(needed)):
+    where, table = str(learngene.folder or "the learngene"), table_of(spec)
+    needed = {
+        name: shape for name, shape in shapes(spec).items() if heads or not table.is_head(name)
+    }
+    state: dict[str, torch.Tensor] = {}
+    for name, source in map_tensor_names(path, spec, list(needed)):
         try:
             tensor = learngene.state[source]
         except KeyError:
             raise BadFile(f"{where} lacks the tensor {source}; extract or fetch it again") from None
         if tuple(tensor.shape) != needed[name]:
             raise BadFile(
-                f"{where}: expected shape {needed[name]} for the tensor {source}, got {tuple(tensor.shape)}; "
-                "extract or fetch it again"
+                f"{where}: expected shape {needed[name]} for the tensor {source}, "
+                f"got {tuple(tensor.shape)}; extract or fetch it again"
             )
-        held[name] = tensor
-    return held
+        state[name] = tensor
+    return state

@@ -1,15 +1,19 @@
-"""Where anchors can be stitched together, and every path through them, in the order of SN-Net's released code.
+"""Lay out the stitches between anchors, and list every path through them.
 
-Anchors are whole models, ordered from narrow to wide. A stitch (j, k) between two of them runs the blocks 0..j of the
-front one, then a linear layer, then the blocks k.. of the end one. Blocks are counted from 0.
+Paths have the order of SN-Net's released code. Anchors are whole models, ordered from narrow to
+wide. A stitch (j, k) between two of them runs the blocks 0..j of the front one, then a linear
+layer, then the blocks k.. of the end one. Blocks are counted from 0.
 
-Stitches are shared: a window of `window` neighbouring blocks slides over both anchors by `stride` ("paired stitching"),
-and all pairs that first appear in the same window share its linear layer. Two anchors of l blocks with the usual window
-of 2 and stride of 1 have 3 l - 2 pairs, |j - k| <= 1, on l - 1 linear layers.
+Stitches are shared: a window of `window` neighbouring blocks slides over both anchors by `stride`
+("paired stitching"), and all pairs that first appear in the same window share its linear layer. Two
+anchors of l blocks with the usual window of 2 and stride of 1 have 3 l - 2 pairs, |j - k| <= 1, on
+l - 1 linear layers.
 
-From an anchor of f blocks to a deeper one of e, SN-Net's released code has a rule without windows (`unpaired`). Where it has none,
-because the narrower anchor is the deeper one, and in networks that record no `unequal`, the window slides over the shallower anchor of
-s blocks, and block b of an anchor of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
+From an anchor of f blocks to a deeper one of e, SN-Net's released code has a rule without windows
+(`pair_blocks_as_released`). It has no rule for a narrower anchor that is the deeper one; there, and
+in networks that record no `unequal`, the window slides over the shallower anchor of s blocks, and
+block b of an anchor of d blocks stands at floor(b s / d): with equal depths this is the papers'
+rule.
 """
 
 from collections.abc import Iterator
@@ -24,15 +28,18 @@ MOST_PATHS = 10_000
 Unequal = Literal["released", "window"]  # where a stitch leads from an anchor to a deeper one
 
 
-class Pair(NamedTuple):
-    """Blocks 0..j of the front anchor, then blocks k.. of the end anchor, joined by the linear layer of a window."""
+class StitchPair(NamedTuple):
+    """Blocks 0..j of the front anchor, then blocks k.. of the end anchor.
+
+    They are joined by the linear layer of a window.
+    """
 
     j: int
     k: int
     window: int
 
 
-class Span(NamedTuple):
+class BlockSpan(NamedTuple):
     """Consecutive blocks of one anchor: `start` to `stop`, without `stop`."""
 
     anchor: int
@@ -41,7 +48,7 @@ class Span(NamedTuple):
 
 
 class Stitch(NamedTuple):
-    """One linear layer: its number among the windows of the `joint`-th two anchors that are joined."""
+    """One linear layer, by its number among the windows of the `joint`-th two joined anchors."""
 
     joint: int
     window: int
@@ -54,9 +61,9 @@ class Stitch(NamedTuple):
 
 @dataclass(frozen=True)
 class Path:
-    """One way through the anchors: their parts in order, and the stitch before each part but the first."""
+    """One way through the anchors: their parts, and the stitch before each part but the first."""
 
-    parts: tuple[Span, ...]
+    parts: tuple[BlockSpan, ...]
     stitches: tuple[Stitch, ...] = ()
 
     @property
@@ -76,11 +83,13 @@ class Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Anchors of these depths, and where they can be stitched.
+class StitchLayout:
+    """Anchors of these depths, and the stitches between them.
 
-    `nearest` joins neighbouring anchors only; otherwise every narrower anchor is joined to every wider one, and a path
-    can lead through any number of them. Raises `WrongCall` for windows out of bounds and for more than 10,000 paths.
+    `nearest` joins neighbouring anchors only; otherwise every narrower anchor is joined to every
+    wider one, and a path can lead through any number of them.
+
+    Raises `WrongCall` for windows out of bounds and for more than 10,000 paths.
     """
 
     depths: tuple[int, ...]
@@ -93,7 +102,8 @@ class Layout:
         check_bounds(self)
         if len(self.paths) > MOST_PATHS:
             raise WrongCall(
-                f"these anchors have more than {MOST_PATHS} paths; use a smaller window, or stitch nearest anchors only"
+                f"these anchors have more than {MOST_PATHS} paths; use a smaller window, "
+                "or stitch nearest anchors only"
             )
 
     @cached_property
@@ -103,73 +113,82 @@ class Layout:
         return tuple((front, end) for front, end in every if end == front + 1 or not self.nearest)
 
     @cached_property
-    def pairs(self) -> tuple[tuple[Pair, ...], ...]:
+    def pairs(self) -> tuple[tuple[StitchPair, ...], ...]:
         """The pairs of every joint."""
-        return tuple(self._between(self.depths[front], self.depths[end]) for front, end in self.joints)
+        return tuple(
+            self._pair_anchors(self.depths[front], self.depths[end]) for front, end in self.joints
+        )
 
-    def _between(self, front: int, end: int) -> tuple[Pair, ...]:
+    def _pair_anchors(self, front: int, end: int) -> tuple[StitchPair, ...]:
         if self.unequal == "released" and front < end:
-            return unpaired(front, end)
-        return pairs(front, end, self.window, self.stride)
+            return pair_blocks_as_released(front, end)
+        return pair_blocks(front, end, self.window, self.stride)
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """Every path in the order of their numbers: the anchors, then those through two, then those through more."""
-        return tuple(islice(self._paths(), MOST_PATHS + 1))
+        """Every path in the order of their numbers: first the anchors, then by their anchors."""
+        return tuple(islice(self._iterate_paths(), MOST_PATHS + 1))
 
     @cached_property
-    def stitches(self) -> tuple[tuple[Stitch, tuple[Pair, ...]], ...]:
+    def stitches(self) -> tuple[tuple[Stitch, tuple[StitchPair, ...]], ...]:
         """Every linear layer, with the pairs that share it."""
-        found: dict[Stitch, list[Pair]] = {}
-        for joint, joined in enumerate(self.pairs):
-            for pair in joined:
-                found.setdefault(Stitch(joint, pair.window), []).append(pair)
-        return tuple((stitch, tuple(sharing)) for stitch, sharing in found.items())
+        pairs_of: dict[Stitch, list[StitchPair]] = {}
+        for joint, pairs in enumerate(self.pairs):
+            for pair in pairs:
+                pairs_of.setdefault(Stitch(joint, pair.window), []).append(pair)
+        return tuple((stitch, tuple(pairs)) for stitch, pairs in pairs_of.items())
 
-    def _paths(self) -> Iterator[Path]:
+    def _iterate_paths(self) -> Iterator[Path]:
         for count in range(1, len(self.depths) + 1):
             for anchors in combinations(range(len(self.depths)), count):
                 if count <= 2 or not self.nearest:
-                    yield from self._through(anchors)
+                    yield from self._iterate_through(anchors)
 
-    def _through(self, anchors: tuple[int, ...], start: int = 0) -> Iterator[Path]:
-        """The paths through exactly these anchors that enter the first of them at the block `start`."""
-        front, *others = anchors
-        if not others:
-            yield Path((Span(front, start, self.depths[front]),))
+    def _iterate_through(self, anchors: tuple[int, ...], start: int = 0) -> Iterator[Path]:
+        """Yield the paths through exactly these anchors, from the block `start` of the first."""
+        front, *rest = anchors
+        if not rest:
+            yield Path((BlockSpan(front, start, self.depths[front]),))
             return
-        if (front, others[0]) not in self.joints:
+        if (front, rest[0]) not in self.joints:
             return
-        joint = self.joints.index((front, others[0]))
+        joint = self.joints.index((front, rest[0]))
         for pair in self.pairs[joint]:
             if pair.j < start:
                 continue
-            for rest in self._through(tuple(others), pair.k):
-                parts = (Span(front, start, pair.j + 1), *rest.parts)
-                yield Path(parts, (Stitch(joint, pair.window), *rest.stitches))
+            for path in self._iterate_through(tuple(rest), pair.k):
+                parts = (BlockSpan(front, start, pair.j + 1), *path.parts)
+                yield Path(parts, (Stitch(joint, pair.window), *path.stitches))
 
 
-def pairs(front: int, end: int, window: int = 2, stride: int = 1) -> tuple[Pair, ...]:
-    """Where anchors with these numbers of blocks can be stitched: window after window, in each by j, then by k."""
+def pair_blocks(front: int, end: int, window: int = 2, stride: int = 1) -> tuple[StitchPair, ...]:
+    """Return the pairs of anchors with these numbers of blocks, by a sliding window.
+
+    They come window after window, in each by j, then by k.
+    """
     short = min(front, end)
-    found: dict[tuple[int, int], int] = {}
+    layer_of: dict[tuple[int, int], int] = {}
     layers = 0
     for start in range(0, short, stride):
         inside = range(start, min(start + window, short))
-        js, ks = ([block for block in range(depth) if block * short // depth in inside] for depth in (front, end))
-        new = [(j, k) for j in js for k in ks if (j, k) not in found]
-        found |= dict.fromkeys(new, layers)
+        js, ks = (
+            [block for block in range(depth) if block * short // depth in inside]
+            for depth in (front, end)
+        )
+        new = [(j, k) for j in js for k in ks if (j, k) not in layer_of]
+        layer_of |= dict.fromkeys(new, layers)
         layers += bool(new)
-    return tuple(Pair(j, k, layer) for (j, k), layer in found.items())
+    return tuple(StitchPair(j, k, layer) for (j, k), layer in layer_of.items())
 
 
-def unpaired(front: int, end: int) -> tuple[Pair, ...]:
-    """Where an anchor of `front` blocks is stitched to a deeper one of `end`, as in SN-Net's released code.
+def pair_blocks_as_released(front: int, end: int) -> tuple[StitchPair, ...]:
+    """Return the pairs of an anchor of `front` blocks and a deeper one of `end`, as released.
 
-    Block k of the deeper one stands at floor(k front / end), and is entered from the block that stands there, unless k is that
-    number itself. The n-th pair has the layer at which block n stands, so that the first pairs of a block share the layer of the
-    block before: that is how the code counts. 12 and 24 blocks have 23 pairs on 12 layers.
+    In SN-Net's released code block k of the deeper one stands at floor(k front / end), and is
+    entered from the block that stands there, unless k is that number itself. The n-th pair has the
+    layer at which block n stands, so that the first pairs of a block share the layer of the block
+    before: that is how the code counts. 12 and 24 blocks have 23 pairs on 12 layers.
     """
-    places = [k * front // end for k in range(end)]
-    entered = [(j, k) for k, j in enumerate(places) if j < k]
-    return tuple(Pair(j, k, layer) for (j, k), layer in zip(entered, places))
+    positions = [k * front // end for k in range(end)]
+    entries = [(j, k) for k, j in enumerate(positions) if j < k]
+    return tuple(StitchPair(j, k, layer) for (j, k), layer in zip(entries, positions))

@@ -1,6 +1,7 @@
-"""The blocks of every anchor in a row, their height by its width, the stitches between them, and one path highlighted.
+"""Draw the anchors of a pool: blocks in rows, the stitches between them, one path highlighted.
 
-x counts blocks from 0; anchors with fewer blocks than the deepest are stretched, as their stitches pair them.
+A block is as high as its anchor is wide. x counts blocks from 0; anchors with fewer blocks than the
+deepest are stretched, as their stitches pair them.
 """
 
 from __future__ import annotations
@@ -17,32 +18,33 @@ if TYPE_CHECKING:
 
 HIGHLIGHT = plotting.COLOURS[3]
 ANCHORS = [colour for colour in plotting.COLOURS if colour != HIGHLIGHT]
-TAKEN: dict[str, Any] = {"color": HIGHLIGHT, "linewidth": 4.0, "zorder": 5}
+ON_PATH: dict[str, Any] = {"color": HIGHLIGHT, "linewidth": 4.0, "zorder": 5}
 SHARING: dict[str, Any] = {"color": HIGHLIGHT, "linewidth": 1.6, "zorder": 4}
 OTHER: dict[str, Any] = {"color": plotting.LINE, "linewidth": 1.1, "zorder": 3}
-BOX, TALLEST, LOWEST = 0.72, 0.62, 0.15  # a block's width; the height of the widest and of the lowest blocks, in rows
+# A block's width; the height of the widest and of the lowest blocks, in rows.
+BOX, TALLEST, LOWEST = 0.72, 0.62, 0.15
 MOST_NUMBERED = 18  # blocks in a row that have room for their numbers
 ROOM = 9  # blocks in a row that leaves stem and head their natural width
 
 
-def colour_of(anchor: int) -> str:
-    """An anchor's colour."""
+def pick_colour(anchor: int) -> str:
+    """Return an anchor's colour."""
     return ANCHORS[anchor % len(ANCHORS)]
 
 
 def draw_grid(axes: Axes, details: StitchedDetails, path: Path) -> None:
     """Draw everything, with the path highlighted."""
-    grid = Grid(axes, details, path)
-    grid.streams()
-    grid.stitches()
+    grid = BlockGrid(axes, details, path)
+    grid.draw_streams()
+    grid.draw_stitches()
     for anchor in range(len(details.anchors)):
-        grid.blocks(anchor)
-        grid.ends(anchor)
-    grid.frame()
+        grid.draw_blocks(anchor)
+        grid.draw_ends(anchor)
+    grid.draw_frame()
 
 
-class Grid:
-    """The axes, and the places of everything on them."""
+class BlockGrid:
+    """The axes, and the positions of everything on them."""
 
     def __init__(self, axes: Axes, details: StitchedDetails, path: Path) -> None:
         self.axes, self.details, self.path = axes, details, path
@@ -51,94 +53,117 @@ class Grid:
         self.end_half = 0.4 * max(1.0, self.columns / ROOM)
         # From the middle of the first and of the last block to that of the stem and of the head.
         self.end = BOX / 2 + 1.5 * self.end_half + 0.09
-        self.used = {(part.anchor, block) for part in path.parts for block in range(part.start, part.stop)}
+        self.used = {
+            (part.anchor, block) for part in path.parts for block in range(part.start, part.stop)
+        }
 
-    def x(self, anchor: int, block: int) -> float:
-        """The middle of a block."""
+    def locate(self, anchor: int, block: int) -> float:
+        """Return the middle of a block."""
         return (block + 0.5) * self.columns / self.details.anchors[anchor].layers - 0.5
 
-    def half(self, anchor: int) -> float:
-        """Half the height of an anchor's blocks."""
+    def measure_half_height(self, anchor: int) -> float:
+        """Return half the height of an anchor's blocks."""
         widest = self.details.anchors[-1].width
         return max(TALLEST * self.details.anchors[anchor].width / widest, LOWEST) / 2
 
-    def streams(self) -> None:
-        """A line through every row, bold where the path runs."""
+    def draw_streams(self) -> None:
+        """Draw a line through every row, bold where the path runs."""
         left, right = -self.end, self.columns - 1 + self.end
         for row in range(len(self.details.anchors)):
             self.axes.plot([left, right], [row, row], color=plotting.LINE, linewidth=1.2, zorder=1)
         for part in self.path.parts:
-            start = left if part.anchor == self.path.first else self.x(part.anchor, part.start)
-            stop = right if part.anchor == self.path.last else self.x(part.anchor, part.stop - 1)
-            rows, colour = [part.anchor, part.anchor], colour_of(part.anchor)
-            self.axes.plot([start, stop], rows, color=colour, linewidth=3.2, solid_capstyle="round", zorder=2)
+            start = left if part.anchor == self.path.first else self.locate(part.anchor, part.start)
+            stop = (
+                right if part.anchor == self.path.last else self.locate(part.anchor, part.stop - 1)
+            )
+            rows, colour = [part.anchor, part.anchor], pick_colour(part.anchor)
+            self.axes.plot(
+                [start, stop], rows, color=colour, linewidth=3.2, solid_capstyle="round", zorder=2
+            )
 
-    def stitches(self) -> None:
-        """A line per pair: those of the path bold, those that share their linear layer thin, all others grey."""
+    def draw_stitches(self) -> None:
+        """Draw a line per pair.
+
+        Those of the path are bold, those that share their linear layer thin, all other ones grey.
+        """
         layout = self.details.layout
         ends = zip(self.path.parts, self.path.parts[1:], self.path.stitches)
-        taken = {(stitch, before.stop - 1, after.start) for before, after, stitch in ends}
+        pairs_on_path = {(stitch, before.stop - 1, after.start) for before, after, stitch in ends}
         for joint, (front, end) in enumerate(layout.joints):
             for pair in layout.pairs[joint]:
                 stitch = Stitch(joint, pair.window)
-                if (stitch, pair.j, pair.k) in taken:
-                    style = TAKEN
+                if (stitch, pair.j, pair.k) in pairs_on_path:
+                    style = ON_PATH
                 else:
                     style = SHARING if stitch in self.path.stitches else OTHER
-                xs = [self.x(front, pair.j), self.x(end, pair.k)]
-                ys = [front + self.half(front), end - self.half(end)]
+                xs = [self.locate(front, pair.j), self.locate(end, pair.k)]
+                ys = [front + self.measure_half_height(front), end - self.measure_half_height(end)]
                 self.axes.plot(xs, ys, solid_capstyle="round", **style)
 
-    def blocks(self, anchor: int) -> None:
-        """The boxes of a row, with their numbers from 1."""
+    def draw_blocks(self, anchor: int) -> None:
+        """Draw the boxes of a row, with their numbers from 1."""
         for block in range(self.details.anchors[anchor].layers):
-            on = (anchor, block) in self.used
-            self._box(self.x(anchor, block), anchor, BOX / 2, self.half(anchor), colour_of(anchor), on)
+            is_used = (anchor, block) in self.used
+            x, half_height = self.locate(anchor, block), self.measure_half_height(anchor)
+            self._draw_box(x, anchor, BOX / 2, half_height, pick_colour(anchor), is_used)
             if self.columns <= MOST_NUMBERED:
-                self._word(self.x(anchor, block), anchor, str(block + 1), on)
+                self._draw_word(x, anchor, str(block + 1), is_used)
 
-    def ends(self, anchor: int) -> None:
-        """The stem before a row and the head behind it."""
+    def draw_ends(self, anchor: int) -> None:
+        """Draw the stem before a row and the head behind it."""
         first, last = self.path.first == anchor, self.path.last == anchor
-        for x, word, on in ((-self.end, "stem", first), (self.columns - 1 + self.end, "head", last)):
-            self._box(x, anchor, self.end_half, 0.105, plotting.QUIET, on)
-            self._word(x, anchor, word, on)
+        for x, word, is_used in (
+            (-self.end, "stem", first),
+            (self.columns - 1 + self.end, "head", last),
+        ):
+            self._draw_box(x, anchor, self.end_half, 0.105, plotting.QUIET, is_used)
+            self._draw_word(x, anchor, word, is_used)
 
-    def _box(self, x: float, row: float, half: float, tall: float, colour: str, on: bool) -> None:
+    def _draw_box(
+        self, x: float, row: float, half: float, tall: float, colour: str, is_used: bool
+    ) -> None:
         from matplotlib.patches import FancyBboxPatch
 
         style = "round,pad=0,rounding_size=0.06"
-        face, edge = (colour, colour) if on else (plotting.tint(colour), plotting.tint(colour, 0.45))
-        self.axes.add_patch(
-            FancyBboxPatch(
-                (x - half, row - tall), 2 * half, 2 * tall, boxstyle=style, facecolor=face, edgecolor=edge,
-                linewidth=0.9, zorder=6,
-            )
-        )  # fmt: skip
+        face, edge = (colour, colour)
+        if not is_used:
+            face, edge = plotting.tint(colour), plotting.tint(colour, 0.45)
+        corner, width, height = (x - half, row - tall), 2 * half, 2 * tall
+        box = FancyBboxPatch(corner, width, height, boxstyle=style, facecolor=face, edgecolor=edge)
+        box.set(linewidth=0.9, zorder=6)
+        self.axes.add_patch(box)
 
-    def _word(self, x: float, row: float, word: str, on: bool) -> None:
-        style: dict[str, Any] = {"color": plotting.PAPER, "weight": "bold"} if on else {"color": plotting.INK}
+    def _draw_word(self, x: float, row: float, word: str, is_used: bool) -> None:
+        style: dict[str, Any] = {"color": plotting.INK}
+        if is_used:
+            style = {"color": plotting.PAPER, "weight": "bold"}
         self.axes.text(x, row, word, ha="center", va="center", fontsize=8.5, zorder=7, **style)
 
-    def frame(self) -> None:
-        """The labels of the rows."""
+    def draw_frame(self) -> None:
+        """Draw the labels of the rows."""
         rows = self.details.anchors
-        self.axes.set_xlim(-self.end - self.end_half - 0.1, self.columns - 1 + self.end + self.end_half + 0.1)
+        self.axes.set_xlim(
+            -self.end - self.end_half - 0.1, self.columns - 1 + self.end + self.end_half + 0.1
+        )
         self.axes.set_ylim(len(rows) - 0.58, -0.42)
         self.axes.set_xticks([])
         heads = [f"{anchor.heads} head{'s' * (anchor.heads > 1)}" for anchor in rows]
-        names = [f"width {anchor.width}\n{anchor.layers} blocks\n{count}" for anchor, count in zip(rows, heads)]
+        names = [
+            f"width {anchor.width}\n{anchor.layers} blocks\n{count}"
+            for anchor, count in zip(rows, heads)
+        ]
         self.axes.set_yticks(range(len(rows)), names, fontsize=9, color=plotting.INK)
-        plotting.bare(self.axes)
+        plotting.hide_edges(self.axes)
         self.axes.tick_params(pad=6)
 
 
-def grid_legend(path: Path) -> list[Line2D]:
-    """What the lines between the rows mean."""
+def build_grid_legend(path: Path) -> list[Line2D]:
+    """Return the meaning of the lines between the rows."""
     from matplotlib.lines import Line2D
 
-    shown = {"stitch of the path": TAKEN, "same linear layer": SHARING} if path.stitches else {}
-    shown["other stitches" if shown else "stitches"] = OTHER
+    styles = {"stitch of the path": ON_PATH, "same linear layer": SHARING} if path.stitches else {}
+    styles["other stitches" if styles else "stitches"] = OTHER
     return [
-        Line2D([], [], label=name, color=style["color"], linewidth=style["linewidth"]) for name, style in shown.items()
+        Line2D([], [], label=name, color=style["color"], linewidth=style["linewidth"])
+        for name, style in styles.items()
     ]

@@ -1,7 +1,7 @@
-"""The settings of Learngene Pool and of the parts of both methods, and what they mean for an ancestry model.
+"""The settings of Learngene Pool and of the parts of both methods.
 
-A part of a run is kept under a hash of its settings (`learngene_zoo.plugin.once`): each part gets its own record, with
-what it depends on and nothing else.
+A part of a run is kept under a hash of its settings (`learngene_zoo.plugin.once`): each part gets
+its own record, with what it depends on and nothing else.
 """
 
 from __future__ import annotations
@@ -23,10 +23,18 @@ StitchStart = Literal["tm", "pinv", "ls", "joint"]
 FITTED: tuple[StitchStart, ...] = ("ls", "joint")  # need no matrices
 LEVELS = 3  # low, middle and high
 
-# What both papers train with, but for epochs, batch size and learning rate: DeiT's settings, as SN-Net released them. DeiT's code
-# also keeps a moving average of the weights (0.99996); SN-Net's makes none, and Learngene Pool takes what it does not name from there.
+# The settings of both papers, but for epochs, batch size and learning rate: DeiT's, as SN-Net
+# released them. DeiT's code also keeps a moving average of the weights (0.99996); SN-Net's makes
+# none, and Learngene Pool takes the settings that it does not name from SN-Net.
 DEIT = Recipe(
-    min_lr=1e-6, warmup=5, drop_path=0.1, label_smoothing=0.1, mixup=0.8, cutmix=1.0, augment="deit", repeats=3
+    min_lr=1e-6,
+    warmup=5,
+    drop_path=0.1,
+    label_smoothing=0.1,
+    mixup=0.8,
+    cutmix=1.0,
+    augment="deit",
+    repeats=3,
 )
 # No augmentation: the source task's attributes would not be true of images that were moved.
 TRAINING = Recipe(epochs=10, warmup=0.5, clip=1.0, augment="none")
@@ -41,7 +49,7 @@ class PathSettings:
     guidance: TeacherTargets
     share: float = 0.0  # the teacher's part of the loss
     temperature: float = 1.0
-    tokens: float = field(default=0.0, metadata=YOUNG)  # weight of the teacher's tokens beside its answers
+    tokens: float = field(default=0.0, metadata=YOUNG)  # weight of the teacher's tokens
     evaluated: int | None = None  # validation images; None: all, 0: none
 
 
@@ -54,35 +62,58 @@ class LeastSquaresSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """The joint training of SN-Net: of all weights, or of the stitches and what else must be trained with them."""
+    """The joint training of SN-Net: of all weights, or of stitches, class tokens and new heads."""
 
     trained: Literal["all", "stitches"]
     paths: PathSettings
 
 
-def work_of(models: Sequence[Spec], recipe: Recipe, images: int, ancestry: Spec, taught: bool) -> Work:
-    """The work of a training in which each image runs one of `models` and, with `taught`, the ancestry model, too.
+def estimate_work(
+    models: Sequence[Spec], recipe: Recipe, images: int, ancestry: Spec, has_teacher: bool
+) -> Work:
+    """Estimate the work of a training in which each image runs one of `models`.
 
-    Layers are counted in layers of the ancestry's width. A narrower layer counts for its share of the width, not of its
-    square: at the size of the bundled models most of a layer's time is proportional to its width.
+    Layers are counted in layers of the ancestry's width. A narrower layer counts for its share of
+    the width, not of its square: at the size of the bundled models most of a layer's time is
+    proportional to its width.
+
+    Args:
+        models: the shapes.
+        recipe: of the training.
+        images: the number of training images.
+        ancestry: the shape of the ancestry model.
+        has_teacher: whether each image runs the ancestry model, too.
     """
-    layers = [segment.layers * segment.width / ancestry.width for model in models for segment in model.segments]
+    layers = [
+        segment.layers * segment.width / ancestry.width
+        for model in models
+        for segment in model.segments
+    ]
     return Work(
         images=min(recipe.images or images, images) * recipe.epochs,
         trained=sum(layers) / len(models),
-        frozen=ancestry.layers if taught else 0,
+        frozen=ancestry.layers if has_teacher else 0,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """The settings of an extraction. Raises `WrongCall` for those that do not fit together."""
+    """The settings of an extraction.
 
-    blocks: Annotated[int, "blocks of each auxiliary model; the pool has twice as many instances", Bounds(least=1)] = 6
+    Raises `WrongCall` for settings that do not fit together.
+    """
+
+    blocks: Annotated[
+        int, "blocks of each auxiliary model; the pool has twice as many instances", Bounds(least=1)
+    ] = 6
     low_width: Annotated[
-        int | None, "width of the narrow model (default: a quarter of the ancestry's, in whole heads)", Bounds(least=1)
+        int | None,
+        "width of the narrow model (default: a quarter of the ancestry's, in whole heads)",
+        Bounds(least=1),
     ] = None
-    high_width: Annotated[int | None, "width of the wide model (default: the ancestry's)", Bounds(least=1)] = None
+    high_width: Annotated[
+        int | None, "width of the wide model (default: the ancestry's)", Bounds(least=1)
+    ] = None
     init: Annotated[Init, "initialisation of the auxiliary models"] = "timm"
     low_levels: Annotated[
         int,
@@ -94,58 +125,76 @@ class PoolSettings:
         "levels at which the wide model imitates the ancestry: 3, or 1 (the last), or 0",
         Bounds(least=0, most=LEVELS),
     ] = 1
-    alpha: Annotated[float, "weight of the labels' loss; with 1 there is no teacher", Bounds(least=0, most=1)] = 0.1
-    tau: Annotated[float, "temperature of the ancestry's and the student's logits", Bounds(above=0)] = 1.0
-    pred_reduction: Annotated[PredReduction, "mean over images, or over images and classes as in the authors' code"] = (
-        "sample"
-    )
+    alpha: Annotated[
+        float, "weight of the labels' loss; with 1 there is no teacher", Bounds(least=0, most=1)
+    ] = 0.1
+    tau: Annotated[
+        float, "temperature of the ancestry's and the student's logits", Bounds(above=0)
+    ] = 1.0
+    pred_reduction: Annotated[
+        PredReduction, "mean over images, or over images and classes as in the authors' code"
+    ] = "sample"
     stitch: Annotated[
         StitchStart,
-        "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, or least squares: the mean over their pairs, or jointly",
+        "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, "
+        "or least squares: the mean over their pairs, or jointly",
     ] = "tm"
     stitch_images: Annotated[
-        int, "images for least squares, and for measuring how well the stitches fit", Bounds(least=1)
+        int,
+        "images for least squares, and for measuring how well the stitches fit",
+        Bounds(least=1),
     ] = 100
     guidance: Annotated[
         TeacherTargets | None,
-        "targets from the ancestry in the fine-tuning: its class or logits (default: soft; with alpha 1 none)",
+        "targets from the ancestry in the fine-tuning: its class or logits "
+        "(default: soft; with alpha 1 none)",
     ] = None
-    guidance_share: Annotated[float, "weight of the ancestry's loss in the fine-tuning", Bounds(least=0, most=1)] = 0.5
+    guidance_share: Annotated[
+        float, "weight of the ancestry's loss in the fine-tuning", Bounds(least=0, most=1)
+    ] = 0.5
     guidance_tokens: Annotated[
-        float, "in the fine-tuning, weight of the ancestry's last tokens beside its answers", Bounds(least=0)
+        float,
+        "in the fine-tuning, weight of the ancestry's last tokens beside its answers",
+        Bounds(least=0),
     ] = field(default=0.0, metadata=YOUNG)
     judged: Annotated[
-        int | None, "validation images for evaluating all paths (default: all; 0: none)", Bounds(least=0)
+        int | None,
+        "validation images for evaluating all paths (default: all; 0: none)",
+        Bounds(least=0),
     ] = None
     training: Annotated[Recipe, "of the auxiliary models"] = POOL_TRAINING
     tuning: Annotated[Recipe, "the fine-tuning of the pool"] = POOL_TRAINING
-    teaching: Annotated[Recipe, "the ancestry's fine-tuning if it was trained for another task"] = POOL_TRAINING
+    teaching: Annotated[Recipe, "the ancestry's fine-tuning if it was trained for another task"] = (
+        POOL_TRAINING
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.stitch not in FITTED and (self.alpha == 1 or not self.low_levels):
             setting = "alpha 1" if self.alpha == 1 else "low_levels 0"
             raise WrongCall(
-                f"stitch {self.stitch} starts from the narrow model's matrices, and with {setting} it has none; "
-                "use --stitch ls"
+                f"stitch {self.stitch} starts from the narrow model's matrices, and with {setting} "
+                "it has none; use --stitch ls"
             )
         self._check_levels(self.blocks, "an auxiliary model")
 
     @property
-    def imitates(self) -> bool:
+    def has_imitation(self) -> bool:
         """Whether the auxiliary models learn from the ancestry model."""
         return self.alpha < 1
 
     @property
-    def guided(self) -> TeacherTargets:
+    def guidance_targets(self) -> TeacherTargets:
         """The ancestry's targets in the fine-tuning."""
         return self.guidance or ("none" if self.alpha == 1 else "soft")
 
-    def auxiliaries(self, ancestry: Spec) -> tuple[Spec, Spec]:
-        """The narrow and the wide auxiliary model, with the ancestry's head width.
+    def derive_auxiliaries(self, ancestry: Spec) -> tuple[Spec, Spec]:
+        """Return the shapes of the narrow and the wide auxiliary model.
 
-        Raises `WrongCall` for widths that are not multiples of that or not in order, and for levels that the ancestry
-        lacks.
+        They have the ancestry's head width.
+
+        Raises `WrongCall` for widths that are not multiples of that or not in order, and for levels
+        that the ancestry lacks.
         """
         self._check_levels(ancestry.layers, "the ancestry model")
         head = ancestry.head_width
@@ -155,38 +204,55 @@ class PoolSettings:
             if width % head:
                 near = max(width // head, 1) * head
                 raise WrongCall(
-                    f"{name} is {width}, which is not a multiple of the ancestry's head width of {head}; try {near}"
+                    f"{name} is {width}, which is not a multiple of the ancestry's head width of "
+                    f"{head}; try {near}"
                 )
         if low >= high:
-            raise WrongCall(f"low_width {low} is not below high_width {high}; stitches lead from narrow to wide")
-        if self.high_levels == 0 and self.imitates and self.stitch not in FITTED and high != ancestry.width:
             raise WrongCall(
-                f"stitch {self.stitch} leads to width {high} by the wide model's matrices, and with high_levels 0 it has "
-                "none; use --stitch ls"
+                f"low_width {low} is not below high_width {high}; stitches lead from narrow to wide"
             )
-        narrow, wide = (ancestry.with_(layers=self.blocks, width=width, heads=width // head) for width in (low, high))
+        needs_matrices = self.has_imitation and self.stitch not in FITTED
+        if self.high_levels == 0 and needs_matrices and high != ancestry.width:
+            raise WrongCall(
+                f"stitch {self.stitch} leads to width {high} by the wide model's matrices, and "
+                "with high_levels 0 it has none; use --stitch ls"
+            )
+        narrow, wide = (
+            ancestry.with_(layers=self.blocks, width=width, heads=width // head)
+            for width in (low, high)
+        )
         return narrow, wide
 
-    def _check_levels(self, blocks: int, whose: str) -> None:
+    def _check_levels(self, blocks: int, model: str) -> None:
         for name, count in (("low_levels", self.low_levels), ("high_levels", self.high_levels)):
-            if self.imitates and blocks < count:
+            if self.has_imitation and blocks < count:
                 raise WrongCall(
-                    f"{name} is {count}, but {whose} has only {blocks} blocks; use a smaller --{name.replace('_', '-')}"
+                    f"{name} is {count}, but {model} has only {blocks} blocks; "
+                    f"use a smaller --{name.replace('_', '-')}"
                 )
 
-    def distillations(self) -> list[AuxiliarySettings]:
-        """The settings of step 1, for the narrow and the wide model."""
-        alone = AuxiliarySettings(init=self.init, training=self.training)
-        if not self.imitates:
-            return [alone, alone]
-        one = ImitationSettings(levels=self.low_levels, alpha=self.alpha, tau=self.tau, reduction=self.pred_reduction)
-        return [replace(alone, imitating=replace(one, levels=count)) for count in (self.low_levels, self.high_levels)]
+    def derive_auxiliary_settings(self) -> list[AuxiliarySettings]:
+        """Return the settings of step 1, for the narrow and the wide model."""
+        settings = AuxiliarySettings(init=self.init, training=self.training)
+        if not self.has_imitation:
+            return [settings, settings]
+        imitations = [
+            ImitationSettings(
+                levels=levels, alpha=self.alpha, tau=self.tau, reduction=self.pred_reduction
+            )
+            for levels in (self.low_levels, self.high_levels)
+        ]
+        return [replace(settings, imitating=imitation) for imitation in imitations]
 
-    def fine_tuning(self) -> TuningSettings:
-        """The settings of steps 2 and 3."""
-        share = self.guidance_share if self.guided != "none" else 0.0
+    def derive_tuning(self) -> TuningSettings:
+        """Return the settings of steps 2 and 3."""
+        targets = self.guidance_targets
         paths = PathSettings(
-            recipe=self.tuning, guidance=self.guided, share=share, tokens=self.guidance_tokens, evaluated=self.judged
+            recipe=self.tuning,
+            guidance=targets,
+            share=self.guidance_share if targets != "none" else 0.0,
+            tokens=self.guidance_tokens,
+            evaluated=self.judged,
         )
         return TuningSettings(stitch=self.stitch, stitch_images=self.stitch_images, paths=paths)
 
@@ -203,7 +269,7 @@ class ImitationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AuxiliarySettings:
-    """The training of one auxiliary model; without `imitating` it learns from labels alone."""
+    """The training of one auxiliary model; without `imitating` on labels alone."""
 
     init: Init
     training: Recipe
@@ -221,28 +287,36 @@ class TuningSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolImages:
-    """A task's training images. Which and in which order is a function of the whole run's seed, equal for all parts."""
+    """A task's training images.
+
+    Their sample and order are functions of the run's seed, equal for all parts.
+    """
 
     task: Task
     input_format: InputFormat
     seed: int
 
-    def batches(self, recipe: Recipe, run: Run) -> Batches:
-        """The batches of one part."""
+    def open_batches(self, recipe: Recipe, run: Run) -> Batches:
+        """Return the batches of one part."""
         from learngene_zoo.plugin import training_images
 
         return training_images(self.task, self.input_format, recipe, replace(run, seed=self.seed))
 
 
-def levels(blocks: int, count: int) -> tuple[int, ...]:
-    """The blocks, counted from 0, at the last `count` of a model's three levels: (1, 3, 5) of 6 blocks, (5,) for one.
+def select_levels(blocks: int, count: int) -> tuple[int, ...]:
+    """Return the blocks, counted from 0, at the last `count` of a model's three levels.
 
-    Low, middle and high level are a third, two thirds and all of the depth, rounded to the nearest block (Learngene
-    Pool, section "Distillation": of 12 blocks the 4th, 8th and 12th, of 6 the 2nd, 4th and 6th).
+    These are (1, 3, 5) of 6 blocks, (5,) for a count of one. Low, middle and high level are a
+    third, two thirds and all of the depth, rounded to the nearest block (Learngene Pool, section
+    "Distillation": of 12 blocks the 4th, 8th and 12th, of 6 the 2nd, 4th and 6th).
     """
-    return tuple((2 * level * blocks + LEVELS) // (2 * LEVELS) - 1 for level in range(LEVELS - count + 1, LEVELS + 1))
+    levels = range(LEVELS - count + 1, LEVELS + 1)
+    return tuple((2 * level * blocks + LEVELS) // (2 * LEVELS) - 1 for level in levels)
 
 
-def paired_levels(student: int, ancestry: int, count: int) -> tuple[tuple[int, int], ...]:
-    """(block of the student, block of the ancestry model) at each of `count` levels, given how many blocks each has."""
-    return tuple(zip(levels(student, count), levels(ancestry, count)))
+def pair_levels(student: int, ancestry: int, count: int) -> tuple[tuple[int, int], ...]:
+    """Return (student's block, ancestry model's block) at each of `count` levels.
+
+    `student` and `ancestry` are their numbers of blocks.
+    """
+    return tuple(zip(select_levels(student, count), select_levels(ancestry, count)))

@@ -1,10 +1,12 @@
-"""The architectures that a hypernetwork is trained on: sampled by a rule, as configurations only.
+"""Draw the architectures that a hypernetwork is trained on: by a rule, as configurations only.
 
-LoGAH's ViTs-1K (Zhou et al., "LoGAH: Predicting 774-Million-Parameter Transformers using Graph HyperNetworks with 1/100
-Parameters", 2024), the wider variant that TAL is trained on, and the deeper set of TAL+. All three sample uniformly the number
-of layers, a width among those for that depth, the number of heads and the patch size.
+LoGAH's ViTs-1K (Zhou et al., "LoGAH: Predicting 774-Million-Parameter Transformers using Graph
+HyperNetworks with 1/100 Parameters", 2024), the wider variant that TAL is trained on, and the
+deeper set of TAL+. All three sample uniformly the number of layers, a width among those for that
+depth, the number of heads and the patch size.
 
-The papers' sets are the first 1000 samples with seed 1 of numpy's legacy generator, whose numbers never change.
+The papers' sets are the first 1000 samples with seed 1 of numpy's legacy generator, whose numbers
+never change.
 """
 
 import re
@@ -31,15 +33,15 @@ class Rule:
     patch_sizes: tuple[int, ...]
     head_width: int | None = None  # None: several numbers of heads, by the papers' rule
 
-    def heads(self, width: int) -> tuple[int, ...]:
-        """The numbers of heads for a width. The papers' widths are multiples of 32."""
+    def list_num_heads(self, width: int) -> tuple[int, ...]:
+        """Return the numbers of heads for a width. The papers' widths are multiples of 32."""
         if self.head_width:
             return (width // self.head_width,)
         return (3, 6, 12) if width % 12 == 0 else (4, 8)
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """Every (layers, width)."""
+        """Return every (layers, width)."""
         return tuple((layers, width) for layers, widths in self.widths.items() for width in widths)
 
 
@@ -51,27 +53,36 @@ FORMS: dict[SetName, tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, in
 }
 
 
-def scaled(name: SetName, ancestry: Spec) -> Rule:
-    """The rule of a paper's set with an ancestry model's head width, patches, images and classes. Raises `WrongCall`.
+def scale_rule(name: SetName, ancestry: Spec) -> Rule:
+    """Return the rule of a paper's set with an ancestry model's head width, patches and images.
 
-    Widths are multiples of the head width. Their bounds relate to the ancestry's width as the paper's do to 768, rounded up
-    to a whole head, so an ancestry of width 768 with 12 heads gives TAL+'s own widths. Depths are the paper's.
+    Widths are multiples of the head width. Their bounds relate to the ancestry's width as the
+    paper's do to 768, rounded up to a whole head, so an ancestry of width 768 with 12 heads gives
+    TAL+'s own widths. Depths are the paper's. Raises `WrongCall` for an unknown name.
     """
     if name not in FORMS:
         raise unknown("set of architectures", name, FORMS)
     bounds, depths = FORMS[name]
     unit = ancestry.head_width
 
-    def widths_of(layers: int) -> tuple[int, ...]:
-        least, most = (-(-width * ancestry.heads // PAPER_WIDTH) for width in bounds[(layers > 3) + (layers > 5)])
-        return tuple(range(least * unit, (most + 1) * unit, unit))
+    def scale_widths(layers: int) -> tuple[int, ...]:
+        low, high = (
+            -(-width * ancestry.heads // PAPER_WIDTH)
+            for width in bounds[(layers > 3) + (layers > 5)]
+        )
+        return tuple(range(low * unit, (high + 1) * unit, unit))
 
-    widths = {layers: widths_of(layers) for layers in depths}
-    return Rule(spec=plain(ancestry), widths=widths, patch_sizes=(ancestry.patch_size,), head_width=unit)
+    widths = {layers: scale_widths(layers) for layers in depths}
+    return Rule(
+        spec=derive_plain_spec(ancestry),
+        widths=widths,
+        patch_sizes=(ancestry.patch_size,),
+        head_width=unit,
+    )
 
 
-def draws(rule: Rule, seed: int = SEED) -> Iterator[Spec]:
-    """An endless stream of architectures, in the order of the official generators."""
+def draw_specs(rule: Rule, seed: int = SEED) -> Iterator[Spec]:
+    """Yield architectures without end, in the order of the official generators."""
     from numpy.random import RandomState
 
     random = RandomState(seed)
@@ -79,60 +90,94 @@ def draws(rule: Rule, seed: int = SEED) -> Iterator[Spec]:
     while True:
         depth = layers[random.randint(len(layers))]
         width = int(random.choice(rule.widths[depth]))
-        heads, patch_size = int(random.choice(rule.heads(width))), int(random.choice(rule.patch_sizes))
+        heads = int(random.choice(rule.list_num_heads(width)))
+        patch_size = int(random.choice(rule.patch_sizes))
         yield rule.spec.with_(layers=depth, width=width, heads=heads, patch_size=patch_size)
 
 
-def architectures(
+def draw_architectures(
     rule: Rule, *, hold_out: Sequence[str] = (), count: int = COUNT, seed: int = SEED
 ) -> tuple[Spec, ...]:
-    """The first `count` draws that are not held out, with repetitions.
+    """Return the first draws that are not held out, with repetitions.
 
-    `hold_out` lists sizes: `12x96` (layers x width), `12` (layers, with any width) or `x96` (a width, at any depth). Raises
-    `WrongCall` for anything else, and if every size is held out.
+    Args:
+        rule: the choices.
+        hold_out: sizes: `12x96` (layers x width), `12` (layers, with any width) or `x96` (a width,
+            at any depth).
+        count: the number of architectures.
+        seed: of the draws.
+
+    Raises:
+        WrongCall: for anything else than a size, and if every size is held out.
     """
-    out = [_held_out(text) for text in hold_out]
+    excluded = [_parse_size(text) for text in hold_out]
 
-    def kept(layers: int, width: int) -> bool:
-        return not any(depth in (None, layers) and wide in (None, width) for depth, wide in out)
+    def is_allowed(layers: int, width: int) -> bool:
+        return not any(
+            depth in (None, layers) and wide in (None, width) for depth, wide in excluded
+        )
 
-    if not any(kept(*size) for size in rule.sizes):
-        raise WrongCall(f"{', '.join(hold_out)} hold out every architecture of the set; hold out fewer")
-    return tuple(islice((spec for spec in draws(rule, seed) if kept(spec.layers, spec.width)), count))
+    if not any(is_allowed(*size) for size in rule.sizes):
+        raise WrongCall(
+            f"{', '.join(hold_out)} hold out every architecture of the set; hold out fewer"
+        )
+    return tuple(
+        islice(
+            (spec for spec in draw_specs(rule, seed) if is_allowed(spec.layers, spec.width)), count
+        )
+    )
 
 
-def _held_out(text: str) -> tuple[int | None, int | None]:
-    """The layers and the width of a size; None stands for any."""
+def _parse_size(text: str) -> tuple[int | None, int | None]:
+    """Return the layers and the width of a size; None stands for any."""
     match = _SIZE.fullmatch(text)
     if not match:
         raise WrongCall(
-            f"expected a size to hold out: 12x96 (layers x width), 12 (layers) or x96 (width), got {text!r}"
+            "expected a size to hold out: 12x96 (layers x width), 12 (layers) or x96 (width), got "
+            f"{text!r}"
         )
-    layers, width, alone = (int(group) if group else None for group in match.groups())
-    return layers, alone if width is None else width
+    layers, width, only_width = (int(group) if group else None for group in match.groups())
+    return layers, only_width if width is None else width
 
 
-def at(specs: Sequence[Spec], seed: int, index: int) -> Spec:
-    """The architecture number `index` of a training: a function of the arguments alone.
+def pick_architecture(specs: Sequence[Spec], seed: int, index: int) -> Spec:
+    """Return the architecture number `index` of a training: a function of the arguments alone.
 
-    The set is traversed again and again, each time in another order, as the official data loader does.
+    The set is traversed again and again, each time in another order, as the official data loader
+    does.
+
+    Args:
+        specs: the set.
+        seed: of the orders.
+        index: counted from 0 over the whole training.
     """
-    passed, place = divmod(index, len(specs))
-    return specs[_order(len(specs), seed, passed)[place]]
+    epoch, position = divmod(index, len(specs))
+    return specs[_shuffle_indices(len(specs), seed, epoch)[position]]
 
 
 @lru_cache(maxsize=8)
-def _order(count: int, seed: int, passed: int) -> tuple[int, ...]:
-    return tuple(sorted(range(count), key=lambda number: derive_seed(seed, "architecture", passed, number)))
+def _shuffle_indices(count: int, seed: int, epoch: int) -> tuple[int, ...]:
+    return tuple(
+        sorted(range(count), key=lambda number: derive_seed(seed, "architecture", epoch, number))
+    )
 
 
-def drawn(name: SetName, hold_out: Sequence[str], ancestry: Spec) -> tuple[Spec, ...]:
-    """The architectures of training: a set scaled to the ancestry model, without the held-out sizes. Raises `WrongCall`."""
-    return architectures(scaled(name, ancestry), hold_out=hold_out)
+def draw_training_set(name: SetName, hold_out: Sequence[str], ancestry: Spec) -> tuple[Spec, ...]:
+    """Return the architectures of training.
+
+    Args:
+        name: a set of a paper.
+        hold_out: the sizes to leave out, as in `draw_architectures`.
+        ancestry: the shape that the set is scaled to.
+
+    Raises:
+        WrongCall: as `scale_rule` and `draw_architectures` do.
+    """
+    return draw_architectures(scale_rule(name, ancestry), hold_out=hold_out)
 
 
-def plain(ancestry: Spec) -> Spec:
-    """The plain ViT, as hypernetworks predict it, with an ancestry model's size and images.
+def derive_plain_spec(ancestry: Spec) -> Spec:
+    """Return the plain ViT, as hypernetworks predict it, with an ancestry model's size and images.
 
     None of the ancestry's tensors is inherited, so neither are its LayerScale, registers and so on.
     """
@@ -148,6 +193,6 @@ def plain(ancestry: Spec) -> Spec:
     )
 
 
-def widths(ancestry: Spec) -> range:
-    """Every multiple of the ancestry's head width, up to its own width."""
+def list_widths(ancestry: Spec) -> range:
+    """Return every multiple of the ancestry's head width, up to its own width."""
     return range(ancestry.head_width, ancestry.width + 1, ancestry.head_width)

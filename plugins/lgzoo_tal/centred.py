@@ -1,22 +1,28 @@
 """The form `centred`: the same hypernetwork, parameterised so that it learns more from few images.
 
-A decoder's last layer is shared by all nodes. Its gradient is a sum over nodes m of (the gradient of tensor m) x (the features
-of m), so a step moves tensor n along the gradients of all tensors, each weighted with the similarity of the features of n and
-m. ReLU features have a positive mean and are similar for all nodes: the gradients of fifty other tensors drown a tensor's own.
-Then all tensors shrink, or lose the image, together, and a short training ends on that plateau. Therefore:
+A decoder's last layer is shared by all nodes. Its gradient is a sum over nodes m of (the gradient
+of tensor m) x (the features of m), so a step moves tensor n along the gradients of all tensors,
+each weighted with the similarity of the features of n and m. ReLU features have a positive mean and
+are similar for all nodes: the gradients of fifty other tensors drown a tensor's own. Then all
+tensors shrink, or lose the image, together, and a short training ends on that plateau. Therefore:
 
 * hidden layers are tanh, with mean 0, and the layer of the factors has no ReLU before it;
-* nodes start far apart: their distance from the input, which identifies them within a model, has the largest weight;
-* models start close together: shapes have little weight, and the rows of q, k and v are interleaved, so that a narrow model is
-  a corner of a wide one, as everywhere else, and what one width learns helps the others;
-* the final norm and the layers that read it have places of their own, whatever the depth: placed by their distance from the
-  input, each depth would have a separate classifier, learnt in its own steps only, and close to another depth's blocks;
+* nodes start far apart: their distance from the input, which identifies them within a model, has
+  the largest weight;
+* models start close together: shapes have little weight, and the rows of q, k and v are
+  interleaved, so that a narrow model is a corner of a wide one, as everywhere else, and what one
+  width learns helps the others;
+* the final norm and the layers that read it have places of their own, whatever the depth: placed
+  by their distance from the input, each depth would have a separate classifier, learnt in its own
+  steps only, and close to another depth's blocks;
 * tasks differ from the first step on: task layers do not start as the identity;
-* tensors start as small as timm initialises them (standard deviation about 0.02), norms near 1 and 0.
+* tensors start as small as timm initialises them (standard deviation about 0.02), norms near 1
+  and 0.
 
-Tensors and their names are the published ones, but a checkpoint of the published form cannot be read as this one.
-benchmarks/tal_forms.py compares the two forms. By benchmarks/tal_centred.py, which takes the changes away one at a time, the start and the
-places of the last nodes pay most, tanh with the low-rank decoder; the scales and the start of the task layers pay nothing.
+Tensors and their names are the published ones, but a checkpoint of the published form cannot be
+read as this one. benchmarks/tal_forms.py compares the two forms. By benchmarks/tal_centred.py,
+which takes the changes away one at a time, the start and the places of the last nodes pay most,
+tanh with the low-rank decoder; the scales and the start of the task layers pay nothing.
 """
 
 from torch import Tensor, nn
@@ -24,31 +30,33 @@ from torch.nn import functional
 
 from lgzoo_tal.hypernet_spec import Form
 
-# By form what it changes: the hidden layers, where nodes and tensors start, the places of the last nodes, the order of the rows
+# The changes by form: the hidden layers, the initial values of nodes and tensors, the places of the
+# last nodes, the order of the rows
 # of q, k and v, the scales of positions and vectors, and where task layers start.
 CHANGES: dict[str, frozenset[str]] = {
     "published": frozenset(),
     "centred": frozenset({"tanh", "start", "ends", "interleaved", "scales", "tasks"}),
 }
-POSITIONS = 0.15  # factor of the position embedding, whose standard deviation starts at 0.02 to 0.04, as timm's
+# Factor of the position embedding, whose standard deviation starts at 0.02 to 0.04, as timm's.
+POSITIONS = 0.15
 VECTORS = 0.3  # factor of norms and biases before they are squashed
 
 
-def activation(form: Form) -> nn.Module:
-    """The activation of a decoder's hidden layers."""
+def build_activation(form: Form) -> nn.Module:
+    """Build the activation of a decoder's hidden layers."""
     return nn.Tanh() if "tanh" in CHANGES[form] else nn.ReLU()
 
 
-def read(tensor: Tensor, form: Form) -> Tensor:
-    """The input of the layer of the low-rank factors."""
+def activate_factors(tensor: Tensor, form: Form) -> Tensor:
+    """Return the input of the layer of the low-rank factors."""
     return tensor if "tanh" in CHANGES[form] else functional.relu(tensor)
 
 
 def is_interleaved(name: str, form: Form) -> bool:
-    """Whether a tensor is predicted with interleaved rows of q, k and v."""
+    """Return whether a tensor is predicted with interleaved rows of q, k and v."""
     return "interleaved" in CHANGES[form] and ".qkv." in name
 
 
-def sorted_rows(made: Tensor) -> Tensor:
-    """(3 D, ...) all rows of q, then of k, then of v, from interleaved ones. A copy."""
-    return made.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1)
+def sort_rows(rows: Tensor) -> Tensor:
+    """Copy interleaved rows (3 D, ...) into all rows of q, then of k, then of v."""
+    return rows.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1)

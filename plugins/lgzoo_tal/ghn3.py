@@ -1,70 +1,153 @@
 """GHN-3: a graph hypernetwork with a convolutional decoder.
 
-A hypernetwork reads a ViT's graph and predicts its weights. From a node's embedding the decoder makes a block of at most K x K
-channels, where K is the width of the encoder; larger tensors are tiled with copies of it. It is meta-trained: each step draws
-an architecture, predicts its weights, and backpropagates the task's loss and 3e-5 times the norms of the predicted tensors
-into the hypernetwork.
+Knyazev, Hwang and Lacoste-Julien, Can We Scale Transformers to Predict Parameters of Diverse
+ImageNet Models?, ICML 2023.
 
-The paper trains on ImageNet alone: `--task forms`, or another task that `--source` names, does that. With more tasks a second
-stage continues with these, as in LoGAH's protocols (logah.py); `--task-layer` conditions it on the task.
+A hypernetwork reads a ViT's graph and predicts its weights. From a node's embedding the decoder
+makes a block of at most K x K channels, where K is the width of the encoder; larger tensors are
+tiled with copies of it. It is meta-trained: each step draws an architecture, predicts its weights,
+and backpropagates the task's loss and 3e-5 times the norms of the predicted tensors into the
+hypernetwork.
 
-The released checkpoints can be used instead of training: `--released hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt`.
+The paper trains on ImageNet alone: `--task forms`, or another task that `--source` names, does
+that. With more tasks a second stage continues with these, as in LoGAH's protocols (logah.py);
+`--task-layer` conditions it on the task.
+
+The released checkpoints can be used instead of training:
+`--released hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from learngene_zoo.plugin import Method, Recipe
-from lgzoo_tal.config import PUBLISHED, Curriculum, MetaStep, short, two_steps
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method
+from lgzoo_tal.config import (
+    PUBLISHED,
+    Curriculum,
+    MetaStep,
+    Released,
+    SourceRecipe,
+    Stage,
+    TasksRecipe,
+    build_outline,
+    build_stages,
+    check_recipes,
+    estimate_work,
+    limit_to_two_steps,
+    shorten_recipe,
+)
 from lgzoo_tal.hypernet_spec import Conv
-from lgzoo_tal.learngene import Details
-from lgzoo_tal.predict import Predict
-from lgzoo_tal.two_stages import TwoStages
+from lgzoo_tal.learngene import HypernetDetails
+from lgzoo_tal.predict import HypernetExpander
 
-NAME = "ghn3"
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Ancestry, Learngene, Run, Spec, Task, Work
+
 _RECIPE = replace(PUBLISHED, batch_size=128, lr=4e-4)  # of the released code
 _TINY = Conv()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaTrain(TwoStages):
-    """Meta-train a hypernetwork with a convolutional decoder: on a source task first, then on all other tasks."""
+class Ghn3Extractor(Extractor):
+    """Meta-train a hypernetwork with a convolutional decoder: on a source task, then on others."""
 
-    method, decoder = NAME, "conv"
-
-    training: Annotated[Recipe, "of stage 1"] = _RECIPE
-    tuning: Annotated[Recipe, "of stage 2; an epoch has as many images as all its tasks together"] = _RECIPE
+    curriculum: Curriculum = field(default=Curriculum(), metadata=FLAT)
+    step: MetaStep = field(default=MetaStep(), metadata=FLAT)
+    released: Released = None
+    training: SourceRecipe = _RECIPE
+    tuning: TasksRecipe = _RECIPE
     hypernet: Conv = _TINY
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_recipes(self.training, self.tuning)
+
+    def build_stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
+        """Return the settings of both stages."""
+        spec = self.hypernet.build_spec()
+        return build_stages(self.curriculum, self.step, spec, self.training, self.tuning, ancestry)
+
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """Return the config of plain ViTs of the ancestry's size.
+
+        Raises `WrongCall` if the decoder cannot predict such models.
+        """
+        _, stage_2 = self.build_stages(ancestries[0])
+        return build_outline(stage_2, ancestries[0], is_known=self.released is None)
+
+    def needs_tasks(self) -> bool:
+        """Return whether a hypernetwork is trained."""
+        return self.released is None
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """Return the cost of both stages."""
+        stages = self.build_stages(ancestries[0])
+        return estimate_work(self.curriculum, stages, ancestries[0], images)
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Train stage 1 on the source task, then stage 2 on the other tasks, if there are any."""
+        from lgzoo_tal.meta_training import (
+            collect_learngene,
+            embed_tasks,
+            group_tasks,
+            meta_train_on_groups,
+            meta_train_on_source,
+            split_tasks,
+        )
+        from lgzoo_tal.released import import_checkpoint
+
+        ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
+        if self.released is not None:
+            return import_checkpoint(self.released, "conv", config, run)
+        source, other_tasks = split_tasks(self.curriculum, tasks, run)
+        embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
+        stage_1, stage_2 = self.build_stages(ancestry.spec)
+        first = meta_train_on_source(stage_1, ancestry, source, run)
+        groups = group_tasks(self.curriculum, other_tasks)
+        seconds = meta_train_on_groups(stage_2, ancestry, groups, first, embeddings, run)
+        return collect_learngene(config, source, other_tasks, first, seconds, embeddings)
 
 
 GHN3 = Method(
-    name=NAME,
+    name="ghn3",
     title="a hypernetwork with a convolutional decoder predicts the weights of any size",
-    paper="Knyazev, Hwang, Lacoste-Julien. Can We Scale Transformers to Predict Parameters of Diverse ImageNet Models? ICML 2023",
-    expander=Predict(),
+    paper=(
+        "Knyazev, Hwang, Lacoste-Julien. Can We Scale Transformers to Predict Parameters of "
+        "Diverse ImageNet Models? ICML 2023"
+    ),
+    expander=HypernetExpander(),
     presets={
-        "mini": MetaTrain(
+        "mini": Ghn3Extractor(
             curriculum=Curriculum(embedding_images=500, attributes=False),
             step=MetaStep(architectures="tal+", judged=500),
-            training=short(_RECIPE, images=100_000),
-            tuning=short(_RECIPE, images=4000, epochs=10),
+            training=shorten_recipe(_RECIPE, images=100_000),
+            tuning=shorten_recipe(_RECIPE, images=4000, epochs=10),
             hypernet=Conv(form="centred", places="relative", writers="by_depth"),
         ),
-        "paper": MetaTrain(hypernet=Conv(hidden=384, layers=24, heads=16), step=MetaStep(meta_batch=16)),
-        "t": MetaTrain(step=MetaStep(meta_batch=8)),
-        "s": MetaTrain(hypernet=Conv(hidden=128, layers=5, heads=16), step=MetaStep(meta_batch=8)),
-        "l": MetaTrain(hypernet=Conv(hidden=256, layers=12, heads=16), step=MetaStep(meta_batch=8)),
-        "smoke": MetaTrain(
+        "paper": Ghn3Extractor(
+            hypernet=Conv(hidden=384, layers=24, heads=16), step=MetaStep(meta_batch=16)
+        ),
+        "t": Ghn3Extractor(step=MetaStep(meta_batch=8)),
+        "s": Ghn3Extractor(
+            hypernet=Conv(hidden=128, layers=5, heads=16), step=MetaStep(meta_batch=8)
+        ),
+        "l": Ghn3Extractor(
+            hypernet=Conv(hidden=256, layers=12, heads=16), step=MetaStep(meta_batch=8)
+        ),
+        "smoke": Ghn3Extractor(
             curriculum=Curriculum(source=None, embedding_images=16),
             step=MetaStep(judged=0),
-            training=two_steps(_RECIPE),
-            tuning=two_steps(_RECIPE),
+            training=limit_to_two_steps(_RECIPE),
+            tuning=limit_to_two_steps(_RECIPE),
             hypernet=Conv(hidden=16, layers=1, heads=2),
         ),
     },
     tasks="many",
-    details=Details,
-    plot="lgzoo_tal.plot:picture",
+    details=HypernetDetails,
+    plot="lgzoo_tal.plot:draw_picture",
 )

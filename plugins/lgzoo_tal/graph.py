@@ -1,15 +1,19 @@
-"""The computational graph of a ViT, the input of a hypernetwork: from its spec alone, without building or tracing a model.
+"""Build the computational graph of a ViT, the input of a hypernetwork, from its spec alone.
 
-GHN-3 (Knyazev et al., 2023, section 3) traces a forward pass. All traces of plain ViTs of one depth have the same nodes and
-edges, and the shortest paths have a closed form. Letters: N nodes, L blocks, d width.
+GHN-3 (Knyazev et al., 2023, section 3) traces a forward pass. All traces of plain ViTs of one depth
+have the same nodes and edges, and the shortest paths have a closed form, so no model is built or
+traced here. Letters: N nodes, L blocks, d width.
 
-    input ─ patch weight ─ patch bias ─ sum ┬─ norm1 ─ qkv w ─ qkv b ─ [msa] ─ proj w ─ proj b ─ sum ┬─ norm2 ─ fc1 w ─ …
-                           positions ───────┘└───────────────────────────────────────────────────────┘└─ …
+    input ─ patch weight ─ patch bias ─ sum ┬─ norm1 ─ qkv w ─ qkv b ─ [msa] ─ proj w ─ proj b ─ …
+                           positions ───────┘└──────────────────────────────────────────────────…
+    … ─ sum ┬─ norm2 ─ fc1 w ─ fc1 b ─ fc2 w ─ fc2 b ─ sum ┬─ …
+    ────────┘└─────────────────────────────────────────────┘└─ …
     … ─ sum ─ norm ┬─ head w ─ head b
                    └─ sink w ─ sink b            only with a sink
 
-8 + 12L nodes, 8 + 13L with `msa`. Operations without parameters have no node, except for sums; a norm is one node for its
-weight and bias; the class token, heads and everything else that only reshapes have none.
+8 + 12L nodes, 8 + 13L with `msa`. Operations without parameters have no node, except for sums; a
+norm is one node for its weight and bias; the class token, heads and everything else that only
+reshapes have none.
 """
 
 from __future__ import annotations
@@ -28,14 +32,15 @@ Shape = tuple[int, ...]
 
 # The node types of GHN-3, in the order of its type embedding. A linear layer's weight is a `conv`.
 TYPES = (
-    *("max_pool", "avg_pool", "sep_conv", "dil_conv", "conv", "msa", "cse", "sum", "concat", "input"),
-    *("bias", "bn", "ln", "pos_enc", "glob_avg"),
-)
+    "max_pool", "avg_pool", "sep_conv", "dil_conv", "conv", "msa", "cse", "sum", "concat", "input",
+    "bias", "bn", "ln", "pos_enc", "glob_avg",
+)  # fmt: skip
 CONV, MSA, SUM, INPUT, BIAS, NORM, POSITIONS = (
     TYPES.index(name) for name in ("conv", "msa", "sum", "input", "bias", "ln", "pos_enc")
 )
 
-CUTOFF = 50  # the longest path that counts, in the released code; ViTs of up to 20 blocks have no longer one
+# The longest path that counts, in the released code; ViTs of up to 20 blocks have no longer one.
+CUTOFF = 50
 SINK = ("sink.weight", "sink.bias")
 STEM = 5  # nodes before the first block
 
@@ -60,14 +65,17 @@ _MLP = (
 class Graph:
     """A ViT's nodes in topological order and the shortest paths between them.
 
-    Tensors are int64 and shared by all graphs of one depth: do not write into them. Node 0 is the input.
+    Tensors are int64 and shared by all graphs of one depth: do not write into them. Node 0 is the
+    input.
     """
 
     spec: Spec
     types: Tensor  # (N,) indices into `TYPES`
     names: tuple[str | None, ...]  # timm's name of the node's parameter; None without one
-    shapes: tuple[Shape | None, ...]  # of that parameter; the position embedding's is (1, d, rows, columns)
-    distances: Tensor  # (N, N) length of the shortest path from row to column; 0 without one, and on the diagonal
+    # Of that parameter; the position embedding's is (1, d, rows, columns).
+    shapes: tuple[Shape | None, ...]
+    # (N, N) length of the shortest path from row to column; 0 without one, and on the diagonal
+    distances: Tensor
     in_degree: Tensor  # (N,)
     out_degree: Tensor  # (N,)
     sink: bool = False
@@ -79,57 +87,73 @@ class Graph:
 
     @property
     def tail(self) -> int:
-        """The number of nodes after the last block: norm, head and sink."""
+        """Return the number of nodes after the last block: norm, head and sink."""
         return 5 if self.sink else 3
 
     @cached_property
     def sources(self) -> dict[str, int]:
-        """The node that each parameter is made from. A norm's bias is made from the node of its weight."""
-        found: dict[str, int] = {}
+        """Return the node that each parameter is made from.
+
+        A norm's bias is made from the node of its weight.
+        """
+        nodes: dict[str, int] = {}
         for node, (kind, name) in enumerate(zip(self.types.tolist(), self.names)):
             if name is not None:
-                found[name] = node
+                nodes[name] = node
                 if kind == NORM:
-                    found[name.removesuffix("weight") + "bias"] = node
-        return found
+                    nodes[name.removesuffix("weight") + "bias"] = node
+        return nodes
 
     def to(self, device: torch.device | str) -> Graph:
-        """The same graph with its tensors on a device."""
+        """Return the same graph with its tensors on a device."""
         tensors = ("types", "distances", "in_degree", "out_degree")
         return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
-def graph_of(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = None) -> Graph:
-    """The graph of the model that `spec` describes.
+def build_graph(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = None) -> Graph:
+    """Build the graph of the model that `spec` describes.
 
-    With `msa` every block has a node for its softmax, as in traces by torch 1 and so presumably in the training of the released
-    checkpoints; traces of fused attention by torch 2 have none. `sink` is the shape (out, in) of one more linear layer, called
-    `SINK`, that reads the final norm beside the head.
+    Args:
+        spec: of a plain ViT.
+        msa: whether every block has a node for its softmax, as in traces by torch 1 and so
+            presumably in the training of the released checkpoints; traces of fused attention by
+            torch 2 have none.
+        sink: the shape (out, in) of one more linear layer, called `SINK`, that reads the final norm
+            beside the head.
 
-    Raises `WrongCall` for a spec with tensors that hypernetworks do not predict, and for a sink that does not fit.
+    Raises:
+        WrongCall: for a spec with tensors that hypernetworks do not predict, and for a sink that
+            does not fit.
     """
-    check(spec)
+    check_spec(spec)
     if sink is not None and (sink[0] < 1 or sink[1] != spec.width):
         raise WrongCall(
-            f"the sink's shape is {sink}; it must be (out, {spec.width}), since its input is the final norm"
+            f"the sink's shape is {sink}; it must be (out, {spec.width}), since its input is the "
+            "final norm"
         )
-    topology = _topology(spec.layers, msa, sink is not None)
+    topology = _build_topology(spec.layers, msa, sink is not None)
     side = isqrt(spec.patches)
-    known = {**shapes(spec), "pos_embed": (1, spec.width, side, side)}
+    known_shapes = {**shapes(spec), "pos_embed": (1, spec.width, side, side)}
     if sink is not None:
-        known |= {SINK[0]: sink, SINK[1]: sink[:1]}
+        known_shapes |= {SINK[0]: sink, SINK[1]: sink[:1]}
     return Graph(
         spec=spec,
-        shapes=tuple(None if name is None else known[name] for name in topology["names"]),
+        shapes=tuple(None if name is None else known_shapes[name] for name in topology["names"]),
         sink=sink is not None,
         **topology,
     )
 
 
-def check(spec: Spec) -> None:
-    """Raises `WrongCall` unless `spec` is a plain ViT, as torchvision's are; the message names the first obstacle."""
+def check_spec(spec: Spec) -> None:
+    """Check that `spec` is a plain ViT, as torchvision's are.
+
+    Raises `WrongCall`, whose message names the first obstacle.
+    """
     if not isinstance(spec, ViTSpec):
-        raise WrongCall(f"hypernetworks do not predict models of the family {spec.family!r}; expected a plain ViT")
+        raise WrongCall(
+            f"hypernetworks do not predict models of the family {spec.family!r}; expected a plain "
+            "ViT"
+        )
     obstacles = {
         "blocks of several sizes": not spec.plain,
         "a dense head": spec.dense,
@@ -145,14 +169,16 @@ def check(spec: Spec) -> None:
         "no norm before its head": not spec.norms_before_pool,
         "another MLP than two layers": spec.mlp != "mlp",
         "another activation than GELU": spec.activation != "gelu",
-        "other norms than LayerNorm with an epsilon of 1e-06": (spec.norm, spec.norm_eps) != ("layer", 1e-6),
+        "other norms than LayerNorm with an epsilon of 1e-06": (spec.norm, spec.norm_eps)
+        != ("layer", 1e-6),
         "norms after attention and MLP": spec.post_norm,
         "further norms": spec.embed_norm or spec.scale_norms,
     }
-    found = next((obstacle for obstacle, there in obstacles.items() if there), None)
-    if found is not None:
+    first = next((obstacle for obstacle, is_present in obstacles.items() if is_present), None)
+    if first is not None:
         raise WrongCall(
-            f"this ViT has {found}, which hypernetworks do not predict; expected a plain ViT with a class token"
+            f"this ViT has {first}, which hypernetworks do not predict; expected a plain ViT with "
+            "a class token"
         )
 
 
@@ -160,7 +186,8 @@ def check(spec: Spec) -> None:
 class _Node:
     """The place of a node: its branch between two sums, and its distance from either.
 
-    Branch 0 is the stem; branch k leads from sum k - 1 to sum k, which is part of it; the last one is the tail.
+    Branch 0 is the stem; branch k leads from sum k - 1 to sum k, which is part of it; the last one
+    is the tail.
     """
 
     kind: int
@@ -170,8 +197,8 @@ class _Node:
     rest: int  # edges to the sum after it; in the tail to an imaginary end
 
 
-def _nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
-    """All nodes in the released code's topological order."""
+def _list_nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
+    """Return all nodes in the released code's topological order."""
     nodes = [
         _Node(INPUT, None, 0, 0, 3),
         _Node(CONV, "patch_embed.proj.weight", 0, 0, 2),
@@ -184,7 +211,9 @@ def _nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
         block, within = divmod(branch - 1, 2)
         chain = _MLP if within else attention
         for lead, (kind, name) in enumerate(chain, start=1):
-            nodes.append(_Node(kind, name and f"blocks.{block}.{name}", branch, lead, len(chain) + 1 - lead))
+            nodes.append(
+                _Node(kind, name and f"blocks.{block}.{name}", branch, lead, len(chain) + 1 - lead)
+            )
         nodes.append(_Node(SUM, None, branch, 1, 0))
     tail = 2 * layers + 1
     nodes.append(_Node(NORM, "norm.weight", tail, 1, 3))
@@ -195,11 +224,11 @@ def _nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # the tensors are cached, and a later caller may need gradients
-def _topology(layers: int, msa: bool, sink: bool) -> dict[str, Any]:
-    """The fields of a graph that all graphs of one depth share."""
-    nodes = _nodes(layers, msa, sink)
+def _build_topology(layers: int, msa: bool, sink: bool) -> dict[str, Any]:
+    """Return the fields of a graph that all graphs of one depth share."""
+    nodes = _list_nodes(layers, msa, sink)
     names = tuple(node.name for node in nodes)
-    paths = _paths(nodes)
+    paths = _compute_paths(nodes)
     paths[:, names.index("pos_embed")] = 0  # nothing leads to the positions
     if sink:  # head and sink are parallel
         paths[-4:-2, -2:] = 0
@@ -215,13 +244,16 @@ def _topology(layers: int, msa: bool, sink: bool) -> dict[str, Any]:
     }
 
 
-def _paths(nodes: list[_Node]) -> Tensor:
-    """(N, N) shortest paths as if all nodes of one branch were on one chain.
+def _compute_paths(nodes: list[_Node]) -> Tensor:
+    """Return (N, N) shortest paths as if all nodes of one branch were on one chain.
 
-    From one branch to a later one the path goes to the next sum, from sum to sum along the residual stream past every branch in
-    between, and from the last of these sums to its end. Short integers take a quarter of the memory.
+    From one branch to a later one the path goes to the next sum, from sum to sum along the residual
+    stream past every branch in between, and from the last of these sums to its end. Short integers
+    take a quarter of the memory.
     """
-    where_N3 = torch.tensor([(node.branch, node.lead, node.rest) for node in nodes], dtype=torch.int16, device="cpu")
+    where_N3 = torch.tensor(
+        [(node.branch, node.lead, node.rest) for node in nodes], dtype=torch.int16, device="cpu"
+    )
     branch, lead, rest = where_N3.unbind(dim=1)
     apart = branch[None, :] - branch[:, None]
     along = (rest - branch - 1)[:, None] + (branch + lead)[None, :]

@@ -1,7 +1,8 @@
-"""What a hypernetwork is: `HypernetSpec`, the settings that give one, and which models it can predict.
+"""`HypernetSpec`, the settings that determine a hypernetwork, and the models it can predict.
 
-GHN-3 (Knyazev et al., "Can We Scale Transformers to Predict Parameters of Diverse ImageNet Models?", 2023) has a convolutional
-decoder, LoGAH (Zhou et al., 2024) a low-rank one; TAL is LoGAH's with a task layer in each layer of its encoder.
+GHN-3 (Knyazev et al., "Can We Scale Transformers to Predict Parameters of Diverse ImageNet
+Models?", 2023) has a convolutional decoder, LoGAH (Zhou et al., 2024) a low-rank one; TAL is
+LoGAH's with a task layer in each layer of its encoder.
 """
 
 from __future__ import annotations
@@ -18,49 +19,73 @@ TaskPlace = Literal["layers", "graph"]
 # Rows of the encoder's embedding tables.
 DEGREES, INPUT_DISTANCES, EDGES = 101, 1001, 257
 
-# Upper bounds are far beyond any published hypernetwork: they refuse a config.json that would exhaust the memory.
+# Upper bounds are far beyond any published hypernetwork: they refuse a config.json that would
+# exhaust the memory.
 Hidden = Annotated[int, "width of the hypernetwork's encoder", Bounds(least=1, most=4096)]
 Layers = Annotated[int, "layers of its encoder", Bounds(least=1, most=256)]
 Heads = Annotated[int, "attention heads of its encoder", Bounds(least=1, most=256)]
 Rank = Annotated[int, "largest rank of a predicted matrix", Bounds(least=1, most=4096)]
-Widest = Annotated[int, "channels that its decoder makes; wider tensors are tiled", Bounds(least=1, most=65536)]
-Chunk = Annotated[int, "rows of each factor that its decoder makes", Bounds(least=1, most=4_000_000)]
-Post = Literal["none", "noise", "orthogonal"]  # what is done with predicted weights, see postprocess.py
+Widest = Annotated[
+    int, "channels that its decoder makes; wider tensors are tiled", Bounds(least=1, most=65536)
+]
+Chunk = Annotated[
+    int, "rows of each factor that its decoder makes", Bounds(least=1, most=4_000_000)
+]
+# The change of predicted weights, see postprocess.py.
+Post = Literal["none", "noise", "orthogonal"]
 Form = Annotated[
     Literal["published", "centred"],
-    "as published, or centred, which learns more from few images, above all with a convolutional decoder",
+    "as published, or centred, which learns more from few images, above all with a convolutional "
+    "decoder",
 ]
 Places = Annotated[
     Literal["input", "relative"],
-    "what tells a node its place: its distance from the input, as published, or its role and its block's place between the "
+    "what tells a node its place: its distance from the input, as published, or its role and its "
+    "block's place between the "
     "first and the last",
 ]
 Writers = Annotated[
     Literal["published", "by_depth"],
-    "what a block adds to the residual stream: as decoded, or times sqrt(3 / layers), so that depths add up alike",
+    "what a block adds to the residual stream: as decoded, or times sqrt(3 / layers), so that "
+    "depths add up alike",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HypernetSpec:
-    """Everything that determines a hypernetwork's tensors and its function. Raises `WrongCall` for impossible numbers."""
+    """Everything that determines a hypernetwork's tensors and its function.
+
+    Raises `WrongCall` for impossible numbers.
+    """
 
     hidden: Hidden
     layers: Layers
     heads: Heads
     decoder: Decoder
-    rank: Annotated[int | None, "of the matrices that a low-rank decoder makes", Bounds(least=1, most=4096)] = None
+    rank: Annotated[
+        int | None, "of the matrices that a low-rank decoder makes", Bounds(least=1, most=4096)
+    ] = None
     widest: Widest = 2048  # the papers' max_shape
     chunk: Chunk = 2048 * 16  # the papers' ck; read by a low-rank decoder only
     classes: Annotated[
-        int, "that the encoder knows, and a convolutional decoder makes", Bounds(least=1, most=10**6)
+        int,
+        "that the encoder knows, and a convolutional decoder makes",
+        Bounds(least=1, most=10**6),
     ] = 1000
-    spatial: Annotated[int, "rows and columns of the largest kernel that is not interpolated", Bounds(least=1)] = 16
+    spatial: Annotated[
+        int, "rows and columns of the largest kernel that is not interpolated", Bounds(least=1)
+    ] = 16
     task: Annotated[
-        int | None, "dimension of the task embedding; None: no task layer", Bounds(least=1, most=LIMITS["width"])
+        int | None,
+        "dimension of the task embedding; None: no task layer",
+        Bounds(least=1, most=LIMITS["width"]),
     ] = None
-    task_form: TaskForm = "residual"  # (1 + gamma) f + beta, which starts as f; or gamma f + beta, as printed
-    task_place: TaskPlace = "layers"  # in every layer, after its first norm; or once, before the first layer
+    task_form: TaskForm = (
+        "residual"  # (1 + gamma) f + beta, which starts as f; or gamma f + beta, as printed
+    )
+    task_place: TaskPlace = (
+        "layers"  # in every layer, after its first norm; or once, before the first layer
+    )
     task_normalised: bool = False  # whether a task embedding is scaled to a root mean square of 1
     form: Form = "published"
     places: Places = "input"
@@ -70,18 +95,24 @@ class HypernetSpec:
         check_bounds(self)
         if self.hidden % 4 or self.hidden % self.heads:
             raise WrongCall(
-                f"the hypernetwork's width is {self.hidden}; it must be a multiple of 4 and of its {self.heads} heads"
+                f"the hypernetwork's width is {self.hidden}; it must be a multiple of 4 and of its "
+                f"{self.heads} heads"
             )
         if (self.rank is not None) != (self.decoder == "low_rank"):
-            raise WrongCall(f"rank is {self.rank} with decoder {self.decoder!r}; only a low-rank decoder has a rank")
+            raise WrongCall(
+                f"rank is {self.rank} with decoder {self.decoder!r}; only a low-rank decoder has a "
+                "rank"
+            )
 
     def with_(self, **changes: Any) -> HypernetSpec:
-        """This spec with other values."""
+        """Return this spec with other values."""
         return replace(self, **changes)
 
     def without_task_layer(self) -> HypernetSpec:
-        """This spec as stage 1 trains it."""
-        return replace(self, task=None, task_form="residual", task_place="layers", task_normalised=False)
+        """Return this spec as stage 1 trains it."""
+        return replace(
+            self, task=None, task_form="residual", task_place="layers", task_normalised=False
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +130,19 @@ class LowRank:
     writers: Writers = "published"
 
     def __post_init__(self) -> None:
-        self.spec()  # refuses impossible sizes
+        self.build_spec()  # refuses impossible sizes
 
-    def spec(self) -> HypernetSpec:
-        """The hypernetwork, without a task layer."""
+    def build_spec(self) -> HypernetSpec:
+        """Return the spec of the hypernetwork, without a task layer."""
         return HypernetSpec(decoder="low_rank", **vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conv:
-    """Size of a hypernetwork with GHN-3's convolutional decoder, which makes as many channels as the encoder is wide."""
+    """Size of a hypernetwork with GHN-3's convolutional decoder.
+
+    The decoder makes as many channels as the encoder is wide.
+    """
 
     hidden: Hidden = 64
     layers: Layers = 3
@@ -118,45 +152,54 @@ class Conv:
     writers: Writers = "published"
 
     def __post_init__(self) -> None:
-        self.spec()  # refuses impossible sizes
+        self.build_spec()  # refuses impossible sizes
 
-    def spec(self) -> HypernetSpec:
-        """The hypernetwork, without a task layer."""
+    def build_spec(self) -> HypernetSpec:
+        """Return the spec of the hypernetwork, without a task layer."""
         return HypernetSpec(decoder="conv", widest=self.hidden, **vars(self))
 
 
-def reach(size: int, widest: int) -> int:
-    """Channels that are decoded for a tensor of `size` channels: m(n, j) of the released code.
+def count_decoded_channels(size: int, widest: int) -> int:
+    """Return the channels that are decoded for a tensor of `size` channels.
 
-    It takes few values: four thirds of a multiple of three, and all channels from half of the widest on.
+    This is m(n, j) of the released code. It takes few values: four thirds of a multiple of three,
+    and all channels from half of the widest on.
     """
-    made = min(size, widest)
-    if made % 3 == 0:
-        made = made * 4 // 3
-    return widest if made >= widest / 2 else made
+    channels = min(size, widest)
+    if channels % 3 == 0:
+        channels = channels * 4 // 3
+    return widest if channels >= widest / 2 else channels
 
 
 def check_target(spec: HypernetSpec, target: Spec) -> None:
-    """Raises `WrongCall` for an image of one patch, and if a low-rank decoder's factors have too few rows for a tensor."""
+    """Check that a model can be predicted.
+
+    Raises `WrongCall` for an image of one patch, and if a low-rank decoder's factors have too few
+    rows for a tensor.
+    """
     if target.patches == 1:
         raise WrongCall(
-            f"an image of {target.image_size} pixels is a single patch, whose position cannot be predicted; choose an image size "
+            f"an image of {target.image_size} pixels is a single patch, whose position cannot be "
+            "predicted; choose an image size "
             f"of at least {2 * target.patch_size}"
         )
     if spec.decoder != "low_rank":
         return
     side, wide = target.image_size // target.patch_size, min(target.width, spec.widest)
+    patch_size, width, channels = target.patch_size, target.width, target.channels
     rows = {
-        f"patches of {target.patch_size} pixels at a width of {target.width}": wide * target.patch_size,
-        f"{target.channels} channels in patches of {target.patch_size} pixels": target.channels * target.patch_size,
-        f"{side} x {side} patches at a width of {target.width}": target.width * side,
+        f"patches of {patch_size} pixels at a width of {width}": wide * patch_size,
+        f"{channels} channels in patches of {patch_size} pixels": channels * patch_size,
+        f"{side} x {side} patches at a width of {width}": width * side,
     }
     biases = [("a bias", size) for size in (target.width, 3 * target.width, target.hidden)]
-    for what, size in (*biases, ("a head's bias", target.classes)):
-        rows[f"{what} of {size} numbers"] = reach(size, spec.widest) + min(size, spec.widest)
-    found = next((what for what, needed in rows.items() if needed > spec.chunk), None)
-    if found is not None:
+    for name, size in (*biases, ("a head's bias", target.classes)):
+        half = count_decoded_channels(size, spec.widest)
+        rows[f"{name} of {size} numbers"] = half + min(size, spec.widest)
+    too_large = next((name for name, needed in rows.items() if needed > spec.chunk), None)
+    if too_large is not None:
         raise WrongCall(
-            f"{found} would need {rows[found]} rows of the low-rank decoder's factors, which have {spec.chunk}; "
+            f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
+            f"which have {spec.chunk}; "
             "choose a narrower model or another patch size"
         )

@@ -1,12 +1,16 @@
 """LoGAH: a graph hypernetwork with a low-rank decoder.
 
-A hypernetwork reads a ViT's graph and predicts its weights. A matrix is the product of two factors of rank r, so the decoder
-grows with r^2 instead of with the square of the widest layer:
+Zhou, Knyazev, Jolicoeur-Martineau and Fu, LoGAH: Predicting 774-Million-Parameter Transformers
+using Graph HyperNetworks with 1/100 Parameters, 2024.
+
+A hypernetwork reads a ViT's graph and predicts its weights. A matrix is the product of two factors
+of rank r, so the decoder grows with r^2 instead of with the square of the widest layer:
 
     W = U V^T,   U (o, r) and V (i, r) from one MLP of the node's embedding
 
-It is meta-trained: each step draws an architecture, predicts its weights, and backpropagates the task's loss and 3e-5 times
-the norms of the predicted tensors into the hypernetwork. TAL's tables compare four protocols:
+It is meta-trained: each step draws an architecture, predicts its weights, and backpropagates the
+task's loss and 3e-5 times the norms of the predicted tensors into the hypernetwork. TAL's tables
+compare four protocols:
 
     v1  --source none --no-joint    on each task by itself
     v2  --source forms  --no-joint  on the source task first, then on each task by itself
@@ -18,58 +22,133 @@ A checkpoint of the authors' training code can be used instead of training (`--r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from learngene_zoo.plugin import Method
-from lgzoo_tal.config import PUBLISHED, Curriculum, MetaStep, short, two_steps
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method
+from lgzoo_tal.config import (
+    PUBLISHED,
+    Curriculum,
+    MetaStep,
+    Released,
+    SourceRecipe,
+    Stage,
+    TasksRecipe,
+    build_outline,
+    build_stages,
+    check_recipes,
+    estimate_work,
+    limit_to_two_steps,
+    shorten_recipe,
+)
 from lgzoo_tal.hypernet_spec import LowRank
-from lgzoo_tal.learngene import Details
-from lgzoo_tal.predict import Predict
-from lgzoo_tal.two_stages import TwoStages
+from lgzoo_tal.learngene import HypernetDetails
+from lgzoo_tal.predict import HypernetExpander
 
-NAME = "logah"
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Ancestry, Learngene, Run, Spec, Task, Work
+
 SMALL = LowRank(hidden=128, layers=5, heads=16, rank=90)
-MINI = LowRank(rank=64, widest=512, chunk=1024, form="centred", places="relative", writers="by_depth")
+MINI = LowRank(
+    rank=64, widest=512, chunk=1024, form="centred", places="relative", writers="by_depth"
+)
 SMOKE = LowRank(hidden=16, layers=1, heads=2, rank=4, widest=64, chunk=512, form="centred")
 _TINY = LowRank()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaTrain(TwoStages):
-    """Meta-train a hypernetwork with a low-rank decoder: on a source task first, then on all other tasks."""
+class LogahExtractor(Extractor):
+    """Meta-train a hypernetwork with a low-rank decoder: on a source task, then on all others."""
 
-    method, decoder = NAME, "low_rank"
-
+    curriculum: Curriculum = field(default=Curriculum(), metadata=FLAT)
+    step: MetaStep = field(default=MetaStep(), metadata=FLAT)
+    released: Released = None
+    training: SourceRecipe = PUBLISHED
+    tuning: TasksRecipe = PUBLISHED
     hypernet: LowRank = _TINY
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_recipes(self.training, self.tuning)
+
+    def build_stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
+        """Return the settings of both stages."""
+        spec = self.hypernet.build_spec()
+        return build_stages(self.curriculum, self.step, spec, self.training, self.tuning, ancestry)
+
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """Return the config of plain ViTs of the ancestry's size.
+
+        Raises `WrongCall` if the decoder cannot predict such models.
+        """
+        _, stage_2 = self.build_stages(ancestries[0])
+        return build_outline(stage_2, ancestries[0], is_known=self.released is None)
+
+    def needs_tasks(self) -> bool:
+        """Return whether a hypernetwork is trained."""
+        return self.released is None
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """Return the cost of both stages."""
+        stages = self.build_stages(ancestries[0])
+        return estimate_work(self.curriculum, stages, ancestries[0], images)
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Train stage 1 on the source task, then stage 2 on the other tasks."""
+        from lgzoo_tal.meta_training import (
+            collect_learngene,
+            embed_tasks,
+            group_tasks,
+            meta_train_on_groups,
+            meta_train_on_source,
+            split_tasks,
+        )
+        from lgzoo_tal.released import import_checkpoint
+
+        ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
+        if self.released is not None:
+            return import_checkpoint(self.released, "low_rank", config, run)
+        source, other_tasks = split_tasks(self.curriculum, tasks, run)
+        embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
+        stage_1, stage_2 = self.build_stages(ancestry.spec)
+        first = meta_train_on_source(stage_1, ancestry, source, run)
+        groups = group_tasks(self.curriculum, other_tasks)
+        seconds = meta_train_on_groups(stage_2, ancestry, groups, first, embeddings, run)
+        return collect_learngene(config, source, other_tasks, first, seconds, embeddings)
 
 
 LOGAH = Method(
-    name=NAME,
+    name="logah",
     title="a hypernetwork with a low-rank decoder predicts the weights of any size",
-    paper="Zhou, Knyazev, Jolicoeur-Martineau, Fu. LoGAH: Predicting 774-Million-Parameter Transformers using Graph "
-    "HyperNetworks with 1/100 Parameters. 2024",
-    expander=Predict(),
+    paper=(
+        "Zhou, Knyazev, Jolicoeur-Martineau, Fu. LoGAH: Predicting 774-Million-Parameter "
+        "Transformers using Graph HyperNetworks with 1/100 Parameters. 2024"
+    ),
+    expander=HypernetExpander(),
     presets={
-        "mini": MetaTrain(
+        "mini": LogahExtractor(
             curriculum=Curriculum(embedding_images=500, attributes=False),
             step=MetaStep(architectures="tal+", judged=500),
-            training=short(PUBLISHED, images=100_000),
-            tuning=short(PUBLISHED, images=4000, epochs=10),
+            training=shorten_recipe(PUBLISHED, images=100_000),
+            tuning=shorten_recipe(PUBLISHED, images=4000, epochs=10),
             hypernet=MINI,
         ),
-        "paper": MetaTrain(hypernet=SMALL),
-        "tiny": MetaTrain(hypernet=LowRank()),
-        "base": MetaTrain(hypernet=LowRank(hidden=256, layers=5, heads=16, rank=128)),
-        "large": MetaTrain(hypernet=LowRank(hidden=256, layers=12, heads=16, rank=256)),
-        "smoke": MetaTrain(
+        "paper": LogahExtractor(hypernet=SMALL),
+        "tiny": LogahExtractor(hypernet=LowRank()),
+        "base": LogahExtractor(hypernet=LowRank(hidden=256, layers=5, heads=16, rank=128)),
+        "large": LogahExtractor(hypernet=LowRank(hidden=256, layers=12, heads=16, rank=256)),
+        "smoke": LogahExtractor(
             curriculum=Curriculum(source=None, embedding_images=16),
             step=MetaStep(judged=0),
-            training=two_steps(PUBLISHED),
-            tuning=two_steps(PUBLISHED),
+            training=limit_to_two_steps(PUBLISHED),
+            tuning=limit_to_two_steps(PUBLISHED),
             hypernet=SMOKE,
         ),
     },
     tasks="many",
-    details=Details,
-    plot="lgzoo_tal.plot:picture",
+    details=HypernetDetails,
+    plot="lgzoo_tal.plot:draw_picture",
 )

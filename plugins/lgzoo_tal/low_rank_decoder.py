@@ -1,16 +1,18 @@
 """LoGAH's decoder: two factors per node, whose product is the tensor.
 
-Zhou et al., 2024, section 3. Letters: h width of the encoder, r rank, C rows of a factor (the paper's ck), L nodes, (o, i)
-output and input channels of the tensor and (p, q) its kernel.
+Zhou et al., 2024, section 3. Letters: h width of the encoder, r rank, C rows of a factor (the
+paper's ck), L nodes, (o, i) output and input channels of the tensor and (p, q) its kernel.
 
     Y = Wc ReLU(MLP(node) as (2r, r))                       (2r, C)
     U = the first r rows of Y, viewed as (C, r); V = the last r rows, likewise
     tensor = U[: o p] V[: i q]^T, viewed as (o, p, i, q)
 
-A vector of n numbers is half of a column of 2 m(n): norms' weights are the first half, biases the second.
+A vector of n numbers is half of a column of 2 m(n): norms' weights are the first half, biases the
+second.
 
-Only what is needed is computed. Consecutive rows of U are consecutive numbers of Y. They lie in few rows of Y (one or two of
-ninety for a ViT-Tiny), in a part of the outer two, and each row of Y needs r of the MLP's 2 r^2 outputs.
+Only needed numbers are computed. Consecutive rows of U are consecutive numbers of Y. They lie in
+few rows of Y (one or two of ninety for a ViT-Tiny), in a part of the outer two, and each row of Y
+needs r of the MLP's 2 r^2 outputs.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from learngene_zoo.plugin import WrongCall
-from lgzoo_tal.centred import activation, read
-from lgzoo_tal.hypernet_spec import Form, HypernetSpec, reach
+from lgzoo_tal.centred import activate_factors, build_activation
+from lgzoo_tal.hypernet_spec import Form, HypernetSpec, count_decoded_channels
 from lgzoo_tal.partial_linear import LinearParts
-from lgzoo_tal.tensors import Blocks, Product, TensorGroup, is_vector, kernel
+from lgzoo_tal.tensors import Blocks, Product, TensorGroup, get_kernel, is_vector
 
 
 class Perceptron(nn.Module):
@@ -35,21 +37,27 @@ class Perceptron(nn.Module):
     def __init__(self, hidden: int, outputs: int, form: Form = "published") -> None:
         super().__init__()
         first, second = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, 8 * hidden)
-        self.fc = nn.Sequential(first, activation(form), second, activation(form), nn.Linear(8 * hidden, outputs))
+        self.fc = nn.Sequential(
+            first,
+            build_activation(form),
+            second,
+            build_activation(form),
+            nn.Linear(8 * hidden, outputs),
+        )
 
     def forward(self, nodes: Tensor) -> Tensor:
-        """(N, 8h) the input of the last layer."""
+        """Return (N, 8h) the input of the last layer."""
         return self.fc[:-1](nodes)
 
-    def last(self) -> LinearParts:
-        """The last layer."""
+    def slice_last_layer(self) -> LinearParts:
+        """Return the last layer, which computes slices of its outputs."""
         layer = self.fc[-1]
         assert isinstance(layer, nn.Linear)
         return LinearParts(layer)
 
 
 class LowRankDecoder(nn.Module):
-    """Makes all tensors of a model."""
+    """Decode all tensors of a model."""
 
     def __init__(self, spec: HypernetSpec) -> None:
         super().__init__()
@@ -59,66 +67,91 @@ class LowRankDecoder(nn.Module):
         self.mlp = Perceptron(h, 2 * self.rank**2, spec.form)
         self.l2 = nn.Linear(self.rank, self.chunk)
 
-    def forward(self, nodes: Tensor, groups: Sequence[TensorGroup]) -> Iterator[tuple[TensorGroup, Blocks]]:
-        """Blocks (L, o) for vectors, (L, o, i) for matrices, (L, o, i, rows, columns) for kernels, no larger than the tensors.
+    def forward(
+        self, nodes: Tensor, groups: Sequence[TensorGroup]
+    ) -> Iterator[tuple[TensorGroup, Blocks]]:
+        """Yield each group with its blocks, no larger than the tensors.
 
-        Matrices are left as factors. `nodes` is (N, h). Raises `WrongCall` for a tensor that needs more rows than the factors
-        have.
+        Blocks are (L, o) for vectors, (L, o, i) for matrices, which are left as factors, (L, o, i,
+        rows, columns) for kernels. `nodes` is (N, h). Raises `WrongCall` for a tensor that needs
+        more rows than the factors have.
         """
-        hidden, inner, outer = self.mlp(nodes), self.mlp.last(), LinearParts(self.l2)
+        hidden, inner, outer = self.mlp(nodes), self.mlp.slice_last_layer(), LinearParts(self.l2)
         for group in groups:
             chosen = hidden[list(group.nodes)]
-            factors = Product(*(self._factor(chosen, rows, inner, outer) for rows in self._rows(group)))
-            yield group, self._blocks(factors, group)
+            factors = Product(
+                *(
+                    self._compute_factor(chosen, rows, inner, outer)
+                    for rows in self._get_rows(group)
+                )
+            )
+            yield group, self._multiply_factors(factors, group)
 
-    def _rows(self, group: TensorGroup) -> tuple[Rows, Rows]:
-        """The rows of U and of V that a tensor is made from."""
+    def _get_rows(self, group: TensorGroup) -> tuple[FactorRows, FactorRows]:
+        """Return the rows of U and of V that a tensor is made from."""
         if is_vector(group):
-            made = reach(group.shape[0], self.widest)
-            start = 0 if group.role == "norm weight" else made
-            left, right = Rows("U", start, min(group.shape[0], made)), Rows("V", 0, 1)
+            half = count_decoded_channels(group.shape[0], self.widest)
+            start = 0 if group.role == "norm weight" else half
+            left, right = FactorRows("U", start, min(group.shape[0], half)), FactorRows("V", 0, 1)
         else:
-            (o, i), (p, q) = self._channels(group), kernel(group.shape)
-            left, right = Rows("U", 0, o * p), Rows("V", 0, i * q)
+            (o, i), (p, q) = self._count_channels(group), get_kernel(group.shape)
+            left, right = FactorRows("U", 0, o * p), FactorRows("V", 0, i * q)
         for rows in (left, right):
             if rows.end > self.chunk:
                 raise WrongCall(
-                    f"{group.names[0]} of shape {group.shape} needs {rows.end} rows of a factor, but the low-rank decoder "
+                    f"{group.names[0]} of shape {group.shape} needs {rows.end} rows of a factor, "
+                    "but the low-rank decoder "
                     f"makes {self.chunk}; choose a narrower model or another patch size"
                 )
         return left, right
 
-    def _channels(self, group: TensorGroup) -> tuple[int, int]:
+    def _count_channels(self, group: TensorGroup) -> tuple[int, int]:
         o, i = group.shape[:2]
         return min(o, self.widest), i if group.role == "positions" else min(i, self.widest)
 
-    def _factor(self, chosen: Tensor, rows: Rows, inner: LinearParts, outer: LinearParts) -> Tensor:
-        """(L, rows, r): consecutive rows of U or V, from the input of the MLP's last layer."""
-        made = inner(chosen, slice(*rows.outputs(self.rank, self.chunk)))
-        lines = read(made, self.form).unflatten(1, (-1, self.rank))
+    def _compute_factor(
+        self, chosen: Tensor, rows: FactorRows, inner: LinearParts, outer: LinearParts
+    ) -> Tensor:
+        """Return (L, rows, r): consecutive rows of U or V.
+
+        Args:
+            chosen: the input of the MLP's last layer.
+            rows: the rows to compute.
+            inner: the MLP's last layer.
+            outer: the layer of the factors.
+        """
+        outputs = inner(chosen, slice(*rows.get_outputs(self.rank, self.chunk)))
+        lines = activate_factors(outputs, self.form).unflatten(1, (-1, self.rank))
         pieces = [
             outer(lines[:, part.lines].flatten(0, 1), part.columns).view(len(lines), -1)
-            for part in rows.rectangles(self.rank, self.chunk)
+            for part in rows.split_rectangles(self.rank, self.chunk)
         ]
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)).unflatten(1, (-1, self.rank))
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)).unflatten(
+            1, (-1, self.rank)
+        )
 
-    def _blocks(self, factors: Product, group: TensorGroup) -> Blocks:
+    def _multiply_factors(self, factors: Product, group: TensorGroup) -> Blocks:
         if is_vector(group):
-            return factors.multiplied()[:, :, 0]
-        (o, i), (p, q) = self._channels(group), kernel(group.shape)
-        return factors if (p, q) == (1, 1) else factors.multiplied().view(-1, o, p, i, q).transpose(2, 3)
+            return factors.multiply()[:, :, 0]
+        (o, i), (p, q) = self._count_channels(group), get_kernel(group.shape)
+        return (
+            factors if (p, q) == (1, 1) else factors.multiply().view(-1, o, p, i, q).transpose(2, 3)
+        )
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Consecutive rows of Y, counted from the first one needed, and the columns needed of all of them."""
+    """Consecutive rows of Y and the columns needed of all of them.
+
+    Rows are counted from the first one needed.
+    """
 
     lines: slice
     columns: slice
 
 
 @dataclass(frozen=True)
-class Rows:
+class FactorRows:
     """Consecutive rows of a factor."""
 
     factor: Literal["U", "V"]
@@ -127,27 +160,40 @@ class Rows:
 
     @property
     def end(self) -> int:
-        """The row after the last one."""
+        """Return the row after the last one."""
         return self.start + self.count
 
-    def lines(self, rank: int, chunk: int) -> tuple[int, int]:
-        """The first row of the factor's half of Y that they lie in, and the row after the last one."""
+    def get_lines(self, rank: int, chunk: int) -> tuple[int, int]:
+        """Return the rows of the factor's half of Y that they lie in.
+
+        These are the first one and that after the last.
+        """
         return self.start * rank // chunk, -(-self.end * rank // chunk)
 
-    def outputs(self, rank: int, chunk: int) -> tuple[int, int]:
-        """The first output of the MLP that those rows of Y are made from, and the output after the last one."""
+    def get_outputs(self, rank: int, chunk: int) -> tuple[int, int]:
+        """Return the outputs of the MLP that those rows of Y are made from.
+
+        These are the first one and that after the last.
+        """
         half = 0 if self.factor == "U" else rank
-        low, high = self.lines(rank, chunk)
+        low, high = self.get_lines(rank, chunk)
         return (half + low) * rank, (half + high) * rank
 
-    def rectangles(self, rank: int, chunk: int) -> list[Rectangle]:
-        """The parts of Y that their numbers lie in, in order: a part of a row, whole rows, a part of a row."""
-        low, high = self.lines(rank, chunk)
-        skipped, kept = self.start * rank - low * chunk, self.end * rank - (high - 1) * chunk
+    def split_rectangles(self, rank: int, chunk: int) -> list[Rectangle]:
+        """Return the parts of Y that their numbers lie in, in order.
+
+        They are a part of a row, whole rows, a part of a row.
+        """
+        low, high = self.get_lines(rank, chunk)
+        start, end = self.start * rank - low * chunk, self.end * rank - (high - 1) * chunk
         if high - low == 1:
-            return [Rectangle(slice(0, 1), slice(skipped, kept))]
-        whole = slice(int(skipped > 0), high - low - int(kept < chunk))
-        first = [Rectangle(slice(0, 1), slice(skipped, chunk))] if skipped else []
-        last = [Rectangle(slice(high - low - 1, high - low), slice(0, kept))] if kept < chunk else []
-        middle = [Rectangle(whole, slice(0, chunk))] if whole.stop > whole.start else []
+            return [Rectangle(slice(0, 1), slice(start, end))]
+        middle_rows = slice(int(start > 0), high - low - int(end < chunk))
+        first = [Rectangle(slice(0, 1), slice(start, chunk))] if start else []
+        last = [Rectangle(slice(high - low - 1, high - low), slice(0, end))] if end < chunk else []
+        middle = (
+            [Rectangle(middle_rows, slice(0, chunk))]
+            if middle_rows.stop > middle_rows.start
+            else []
+        )
         return [*first, *middle, *last]

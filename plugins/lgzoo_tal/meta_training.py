@@ -1,4 +1,10 @@
-"""The parts of meta-training that TAL, LoGAH and GHN-3 share: tasks, what a stage trains and what it leaves, the learngene."""
+"""Steps of meta-training that TAL, LoGAH and GHN-3 share, in the order of an extraction.
+
+`split_tasks` and `embed_tasks` prepare the data, `meta_train_on_source` and `meta_train_on_groups`
+train stage 1 and stage 2 without guidance, and `collect_learngene` writes the result. Each step
+of training draws an architecture, predicts its weights, and backpropagates the task's loss and
+3e-5 times the norms of the predicted tensors into the hypernetwork.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,20 +28,29 @@ from learngene_zoo.plugin import (
     once,
     open_task,
     state_of,
+    train,
     training_images,
 )
-from lgzoo_tal.architectures import drawn
+from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Curriculum, Stage
-from lgzoo_tal.embedding import Embedding, embedded
-from lgzoo_tal.hypernet import Hypernet, predicted
+from lgzoo_tal.embedding import EmbeddingSettings, embed_task
+from lgzoo_tal.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.learngene import TASKS, Details, is_encoder, learngene_name, prefix_of
-from lgzoo_tal.mixture import Mixture
-from lgzoo_tal.objective import Guide, Lesson, MetaObjective
+from lgzoo_tal.learngene import TASKS, HypernetDetails, get_prefix, is_encoder, to_learngene_name
+from lgzoo_tal.mixture import TaskMixture
+from lgzoo_tal.objective import Guide, MetaObjective, TaskSpec
+
+Groups = Mapping[str | None, tuple[Task, ...]]  # the tasks of a hypernetwork, by its owner
 
 
-def tasks_of_stages(curriculum: Curriculum, tasks: Sequence[Task], run: Run) -> tuple[Task | None, tuple[Task, ...]]:
-    """The task of stage 1, opened unless it is among the tasks, and those of stage 2. Raises `WrongCall`."""
+def split_tasks(
+    curriculum: Curriculum, tasks: Sequence[Task], run: Run
+) -> tuple[Task | None, tuple[Task, ...]]:
+    """Return the task of stage 1 and those of stage 2.
+
+    The source task is opened unless it is among the tasks. Raises `WrongCall` without any task
+    and for a segmentation task.
+    """
     if not tasks and curriculum.source is None:
         raise WrongCall("there is no task to train on; add some with --task, or a --source")
     _check_dense(tasks)
@@ -51,37 +66,138 @@ def _check_dense(tasks: Sequence[Task]) -> None:
     for task in tasks:
         if task.dense:
             raise WrongCall(
-                f"{task.name} is a segmentation task, but hypernetworks predict no dense head; leave it out"
+                f"{task.name} is a segmentation task, but hypernetworks predict no dense head; "
+                "leave it out"
             )
 
 
-def task_embeddings(
-    curriculum: Curriculum, ancestry: Ancestry, source: Task | None, tasks: Sequence[Task], run: Run
+def embed_tasks(
+    curriculum: Curriculum,
+    ancestry: Ancestry,
+    source: Task | None,
+    tasks: Sequence[Task],
+    run: Run,
 ) -> dict[str, Part]:
-    """The embeddings of the tasks of both stages by name; none without a task layer, or without a stage 2 that trains it."""
+    """Compute the embeddings of the tasks of both stages.
+
+    Args:
+        curriculum: whether there is a task layer, and the number of images of an embedding.
+        ancestry: the model whose features are averaged.
+        source: the task of stage 1.
+        tasks: those of stage 2.
+        run: each embedding is a part of it.
+
+    Returns:
+        The parts by task; none without a task layer, or without a stage 2 that trains it.
+    """
     if not curriculum.task_layer or not tasks:
         return {}
-    settings = Embedding(images=curriculum.embedding_images)
+    settings = EmbeddingSettings(images=curriculum.embedding_images)
     return {
-        task.name: once(run.part(f"embeddings/{task.name}"), "tal.embeddings", embedded, settings, [ancestry, task])
+        task.name: once(
+            run.part(f"embeddings/{task.name}"),
+            "tal.embeddings",
+            embed_task,
+            settings,
+            [ancestry, task],
+        )
         for task in ([source] if source else []) + list(tasks)
     }
 
 
-def groups_of_tasks(curriculum: Curriculum, tasks: tuple[Task, ...]) -> dict[str | None, tuple[Task, ...]]:
-    """The tasks that share a hypernetwork in stage 2, by its owner: a task, or None for the only one."""
+def group_tasks(curriculum: Curriculum, tasks: tuple[Task, ...]) -> Groups:
+    """Return the tasks that share a hypernetwork in stage 2.
+
+    Its owner is a task, or None for the only hypernetwork.
+    """
     if curriculum.joint:
         return {None: tasks} if tasks else {}
     return {task.name: (task,) for task in tasks}
 
 
-def stage_2_of(owner: str | None, run: Run) -> Run:
-    """The part of a run that is stage 2 of one hypernetwork."""
+def meta_train_on_source(
+    stage: Stage, ancestry: Ancestry, source: Task | None, run: Run
+) -> Part | None:
+    """Train stage 1 without guidance; return None without a source task."""
+    if source is None:
+        return None
+    inputs = [ancestry.spec, ancestry.input_format, (source,), None, {}]
+    return once(run.part("stage-1"), "tal.meta_train", meta_train, stage, inputs)
+
+
+def meta_train_on_groups(
+    stage: Stage,
+    ancestry: Ancestry,
+    groups: Groups,
+    first: Part | None,
+    embeddings: Mapping[str, Part],
+    run: Run,
+) -> dict[str | None, Part]:
+    """Train stage 2 for each group of tasks and return the hypernetworks by their owners.
+
+    Args:
+        stage: the settings of stage 2.
+        ancestry: its shape and its input format are used, not its weights.
+        groups: the tasks of each hypernetwork.
+        first: the hypernetwork of stage 1, from which all start.
+        embeddings: the task embeddings by task.
+        run: each training is a part of it.
+    """
+    return {
+        owner: once(
+            get_stage_2_run(owner, run),
+            "tal.meta_train",
+            meta_train,
+            stage,
+            [ancestry.spec, ancestry.input_format, tasks, first, embeddings],
+        )
+        for owner, tasks in groups.items()
+    }
+
+
+def get_stage_2_run(owner: str | None, run: Run) -> Run:
+    """Return the part of a run that is stage 2 of one hypernetwork."""
     return run.part(f"stage-2/{owner}" if owner else "stage-2")
 
 
-def starting(spec: HypernetSpec, before: Part | None, run: Run) -> Hypernet:
-    """A hypernetwork with the tensors of stage 1, if there was one; the others, as its task layers, are freshly initialised."""
+def meta_train(
+    stage: Stage,
+    ancestry: Spec,
+    input_format: InputFormat,
+    tasks: tuple[Task, ...],
+    before: Part | None,
+    embeddings: Mapping[str, Part],
+    run: Run,
+) -> tuple[StateDict, Json]:
+    """Train one stage: each step predicts an architecture of another size for one of the tasks.
+
+    Args:
+        stage: the settings of the stage.
+        ancestry: the shape of the ancestry model.
+        input_format: the format of the images.
+        tasks: each step samples one of them.
+        before: the hypernetwork of the stage before; None starts from a new one.
+        embeddings: the task embeddings by task.
+        run: how to compute.
+
+    Returns:
+        The trained tensors and the record of the training, as `MetaTraining.collect_result`.
+    """
+    hypernet = build_hypernet(stage.hypernet, before, run)
+    training = MetaTraining(
+        stage, hypernet, ancestry, input_format, tasks, run, embeddings=embeddings
+    )
+    objective, batches, label = training.objective, training.batches, training.label
+    for step in train(objective, batches, stage.recipe, run, unused=True, label=label):
+        objective.finished.fill_(step.step)  # the next step draws other architectures
+    return training.collect_result()
+
+
+def build_hypernet(spec: HypernetSpec, before: Part | None, run: Run) -> Hypernet:
+    """Build a hypernetwork with the tensors of stage 1, if there was one.
+
+    All other tensors, as those of its task layers, are initialised.
+    """
     hypernet = Hypernet(spec, derive_seed(run.seed, "hypernet"))
     if before is not None:
         hypernet.load_state_dict({**hypernet.state_dict(), **before.state})
@@ -89,13 +205,24 @@ def starting(spec: HypernetSpec, before: Part | None, run: Run) -> Hypernet:
 
 
 def freeze_encoder(hypernet: Hypernet) -> None:
-    """Train the decoder and the task layers alone."""
+    """Freeze all parameters but those of the decoder and of the task layers."""
     for name, parameter in hypernet.named_parameters():
         parameter.requires_grad_(not is_encoder(name) or ".TEN." in name)
 
 
 class MetaTraining:
-    """One stage, ready to be trained: what it minimises on which batches; afterwards its result."""
+    """The objective and the batches of one stage, and its result after the training.
+
+    Args:
+        stage: the settings of the stage.
+        hypernet: the hypernetwork, which is trained in place.
+        ancestry: the shape of the ancestry model, to which the architectures are scaled.
+        input_format: the format of the images.
+        tasks: each step samples one of them.
+        run: how to compute.
+        embeddings: the task embeddings by task.
+        guide: the ancestry model that guides the training.
+    """
 
     def __init__(
         self,
@@ -111,8 +238,8 @@ class MetaTraining:
     ) -> None:
         self.stage, self.run, self.tasks = stage, run, tasks
         vectors = {name: part.state["embedding"] for name, part in (embeddings or {}).items()}
-        lessons = [
-            Lesson(
+        task_specs = [
+            TaskSpec(
                 classes=task.classes,
                 attributes=task.attributes if stage.attributes else (),
                 embedding=vectors.get(task.name),
@@ -121,15 +248,15 @@ class MetaTraining:
         ]
         self.objective = MetaObjective(
             hypernet,
-            drawn(stage.step.architectures, stage.step.hold_out, ancestry),
-            lessons,
+            draw_training_set(stage.step.architectures, stage.step.hold_out, ancestry),
+            task_specs,
             run.seed,
             meta_batch=stage.step.meta_batch,
             norm_weight=stage.step.norm_weight,
             label_smoothing=stage.recipe.label_smoothing,
             guide=guide,
         )
-        self.batches = Mixture(
+        self.batches = TaskMixture(
             {task.name: training_images(task, input_format, stage.recipe, run) for task in tasks},
             batch_size=stage.recipe.batch_size,
             temperature=stage.sampling,
@@ -137,8 +264,11 @@ class MetaTraining:
         )
         self.label = f"hypernetwork on {', '.join(task.name for task in tasks)}"
 
-    def result(self) -> tuple[StateDict, Json]:
-        """The trained tensors by the released code's names; the training's length, and the accuracy of predicted models."""
+    def collect_result(self) -> tuple[StateDict, Json]:
+        """Return the trained tensors by the released code's names, and a record.
+
+        The record holds the length of the training and the accuracy of predicted models.
+        """
         epochs = self.stage.recipe.epochs
         record: dict[str, Json] = {
             "training_images": self.batches.images,
@@ -146,29 +276,39 @@ class MetaTraining:
             "steps": epochs * self.batches.steps,
         }
         if self.stage.step.judged != 0:
-            record["untrained"] = {task.name: dict(self._accuracies(number)) for number, task in enumerate(self.tasks)}
+            record["untrained"] = {
+                task.name: dict(self._measure_accuracies(number))
+                for number, task in enumerate(self.tasks)
+            }
         state = state_of(self.objective.hypernet.cpu())
         return {name: tensor.clone() for name, tensor in state.items()}, record
 
-    def _accuracies(self, number: int) -> Iterator[tuple[str, float]]:
-        """Validation accuracy of predicted models of three depths on one task, by layers x width."""
-        task, lesson = self.tasks[number], self.objective.lessons[number]
-        for spec in evaluated_sizes(self.objective.architectures):
+    def _measure_accuracies(self, number: int) -> Iterator[tuple[str, float]]:
+        """Yield the validation accuracy of predicted models of three depths on one task.
+
+        Each comes with the size of the model, layers x width.
+        """
+        task, task_spec = self.tasks[number], self.objective.task_specs[number]
+        images, input_format = self.stage.step.judged, self.batches.input_format
+        for spec in select_evaluated_sizes(self.objective.architectures):
             spec = spec.with_(classes=task.classes)
-            model = model_of(spec, predicted(self.objective.hypernet, spec, lesson.embedding, self.run))
-            images, view = self.stage.step.judged, self.batches.input_format
-            value = evaluate(model, task, "validation", view, self.run, images=images).value
-            yield f"{spec.layers}x{spec.width}", round(value, 4)
+            tensors = predict_tensors(self.objective.hypernet, spec, task_spec.embedding, self.run)
+            model = model_of(spec, tensors)
+            result = evaluate(model, task, "validation", input_format, self.run, images=images)
+            yield f"{spec.layers}x{spec.width}", round(result.value, 4)
 
 
-def evaluated_sizes(architectures: Sequence[Spec]) -> list[Spec]:
-    """The widest architectures of the smallest, the middle and the largest depth."""
+def select_evaluated_sizes(architectures: Sequence[Spec]) -> list[Spec]:
+    """Return the widest architectures of the smallest, the middle and the largest depth."""
     depths = sorted({spec.layers for spec in architectures})
     chosen = sorted({depths[0], depths[len(depths) // 2], depths[-1]})
-    return [max((s for s in architectures if s.layers == layers), key=lambda spec: spec.width) for layers in chosen]
+    return [
+        max((spec for spec in architectures if spec.layers == depth), key=lambda spec: spec.width)
+        for depth in chosen
+    ]
 
 
-def learngene_of(
+def collect_learngene(
     outline: LearngeneConfig,
     source: Task | None,
     tasks: Sequence[Task],
@@ -176,19 +316,36 @@ def learngene_of(
     seconds: Mapping[str | None, Part],
     embeddings: Mapping[str, Part],
 ) -> Learngene:
-    """The hypernetworks of stage 2 by their owners, or without a stage 2 that of stage 1; and the tasks' embeddings."""
-    state: StateDict = {f"{TASKS}{name}": part.state["embedding"] for name, part in embeddings.items()}
+    """Return the learngene of the hypernetworks of stage 2 and the task embeddings.
+
+    Args:
+        outline: the config of the extraction.
+        source: the task of stage 1.
+        tasks: those of stage 2.
+        first: the result of stage 1, which is written if there is no stage 2.
+        seconds: the results of stage 2 by the hypernetworks' owners.
+        embeddings: the task embeddings by task.
+    """
+    state: StateDict = {
+        f"{TASKS}{name}": part.state["embedding"] for name, part in embeddings.items()
+    }
     for owner, part in (seconds or ({None: first} if first else {})).items():
-        state = {**state, **{f"{prefix_of(owner)}{learngene_name(name)}": part.state[name] for name in part.state}}
+        prefix = get_prefix(owner)
+        tensors = {f"{prefix}{to_learngene_name(name)}": part.state[name] for name in part.state}
+        state = {**state, **tensors}
     metrics = {"stage_1": first.record} if first else {}
-    metrics |= {f"stage_2/{owner}" if owner else "stage_2": part.record for owner, part in seconds.items()}
-    details = details_of(outline, Details)
+    metrics |= {
+        f"stage_2/{owner}" if owner else "stage_2": part.record for owner, part in seconds.items()
+    }
+    details = details_of(outline, HypernetDetails)
+    spec = details.hypernetwork
     details = replace(
         details,
-        hypernet=details.hypernetwork if seconds else details.hypernetwork.without_task_layer(),
+        hypernet=spec if seconds else spec.without_task_layer(),
         tasks=tuple(task.name for task in tasks),
         apart=bool(seconds) and None not in seconds,
         embedded=tuple(embeddings),
         source=source.record if source else None,
     )
-    return Learngene(config=replace(outline, details=details.json(), metrics=metrics), state=state)
+    config = replace(outline, metrics=metrics).with_details(details)
+    return Learngene(config=config, state=state)

@@ -1,21 +1,26 @@
-"""A step of meta-training: draw architectures, predict their weights for the task of the batch, and compute the loss.
+"""A step of meta-training: draw architectures, predict their weights, and compute the loss.
 
-    loss = (1 - alpha) L_task + alpha L_guidance + norm_weight * sum of the predicted tensors' Frobenius norms
+    loss = (1 - alpha) L_task + alpha L_guidance
+           + norm_weight * sum of the predicted tensors' Frobenius norms
 
-averaged over the architectures of the step; alpha is 0 without guidance. The architectures are a function of the seed and the
-step, so they are the same on all processes and after resuming. L_task is the cross-entropy of the class plus, on a task with
-attributes, the loss of each attribute, as in any other training on that task.
+averaged over the architectures of the step; alpha is 0 without guidance. The architectures are a
+function of the seed and the step, so they are the same on all processes and after resuming. L_task
+is the cross-entropy of the class plus, on a task with attributes, the loss of each attribute, as in
+any other training on that task.
 
-L_guidance says how far the features of a predicted student are from those of the ancestry model (TAL, eq. 4):
+L_guidance is the distance of the features of a predicted student from those of the ancestry model
+(TAL, eq. 4):
 
     student-teacher  KL(softmax(s / T) || softmax(t / T)), as in the paper
     teacher-student  KL(softmax(t / T) || softmax(s / T)), as in the authors' code
 
-times T^2, where s = M f + m is the student's feature at the ancestry's width. The paper has no temperature; the code's is 3,
-and it divides the sum over a batch by the number of images and by that of the task's classes.
+times T^2, where s = M f + m is the student's feature at the ancestry's width. The paper has no
+temperature; the code's is 3, and it divides the sum over a batch by the number of images and by
+that of the task's classes.
 
-One more predicted linear layer, the graph's sink, computes from the class token's feature what descendants do not need: the
-feature at the ancestry's width (M of eq. 4), and the attributes. So a student runs once.
+One more predicted linear layer, the graph's sink, computes from the class token's feature the
+outputs that descendants do not need: the feature at the ancestry's width (M of eq. 4), and the
+attributes. So a student runs once.
 
 Shapes: B images, N tokens, D a student's width, E the ancestry's.
 """
@@ -32,11 +37,19 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from learngene_zoo.plugin import CLASS_LOSS, Attribute, Spec, attribute_loss, derive_seed, divergence, empty
-from lgzoo_tal.architectures import at
+from learngene_zoo.plugin import (
+    CLASS_LOSS,
+    Attribute,
+    Spec,
+    attribute_loss,
+    derive_seed,
+    divergence,
+    empty,
+)
+from lgzoo_tal.architectures import pick_architecture
 from lgzoo_tal.config import Guidance
-from lgzoo_tal.embedding import feature
-from lgzoo_tal.graph import SINK, Graph, graph_of
+from lgzoo_tal.embedding import extract_feature
+from lgzoo_tal.graph import SINK, Graph, build_graph
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.mixture import TaskBatch
 
@@ -48,7 +61,7 @@ Linear = tuple[torch.Tensor, torch.Tensor]  # weight (E, D) and bias (E,)
 
 
 class Guide:
-    """The frozen ancestry model and the settings of its guidance. Not a module: it is neither trained nor saved."""
+    """The frozen ancestry model and the settings of its guidance. Neither trained nor saved."""
 
     def __init__(self, model: VisionTransformer, settings: Guidance) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -59,18 +72,32 @@ class Guide:
         return self  # the moving average of an objective has the same guide
 
     @torch.no_grad()
-    def tokens(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        """(B, N, E) after the final norm: the model's feature, then every patch. Registers are left out.
+    def compute_tokens(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return (B, N, E) after the final norm: the model's feature, then every patch.
 
-        The feature is the class token, or without one the input of the head.
+        The feature is the class token, or without one the input of the head. Registers are left
+        out.
         """
         tokens_BNE = self.model.forward_features(images_BCHW)
         return torch.cat(
-            (feature(self.model, tokens_BNE)[:, None], tokens_BNE[:, self.model.num_prefix_tokens :]), dim=1
+            (
+                extract_feature(self.model, tokens_BNE)[:, None],
+                tokens_BNE[:, self.model.num_prefix_tokens :],
+            ),
+            dim=1,
         )
 
-    def loss(self, student_BND: torch.Tensor, teacher_BNE: torch.Tensor, matrix: Linear, classes: int) -> torch.Tensor:
-        """The distance of a student from the model, a scalar: the mean over the batch."""
+    def compute_loss(
+        self, student_BND: torch.Tensor, teacher_BNE: torch.Tensor, matrix: Linear, classes: int
+    ) -> torch.Tensor:
+        """Return the distance of a student from the model, a scalar: the mean over the batch.
+
+        Args:
+            student_BND: the student's tokens.
+            teacher_BNE: the model's.
+            matrix: M of eq. 4 and its bias.
+            classes: of the task, by which the released code divides.
+        """
         settings = self.settings
         if settings.axis == "features":
             student_BND, teacher_BNE = student_BND[:, 0], teacher_BNE[:, 0]
@@ -81,17 +108,26 @@ class Guide:
         return distance / classes if settings.reduction == "classes" else distance
 
 
-def random_matrix(rows: int, columns: int, seed: int, *names: object) -> Linear:
-    """A linear layer as torch initialises it, uniform within 1/sqrt(columns): a function of the seed and the names."""
+def draw_random_matrix(rows: int, columns: int, seed: int, *names: object) -> Linear:
+    """Draw a linear layer as torch initialises it, uniform within 1/sqrt(columns).
+
+    Args:
+        rows: the number of outputs.
+        columns: the number of inputs.
+        seed: the layer is a function of it and of the names.
+        names: tell one draw from another.
+    """
     generator = torch.Generator().manual_seed(derive_seed(seed, "projection", *names))
     bound = columns**-0.5
     weight, bias = torch.empty(rows, columns), torch.empty(rows)
-    return weight.uniform_(-bound, bound, generator=generator), bias.uniform_(-bound, bound, generator=generator)
+    return weight.uniform_(-bound, bound, generator=generator), bias.uniform_(
+        -bound, bound, generator=generator
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """What a step needs to know about a task."""
+class TaskSpec:
+    """The facts of a task that a step needs."""
 
     classes: int
     attributes: tuple[Attribute, ...] = ()  # learnt beside the class
@@ -99,23 +135,32 @@ class Lesson:
 
     @property
     def outputs(self) -> list[int]:
-        """The number of outputs for each attribute."""
+        """Return the number of outputs for each attribute."""
         return [attribute.classes or 1 for attribute in self.attributes]
 
 
 class MetaObjective(nn.Module):
-    """From a batch of one task to the losses of models whose weights are predicted; the mean over `meta_batch` models.
+    """From a batch of one task to the losses of models whose weights are predicted.
 
-    The number of a batch's task is its index in `lessons`.
+    Args:
+        hypernet: is trained.
+        architectures: the set that models are drawn from.
+        task_specs: the number of a batch's task is its index here.
+        seed: of the draws.
+        meta_batch: the number of models, over which losses are averaged.
+        norm_weight: of the predicted tensors' norms.
+        label_smoothing: of the cross-entropy.
+        guide: the ancestry model, if it guides the training.
     """
 
-    finished: torch.Tensor  # steps so far; a buffer, so that a resumed training draws the right architectures
+    # Steps so far; a buffer, so that a resumed training draws the right architectures.
+    finished: torch.Tensor
 
     def __init__(
         self,
         hypernet: Hypernet,
         architectures: Sequence[Spec],
-        lessons: Sequence[Lesson],
+        task_specs: Sequence[TaskSpec],
         seed: int,
         *,
         meta_batch: int = 1,
@@ -125,85 +170,115 @@ class MetaObjective(nn.Module):
     ) -> None:
         super().__init__()
         self.hypernet, self.guide, self.seed = hypernet, guide, seed
-        self.architectures, self.lessons = tuple(architectures), tuple(lessons)
-        self.meta_batch, self.norm_weight, self.label_smoothing = meta_batch, norm_weight, label_smoothing
+        self.architectures, self.task_specs = tuple(architectures), tuple(task_specs)
+        self.meta_batch, self.norm_weight = meta_batch, norm_weight
+        self.label_smoothing = label_smoothing
         self.register_buffer("finished", torch.zeros((), dtype=torch.int64))
 
     def forward(self, batch: TaskBatch) -> Losses:
-        """`cross_entropy`, `norm` and, where they apply, `attributes/<name>` and `guidance`."""
-        lesson = self.lessons[int(batch.tasks[0])]
-        teacher_BNE = self.guide.tokens(batch.images) if self.guide else None
+        """Return `cross_entropy`, `norm` and, if any, `attributes/<name>` and `guidance`."""
+        task_spec = self.task_specs[int(batch.tasks[0])]
+        teacher_BNE = self.guide.compute_tokens(batch.images) if self.guide else None
         first = int(self.finished) * self.meta_batch
         total: Losses = {}
         for draw in range(first, first + self.meta_batch):
-            for name, loss in self._losses(draw, lesson, batch, teacher_BNE).items():
+            for name, loss in self._compute_losses(draw, task_spec, batch, teacher_BNE).items():
                 total[name] = total[name] + loss if name in total else loss
         return {name: loss / self.meta_batch for name, loss in total.items()}
 
-    def architecture(self, draw: int) -> Spec:
-        """The architecture of a draw; draws are counted from 0 over all steps."""
-        return at(self.architectures, self.seed, draw)
+    def get_architecture(self, draw: int) -> Spec:
+        """Return the architecture of a draw; draws are counted from 0 over all steps."""
+        return pick_architecture(self.architectures, self.seed, draw)
 
-    def _losses(self, draw: int, lesson: Lesson, batch: TaskBatch, teacher_BNE: torch.Tensor | None) -> Losses:
-        spec = self.architecture(draw).with_(classes=lesson.classes)
-        sink = self._projection_rows + sum(lesson.outputs)
+    def _compute_losses(
+        self, draw: int, task_spec: TaskSpec, batch: TaskBatch, teacher_BNE: torch.Tensor | None
+    ) -> Losses:
+        spec = self.get_architecture(draw).with_(classes=task_spec.classes)
+        sink = self._projection_rows + sum(task_spec.outputs)
         device = batch.images.device
-        graph = _graph(spec, (sink, spec.width) if sink else None, device)
-        embedding = None if lesson.embedding is None else lesson.embedding.to(device)
+        graph = _build_graph_on(spec, (sink, spec.width) if sink else None, device)
+        embedding = None if task_spec.embedding is None else task_spec.embedding.to(device)
         parameters = self.hypernet(graph, task=embedding)
-        tokens_BND = tokens_of(spec, parameters, batch.images)
-        labels = self._label_losses(lesson, batch, tokens_BND[:, 0], parameters)
-        norm = {"norm": self.norm_weight * total_norm(parameters)}
+        tokens_BND = compute_tokens(spec, parameters, batch.images)
+        labels = self._compute_label_losses(task_spec, batch, tokens_BND[:, 0], parameters)
+        norm = {"norm": self.norm_weight * sum_norms(parameters)}
         if self.guide is None or teacher_BNE is None:
             return {**labels, **norm}
         alpha = self.guide.settings.alpha
-        matrix = self._matrix(draw, parameters, tokens_BND)
-        distance = self.guide.loss(tokens_BND, teacher_BNE, matrix, lesson.classes)
-        return {**{name: (1 - alpha) * loss for name, loss in labels.items()}, "guidance": alpha * distance, **norm}
+        matrix = self._get_projection(draw, parameters, tokens_BND)
+        distance = self.guide.compute_loss(tokens_BND, teacher_BNE, matrix, task_spec.classes)
+        return {
+            **{name: (1 - alpha) * loss for name, loss in labels.items()},
+            "guidance": alpha * distance,
+            **norm,
+        }
 
-    def _label_losses(
-        self, lesson: Lesson, batch: TaskBatch, features_BD: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    def _compute_label_losses(
+        self,
+        task_spec: TaskSpec,
+        batch: TaskBatch,
+        features_BD: torch.Tensor,
+        parameters: Mapping[str, torch.Tensor],
     ) -> Losses:
-        """The losses of the class and of every attribute."""
-        logits_BK = functional.linear(features_BD, parameters["head.weight"], parameters["head.bias"]).float()
-        losses = {CLASS_LOSS: functional.cross_entropy(logits_BK, batch.labels, label_smoothing=self.label_smoothing)}
-        if lesson.attributes and batch.attributes is not None:
-            rows = sum(lesson.outputs)
-            outputs = functional.linear(features_BD, *(parameters[name][-rows:] for name in SINK)).float()
-            split, truths = outputs.split(lesson.outputs, dim=1), batch.attributes.unbind(dim=1)
-            for attribute, output, truth_B in zip(lesson.attributes, split, truths, strict=True):
+        """Return the losses of the class and of every attribute."""
+        logits_BK = functional.linear(
+            features_BD, parameters["head.weight"], parameters["head.bias"]
+        ).float()
+        losses = {
+            CLASS_LOSS: functional.cross_entropy(
+                logits_BK, batch.labels, label_smoothing=self.label_smoothing
+            )
+        }
+        if task_spec.attributes and batch.attributes is not None:
+            rows = sum(task_spec.outputs)
+            outputs = functional.linear(
+                features_BD, *(parameters[name][-rows:] for name in SINK)
+            ).float()
+            split, truths = outputs.split(task_spec.outputs, dim=1), batch.attributes.unbind(dim=1)
+            for attribute, output, truth_B in zip(task_spec.attributes, split, truths, strict=True):
                 losses[f"attributes/{attribute.name}"] = attribute_loss(output, truth_B)
         return losses
 
     @property
     def _projection_rows(self) -> int:
-        """How many rows of the sink are M, if it is predicted; the attributes' rows follow."""
-        return self.guide.width if self.guide and self.guide.settings.projection == "predicted" else 0
+        """Return the number of the sink's rows that are M; the attributes' rows follow."""
+        is_predicted = self.guide and self.guide.settings.projection == "predicted"
+        return self.guide.width if self.guide and is_predicted else 0
 
-    def _matrix(self, draw: int, parameters: Mapping[str, torch.Tensor], tokens_BND: torch.Tensor) -> Linear:
-        """M and its bias: the first rows of the sink, or new random numbers in every step."""
+    def _get_projection(
+        self, draw: int, parameters: Mapping[str, torch.Tensor], tokens_BND: torch.Tensor
+    ) -> Linear:
+        """Return M and its bias: the first rows of the sink, or random numbers of the step."""
         assert self.guide is not None
         if self._projection_rows:
             weight, bias = (parameters[name][: self._projection_rows] for name in SINK)
             return weight, bias
-        weight, bias = random_matrix(self.guide.width, tokens_BND.shape[-1], self.seed, draw)
+        weight, bias = draw_random_matrix(self.guide.width, tokens_BND.shape[-1], self.seed, draw)
         return weight.to(tokens_BND), bias.to(tokens_BND)
 
 
-def total_norm(parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The sum of the Frobenius norms of all tensors."""
+def sum_norms(parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the sum of the Frobenius norms of all tensors."""
     return torch.stack([tensor.float().norm() for tensor in parameters.values()]).sum()
 
 
-def tokens_of(spec: Spec, parameters: Mapping[str, torch.Tensor], images_BCHW: torch.Tensor) -> torch.Tensor:
-    """All tokens after the final norm, (B, N, D), of the model with these parameters; gradients flow into them.
+def compute_tokens(
+    spec: Spec, parameters: Mapping[str, torch.Tensor], images_BCHW: torch.Tensor
+) -> torch.Tensor:
+    """Return all tokens after the final norm, (B, N, D), of the model with these parameters.
 
-    Parameters beyond the final norm, such as the head's, are ignored.
+    Gradients flow into the parameters. Those beyond the final norm, such as the head's, are
+    ignored.
+
+    Args:
+        spec: of the model.
+        parameters: by timm's names.
+        images_BCHW: the images.
     """
-    body = _body(spec.with_(classes=0))  # one module for all tasks
-    own = {f"vit.{name}": parameters[name] for name in body.names}
+    body = _build_body(spec.with_(classes=0))  # one module for all tasks
+    state_dict = {f"vit.{name}": parameters[name] for name in body.names}
     # No parameter is tied, and without looking for tied ones a step is milliseconds faster.
-    tokens_BND: torch.Tensor = functional_call(body, own, (images_BCHW,), tie_weights=False)
+    tokens_BND: torch.Tensor = functional_call(body, state_dict, (images_BCHW,), tie_weights=False)
     return tokens_BND
 
 
@@ -220,11 +295,12 @@ class _Body(nn.Module):
         return tokens_BND
 
 
-@lru_cache(maxsize=512)  # a set has a few hundred shapes at most, and a module without weights is small
-def _body(spec: Spec) -> _Body:
+# A set has a few hundred shapes at most, and a module without weights is small.
+@lru_cache(maxsize=512)
+def _build_body(spec: Spec) -> _Body:
     return _Body(empty(spec))
 
 
 @lru_cache(maxsize=256)
-def _graph(spec: Spec, sink: tuple[int, int] | None, device: torch.device) -> Graph:
-    return graph_of(spec, sink=sink).to(device)
+def _build_graph_on(spec: Spec, sink: tuple[int, int] | None, device: torch.device) -> Graph:
+    return build_graph(spec, sink=sink).to(device)

@@ -1,8 +1,9 @@
 """Parts of a large layer, whose gradients are summed into one buffer.
 
-A decoder's last layers have hundreds of millions of numbers, and a model needs a dozen overlapping parts of them. Autograd would
-allocate a gradient for each part, as large as the part or even the layer, and add them up. `LinearParts` computes slices of a
-linear layer's outputs, `cuts` are slices of a weight; both allocate the gradient once.
+A decoder's last layers have hundreds of millions of numbers, and a model needs a dozen overlapping
+parts of them. Autograd would allocate a gradient for each part, as large as the part or even the
+layer, and add them up. `LinearParts` computes slices of a linear layer's outputs, `cut_weight`
+returns slices of a weight; both allocate the gradient once.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,10 @@ from torch.nn import functional
 
 
 class Use(NamedTuple):
-    """What the backward pass knows about one call: the outputs from `start` to `end`, their gradient and the inputs."""
+    """The facts of one call that the backward pass needs.
+
+    The outputs from `start` to `end`, their gradient and the inputs.
+    """
 
     start: int
     end: int
@@ -29,24 +33,32 @@ class LinearParts:
 
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
-        self.uses: dict[int, Use] = {}  # by number, so that a second backward pass replaces what the first one left
+        self.uses: dict[
+            int, Use
+        ] = {}  # by number, so that a second backward pass replaces what the first one left
         self.count = 0
-        trained = torch.is_grad_enabled() and layer.weight.requires_grad and layer.bias.requires_grad
-        self.gathered: Tensor | None = _Gather.apply(layer.weight, layer.bias, self.uses) if trained else None
+        is_trained = (
+            torch.is_grad_enabled() and layer.weight.requires_grad and layer.bias.requires_grad
+        )
+        self.gathered: Tensor | None = (
+            _Gather.apply(layer.weight, layer.bias, self.uses) if is_trained else None
+        )
 
     def __call__(self, inputs_KI: Tensor, outputs: slice) -> Tensor:
-        """(K, O) the outputs of a slice with step 1."""
+        """Return (K, O) the outputs of a slice with step 1."""
         weight, bias = self.layer.weight[outputs], self.layer.bias[outputs]
         if self.gathered is None:
             return functional.linear(inputs_KI, weight, bias)
         self.count += 1
-        place = (self.count, outputs.start, outputs.stop)
-        made: Tensor = _Part.apply(inputs_KI, self.gathered, weight.detach(), bias.detach(), place, self.uses)
-        return made
+        call = (self.count, outputs.start, outputs.stop)
+        outputs_KO: Tensor = _Part.apply(
+            inputs_KI, self.gathered, weight.detach(), bias.detach(), call, self.uses
+        )
+        return outputs_KO
 
 
 class _Part(torch.autograd.Function):
-    """One call: its backward pass keeps what the gradient of the weight is made from."""
+    """One call: its backward pass stores the tensors that the weight's gradient is made from."""
 
     @staticmethod
     def forward(
@@ -55,18 +67,18 @@ class _Part(torch.autograd.Function):
         gathered: Tensor,
         weight_OI: Tensor,
         bias_O: Tensor,
-        place: tuple[int, int, int],
+        call: tuple[int, int, int],
         uses: dict[int, Use],
     ) -> Tensor:
         ctx.save_for_backward(inputs_KI, weight_OI)
-        ctx.place, ctx.uses = place, uses
+        ctx.call, ctx.uses = call, uses
         return functional.linear(inputs_KI, weight_OI, bias_O)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_KO: Tensor) -> tuple[Tensor | None, ...]:
         inputs_KI, weight_OI = ctx.saved_tensors
-        number, start, end = ctx.place
+        number, start, end = ctx.call
         ctx.uses[number] = Use(start, end, inputs_KI, gradient_KO)
         return gradient_KO @ weight_OI, gradient_KO.new_zeros(()), None, None, None, None
 
@@ -85,18 +97,27 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, bias = ctx.saved_tensors
         gradients = torch.empty_like(weight), torch.empty_like(bias)
-        _sum([ctx.uses[number] for number in sorted(ctx.uses)], *gradients)
+        _sum_gradients([ctx.uses[number] for number in sorted(ctx.uses)], *gradients)
         ctx.uses.clear()
         return *gradients, None
 
 
-def _sum(uses: list[Use], weight_OI: Tensor, bias_O: Tensor) -> None:
-    """Write the gradients: between two neighbouring bounds one product for all calls that cover the interval."""
-    for start, end in pairwise(sorted({0, len(bias_O), *(n for use in uses for n in (use.start, use.end))})):
-        here = [use for use in uses if use.start <= start and use.end >= end]
-        if here:
-            gradient_KO = torch.cat([use.gradient[:, start - use.start : end - use.start] for use in here])
-            torch.mm(gradient_KO.T, torch.cat([use.inputs for use in here]), out=weight_OI[start:end])
+def _sum_gradients(uses: list[Use], weight_OI: Tensor, bias_O: Tensor) -> None:
+    """Write the gradients of a layer.
+
+    Between two neighbouring bounds it is one product for all calls that cover the interval.
+    """
+    for start, end in pairwise(
+        sorted({0, len(bias_O), *(n for use in uses for n in (use.start, use.end))})
+    ):
+        covering = [use for use in uses if use.start <= start and use.end >= end]
+        if covering:
+            gradient_KO = torch.cat(
+                [use.gradient[:, start - use.start : end - use.start] for use in covering]
+            )
+            torch.mm(
+                gradient_KO.T, torch.cat([use.inputs for use in covering]), out=weight_OI[start:end]
+            )
             torch.sum(gradient_KO, 0, out=bias_O[start:end])
         else:
             weight_OI[start:end].zero_()
@@ -106,27 +127,29 @@ def _sum(uses: list[Use], weight_OI: Tensor, bias_O: Tensor) -> None:
 Cut = slice | tuple[slice, ...]
 
 
-def cuts(weight: Tensor, where: Sequence[Cut]) -> tuple[Tensor, ...]:
-    """`weight[cut]` for each cut, without copies. Cuts may overlap."""
+def cut_weight(weight: Tensor, slices: Sequence[Cut]) -> tuple[Tensor, ...]:
+    """Return `weight[cut]` for each cut, without copies. Cuts may overlap."""
     if not weight.requires_grad or not torch.is_grad_enabled():
-        return tuple(weight[cut] for cut in where)
-    return _Cuts.apply(weight, tuple(where))
+        return tuple(weight[cut] for cut in slices)
+    return _Cuts.apply(weight, tuple(slices))
 
 
 class _Cuts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, where: tuple[Cut, ...]) -> tuple[Tensor, ...]:
-        ctx.where, ctx.shape = where, weight.shape
+    def forward(ctx: Any, weight: Tensor, slices: tuple[Cut, ...]) -> tuple[Tensor, ...]:
+        ctx.slices, ctx.shape = slices, weight.shape
         ctx.set_materialize_grads(False)
-        return tuple(weight[cut] for cut in where)
+        return tuple(weight[cut] for cut in slices)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
-        present = [(cut, gradient) for cut, gradient in zip(ctx.where, gradients) if gradient is not None]
+        present = [
+            (cut, gradient) for cut, gradient in zip(ctx.slices, gradients) if gradient is not None
+        ]
         if not present:
             return None, None
-        whole = present[0][1].new_zeros(ctx.shape)
+        total = present[0][1].new_zeros(ctx.shape)
         for cut, gradient in present:
-            whole[cut] += gradient
-        return whole, None
+            total[cut] += gradient
+        return total, None

@@ -1,8 +1,9 @@
 """A machine for pickles that builds plain data and nothing else.
 
-A pickle is a program for a stack machine, and Python's own machine imports and calls whatever the program names. This one has
-the instructions that make numbers, text, bytes, tuples, lists and dictionaries. Names to import must be in a table of the
-caller and become inert `Name`s; calls go to functions in that table, which get plain data.
+A pickle is a program for a stack machine, and Python's own machine imports and calls whatever the
+program names. This one has the instructions that make numbers, text, bytes, tuples, lists and
+dictionaries. Names to import must be in a table of the caller and become inert `Name`s; calls go to
+functions in that table, which get plain data.
 """
 
 import pickle  # only for the names of its instructions
@@ -14,52 +15,56 @@ from typing import Any
 
 from learngene_zoo.plugin import BadFile
 
-MOST_STEPS = 2_000_000  # the largest hypernetwork's checkpoint with its optimiser takes about 50,000
-_LONGEST_LINE = 256
-Calls = Mapping[str, "Callable[..., Any] | None"]  # by full name; None: may be imported, but not called
+MAX_STEPS = 2_000_000  # the largest hypernetwork's checkpoint with its optimiser takes about 50,000
+_MAX_LINE = 256
+# By full name; None: may be imported, but not called.
+Calls = Mapping[str, "Callable[..., Any] | None"]
 
 
 class Cursor:
     """Bytes in memory, read from front to back. Raises `BadFile` at the end."""
 
-    def __init__(self, data: memoryview, where: str) -> None:
-        self.data, self.where, self.place = data, where, 0
+    def __init__(self, data: memoryview, source: str) -> None:
+        self.data, self.source, self.position = data, source, 0
 
     @property
-    def left(self) -> int:
-        """The number of bytes that were not read yet."""
-        return len(self.data) - self.place
+    def remaining(self) -> int:
+        """Return the number of bytes that were not read yet."""
+        return len(self.data) - self.position
 
     def take(self, count: int) -> memoryview:
-        """The next bytes, without a copy."""
-        if count > self.left:
-            raise BadFile(f"{self.where} is truncated: expected {count} more bytes, got {self.left}")
-        self.place += count
-        return self.data[self.place - count : self.place]
+        """Return the next bytes, without a copy."""
+        if count > self.remaining:
+            raise BadFile(
+                f"{self.source} is truncated: expected {count} more bytes, got {self.remaining}"
+            )
+        self.position += count
+        return self.data[self.position - count : self.position]
 
-    def number(self, form: str) -> Any:
-        """The next number, in a format of `struct`."""
+    def read_number(self, form: str) -> Any:
+        """Return the next number, in a format of `struct`."""
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
-    def text(self, form: str) -> str:
-        """UTF-8 text after its number of bytes."""
-        return bytes(self.take(self.number(form))).decode()
+    def read_text(self, form: str) -> str:
+        """Return UTF-8 text, which follows its number of bytes."""
+        return bytes(self.take(self.read_number(form))).decode()
 
-    def line(self) -> str:
-        """Text up to the next newline, which is read too."""
-        near = bytes(self.data[self.place : self.place + _LONGEST_LINE])
+    def read_line(self) -> str:
+        """Return the text up to the next newline, which is read too."""
+        near = bytes(self.data[self.position : self.position + _MAX_LINE])
         end = near.find(b"\n")
         if end < 0:
             raise BadFile(
-                f"{self.where} contains a name of more than {_LONGEST_LINE} characters; it is not a checkpoint"
+                f"{self.source} contains a name of more than {_MAX_LINE} characters; it is not a "
+                "checkpoint"
             )
-        self.place += end + 1
+        self.position += end + 1
         return near[:end].decode()
 
 
 @dataclass(frozen=True)
 class Name:
-    """Stands for something that a pickle imports."""
+    """A name that a pickle imports. It stands for the object."""
 
     text: str
 
@@ -68,33 +73,47 @@ class StandIn(ABC):
     """The result of a call that the pickle may still set the state of (its BUILD instruction)."""
 
     @abstractmethod
-    def built(self, state: Any, cursor: Cursor) -> Any:
-        """What it is replaced by then. May read bytes that belong to it from the cursor. Raises `BadFile`."""
+    def set_state(self, state: Any, cursor: Cursor) -> Any:
+        """Return the object that replaces this one. Raises `BadFile`.
+
+        Bytes that belong to it may be read from the cursor.
+        """
 
 
-def unpickled(cursor: Cursor, calls: Calls, persistent: Callable[[Any], Any] | None = None) -> Any:
-    """The value of the pickle at the cursor, which is moved behind it.
+def unpickle(cursor: Cursor, calls: Calls, persistent: Callable[[Any], Any] | None = None) -> Any:
+    """Return the value of the pickle at the cursor, which is moved behind it.
 
-    `persistent` resolves references to data outside the pickle. Bytes are slices of the cursor's memory. Functions in `calls`
-    may raise `ValueError`. Raises `BadFile` for whatever this machine cannot do.
+    Args:
+        cursor: the bytes, which byte strings of the value are slices of.
+        calls: the functions that the pickle may call; they may raise `ValueError`.
+        persistent: resolves references to data outside the pickle.
+
+    Raises:
+        BadFile: for everything that this machine cannot do.
     """
     try:
         return _Machine(cursor, calls, persistent).run()
     except ValueError as error:  # by a call, or by decoding text
-        raise BadFile(f"{cursor.where} is damaged or not a checkpoint of a hypernetwork: {error}") from error
+        raise BadFile(
+            f"{cursor.source} is damaged or not a checkpoint of a hypernetwork: {error}"
+        ) from error
     except (IndexError, KeyError, TypeError, OverflowError, RecursionError, struct.error) as error:
-        raise BadFile(f"{cursor.where} is damaged: {error!r}; fetch it or save it again") from error
+        raise BadFile(
+            f"{cursor.source} is damaged: {error!r}; fetch it or save it again"
+        ) from error
 
 
 class _Machine:
-    def __init__(self, cursor: Cursor, calls: Calls, persistent: Callable[[Any], Any] | None) -> None:
+    def __init__(
+        self, cursor: Cursor, calls: Calls, persistent: Callable[[Any], Any] | None
+    ) -> None:
         self.cursor, self.calls, self.persistent = cursor, calls, persistent
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []  # the stacks under each mark
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             code = bytes(self.cursor.take(1))
             if code == pickle.STOP:
                 return self.stack.pop()
@@ -104,33 +123,34 @@ class _Machine:
                 _DO[code](self)
             else:
                 self.refuse(f"holds the instruction {code!r}")
-        return self.refuse(f"takes more than {MOST_STEPS} instructions")
+        return self.refuse(f"takes more than {MAX_STEPS} instructions")
 
-    def refuse(self, what: str) -> Any:
+    def refuse(self, reason: str) -> Any:
         raise BadFile(
-            f"{self.cursor.where} {what}, which a checkpoint of a hypernetwork does not need; it was not read further"
+            f"{self.cursor.source} {reason}, which a checkpoint of a hypernetwork does not need; "
+            "it was not read further"
         )
 
-    def since_mark(self) -> list[Any]:
-        found, self.stack = self.stack, self.below.pop()
-        return found
+    def pop_to_mark(self) -> list[Any]:
+        items, self.stack = self.stack, self.below.pop()
+        return items
 
     def pop(self, count: int) -> tuple[Any, ...]:
         if count > len(self.stack):
             raise IndexError("the stack is empty")
-        found = tuple(self.stack[-count:])
+        items = tuple(self.stack[-count:])
         del self.stack[-count:]
-        return found
+        return items
 
-    def mark(self) -> None:
+    def push_mark(self) -> None:
         self.below.append(self.stack)
         self.stack = []
 
-    def tuple_of_marked(self) -> None:
-        items = tuple(self.since_mark())  # which replaces the stack
+    def push_tuple(self) -> None:
+        items = tuple(self.pop_to_mark())  # which replaces the stack
         self.stack.append(items)
 
-    def append(self, items: list[Any]) -> None:
+    def append_items(self, items: list[Any]) -> None:
         if type(self.stack[-1]) is not list:
             self.refuse("appends to something that is not a list")
         self.stack[-1].extend(items)
@@ -138,17 +158,21 @@ class _Machine:
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         # Keys of other types may be nested so deeply that hashing them crashes the process.
-        if type(target) is not dict or len(items) % 2 or any(type(key) not in (str, int) for key in items[::2]):
+        if (
+            type(target) is not dict
+            or len(items) % 2
+            or any(type(key) not in (str, int) for key in items[::2])
+        ):
             self.refuse("sets an item with a key that is neither text nor a number")
         target.update(zip(items[::2], items[1::2]))
 
-    def remember(self, place: int) -> None:
-        self.memo[place] = self.stack[-1]
+    def remember(self, index: int) -> None:
+        self.memo[index] = self.stack[-1]
 
-    def recall(self, place: int) -> None:
-        self.stack.append(self.memo[place])
+    def recall(self, index: int) -> None:
+        self.stack.append(self.memo[index])
 
-    def name(self, module: Any, name: Any) -> None:
+    def push_name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
             raise ValueError("it imports something without a name")
         text = f"{module}.{name}"
@@ -157,30 +181,32 @@ class _Machine:
         self.stack.append(Name(text))
 
     def call(self) -> None:
-        called, arguments = self.pop(2)
-        function = self.calls[called.text] if type(called) is Name else None
+        name, arguments = self.pop(2)
+        function = self.calls[name.text] if type(name) is Name else None
         if function is None or type(arguments) is not tuple:
-            self.refuse(f"calls {called.text if type(called) is Name else type(called).__name__}")
+            self.refuse(f"calls {name.text if type(name) is Name else type(name).__name__}")
             return
         self.stack.append(function(*arguments))
 
-    def build(self) -> None:
+    def set_state(self) -> None:
         target, state = self.pop(2)
         if isinstance(target, StandIn):
-            self.stack.append(target.built(state, self.cursor))
-        elif type(target) is dict:  # torch stores version numbers as an attribute of its ordered dictionaries
+            self.stack.append(target.set_state(state, self.cursor))
+        elif (
+            type(target) is dict
+        ):  # torch stores version numbers as an attribute of its ordered dictionaries
             self.stack.append(target)
         else:
             self.refuse(f"changes a {type(target).__name__}")
 
-    def refer(self) -> None:
+    def resolve_reference(self) -> None:
         if self.persistent is None:
             self.refuse("refers to data outside the pickle")
             return
         self.stack.append(self.persistent(self.stack.pop()))
 
-    def protocol(self) -> None:
-        version = self.cursor.number("<B")
+    def check_protocol(self) -> None:
+        version = self.cursor.read_number("<B")
         if not 2 <= version <= 5:
             self.refuse(f"uses pickle protocol {version}")
 
@@ -190,17 +216,19 @@ _PUSH: dict[bytes, Callable[[Cursor], Any]] = {
     pickle.NONE: lambda _: None,
     pickle.NEWTRUE: lambda _: True,
     pickle.NEWFALSE: lambda _: False,
-    pickle.BININT: lambda cursor: cursor.number("<i"),
-    pickle.BININT1: lambda cursor: cursor.number("<B"),
-    pickle.BININT2: lambda cursor: cursor.number("<H"),
-    pickle.LONG1: lambda cursor: int.from_bytes(cursor.take(cursor.number("<B")), "little", signed=True),
-    pickle.BINFLOAT: lambda cursor: cursor.number(">d"),
-    pickle.SHORT_BINUNICODE: lambda cursor: cursor.text("<B"),
-    pickle.BINUNICODE: lambda cursor: cursor.text("<I"),
-    pickle.BINUNICODE8: lambda cursor: cursor.text("<Q"),
-    pickle.SHORT_BINBYTES: lambda cursor: cursor.take(cursor.number("<B")),
-    pickle.BINBYTES: lambda cursor: cursor.take(cursor.number("<I")),
-    pickle.BINBYTES8: lambda cursor: cursor.take(cursor.number("<Q")),
+    pickle.BININT: lambda cursor: cursor.read_number("<i"),
+    pickle.BININT1: lambda cursor: cursor.read_number("<B"),
+    pickle.BININT2: lambda cursor: cursor.read_number("<H"),
+    pickle.LONG1: lambda cursor: int.from_bytes(
+        cursor.take(cursor.read_number("<B")), "little", signed=True
+    ),
+    pickle.BINFLOAT: lambda cursor: cursor.read_number(">d"),
+    pickle.SHORT_BINUNICODE: lambda cursor: cursor.read_text("<B"),
+    pickle.BINUNICODE: lambda cursor: cursor.read_text("<I"),
+    pickle.BINUNICODE8: lambda cursor: cursor.read_text("<Q"),
+    pickle.SHORT_BINBYTES: lambda cursor: cursor.take(cursor.read_number("<B")),
+    pickle.BINBYTES: lambda cursor: cursor.take(cursor.read_number("<I")),
+    pickle.BINBYTES8: lambda cursor: cursor.take(cursor.read_number("<Q")),
     pickle.EMPTY_TUPLE: lambda _: (),
     pickle.EMPTY_LIST: lambda _: [],
     pickle.EMPTY_DICT: lambda _: {},
@@ -208,26 +236,28 @@ _PUSH: dict[bytes, Callable[[Cursor], Any]] = {
 
 # All other instructions.
 _DO: dict[bytes, Callable[[_Machine], None]] = {
-    pickle.PROTO: _Machine.protocol,
-    pickle.FRAME: lambda machine: machine.cursor.number("<Q"),  # a hint for reading ahead
-    pickle.MARK: _Machine.mark,
-    pickle.TUPLE: _Machine.tuple_of_marked,
+    pickle.PROTO: _Machine.check_protocol,
+    pickle.FRAME: lambda machine: machine.cursor.read_number("<Q"),  # a hint for reading ahead
+    pickle.MARK: _Machine.push_mark,
+    pickle.TUPLE: _Machine.push_tuple,
     pickle.TUPLE1: lambda machine: machine.stack.append(machine.pop(1)),
     pickle.TUPLE2: lambda machine: machine.stack.append(machine.pop(2)),
     pickle.TUPLE3: lambda machine: machine.stack.append(machine.pop(3)),
-    pickle.APPEND: lambda machine: machine.append(list(machine.pop(1))),
-    pickle.APPENDS: lambda machine: machine.append(machine.since_mark()),
+    pickle.APPEND: lambda machine: machine.append_items(list(machine.pop(1))),
+    pickle.APPENDS: lambda machine: machine.append_items(machine.pop_to_mark()),
     pickle.SETITEM: lambda machine: machine.set_items(list(machine.pop(2))),
-    pickle.SETITEMS: lambda machine: machine.set_items(machine.since_mark()),
+    pickle.SETITEMS: lambda machine: machine.set_items(machine.pop_to_mark()),
     pickle.MEMOIZE: lambda machine: machine.remember(len(machine.memo)),
-    pickle.BINPUT: lambda machine: machine.remember(machine.cursor.number("<B")),
-    pickle.LONG_BINPUT: lambda machine: machine.remember(machine.cursor.number("<I")),
-    pickle.BINGET: lambda machine: machine.recall(machine.cursor.number("<B")),
-    pickle.LONG_BINGET: lambda machine: machine.recall(machine.cursor.number("<I")),
-    pickle.GLOBAL: lambda machine: machine.name(machine.cursor.line(), machine.cursor.line()),
-    pickle.STACK_GLOBAL: lambda machine: machine.name(*machine.pop(2)),
+    pickle.BINPUT: lambda machine: machine.remember(machine.cursor.read_number("<B")),
+    pickle.LONG_BINPUT: lambda machine: machine.remember(machine.cursor.read_number("<I")),
+    pickle.BINGET: lambda machine: machine.recall(machine.cursor.read_number("<B")),
+    pickle.LONG_BINGET: lambda machine: machine.recall(machine.cursor.read_number("<I")),
+    pickle.GLOBAL: lambda machine: machine.push_name(
+        machine.cursor.read_line(), machine.cursor.read_line()
+    ),
+    pickle.STACK_GLOBAL: lambda machine: machine.push_name(*machine.pop(2)),
     pickle.REDUCE: _Machine.call,
     pickle.NEWOBJ: _Machine.call,
-    pickle.BUILD: _Machine.build,
-    pickle.BINPERSID: _Machine.refer,
+    pickle.BUILD: _Machine.set_state,
+    pickle.BINPERSID: _Machine.resolve_reference,
 }

@@ -1,7 +1,8 @@
-"""The expander of TAL, LoGAH and GHN-3: predict the weights of a plain ViT of any size, for any task.
+"""The expander of TAL, LoGAH and GHN-3: predict the weights of a plain ViT of any size.
 
-The hypernetwork reads the target's graph and, if it has a task layer, the embedding of the task. Nothing of this is stored, and
-the seed is used for a `fresh` head and for `post` only: one learngene and one target give one model.
+The hypernetwork reads the target's graph and, if it has a task layer, the embedding of the task.
+Nothing of this is stored, and the seed is used for a `fresh` head and for `post` only: one
+learngene and one target give one model.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import BadFile, Bounds, Expander, Member, WrongCall, details_of
-from lgzoo_tal.architectures import widths
+from lgzoo_tal.architectures import list_widths
 from lgzoo_tal.hypernet_spec import Post, check_target
-from lgzoo_tal.learngene import Details, hypernet_names
+from lgzoo_tal.learngene import HypernetDetails, select_hypernet_names
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
@@ -20,65 +21,99 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Expander):
+class HypernetExpander(Expander):
     """Predict every weight of a model."""
 
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
     embedding_images: Annotated[
-        int, "training images that the embedding of an unseen task is computed from", Bounds(least=1)
+        int,
+        "training images that the embedding of an unseen task is computed from",
+        Bounds(least=1),
     ] = 500
-    head: Annotated[Literal["predicted", "fresh"], "the classifier: predicted, or randomly initialised"] = "predicted"
+    head: Annotated[
+        Literal["predicted", "fresh"], "the classifier: predicted, or randomly initialised"
+    ] = "predicted"
     post: Annotated[
         Post,
-        "before fine-tuning, as GHN-3's authors: noise in the predicted weights, or orthogonal ones, which guess until then",
+        "before fine-tuning, as GHN-3's authors: noise in the predicted weights, or orthogonal "
+        "ones, which guess until then",
     ] = "none"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth of the training architectures with every multiple of the ancestry's head width, up to its width.
+        """Return every depth of the training architectures with every width up to the ancestry's.
 
-        Other sizes can be built as well: deeper, wider, with other heads or MLP ratios.
+        Widths are multiples of its head width. Other sizes can be built as well: deeper, wider,
+        with other heads or MLP ratios.
         """
-        least, most = details_of(config, Details).layers
-        sizes = [(layers, width) for layers in range(least, most + 1) for width in widths(config.spec)]
+        min_layers, max_layers = details_of(config, HypernetDetails).layers
+        sizes = [
+            (layers, width)
+            for layers in range(min_layers, max_layers + 1)
+            for width in list_widths(config.spec)
+        ]
         unit = config.spec.head_width
         return [
-            Member(spec=config.spec.with_(layers=layers, width=width, heads=width // unit)) for layers, width in sizes
+            Member(spec=config.spec.with_(layers=layers, width=width, heads=width // unit))
+            for layers, width in sizes
         ]
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Predict it. Raises `WrongCall` for a size that the decoder cannot reach and for a task that cannot be embedded."""
+        """Predict the weights of the target.
+
+        Raises `WrongCall` for a size that the decoder cannot reach and for a task that cannot be
+        embedded.
+        """
         from learngene_zoo.plugin import assemble
-        from lgzoo_tal.embedding import embedding_for
-        from lgzoo_tal.hypernet import predicted
-        from lgzoo_tal.postprocess import processed
+        from lgzoo_tal.embedding import get_embedding
+        from lgzoo_tal.hypernet import predict_tensors
+        from lgzoo_tal.postprocess import process_tensors
 
-        config, details = learngene.config, details_of(learngene.config, Details)
-        spec = spec_of(target, config.spec)
+        config, details = learngene.config, details_of(learngene.config, HypernetDetails)
+        spec = derive_spec(target, config.spec)
         check_target(details.hypernetwork, spec)
-        hypernet = hypernet_in(learngene, details, details.owner(target.task))
-        embedding, origin = embedding_for(learngene, details, target.task, self.embedding_images, run)
-        tensors = predicted(hypernet, spec, embedding, run, head=self.head == "predicted")
-        tensors = processed(tensors, self.post, run.seed)
+        hypernet = load_hypernet(learngene, details, details.find_owner(target.task))
+        embedding, origin = get_embedding(
+            learngene, details, target.task, self.embedding_images, run
+        )
+        tensors = predict_tensors(hypernet, spec, embedding, run, head=self.head == "predicted")
+        tensors = process_tensors(tensors, self.post, run.seed)
         mean, std = config.normalisation
-        made = assemble(spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin})
-        return replace(made, inherited=made.inherited - {"cls_token"})  # always zeros
+        descendant = assemble(
+            spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin}
+        )
+        return replace(descendant, inherited=descendant.inherited - {"cls_token"})  # always zeros
 
 
-def spec_of(target: Target, spec: Spec) -> Spec:
-    """The shape of a target. If only its width is given, heads keep the width that they have in `spec`. Raises `WrongCall`."""
+def derive_spec(target: Target, spec: Spec) -> Spec:
+    """Return the shape of a target.
+
+    If only its width is set, heads keep the width that they have in `spec`. Raises `WrongCall`.
+    """
     if target.dense:
         raise WrongCall("hypernetworks predict no dense head; choose a classification task")
     target = target if target.width is None else target.whole_heads(spec)
     return target.apply(spec)
 
 
-def hypernet_in(learngene: Learngene, details: Details, owner: str | None) -> Hypernet:
-    """The hypernetwork of a task, or the only one (None), frozen. Raises `BadFile` if its tensors do not fit the details."""
-    from lgzoo_tal.hypernet import hypernet_of
+def load_hypernet(learngene: Learngene, details: HypernetDetails, owner: str | None) -> Hypernet:
+    """Load the frozen hypernetwork of a task, or the only one (None).
 
-    names = hypernet_names(learngene.state, owner)
+    Args:
+        learngene: of TAL, LoGAH or GHN-3.
+        details: its details.
+        owner: a task, or None.
+
+    Raises:
+        BadFile: if its tensors do not fit the details.
+    """
+    from lgzoo_tal.hypernet import build_frozen_hypernet
+
+    names = select_hypernet_names(learngene.state, owner)
     try:
-        return hypernet_of(details.hypernetwork, {official: learngene.state[name] for official, name in names.items()})
+        return build_frozen_hypernet(
+            details.hypernetwork,
+            {official: learngene.state[name] for official, name in names.items()},
+        )
     except BadFile as error:
         raise BadFile(f"{learngene.folder or 'the learngene'}: {error}") from error

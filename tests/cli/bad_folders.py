@@ -158,7 +158,12 @@ def enormous(data: bytes) -> bytes:
     import zlib
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 13377, 13377, 8, 0, 0, 0, 0))
     return data[:8] + header + chunk(b"IDAT", zlib.compress(b"\0" * 2**20)) + chunk(b"IEND", b"")
@@ -178,7 +183,9 @@ def parquet(path: str, rows: dict[str, list[Any]], info: Any = None) -> Change:
         columns = dict(rows)
         if "image" in columns:
             kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-            columns["image"] = pa.array([{"bytes": picture, "path": None} for _ in columns["image"]], kind)
+            columns["image"] = pa.array(
+                [{"bytes": picture, "path": None} for _ in columns["image"]], kind
+            )
         table = pa.table(columns)
         if info is not None:
             text = info if isinstance(info, str) else json.dumps({"info": {"features": info}})
@@ -188,7 +195,9 @@ def parquet(path: str, rows: dict[str, list[Any]], info: Any = None) -> Change:
     return change
 
 
-def tar(path: str, *files: tuple[str, bytes | None], spoil: Callable[[bytearray], None] | None = None) -> Change:
+def tar(
+    path: str, *files: tuple[str, bytes | None], spoil: Callable[[bytearray], None] | None = None
+) -> Change:
     """A tar; a file of None is a picture. `spoil` changes its bytes."""
 
     def change(root: Path) -> None:

@@ -63,11 +63,25 @@ CALLS = [
     Case("show ./nowhere", WRONG, ("nowhere", "lgzoo extract")),
     Case("list modules", WRONG, ("'modules'", "known: ancestries, learngenes, methods, tasks")),
     Case("completion tcsh", WRONG, ("'tcsh'", "'bash', 'zsh', 'fish'")),
-    Case("extract lsamd --rooting batch", WRONG, ("no option named --rooting", "did you mean --routing?")),
-    Case("expand learngene --laers 2", WRONG, ("no option named --laers", "did you mean --layers?")),
-    Case("expand learngene --priorty x", WRONG, ("no option named --priorty", "did you mean --priority?")),
+    Case(
+        "extract lsamd --rooting batch",
+        WRONG,
+        ("no option named --rooting", "did you mean --routing?"),
+    ),
+    Case(
+        "expand learngene --laers 2", WRONG, ("no option named --laers", "did you mean --layers?")
+    ),
+    Case(
+        "expand learngene --priorty x",
+        WRONG,
+        ("no option named --priorty", "did you mean --priority?"),
+    ),
     Case("expand learngene --priority up", WRONG, ("--priority", "'up'", "'last-middle-first'")),
-    Case("extract lsamd --preset papper", WRONG, ("no preset of lsamd named 'papper'", "did you mean paper?")),
+    Case(
+        "extract lsamd --preset papper",
+        WRONG,
+        ("no preset of lsamd named 'papper'", "did you mean paper?"),
+    ),
     Case(
         "extract lsamd --ancestry ancestry --task obects -o new",
         WRONG,
@@ -79,14 +93,24 @@ CALLS = [
         ("photos is named twice", "once"),
     ),
     Case(
-        "extract scratch --ancestry timm:deit_bse_patch16_224 -o new", WRONG, ("deit_bse_patch16_224", "did you mean")
+        "extract scratch --ancestry timm:deit_bse_patch16_224 -o new",
+        WRONG,
+        ("deit_bse_patch16_224", "did you mean"),
     ),
     Case("extract scratch --ancestry ./nowhere -o new", WRONG, ("nowhere",)),
-    Case("plan lsamd --ancestry timm:resnet18", WRONG, ("resnet18", "not supported; supported are")),
-    Case("extract lsamd --ancestry ancestry --ancestry ancestry", WRONG, ("lsamd takes 1", "not 2")),
+    Case(
+        "plan lsamd --ancestry timm:resnet18", WRONG, ("resnet18", "not supported; supported are")
+    ),
+    Case(
+        "extract lsamd --ancestry ancestry --ancestry ancestry", WRONG, ("lsamd takes 1", "not 2")
+    ),
     Case("evaluate model --task nonsense", WRONG, ("'nonsense'",)),
-    Case("evaluate timm:deit_tyny --task folder:photos", WRONG, ("no timm model named 'deit_tyny'",)),
-    Case("evaluate timm:resnet10t --task folder:photos --offline", FAILED, ("resnet10t", "offline")),
+    Case(
+        "evaluate timm:deit_tyny --task folder:photos", WRONG, ("no timm model named 'deit_tyny'",)
+    ),
+    Case(
+        "evaluate timm:resnet10t --task folder:photos --offline", FAILED, ("resnet10t", "offline")
+    ),
     Case("compare model", WRONG, ("missing argument 'SECOND'",)),
     Case("compare model nowhere --task folder:photos", WRONG, ("no model at nowhere",)),
     Case("compare model learngene --task folder:photos", WRONG, ("is a learngene",)),
@@ -99,23 +123,43 @@ CALLS = [
     Case("evaluate model --task folder:photos --device tpu", WRONG, ("tpu", "cpu")),
     Case("evaluate model --precision fp8", WRONG, ("--precision", "'fp8'", "'bf16'")),
     Case("plan lsamd --convention mine", WRONG, ("--convention", "'mine'", "'thop'")),
-    Case("plan lsamd --ancestry ancestry --layers 99", WRONG, ("no size that lsamd lists", "--layers")),
+    Case(
+        "plan lsamd --ancestry ancestry --layers 99",
+        WRONG,
+        ("no size that lsamd lists", "--layers"),
+    ),
     Case("expand learngene --seed -1", WRONG, ("--seed", "-1")),
     Case("expand learngene --threads 0", WRONG, ("--threads", "0")),
     Case("expand learngene extra", WRONG, ("extra", "--help")),
     Case("expand learngene --layers seven", WRONG, ("--layers", "'seven'")),
     Case("expand learngene --layers 0", WRONG, ("--layers", "0")),
     Case("extract lsamd --top 0", WRONG, ("'--top': 0 is out of range", "at least 1")),
-    Case("extract lsamd --keep 9 --ancestry ancestry --task folder:photos -o new", WRONG, ("block 9", "1 to 3")),
+    Case(
+        "extract lsamd --keep 9 --ancestry ancestry --task folder:photos -o new",
+        WRONG,
+        ("block 9", "1 to 3"),
+    ),
     Case("finetune model --lr -1", WRONG, ("'--lr': -1 is out of range", "above 0")),
     Case("finetune model --batch-size 10 --accumulate 3", WRONG, ("accumulate is 3", "10")),
-    Case("finetune model --drop-path 1.5", WRONG, ("'--drop-path': 1.5 is out of range", "at least 0 and below 1")),
+    Case(
+        "finetune model --drop-path 1.5",
+        WRONG,
+        ("'--drop-path': 1.5 is out of range", "at least 0 and below 1"),
+    ),
     Case("finetune model --epochs many", WRONG, ("--epochs", "'many'")),
-    Case(f"finetune model --task folder:photos --tracker nosuch {BRIEF}", WRONG, ("nosuch", "tensorboard")),
+    Case(
+        f"finetune model --task folder:photos --tracker nosuch {BRIEF}",
+        WRONG,
+        ("nosuch", "tensorboard"),
+    ),
 ]
 
 SIZES = [
-    Case("train --task folder:photos --width 30 --heads 4", WRONG, ("4 heads do not divide a width of 30", "try 3")),
+    Case(
+        "train --task folder:photos --width 30 --heads 4",
+        WRONG,
+        ("4 heads do not divide a width of 30", "try 3"),
+    ),
     Case("train --task folder:photos --image-size 33 -o new", WRONG, ("patches of 8", "33")),
     Case("train --task folder:photos --layers 9999", WRONG, ("layers is 9999", "512")),
     Case("expand scratched --heads 3", WRONG, ("3 heads do not divide a width of 32", "try 2")),
@@ -124,11 +168,17 @@ SIZES = [
     Case(
         "expand learngene --width 64",
         WRONG,
-        ("width is 64", "all descendants of this learngene have width 32", "layers, classes, image_size"),
+        (
+            "width is 64",
+            "all descendants of this learngene have width 32",
+            "layers, classes, image_size",
+        ),
     ),
     Case("expand learngene --max-params 1K", WRONG, ("1.00K parameters", "smallest", "2 layers")),
     Case("expand learngene --max-flops 10 --max-params 20M", WRONG, ("10 FLOPs", "smallest")),
-    Case("expand learngene --max-latency 1us", WRONG, ("at most 1us", "smallest", "on this machine")),
+    Case(
+        "expand learngene --max-latency 1us", WRONG, ("at most 1us", "smallest", "on this machine")
+    ),
     Case("expand learngene --max-params 20Q", WRONG, ("'20Q'", "20M")),
     Case("expand learngene --max-params=-3M", WRONG, ("'-3M'", "20M")),
     Case("expand learngene --max-flops nan", WRONG, ("'nan'", "3G")),
@@ -139,8 +189,14 @@ PLACES = [
     Case("expand", WRONG, ("no learngene at ./learngene", "lgzoo extract"), remove("learngene")),
     Case("finetune", WRONG, ("no model at ./descendant", "lgzoo expand")),
     Case("evaluate", WRONG, ("no model at ./finetuned or ./descendant", "lgzoo expand")),
-    Case("expand model --layers 2", FAILED, ("model is a model, not a learngene", "lgzoo finetune")),
-    Case("finetune learngene", WRONG, ("learngene is a learngene, not a model", "lgzoo expand learngene")),
+    Case(
+        "expand model --layers 2", FAILED, ("model is a model, not a learngene", "lgzoo finetune")
+    ),
+    Case(
+        "finetune learngene",
+        WRONG,
+        ("learngene is a learngene, not a model", "lgzoo expand learngene"),
+    ),
     Case(
         "evaluate learngene",
         FAILED,
@@ -153,24 +209,67 @@ PLACES = [
         ("transformers' layout", "--ancestry FOLDER"),
         lambda folder: (folder / CONFIG).write_text('{"model_type": "dinov2"}'),
     ),
-    Case("evaluate learngene", WRONG, ("learngene is a learngene, not a model", "lgzoo expand learngene")),
+    Case(
+        "evaluate learngene",
+        WRONG,
+        ("learngene is a learngene, not a model", "lgzoo expand learngene"),
+    ),
     Case("extract scratch --ancestry learngene", FAILED, ("learngene",)),
     Case("expand learngene --layers 2 -o model", FAILED, ("model already exists", "--force")),
-    Case("extract scratch --ancestry ancestry -o learngene", FAILED, ("learngene already exists", "--force")),
-    Case(f"finetune model --task folder:photos {BRIEF} -o learngene", FAILED, ("learngene already exists", "--force")),
-    Case("train --task folder:photos -o learngene", FAILED, ("learngene already exists", "--force")),
-    Case("evaluate model --task folder:photos -o model/config.json", FAILED, ("config.json already exists", "--force")),
-    Case("plot learngene -o notes.png", FAILED, ("notes.png already exists", "--force"), write("notes.png", "mine")),
+    Case(
+        "extract scratch --ancestry ancestry -o learngene",
+        FAILED,
+        ("learngene already exists", "--force"),
+    ),
+    Case(
+        f"finetune model --task folder:photos {BRIEF} -o learngene",
+        FAILED,
+        ("learngene already exists", "--force"),
+    ),
+    Case(
+        "train --task folder:photos -o learngene", FAILED, ("learngene already exists", "--force")
+    ),
+    Case(
+        "evaluate model --task folder:photos -o model/config.json",
+        FAILED,
+        ("config.json already exists", "--force"),
+    ),
+    Case(
+        "plot learngene -o notes.png",
+        FAILED,
+        ("notes.png already exists", "--force"),
+        write("notes.png", "mine"),
+    ),
     Case("plot learngene -o notes.jpg", WRONG, ("notes.jpg", ".png or .svg")),
     Case("plot scratched -o new.png", WRONG, ("scratch draws no picture",)),
-    Case("expand learngene --layers 2 -o notes --force", FAILED, ("notes is a file", "-o"), write("notes", "mine")),
-    Case("expand learngene --layers 2 -o notes/new", FAILED, ("notes is a file", "-o"), write("notes", "mine")),
+    Case(
+        "expand learngene --layers 2 -o notes --force",
+        FAILED,
+        ("notes is a file", "-o"),
+        write("notes", "mine"),
+    ),
+    Case(
+        "expand learngene --layers 2 -o notes/new",
+        FAILED,
+        ("notes is a file", "-o"),
+        write("notes", "mine"),
+    ),
     Case("expand learngene --layers 2 -o . --force", FAILED, ("the current folder", "-o")),
     Case(
-        "expand learngene --layers 2 -o learngene --force", FAILED, ("learngene is also what this command reads", "-o")
+        "expand learngene --layers 2 -o learngene --force",
+        FAILED,
+        ("learngene is also what this command reads", "-o"),
     ),
-    Case("expand ./learngene --layers 2 -o x/../learngene --force", FAILED, ("also what this command reads", "-o")),
-    Case("extract scratch --ancestry ancestry -o ancestry --force", FAILED, ("also what this command reads", "-o")),
+    Case(
+        "expand ./learngene --layers 2 -o x/../learngene --force",
+        FAILED,
+        ("also what this command reads", "-o"),
+    ),
+    Case(
+        "extract scratch --ancestry ancestry -o ancestry --force",
+        FAILED,
+        ("also what this command reads", "-o"),
+    ),
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new",
         FAILED,
@@ -186,7 +285,10 @@ PLACES = [
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new --force",
         FAILED,
-        ("holds notes.txt, and no valid .lgzoo file that says that it is the folder of a run", "-o"),
+        (
+            "holds notes.txt, and no valid .lgzoo file that says that it is the folder of a run",
+            "-o",
+        ),
         write("new.run/notes.txt", "mine"),
     ),
 ]
@@ -194,20 +296,52 @@ PLACES = [
 FILES = [
     Case("expand learngene --layers 2", FAILED, ("model.safetensors",), cut(WEIGHTS, 0.5)),
     Case("expand learngene --layers 2", FAILED, ("model.safetensors",), cut(WEIGHTS, 0.0001)),
-    Case("expand learngene --layers 2", FAILED, ("model.safetensors", "safetensors file"), write(WEIGHTS, b"x" * 4096)),
     Case(
-        "expand learngene --layers 2", FAILED, ("model.safetensors", "safetensors file"), write(WEIGHTS, LYING_HEADER)
+        "expand learngene --layers 2",
+        FAILED,
+        ("model.safetensors", "safetensors file"),
+        write(WEIGHTS, b"x" * 4096),
     ),
-    Case("expand learngene --layers 2", FAILED, ("model.safetensors", "safetensors file"), write(WEIGHTS, PICKLE)),
-    Case("expand learngene --layers 2", FAILED, ("model.safetensors does not exist",), remove(WEIGHTS)),
-    Case("expand learngene --layers 2", FAILED, ("qkv.weight", "not finite"), retensor(WEIGHTS, poison)),
+    Case(
+        "expand learngene --layers 2",
+        FAILED,
+        ("model.safetensors", "safetensors file"),
+        write(WEIGHTS, LYING_HEADER),
+    ),
+    Case(
+        "expand learngene --layers 2",
+        FAILED,
+        ("model.safetensors", "safetensors file"),
+        write(WEIGHTS, PICKLE),
+    ),
+    Case(
+        "expand learngene --layers 2",
+        FAILED,
+        ("model.safetensors does not exist",),
+        remove(WEIGHTS),
+    ),
+    Case(
+        "expand learngene --layers 2",
+        FAILED,
+        ("qkv.weight", "not finite"),
+        retensor(WEIGHTS, poison),
+    ),
     Case("expand learngene --layers 2", FAILED, ("norm1.weight",), retensor(WEIGHTS, reshape)),
     Case("expand learngene --layers 2", FAILED, ("lacks the tensor",), retensor(WEIGHTS, foreign)),
     Case("evaluate model --task folder:photos", FAILED, ("model.safetensors",), cut(MODEL, 0.7)),
     Case("evaluate model --task folder:photos", FAILED, ("not finite",), retensor(MODEL, poison)),
-    Case("evaluate model --task folder:photos", FAILED, ("norm1.weight",), retensor(MODEL, reshape)),
-    Case("evaluate model --task folder:photos", FAILED, ("model.safetensors",), retensor(MODEL, foreign)),
-    Case("evaluate model --task folder:photos", FAILED, ("model.safetensors",), write(MODEL, PICKLE)),
+    Case(
+        "evaluate model --task folder:photos", FAILED, ("norm1.weight",), retensor(MODEL, reshape)
+    ),
+    Case(
+        "evaluate model --task folder:photos",
+        FAILED,
+        ("model.safetensors",),
+        retensor(MODEL, foreign),
+    ),
+    Case(
+        "evaluate model --task folder:photos", FAILED, ("model.safetensors",), write(MODEL, PICKLE)
+    ),
     Case(
         "extract scratch --ancestry weights.pth -o new",
         FAILED,
@@ -232,8 +366,15 @@ CONFIGS = [
     Case("expand learngene", FAILED, ("config.json does not exist",), remove(CONFIG)),
     Case("show learngene", FAILED, ("format is 99", "format 1"), edit(CONFIG, format=99)),
     Case("show learngene", FAILED, ("format is None", "format 1"), edit(CONFIG, format=...)),
-    Case("expand learngene", FAILED, ("layers is 1000000000", "512"), edit(CONFIG, spec__layers=10**9)),
-    Case("expand learngene", FAILED, ("classes is 10000000000",), edit(CONFIG, spec__classes=10**10)),
+    Case(
+        "expand learngene",
+        FAILED,
+        ("layers is 1000000000", "512"),
+        edit(CONFIG, spec__layers=10**9),
+    ),
+    Case(
+        "expand learngene", FAILED, ("classes is 10000000000",), edit(CONFIG, spec__classes=10**10)
+    ),
     Case("show learngene", FAILED, ("spec: width", "int"), edit(CONFIG, spec__width="32")),
     Case("show learngene", FAILED, ("spec: width", "int"), edit(CONFIG, spec__width=32.5)),
     Case("show learngene", FAILED, ("heads do not divide",), edit(CONFIG, spec__heads=3)),
@@ -241,9 +382,18 @@ CONFIGS = [
     Case("show learngene", FAILED, ("unknown key 'hook'",), edit(CONFIG, hook="os.system")),
     Case("show learngene", FAILED, ("'spec' is missing",), edit(CONFIG, spec=...)),
     Case("show learngene", FAILED, ("ancestries", "list"), edit(CONFIG, ancestries={})),
-    Case("expand learngene", FAILED, ("'../../evil'", "not installed"), edit(CONFIG, method="../../evil")),
-    Case("expand learngene", FAILED, ("'tleg9'", "install its plugin"), edit(CONFIG, method="tleg9")),
-    Case("expand learngene", FAILED, ("kept",), edit(CONFIG, details={"kept": ["../../etc/passwd"]})),
+    Case(
+        "expand learngene",
+        FAILED,
+        ("'../../evil'", "not installed"),
+        edit(CONFIG, method="../../evil"),
+    ),
+    Case(
+        "expand learngene", FAILED, ("'tleg9'", "install its plugin"), edit(CONFIG, method="tleg9")
+    ),
+    Case(
+        "expand learngene", FAILED, ("kept",), edit(CONFIG, details={"kept": ["../../etc/passwd"]})
+    ),
     Case("expand learngene", FAILED, ("kept",), edit(CONFIG, details={"kept": [1, 99]})),
     Case("show learngene", FAILED, ("not valid JSON",), write(CONFIG, "{format: 1}")),
     Case("show learngene", FAILED, ("not valid JSON",), cut(CONFIG, 0.5)),
@@ -251,17 +401,37 @@ CONFIGS = [
     Case("show learngene", FAILED, ("not valid JSON",), write(CONFIG, "[" * 200_000)),
     Case("show learngene", FAILED, ("not valid JSON",), write(CONFIG, b"\xff\xfe\x00\x01")),
     Case("show learngene", FAILED, ("larger than 16 MiB",), write(CONFIG, b" " * (17 * 2**20))),
-    Case("evaluate model", FAILED, ("format is 7", "format 1"), edit(MODEL_CONFIG, learngene__format=7)),
-    Case("evaluate model", FAILED, ("contradicts itself", "layers is 4"), edit(MODEL_CONFIG, model_args__depth=4)),
+    Case(
+        "evaluate model",
+        FAILED,
+        ("format is 7", "format 1"),
+        edit(MODEL_CONFIG, learngene__format=7),
+    ),
+    Case(
+        "evaluate model",
+        FAILED,
+        ("contradicts itself", "layers is 4"),
+        edit(MODEL_CONFIG, model_args__depth=4),
+    ),
     Case("evaluate model", FAILED, ("evil",), edit(MODEL_CONFIG, model_args__evil="builtins.eval")),
-    Case("evaluate model", FAILED, ("inherited", "'nothing'"), edit(MODEL_CONFIG, learngene__inherited=["nothing"])),
+    Case(
+        "evaluate model",
+        FAILED,
+        ("inherited", "'nothing'"),
+        edit(MODEL_CONFIG, learngene__inherited=["nothing"]),
+    ),
     Case(
         "evaluate model",
         WRONG,
         ("resnet18", "not supported; supported are"),
         edit(MODEL_CONFIG, architecture="resnet18"),
     ),
-    Case("evaluate model", FAILED, ("std", "positive"), edit(MODEL_CONFIG, pretrained_cfg__std=[0, 0, 0])),
+    Case(
+        "evaluate model",
+        FAILED,
+        ("std", "positive"),
+        edit(MODEL_CONFIG, pretrained_cfg__std=[0, 0, 0]),
+    ),
 ]
 
 DATA = [
@@ -278,12 +448,23 @@ DATA = [
             and write("photos/red/broken.png", b"no picture")(root)
         ),
     ),
-    Case("finetune model --task parquet:nowhere.parquet", FAILED, ("nowhere.parquet", ".parquet file")),
-    Case("finetune model --task parquet:t.parquet", FAILED, ("t.parquet",), write("t.parquet", b"PAR1 but not really")),
+    Case(
+        "finetune model --task parquet:nowhere.parquet",
+        FAILED,
+        ("nowhere.parquet", ".parquet file"),
+    ),
+    Case(
+        "finetune model --task parquet:t.parquet",
+        FAILED,
+        ("t.parquet",),
+        write("t.parquet", b"PAR1 but not really"),
+    ),
     Case("finetune model --task hf:nobody/nothing --offline", FAILED, ("nobody/nothing",)),
     Case("finetune model --task hf:../../etc", WRONG, ("hf:../../etc",)),
     Case("finetune model --task folder:", WRONG, ("folder:",)),
-    Case("evaluate model --task objects", WRONG, ("2 classes", "lgzoo finetune model --task objects")),
+    Case(
+        "evaluate model --task objects", WRONG, ("2 classes", "lgzoo finetune model --task objects")
+    ),
     Case("doctor --task folder:nowhere", FAILED, ("no folder nowhere", "subfolder")),
 ]
 

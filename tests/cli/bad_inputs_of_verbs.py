@@ -59,7 +59,11 @@ JOBS = [
 ]
 # Options that mean nothing for a verb, which it has not.
 LACKING = {"expand": ("--precision",), "evaluate": ("--seed", "--sed ")}
-JOBS = [case for case in JOBS if not any(option in f"{case.line} " for option in LACKING.get(case.line.split()[0], ()))]
+JOBS = [
+    case
+    for case in JOBS
+    if not any(option in f"{case.line} " for option in LACKING.get(case.line.split()[0], ()))
+]
 JOBS = [replace(case, change=both(link("loop", "loop"), fifo("pipe"))) for case in JOBS]
 
 NAMES = [
@@ -266,7 +270,12 @@ ENVIRONMENT = [
     Case("evaluate model --task folder:photos", WRONG, (name, value), environment={name: value})
     for name, value in [("WORLD_SIZE", "abc"), ("WORLD_SIZE", "-1"), ("WORLD_SIZE", "1e3")]
 ] + [
-    Case("evaluate model --task folder:photos", FAILED, ("MASTER_ADDR",), environment={"WORLD_SIZE": "2"}),
+    Case(
+        "evaluate model --task folder:photos",
+        FAILED,
+        ("MASTER_ADDR",),
+        environment={"WORLD_SIZE": "2"},
+    ),
     Case("list methods", WRONG, ("RANK",), environment={"WORLD_SIZE": "2", "RANK": "7"}),
     Case("bench folder:photos", WRONG, ("torchrun",), environment={"WORLD_SIZE": "2", "RANK": "0"}),
 ]

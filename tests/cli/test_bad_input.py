@@ -46,7 +46,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.artifacts.records import LearngeneConfig
     from learngene_zoo.artifacts.shelf import Learngene
-    from lgzoo_lsamd.blocks import base_blocks
+    from lgzoo_lsamd.blocks import select_base_blocks
 
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("template")
@@ -60,8 +60,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ancestry.save(root / "ancestry")
     replace(ancestry, class_names=("blue", "red"), task="photos").save(root / "model")
     kept = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 3]})
-    Learngene(config=kept, state=base_blocks(ancestry.state, ancestry.spec, [1, 3])).save(root / "learngene")
-    Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={}).save(root / "scratched")
+    Learngene(config=kept, state=select_base_blocks(ancestry.state, ancestry.spec, [1, 3])).save(
+        root / "learngene"
+    )
+    Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={}).save(
+        root / "scratched"
+    )
     return root
 
 
@@ -79,7 +83,9 @@ def contents(root: Path) -> dict[str, str]:
     found = {}
     for path in sorted(root.rglob("*")):
         regular = path.is_file() and not path.is_symlink()
-        kind = hashlib.sha256(path.read_bytes()).hexdigest() if regular else oct(path.lstat().st_mode)
+        kind = (
+            hashlib.sha256(path.read_bytes()).hexdigest() if regular else oct(path.lstat().st_mode)
+        )
         found[str(path.relative_to(root))] = kind
     return found
 
@@ -123,7 +129,9 @@ def check(line: str, code: int, words: tuple[str, ...], root: Path, leaves: str 
         assert word in lines[0], lines[0]
     assert got.exit_code == code, lines[0]
     after = contents(root)
-    assert {name: kind for name, kind in after.items() if name in before or name.split("/")[0] != leaves} == before
+    assert {
+        name: kind for name, kind in after.items() if name in before or name.split("/")[0] != leaves
+    } == before
 
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=lambda case: case.name)
@@ -144,7 +152,9 @@ def test_bad_input(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_environment_that_does_no_harm(
     environment: dict[str, str | None], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pictures = [file for i in range(20) for file in ((f"{i}.png", None), (f"{i}.cls", b"%d" % (i % 2)))]
+    pictures = [
+        file for i in range(20) for file in ((f"{i}.png", None), (f"{i}.cls", b"%d" % (i % 2)))
+    ]
     tar("t.tar", *pictures)(folder)
     for name, value in environment.items():
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
@@ -157,7 +167,10 @@ def settings_of_every_verb() -> dict[str, Any]:
     """The settings behind the options of each verb, by the beginning of its line."""
     methods = METHODS.load_all()[0]
     return {
-        **{f"extract {method.name} --ancestry ancestry -o new": method.extractor for method in methods},
+        **{
+            f"extract {method.name} --ancestry ancestry -o new": method.extractor
+            for method in methods
+        },
         **{f"plan {method.name}": method.extractor for method in methods},
         "finetune model --task folder:photos -o new": lifecycle.FINETUNE,
         "train --task folder:photos -o new": lifecycle.TRAIN,
@@ -168,7 +181,9 @@ GENERATED = {line: list(outside(settings)) for line, settings in settings_of_eve
 
 
 @pytest.mark.parametrize("line", GENERATED)
-def test_values_that_a_setting_cannot_have(line: str, template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_a_setting_cannot_have(
+    line: str, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(template)
     before = contents(template)
     for option, value, word in GENERATED[line]:

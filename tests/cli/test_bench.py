@@ -40,7 +40,9 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
-def test_a_bench_prints_its_means_and_continues_by_itself(world: tuple[str, str], tmp_path: Path) -> None:
+def test_a_bench_prints_its_means_and_continues_by_itself(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
     first = call(*words(world, tmp_path / "out"))
     assert first.exit_code == 0, first.stderr
     assert "[6/6]" in first.stderr
@@ -67,11 +69,16 @@ def untyped(given: list[str]) -> list[str]:
     return given
 
 
-def test_on_a_small_folder_nothing_is_tuned_and_one_line_says_so(world: tuple[str, str], tmp_path: Path) -> None:
+def test_on_a_small_folder_nothing_is_tuned_and_one_line_says_so(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
     result = call(*untyped(words(world, tmp_path)))
     assert result.exit_code == 0, result.stderr
     assert result.stderr.count("tuned") == 1
-    assert re.search(r"No arm was tuned: .* has \d+ validation images; choosing a rate pays from 100 on", result.stderr)
+    assert re.search(
+        r"No arm was tuned: .* has \d+ validation images; choosing a rate pays from 100 on",
+        result.stderr,
+    )
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(row["split"], row["lr"]) for row in rows] == [("test", 1e-3)] * 6
     assert len({row["weights"] for row in rows}) == 6, "a digest of every arm's model"
@@ -98,7 +105,9 @@ def test_every_arm_is_tuned_equally_often(world: tuple[str, str], tmp_path: Path
         assert re.search("lsamd shuffled(: learning rate|.*: no better than)", text)
 
 
-def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], tmp_path: Path) -> None:
+def test_learning_rates_are_chosen_on_validation_images(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
     result = call(*words(world, tmp_path, "--tune", "1e-6,1e-4,1e-2", "--json"))
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
@@ -106,7 +115,9 @@ def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], 
     assert {row["split"] for row in tried} == {"validation"}
     for row in judged:
         of = {other["lr"]: other["value"] for other in tried if other["arm"] == row["arm"]}
-        assert of[row["lr"]] == max(of.values()) or row["lr"] == 1e-4, "the middle rate, where none is above chance"
+        assert of[row["lr"]] == max(of.values()) or row["lr"] == 1e-4, (
+            "the middle rate, where none is above chance"
+        )
 
 
 @pytest.mark.parametrize(
@@ -146,8 +157,17 @@ def test_a_grid_whose_cells_all_fail_fails(tmp_path: Path, world: tuple[str, str
     assert "error: all 6 cells failed; the first: " in result.stderr
 
 
-def test_an_arm_without_any_result_fails_after_the_others_are_shown(world: tuple[str, str], tmp_path: Path) -> None:
-    extraction = ("--set", "lsamd.keep=none", "--set", "lsamd.top=2", "--extract-task", "folder:nowhere")
+def test_an_arm_without_any_result_fails_after_the_others_are_shown(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
+    extraction = (
+        "--set",
+        "lsamd.keep=none",
+        "--set",
+        "lsamd.top=2",
+        "--extract-task",
+        "folder:nowhere",
+    )
     result = call(*words(world, tmp_path, *extraction))
     assert result.exit_code == 1, result.stderr
     assert "scratch timm" in result.stdout
@@ -159,7 +179,9 @@ def test_an_arm_without_any_result_fails_after_the_others_are_shown(world: tuple
     assert (again.exit_code, again.stderr.splitlines()) == (1, [last])
 
 
-def test_a_method_that_builds_none_of_the_sizes_fails(world: tuple[str, str], tmp_path: Path) -> None:
+def test_a_method_that_builds_none_of_the_sizes_fails(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
     other = ("--method", "pretrain_finetune", "--set", "pretrain_finetune.depths=2")
     result = call(*words(world, tmp_path, *other, "--set", "pretrain_finetune.epochs=0"))
     assert result.exit_code == 1, result.stderr
@@ -178,14 +200,20 @@ def test_an_interruption_says_how_to_go_on(
 
     monkeypatch.setattr(runner, "check_same_ancestries", stop)
     result = call(*words(world, tmp_path / "out"))
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted; the same command continues")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+        130,
+        "interrupted; the same command continues",
+    )
 
 
 def test_claims_take_no_grid() -> None:
     assert "leave --layers out" in call("bench", "--claim", "lsamd-scratch", "--layers", "5").stderr
     assert "leave --lr out" in call("bench", "--claim", "lsamd-scratch", "--lr", "1").stderr
     assert "remove bench" in call("bench", "--claim", "lsamd-scratch", "--force").stderr
-    assert "no claim named 'lsamd-scrach'; did you mean" in call("bench", "--claim", "lsamd-scrach").stderr
+    assert (
+        "no claim named 'lsamd-scrach'; did you mean"
+        in call("bench", "--claim", "lsamd-scrach").stderr
+    )
 
 
 def test_the_help_shows_every_budget() -> None:
@@ -218,7 +246,12 @@ def test_the_learngene_of_a_demo_is_replaced_whole(
     for _ in range(2):  # and then over its own
         run = CliRunner().invoke(main, line)
         assert run.exit_code == 0, run.stderr
-        assert {path.name for path in place.iterdir()} == {".lgzoo", "config.json", "model.safetensors", "README.md"}
+        assert {path.name for path in place.iterdir()} == {
+            ".lgzoo",
+            "config.json",
+            "model.safetensors",
+            "README.md",
+        }
         assert digest_of(place) == digest_of(cells[0].extraction.folder(out))
     (place / "config.json").write_text("{}")
     run = CliRunner().invoke(main, line)

@@ -24,7 +24,9 @@ def rows(*words: str, code: int = 0) -> dict[str, dict[str, str]]:
     return {row["what"]: row for row in json.loads(result.stdout)}
 
 
-def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     found = rows()
     assert found["login"]["found"] == "logged in"
@@ -34,7 +36,9 @@ def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(monkeypatch: p
     assert found["torch"]["status"] == "ok"
 
 
-def test_it_prints_the_rows_that_matter_and_with_all_every_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_the_rows_that_matter_and_with_all_every_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     result = CliRunner().invoke(main, ["doctor"])
     assert len(result.stdout.splitlines()) <= 20
@@ -57,7 +61,11 @@ def test_a_step_that_fails_ends_the_self_test_and_is_named(monkeypatch: pytest.M
 
     monkeypatch.setattr("learngene_zoo.lifecycle.extract", fail)
     assert rows("--self-test", code=1) == {
-        "extract": {"what": "extract", "status": "bad", "found": "RuntimeError: no such instruction"}
+        "extract": {
+            "what": "extract",
+            "status": "bad",
+            "found": "RuntimeError: no such instruction",
+        }
     }
 
 
@@ -74,25 +82,35 @@ def write_classes(top: Path, counts: dict[str, int]) -> None:
     for name, count in counts.items():
         (top / name).mkdir(parents=True)
         for number in range(count):
-            pixels = np.random.default_rng([number, count]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            pixels = np.random.default_rng([number, count]).integers(
+                0, 256, (8, 8, 3), dtype=np.uint8
+            )
             Image.fromarray(pixels).save(top / name / f"{number}.png")
 
 
 @pytest.mark.parametrize("words", [(), ("--check-images", "--workers", "0")])
-def test_all_problems_of_a_folder_are_listed_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_all_problems_of_a_folder_are_listed_at_once(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     write_classes(tmp_path / "data", {"cat": 12, "dog": 11, "emu": 0, "fox": 0})
     (tmp_path / "data" / "cat" / "0.png").write_bytes(b"no picture")
     (tmp_path / "data" / "gnu").symlink_to("nowhere")
-    result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{tmp_path / 'data'}", *words, "--json"])
+    result = CliRunner().invoke(
+        main, ["doctor", "--task", f"folder:{tmp_path / 'data'}", *words, "--json"]
+    )
     rows = {Path(row["what"].split()[-1]).name: row for row in json.loads(result.stdout)}
-    assert (rows["emu"]["status"], rows["emu"]["found"]) == ("bad", "has 0 images; add some or remove it")
+    assert (rows["emu"]["status"], rows["emu"]["found"]) == (
+        "bad",
+        "has 0 images; add some or remove it",
+    )
     assert rows["fox"]["status"] == "bad"
     assert rows["gnu"]["found"] == "leads nowhere (to nowhere); correct or remove it"
     assert ("0.png" in rows) == bool(words)
     assert result.exit_code == 1
     result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{tmp_path / 'data'}", *words])
     assert re.search(
-        r"next: correct what is bad, then lgzoo doctor --task folder:\S*data --check-images$", result.stderr.strip()
+        r"next: correct what is bad, then lgzoo doctor --task folder:\S*data --check-images$",
+        result.stderr.strip(),
     )
 
 
@@ -103,7 +121,9 @@ def test_it_says_what_to_do_next_and_what_is_left_out(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["doctor", "--task", task])
     assert result.stderr == f"next: lgzoo doctor --task {task} --check-images\n"
     assert "1 file left out: 1 .svg; first: " in result.stdout
-    result = CliRunner().invoke(main, ["doctor", "--task", task, "--check-images", "--workers", "0"])
+    result = CliRunner().invoke(
+        main, ["doctor", "--task", task, "--check-images", "--workers", "0"]
+    )
     assert result.stderr.endswith(f"next: lgzoo extract closed_form --task {task}\n")
     assert "1 file left out: 1 .svg; first: " in result.stdout
 
@@ -118,7 +138,9 @@ def test_what_is_wrong_with_a_picture_is_shown_in_eighty_columns(
             Image.new("RGB", (8, 8), (number, 30, 60)).save(top / name / f"{number}.png")
     (top / "bee" / "3.png").write_bytes(b"no picture")
     monkeypatch.setenv("COLUMNS", "80")
-    result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{top}", "--check-images", "--workers", "0"])
+    result = CliRunner().invoke(
+        main, ["doctor", "--task", f"folder:{top}", "--check-images", "--workers", "0"]
+    )
     assert result.exit_code == 1
     line = next(line for line in result.stdout.splitlines() if "bee/3.png" in line)
     assert str(top) not in line

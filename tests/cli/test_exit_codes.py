@@ -17,7 +17,10 @@ LINES = {
     "exract lsamd": (2, "no command named 'exract'; did you mean extract?"),
     "finetune model --epocs 3": (2, "no option named --epocs; did you mean --epochs?"),
     "expand lsamd-mini --in-chans 3": (2, "no option named --in-chans; see lgzoo expand --help"),
-    "extract lsamd --preset papr -o new": (2, "no preset of lsamd named 'papr'; did you mean paper?"),
+    "extract lsamd --preset papr -o new": (
+        2,
+        "no preset of lsamd named 'papr'; did you mean paper?",
+    ),
     "expand lsamd-mni": (2, "no folder or learngene named 'lsamd-mni'; did you mean lsamd-mini?"),
     "show sings": (2, "no method, learngene, task or suite named 'sings'; did you mean signs?"),
     "list method": (2, "no list named 'method'; did you mean methods?"),
@@ -50,9 +53,15 @@ LINES = {
     ),
     "export model --tracker x": (2, "no option named --tracker; see lgzoo export --help"),
     "compare model": (2, "missing argument 'SECOND'; see lgzoo compare --help"),
-    "evaluate nowhere": (2, "there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`"),
+    "evaluate nowhere": (
+        2,
+        "there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`",
+    ),
     "finetune model --task folder:nowhere -o new": (1, "there is no folder nowhere; "),
-    "extract first_k --ancestry nowhere -o new": (2, "no file or folder nowhere to open as an ancestry model"),
+    "extract first_k --ancestry nowhere -o new": (
+        2,
+        "no file or folder nowhere to open as an ancestry model",
+    ),
     "extract first_k --ancestry deit_bas_patch16_224 -o new": (
         2,
         "no file or folder deit_bas_patch16_224; did you mean timm:deit_base_patch16_224?",

@@ -26,7 +26,12 @@ def shell(tmp_path: Path, checkout: Path) -> Shell:
         function = f'lgzoo() {{ "{sys.executable}" -m learngene_zoo "$@"; }}; {line}'
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         return subprocess.run(
-            ["bash", "-c", function], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            ["bash", "-c", function],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
 
     return run
@@ -34,7 +39,9 @@ def shell(tmp_path: Path, checkout: Path) -> Shell:
 
 @pytest.mark.parametrize(("line", "code"), [("nosuch", 2), ("show nosuch", 2), ("list methods", 0)])
 @pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
-def test_a_stderr_that_cannot_be_written_changes_no_exit_code(line: str, code: int, stderr: str, shell: Shell) -> None:
+def test_a_stderr_that_cannot_be_written_changes_no_exit_code(
+    line: str, code: int, stderr: str, shell: Shell
+) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     assert shell(f"lgzoo {line} {stderr} >/dev/null").returncode == code
@@ -44,12 +51,16 @@ def test_a_current_folder_that_was_deleted_is_named(shell: Shell) -> None:
     done = shell("mkdir gone; cd gone; rmdir ../gone; lgzoo expand first_k --layers 2")
     assert done.returncode == 1
     told = [line for line in done.stderr.splitlines() if not line.startswith("shell-init")]
-    assert told == ["error: the current folder does not exist any more; change to another one with cd"]
+    assert told == [
+        "error: the current folder does not exist any more; change to another one with cd"
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["pt2", pytest.param("onnx", marks=pytest.mark.exhaustive)])
-def test_an_export_that_does_not_fit_ends_in_one_line(format: str, shell: Shell, tmp_path: Path) -> None:
+def test_an_export_that_does_not_fit_ends_in_one_line(
+    format: str, shell: Shell, tmp_path: Path
+) -> None:
     assemble(SPEC, {}, seed=0).save(tmp_path / "model")
     done = shell(f"ulimit -f 64; lgzoo export model -o out.{format} -q")
     assert done.returncode == 1
@@ -68,7 +79,9 @@ def test_an_export_that_does_not_fit_ends_in_one_line(format: str, shell: Shell,
         "extract lsamd --keep 1,2 -o out -q",
     ],
 )
-def test_an_extraction_that_does_not_fit_blocks_no_later_one(line: str, shell: Shell, tmp_path: Path) -> None:
+def test_an_extraction_that_does_not_fit_blocks_no_later_one(
+    line: str, shell: Shell, tmp_path: Path
+) -> None:
     failed = shell(f"ulimit -f 1; lgzoo {line}")
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed.stderr
     assert list(tmp_path.iterdir()) == []

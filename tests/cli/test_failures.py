@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from learngene_zoo.cli.main import guarded
+from learngene_zoo.cli.main import run_guarded
 from learngene_zoo.errors import BadFile, Exists, WrongCall
 
 
@@ -23,7 +23,7 @@ def outcome(
     def fail(_: list[str]) -> None:
         raise error
 
-    code = guarded(fail, words or [])
+    code = run_guarded(fail, words or [])
     printed = capsys.readouterr()
     assert printed.out == ""
     return code, printed.err
@@ -34,8 +34,16 @@ def outcome(
     [
         (WrongCall("no such thing"), 2, "error: no such thing\n"),
         (BadFile("it is\n  broken"), 1, "error: it is broken\n"),
-        (click.UsageError("Missing argument 'NAME'."), 2, "error: missing argument 'NAME'; see lgzoo --help\n"),
-        (KeyError("x"), 1, "error: unexpected KeyError: 'x'; run again with --debug to see where\n"),
+        (
+            click.UsageError("Missing argument 'NAME'."),
+            2,
+            "error: missing argument 'NAME'; see lgzoo --help\n",
+        ),
+        (
+            KeyError("x"),
+            1,
+            "error: unexpected KeyError: 'x'; run again with --debug to see where\n",
+        ),
         (
             OSError(errno.ENOSPC, "No space left on device", "f"),
             1,
@@ -49,7 +57,9 @@ def outcome(
         (MemoryError(), 1, "error: out of memory; use a smaller --batch-size"),
     ],
 )
-def test_one_line_and_a_code(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_and_a_code(
+    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     got, text = outcome(error, capsys)
     assert got == code
     assert text.startswith(said)
@@ -62,7 +72,7 @@ def test_debug_shows_where_and_is_taken_off_the_line(capsys: pytest.CaptureFixtu
     assert "Traceback" in text
     assert text.endswith("error: broken\n")
     seen: list[str] = []
-    assert guarded(seen.extend, ["show", "--debug", "x"]) == 0
+    assert run_guarded(seen.extend, ["show", "--debug", "x"]) == 0
     assert seen == ["show", "x"]
 
 
@@ -76,7 +86,11 @@ def test_debug_shows_where_and_is_taken_off_the_line(capsys: pytest.CaptureFixtu
             "lgzoo finetune 'my model' --lr 1e-3 -o finetuned-3",
         ),
         (["export", "--out=a b.onnx", "-q"], "a b.onnx", "lgzoo export -q -o 'a b-2.onnx'"),
-        (["expand", "-ox", "--task", "folder:My Photos"], "x", "lgzoo expand --task 'folder:My Photos' -o x-2"),
+        (
+            ["expand", "-ox", "--task", "folder:My Photos"],
+            "x",
+            "lgzoo expand --task 'folder:My Photos' -o x-2",
+        ),
         (["show", "digits", "--sheet", "s.png"], "s.png", "lgzoo show digits -o s-2.png"),
     ],
 )
@@ -98,13 +112,20 @@ def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), click.Abort()])
-def test_an_interrupt_says_how_to_go_on(interrupt: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_says_how_to_go_on(
+    interrupt: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert outcome(interrupt, capsys, ["finetune"]) == (130, "interrupted; --resume continues\n")
     assert outcome(interrupt, capsys, ["list"]) == (130, "interrupted\n")
-    assert outcome(interrupt, capsys, ["bench"]) == (130, "interrupted; the same command continues\n")
+    assert outcome(interrupt, capsys, ["bench"]) == (
+        130,
+        "interrupted; the same command continues\n",
+    )
 
 
-def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def import_something(_: list[str]) -> None:
         try:
             signal.raise_signal(signal.SIGINT)
@@ -113,7 +134,7 @@ def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(capsys: py
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        assert guarded(import_something, ["plan"]) == 130
+        assert run_guarded(import_something, ["plan"]) == 130
     finally:
         signal.signal(signal.SIGINT, handler)
     assert capsys.readouterr().err == "interrupted\n"
@@ -121,7 +142,7 @@ def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(capsys: py
 
 SLOW_TO_STOP = """
 import signal, sys, time
-from learngene_zoo.cli.main import guarded
+from learngene_zoo.cli.main import run_guarded
 
 def call(_):
     try:
@@ -130,21 +151,36 @@ def call(_):
         signal.raise_signal(signal.SIGINT)
         time.sleep(60)
 
-sys.exit(guarded(call, ["finetune"]))
+sys.exit(run_guarded(call, ["finetune"]))
 """
 
 
 def test_a_second_interrupt_ends_at_once_and_without_a_traceback() -> None:
-    done = subprocess.run([sys.executable, "-c", SLOW_TO_STOP], capture_output=True, text=True, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW_TO_STOP], capture_output=True, text=True, timeout=50
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_ctrl_c_while_libraries_are_imported(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "learngene_zoo", "extract", "first_k", "-o", str(tmp_path / "new")]
+    command = [
+        sys.executable,
+        "-m",
+        "learngene_zoo",
+        "extract",
+        "first_k",
+        "-o",
+        str(tmp_path / "new"),
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0) as process:
-        while process.poll() is None and "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        while (
+            process.poll() is None
+            and "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+        ):
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         _, printed = process.communicate(timeout=50)
@@ -154,5 +190,11 @@ def test_ctrl_c_while_libraries_are_imported(tmp_path: Path) -> None:
 def test_a_reader_that_leaves_is_no_error() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = f"{sys.executable} -m learngene_zoo list --all | head -1"
-    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, timeout=50)
-    assert (len(done.stdout.splitlines()), done.stderr.count("Traceback"), done.stderr.count("error")) == (1, 0, 0)
+    done = subprocess.run(
+        command, shell=True, env=environment, capture_output=True, text=True, timeout=50
+    )
+    assert (
+        len(done.stdout.splitlines()),
+        done.stderr.count("Traceback"),
+        done.stderr.count("error"),
+    ) == (1, 0, 0)

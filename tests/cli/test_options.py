@@ -10,7 +10,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, model_of, options_of
+from learngene_zoo.cli.options import (
+    SettingsCommand,
+    budget_options,
+    model_of,
+    options_of,
+    settings_from_options,
+)
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
@@ -40,7 +46,9 @@ def typed(words: list[str], settings: object = Toy()) -> object:
     """What a command with these settings receives from a line."""
     received: list[object] = []
     command = SettingsCommand(
-        "toy", params=[*options_of(settings)], callback=lambda **_: received.append(chosen(settings))
+        "toy",
+        params=[*options_of(settings)],
+        callback=lambda **_: received.append(settings_from_options(settings)),
     )
     command.main(words, standalone_mode=False)
     return received[0]
@@ -82,7 +90,11 @@ def test_what_is_typed_is_what_changes(words: list[str], changes: dict[str, obje
 def test_a_default_that_is_typed_overrides_another_presets_value() -> None:
     options = options_of(Toy())
     received: list[object] = []
-    command = click.Command("toy", params=[*options], callback=lambda **_: received.append(chosen(Toy(rounds=99))))
+    command = click.Command(
+        "toy",
+        params=[*options],
+        callback=lambda **_: received.append(settings_from_options(Toy(rounds=99))),
+    )
     command.main([], standalone_mode=False)
     command.main(["--rounds", "3"], standalone_mode=False)
     assert received == [Toy(rounds=99), Toy(rounds=3)]
@@ -92,7 +104,9 @@ def test_settings_that_only_fit_together_are_set_together() -> None:
     spec = ViTSpec(layers=2, width=96, heads=3)
     assert typed(["--heads", "5", "--width", "40"], spec) == replace(spec, width=40, heads=5)
     recipe = Recipe(batch_size=128, accumulate=2)
-    assert typed(["--batch-size", "9", "--accumulate", "3"], recipe) == replace(recipe, batch_size=9, accumulate=3)
+    assert typed(["--batch-size", "9", "--accumulate", "3"], recipe) == replace(
+        recipe, batch_size=9, accumulate=3
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +123,10 @@ def test_settings_that_only_fit_together_are_set_together() -> None:
         (["--keep", "1,x"], ["--keep", "'x' is not an integer"]),
         (["--rund", "1"], ["--rund", "--rounds"]),
         (["--lr", "-1"], ["--lr", "-1 is out of range; it must be above 0"]),
-        (["--drop-path", "1"], ["--drop-path", "1 is out of range; it must be at least 0 and below 1"]),
+        (
+            ["--drop-path", "1"],
+            ["--drop-path", "1 is out of range; it must be at least 0 and below 1"],
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_named(words: list[str], names: list[str]) -> None:
@@ -119,7 +136,11 @@ def test_what_cannot_be_meant_is_named(words: list[str], names: list[str]) -> No
 
 def test_the_help_shows_choices_and_defaults_and_keeps_settings_apart() -> None:
     params = [*options_of(Toy()), click.Option(["--json"], is_flag=True, help="Print JSON.")]
-    text = CliRunner().invoke(SettingsCommand("toy", params=params), ["--help"], terminal_width=200).stdout
+    text = (
+        CliRunner()
+        .invoke(SettingsCommand("toy", params=params), ["--help"], terminal_width=200)
+        .stdout
+    )
     options, settings = text.split("\nSettings:")
     for words in (
         "[default: no]",
@@ -149,10 +170,13 @@ def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
     with pytest.raises(WrongCall, match=r"^there is no model at usaul; did you mean usual\?$"):
         model_of("usaul", "mine")
     with pytest.raises(
-        WrongCall, match="timm:vit is a model of timm's, not a folder; write one with `lgzoo finetune timm:vit"
+        WrongCall,
+        match="timm:vit is a model of timm's, not a folder; write one with `lgzoo finetune timm:vit",
     ):
         model_of("timm:vit", "usual")
-    with pytest.raises(WrongCall, match="no model at me/vit; on the Hub it would be hf-hub:me/vit or me/vit@main"):
+    with pytest.raises(
+        WrongCall, match="no model at me/vit; on the Hub it would be hf-hub:me/vit or me/vit@main"
+    ):
         model_of("me/vit", "usual")
     Path("model.onnx").touch()
     with pytest.raises(WrongCall, match=r"model\.onnx is a file; name a model's folder"):
@@ -168,6 +192,10 @@ def test_quantities_are_read_as_people_write_them() -> None:
 
 def test_a_flag_that_says_no_has_a_plain_opposite() -> None:
     spec = ViTSpec(layers=2, width=32, heads=2)
-    flags = {option.opts[0]: option.secondary_opts for option in options_of(spec) if isinstance(option, click.Option)}
+    flags = {
+        option.opts[0]: option.secondary_opts
+        for option in options_of(spec)
+        if isinstance(option, click.Option)
+    }
     assert flags["--no-embed-class"] == ["--embed-class"]
     assert flags["--qk-norm"] == ["--no-qk-norm"]

@@ -26,7 +26,7 @@ from learngene_zoo.runs.run import Run
 
 
 def job(as_json: bool = False, quiet: bool = False) -> Job:
-    return Job(run=Run(), place=Path("x"), force=False, quiet=quiet, as_json=as_json)
+    return Job(run=Run(), path=Path("x"), force=False, quiet=quiet, as_json=as_json)
 
 
 def test_json_is_bare_and_raw(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,11 +59,15 @@ def test_ten_rows_and_how_many_more(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"n": f"row{i}", "value": i} for i in range(97)]
     print_rows(rows, as_json=False, most=10)
     printed = capsys.readouterr()
-    assert [line.split()[0] for line in printed.out.splitlines()[2:]] == [f"row{i}" for i in range(10)]
+    assert [line.split()[0] for line in printed.out.splitlines()[2:]] == [
+        f"row{i}" for i in range(10)
+    ]
     assert printed.err == "87 more: --all\n"
     print_rows(rows, as_json=True, most=10)
     assert len(json.loads(capsys.readouterr().out)) == 97
-    print_rows(rows[:11], as_json=False, most=10)  # the line would be as long as the row that it is about
+    print_rows(
+        rows[:11], as_json=False, most=10
+    )  # the line would be as long as the row that it is about
     printed = capsys.readouterr()
     assert (len(printed.out.splitlines()), printed.err) == (13, "")
 
@@ -81,7 +85,9 @@ def test_an_interval_stands_beside_its_value_and_is_aligned_as_a_number() -> Non
     assert not is_number("digits")
 
 
-def test_names_that_look_like_markup_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_look_like_markup_are_printed_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_rows([{"name": "[red]x[/red]"}], as_json=False)
     assert "[red]x[/red]" in capsys.readouterr().out
 
@@ -122,7 +128,9 @@ def test_no_text_controls_the_terminal(capsys: pytest.CaptureFixture[str]) -> No
     note(HOSTILE)
     printed = capsys.readouterr()
     assert not {"\x1b", "\u202e"} & set(printed.out + printed.err)
-    assert len(printed.out.splitlines()) == 3 + 1 + 1 + 1 + 1 + 1  # a title, a heading and a rule; then one line each
+    assert (
+        len(printed.out.splitlines()) == 3 + 1 + 1 + 1 + 1 + 1
+    )  # a title, a heading and a rule; then one line each
     assert len(printed.err.splitlines()) == 3
 
 
@@ -163,11 +171,17 @@ def test_a_name_that_is_no_utf8_is_printed_in_any_encoding(encoding: str) -> Non
     assert "named 'caf\\udce9-" in done.stderr
 
 
-def lgzoo(line: str, variables: dict[str, str] | None = None, closed: str = "") -> subprocess.CompletedProcess[str]:
+def lgzoo(
+    line: str, variables: dict[str, str] | None = None, closed: str = ""
+) -> subprocess.CompletedProcess[str]:
     """One call in a process of its own, some of its streams closed by the shell."""
     command = f'exec "$0" -m learngene_zoo {line} {closed}'
     paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200", **(variables or {})}
     return subprocess.run(
-        ["sh", "-c", command, sys.executable], env=environment, capture_output=True, text=True, timeout=120
+        ["sh", "-c", command, sys.executable],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )

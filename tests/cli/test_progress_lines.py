@@ -15,7 +15,9 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs import progress
 from learngene_zoo.testing import tiny_task
 
-START = assemble(ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+START = assemble(
+    ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
+)
 MODEL = replace(START, inherited=frozenset(START.state))  # its head does not guess
 
 
@@ -62,7 +64,11 @@ def test_a_slow_command_says_what_it_does(
     monkeypatch.setattr(progress, "PERIOD", 0.1)
     lines = call(*words)
     assert any(line.startswith(expected) for line in lines), lines
-    assert all(line.isprintable() and len(line) <= 120 for line in lines if line.startswith(f"{words[0]}: "))
+    assert all(
+        line.isprintable() and len(line) <= 120
+        for line in lines
+        if line.startswith(f"{words[0]}: ")
+    )
     monkeypatch.setattr(progress, "PERIOD", 0.05)
     assert not [
         line

@@ -28,7 +28,9 @@ from learngene_zoo.cli.main import main
 main(sys.argv[1:], prog_name="lgzoo")
 """
 EXISTS = "error: {} already exists; choose another place with -o, or replace it with --force; for example: lgzoo "
-IN_THE_WAY = "error: {0}/notes is a file, so {0}/notes/new cannot be made; choose another place with -o\n"
+IN_THE_WAY = (
+    "error: {0}/notes is a file, so {0}/notes/new cannot be made; choose another place with -o\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
     for name in ("ancestry", "descendant", "finetuned"):
         assemble(spec, {}, seed=0).save(root / name)
-    Learngene(config=LearngeneConfig(method="scratch", spec=spec), state={}).save(root / "learngene")
+    Learngene(config=LearngeneConfig(method="scratch", spec=spec), state={}).save(
+        root / "learngene"
+    )
     for name in ("notes", "model.onnx", "learngene.png", "numbers.json"):
         (root / name).write_text("mine")
     (root / "begun.run").mkdir()
@@ -53,9 +57,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 CALLS = {
     "extract first_k": (1, EXISTS.format("learngene") + "extract first_k -o learngene-2\n"),
-    "extract first_k -o ancestry": (1, EXISTS.format("ancestry") + "extract first_k -o ancestry-2\n"),
+    "extract first_k -o ancestry": (
+        1,
+        EXISTS.format("ancestry") + "extract first_k -o ancestry-2\n",
+    ),
     "expand": (1, EXISTS.format("descendant") + "expand -o descendant-2\n"),
-    "expand --layers 1 -o ./descendant/": (1, EXISTS.format("descendant") + "expand --layers 1 -o descendant-2\n"),
+    "expand --layers 1 -o ./descendant/": (
+        1,
+        EXISTS.format("descendant") + "expand --layers 1 -o descendant-2\n",
+    ),
     "finetune": (1, EXISTS.format("finetuned") + "finetune -o finetuned-2\n"),
     "train": (1, EXISTS.format("ancestry") + "train -o ancestry-2\n"),
     "export": (1, EXISTS.format("model.onnx") + "export -o model-2.onnx\n"),
@@ -82,7 +92,10 @@ CALLS = {
     "expand --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
     "train --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
     "evaluate --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
-    "compare descendant finetuned --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
+    "compare descendant finetuned --task sings": (
+        2,
+        "error: no task named 'sings'; did you mean signs? ",
+    ),
     "recommend --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
     "bench sings -o new": (2, "error: no suite or task named 'sings'; did you mean signs?"),
     "bench --method nope -o new": (2, "error: no method named 'nope'; known: auto_lg, "),
@@ -98,7 +111,10 @@ CALLS = {
         2,
         "error: no timm model named 'deit_tiny'; did you mean deit_tiny_patch16_224?\n",
     ),
-    "finetune desendant -o new": (2, "error: there is no model at desendant; did you mean descendant?\n"),
+    "finetune desendant -o new": (
+        2,
+        "error: there is no model at desendant; did you mean descendant?\n",
+    ),
     "evaluate nowhere": (
         2,
         "error: there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`\n",
@@ -119,7 +135,9 @@ def test_a_wrong_call_is_refused_without_torch(line: str, folder: Path) -> None:
     code, said = CALLS[line]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=60
+    )
     assert done.stderr.startswith(said.format(folder)), done.stderr
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
 
@@ -127,4 +145,9 @@ def test_a_wrong_call_is_refused_without_torch(line: str, folder: Path) -> None:
 def test_what_may_succeed_does_import_it(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", WITHOUT_TORCH, "extract", "first_k", "-o", "new"]
-    assert subprocess.run(command, env=environment, cwd=folder, capture_output=True, timeout=60).returncode == 77
+    assert (
+        subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, timeout=60
+        ).returncode
+        == 77
+    )

@@ -56,12 +56,16 @@ def make_world(root: Path) -> None:
     ancestry = assemble(SPEC, {}, seed=0)
     ancestry.save(root / "ancestry")
     replace(ancestry, class_names=("blue", "red"), task="photos").save(root / "model")
-    Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={}).save(root / "scratched")
+    Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={}).save(
+        root / "scratched"
+    )
 
 
 def contents(root: Path) -> dict[str, str]:
     files = [path for path in sorted(root.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
 
 
 def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) -> None:
@@ -72,7 +76,11 @@ def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) ->
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""
     # A training says its epochs, and on a slow machine how long a step takes.
-    lines = [line for line in done.stderr.splitlines() if not re.match(r"epoch |\w+.*, (\d+m )?\d+s$", line)]
+    lines = [
+        line
+        for line in done.stderr.splitlines()
+        if not re.match(r"epoch |\w+.*, (\d+m )?\d+s$", line)
+    ]
     assert [line.partition(":")[0] for line in lines] == ["error"], done.stderr
     assert "unexpected" not in done.stderr
     for word in words:
@@ -94,7 +102,9 @@ def full(tmp_path: Path) -> Iterator[Path]:
     try:
         make_world(root)
         with (root / "filling").open("wb", buffering=0) as filling:
-            free = 4 * 2**20 - sum(-(-path.stat().st_size // 4096) * 4096 for path in root.rglob("*") if path.is_file())
+            free = 4 * 2**20 - sum(
+                -(-path.stat().st_size // 4096) * 4096 for path in root.rglob("*") if path.is_file()
+            )
             filling.write(b"x" * (free - 100 * 2**10))
         yield root
     finally:
@@ -104,7 +114,10 @@ def full(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(line, marks=pytest.mark.exhaustive if "--force" in line or line.startswith("extract") else [])
+        pytest.param(
+            line,
+            marks=pytest.mark.exhaustive if "--force" in line or line.startswith("extract") else [],
+        )
         for line in WRITES
     ],
 )
@@ -125,10 +138,12 @@ def test_a_limit_on_the_size_of_files(line: str, tmp_path: Path) -> None:
     [
         "expand scratched --width 4096 --heads 2 --layers 24 -o new",
         pytest.param(
-            "expand scratched --width 4096 --heads 2 --layers 24 -o model --force", marks=pytest.mark.exhaustive
+            "expand scratched --width 4096 --heads 2 --layers 24 -o model --force",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
-            f"train {BRIEF} --width 2048 --heads 2 --layers 24 --image-size 16 -o new", marks=pytest.mark.exhaustive
+            f"train {BRIEF} --width 2048 --heads 2 --layers 24 --image-size 16 -o new",
+            marks=pytest.mark.exhaustive,
         ),
         f"train {BRIEF} --width 32 --heads 2 --layers 3 --image-size 4096 --patch-size 8 -o new",
     ],
@@ -150,7 +165,9 @@ def test_a_lack_of_a_gpus_memory(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
     make_world(tmp_path)
-    held = torch.empty(int(torch.cuda.mem_get_info()[0] * 0.97) - 2**30, dtype=torch.uint8, device="cuda")
+    held = torch.empty(
+        int(torch.cuda.mem_get_info()[0] * 0.97) - 2**30, dtype=torch.uint8, device="cuda"
+    )
     line = f"train {BRIEF} --device cuda --width 4096 --heads 2 --layers 48 --image-size 16 -o new"
     check(tmp_path, line, "out of memory; use a smaller")
     del held

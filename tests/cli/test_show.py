@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from learngene_zoo.artifacts.records import CardRecord, LearngeneConfig, Measured, Worth
+from learngene_zoo.artifacts.records import CardRecord, CardResults, LearngeneConfig, Measured
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.show import _worth
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Budget, Target, method_of, named_sizes
+from learngene_zoo.method import Budget, Target, method_of, parse_sizes
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=1286, image_size=16, patch_size=8)
 
@@ -25,7 +25,9 @@ def learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     metrics = {"variance": [0.123456789] * 96, "chosen": [1, 4, 7]}
-    Learngene(config=LearngeneConfig(method="scratch", spec=SPEC, metrics=metrics), state={}).save(Path("learngene"))
+    Learngene(config=LearngeneConfig(method="scratch", spec=SPEC, metrics=metrics), state={}).save(
+        Path("learngene")
+    )
     return Path("learngene")
 
 
@@ -59,7 +61,11 @@ def test_a_method_that_looks_at_no_images_takes_a_task_for_its_descendants(
         "next: lgzoo expand --layers 7 --task digits   (all: lgzoo show learngene)",
     ]
     config = json.loads(Path("learngene/config.json").read_text())
-    assert (config["purpose"]["task"], config["purpose"]["classes"], config["tasks"]) == ("digits", 10, [])
+    assert (config["purpose"]["task"], config["purpose"]["classes"], config["tasks"]) == (
+        "digits",
+        10,
+        [],
+    )
 
 
 def test_no_name_is_listed_twice(learngene: Path) -> None:
@@ -67,7 +73,7 @@ def test_no_name_is_listed_twice(learngene: Path) -> None:
 
     expander = method_of(read_config(learngene), learngene).expander
     with pytest.raises(WrongCall) as error:
-        named_sizes(Target(), Budget(), expander, {"colour": "red"})
+        parse_sizes(Target(), Budget(), expander, {"colour": "red"})
     names = str(error.value).partition("known: ")[2].split(", ")
     assert len(names) == len(set(names)) > 5
 
@@ -80,7 +86,9 @@ def test_a_method_without_a_picture_names_those_that_draw_one(learngene: Path) -
     )
 
 
-def test_the_picture_of_closed_form_has_both_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_of_closed_form_has_both_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from learngene_zoo.artifacts.shelf import find, load_learngene
     from lgzoo_closed_form.closed_form import CLOSED_FORM
     from lgzoo_closed_form.plot import picture
@@ -102,7 +110,7 @@ def test_accuracies_stand_in_the_row_of_their_size_and_in_no_other() -> None:
         Measured(task="digits", layers=8, accuracy={"descendant": 0.8}, **common),
         Measured(task="signs", layers=8, size={"keep": 3}, accuracy={"descendant": 0.3}, **common),
     ]
-    card = CardRecord(worth=Worth(command="", split="test", how="", rows=tuple(measured)))
+    card = CardRecord(worth=CardResults(command="", split="test", how="", rows=tuple(measured)))
     rows: list[dict[str, Any]] = [
         {"layers": 4, "width": 96, "params": 5},
         {"layers": 8, "width": 96, "keep": 3, "params": 6},

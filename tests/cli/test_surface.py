@@ -46,7 +46,9 @@ def call(*words: str) -> Result:
 
 
 def test_the_plan_of_lsamd_is_the_papers_table_2() -> None:
-    rows = json.loads(call("plan", "lsamd", *DEIT, "--keep", "1,4,5,7,8", "--convention", "thop", "--json").stdout)
+    rows = json.loads(
+        call("plan", "lsamd", *DEIT, "--keep", "1,4,5,7,8", "--convention", "thop", "--json").stdout
+    )
     assert {row["layers"]: (row["params"], row["flops"]) for row in rows} == TABLE_2
     assert [row["layers"] for row in rows] == sorted(TABLE_2)
     assert all((row["width"], row["heads"]) == (768, 12) for row in rows)
@@ -55,15 +57,22 @@ def test_the_plan_of_lsamd_is_the_papers_table_2() -> None:
 
 def test_a_plan_without_keep_lists_every_depth_that_could_come() -> None:
     def depths(*words: str) -> list[int]:
-        return [row["layers"] for row in json.loads(call("plan", "lsamd", *DEIT, *words, "--json").stdout)]
+        return [
+            row["layers"]
+            for row in json.loads(call("plan", "lsamd", *DEIT, *words, "--json").stdout)
+        ]
 
-    assert depths("--top", "none") == list(range(1, 16))  # a search by threshold may keep any number of blocks
+    assert depths("--top", "none") == list(
+        range(1, 16)
+    )  # a search by threshold may keep any number of blocks
     assert depths("--threshold", "2") == list(range(1, 16))
     assert depths() == list(range(5, 16))  # the default preset keeps five
 
 
 def test_a_plan_can_be_narrowed_and_read_by_people() -> None:
-    rows = json.loads(call("plan", "lsamd", *DEIT, "--layers", "7", "--image-size", "64", "--json").stdout)
+    rows = json.loads(
+        call("plan", "lsamd", *DEIT, "--layers", "7", "--image-size", "64", "--json").stdout
+    )
     assert len(rows) == 1
     assert rows[0]["flops"] < TABLE_2[7][1]
     text = call("plan", "lsamd", *DEIT, "--convention", "thop").stdout
@@ -112,9 +121,21 @@ def test_every_registered_method_has_its_own_commands() -> None:
     options, settings, running = re.split("\nSettings:|\nRunning:", text)
     assert "--keep INTEGER,..." in settings
     assert "--epochs INTEGER" in settings
-    places = [options.index(f" {name}") for name in ("--task", "--out", "--ancestry", "--force", "--resume")]
+    places = [
+        options.index(f" {name}")
+        for name in ("--task", "--out", "--ancestry", "--force", "--resume")
+    ]
     assert places[:2] == sorted(places)[:2]  # what most calls need comes first
-    for common in ("--device", "--seed", "--precision", "--threads", "--workers", "--quiet", "--offline", "--json"):
+    for common in (
+        "--device",
+        "--seed",
+        "--precision",
+        "--threads",
+        "--workers",
+        "--quiet",
+        "--offline",
+        "--json",
+    ):
         assert common in running
     assert "--tracker" in running
 
@@ -122,7 +143,9 @@ def test_every_registered_method_has_its_own_commands() -> None:
 def test_the_help_of_extract_begins_with_the_methods_to_start_with() -> None:
     text = call("extract", "--help").stdout
     start, others = text.split("\nStart here:")[1].split("\nOther methods:")
-    assert [line.split()[0] for line in start.splitlines() if re.match("  [a-z]", line)] == list(START_HERE)
+    assert [line.split()[0] for line in start.splitlines() if re.match("  [a-z]", line)] == list(
+        START_HERE
+    )
     assert set(START_HERE) < set(METHODS.references())
     assert " closed_form" not in others.split("\nOptions of every method:")[0]
 
@@ -164,12 +187,18 @@ def test_lists_are_flat() -> None:
     assert {row["kind"] for row in everything} >= {"method", "task"}
     for row in everything:
         assert not any(isinstance(value, dict) for value in row.values())
-    assert all(name in call("list").stdout for name in ("methods: ", "learngenes: ", "tasks: ", "closed_form"))
+    assert all(
+        name in call("list").stdout
+        for name in ("methods: ", "learngenes: ", "tasks: ", "closed_form")
+    )
     assert all(name in call("list", "--all").stdout for name in ("lsamd", "tal", "digits", "timm:"))
 
 
 def test_a_task_with_a_note_shows_it() -> None:
-    assert "test labels are withheld" in json.loads(call("show", "tiny-imagenet", "--json").stdout)["notes"][0]
+    assert (
+        "test labels are withheld"
+        in json.loads(call("show", "tiny-imagenet", "--json").stdout)["notes"][0]
+    )
     assert "notes" in call("show", "tiny-imagenet").stdout
     assert json.loads(call("show", "digits", "--json").stdout)["notes"] == []
     assert "notes" not in call("show", "digits").stdout
@@ -193,7 +222,7 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     line |= {"over_scratch": 0.013, "over_scratch_low": -0.01, "over_scratch_high": 0.03}
     line |= {"over_stem": 0.113, "over_stem_low": 0.1, "over_stem_high": 0.13}
     line |= {"over_shuffled": 0.213, "over_shuffled_low": 0.2, "over_shuffled_high": 0.23}
-    monkeypatch.setattr("learngene_zoo.cli.demo._measured", lambda job, full, workers: [])
+    monkeypatch.setattr("learngene_zoo.cli.demo._measure_rows", lambda job, full, workers: [])
     monkeypatch.setattr("learngene_zoo.bench.demo.demo_rows", lambda rows: [line])
     monkeypatch.setenv("COLUMNS", "120")
     result = call("demo", "-o", "story")
@@ -214,14 +243,23 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
 def test_the_help_without_a_method_shows_the_common_options(verb: str) -> None:
     text = call(verb, "--help").stdout
     shown = ("--ancestry", "--preset", "--image-size", "--json", "--offline")
-    assert all(option in text for option in (*shown, *(("--task",) if verb == "extract" else ("--max-params",))))
+    assert all(
+        option in text
+        for option in (*shown, *(("--task",) if verb == "extract" else ("--max-params",)))
+    )
     assert "--routing" not in text
 
 
-def test_a_folder_that_is_taken_for_a_task_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_taken_for_a_task_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "clothes").mkdir()
-    for line, code in (("show clothes", 1), ("train --task clothes", 2), ("doctor --task clothes", 2)):
+    for line, code in (
+        ("show clothes", 1),
+        ("train --task clothes", 2),
+        ("doctor --task clothes", 2),
+    ):
         refused = CliRunner().invoke(main, line.split())
         assert (refused.exit_code, "folder:clothes" in refused.stderr) == (code, True), line
     for line in ("show zzqq", "train --task zzqq"):
@@ -243,7 +281,9 @@ def test_a_budget_says_what_it_has_led_to(tmp_path: Path) -> None:
     assert "parameters" not in made.stderr
 
 
-def test_a_picture_is_named_as_its_learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_is_named_as_its_learngene(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(cards_folder() / "lsamd-mini", tmp_path / "mine")
     monkeypatch.setattr("learngene_zoo.lifecycle.plot", lambda learngene, path, **_: path)
@@ -274,26 +314,44 @@ def test_the_help_costs_click_and_nothing_else() -> None:
     code = "import sys; from learngene_zoo.cli.main import main; main(['--help'], standalone_mode=False)"
     watch = "import atexit, sys; atexit.register(lambda: print('LOADED', *sys.modules));"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run([sys.executable, "-c", watch + code], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", watch + code], env=environment, capture_output=True, text=True
+    )
     loaded = set(done.stdout.partition("LOADED")[2].split())
     assert "click" in loaded
-    assert not loaded & {"rich", "torch", "timm", "numpy", "datasets", "importlib.metadata", "learngene_zoo.lifecycle"}
+    assert not loaded & {
+        "rich",
+        "torch",
+        "timm",
+        "numpy",
+        "datasets",
+        "importlib.metadata",
+        "learngene_zoo.lifecycle",
+    }
 
 
 def completed(line: str) -> list[str]:
     """What the shell is offered for the last word of a line."""
-    environment = {"_LGZOO_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    environment = {
+        "_LGZOO_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
     result = CliRunner(env=environment).invoke(main, [], prog_name="lgzoo")
     return [row.partition(",")[2] for row in result.stdout.splitlines()]
 
 
-def test_the_options_of_an_expander_come_from_the_learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_of_an_expander_come_from_the_learngene(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from learngene_zoo.artifacts.records import LearngeneConfig
     from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.families.vit.spec import ViTSpec
 
     monkeypatch.chdir(tmp_path)
-    config = LearngeneConfig(method="scratch", spec=ViTSpec(layers=2, width=16, heads=2, image_size=16, patch_size=8))
+    config = LearngeneConfig(
+        method="scratch", spec=ViTSpec(layers=2, width=16, heads=2, image_size=16, patch_size=8)
+    )
     Learngene(config=config, state={}).save(Path("mine"))
     assert "--init" not in call("expand", "--help").stdout
     assert "--init [timm|fan_in]" in call("expand", "mine", "--help").stdout
@@ -320,8 +378,10 @@ def test_a_size_that_a_method_cannot_change_is_refused_wherever_it_is_named(
     from learngene_zoo.testing import tiny_ancestry
 
     monkeypatch.chdir(tmp_path)
-    learngene = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 3)})([tiny_ancestry()], [], Run())
-    learngene.save(Path("learngene"))
+    learngene = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 3)})(
+        [tiny_ancestry()], [], Run()
+    )
+    learngene.with_config(method="lsamd").save(Path("learngene"))
     says = "mlp_ratio is 2.0, but all descendants of this learngene have mlp_ratio 4.0; sizes that can be chosen: layers, classes"
     assert says in refused("plan", "lsamd", *DEIT, "--mlp-ratio", "2")
     assert says in refused("expand", "--layers", "2", "--mlp-ratio", "2")
@@ -330,11 +390,14 @@ def test_a_size_that_a_method_cannot_change_is_refused_wherever_it_is_named(
     call("expand", "--layers", "2", "--mlp-ratio", "4", "--heads", "2")
 
 
-def test_a_size_that_a_method_can_change_is_built_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_that_a_method_can_change_is_built_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from learngene_zoo.testing import tiny_ancestry
 
     monkeypatch.chdir(tmp_path)
-    METHODS.load("scratch").extractor([tiny_ancestry()], [], Run()).save(Path("learngene"))
+    learngene = METHODS.load("scratch").extractor([tiny_ancestry()], [], Run())
+    learngene.with_config(method="scratch").save(Path("learngene"))
     call("expand", "--mlp-ratio", "2", "--width", "48")
     row = json.loads(call("show", "./descendant", "--json").stdout)
     assert (row["mlp_ratio"], row["width"], row["heads"]) == (2.0, 48, 2)

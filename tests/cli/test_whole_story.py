@@ -37,15 +37,30 @@ def call(*words: str) -> Result:
     return result
 
 
-def test_train_extract_expand_finetune_evaluate(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_extract_expand_finetune_evaluate(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     task = ["--task", f"folder:{photos}"]
-    size = ["--layers", "3", "--width", "32", "--heads", "2", "--image-size", "16", "--patch-size", "8"]
+    size = [
+        "--layers",
+        "3",
+        "--width",
+        "32",
+        "--heads",
+        "2",
+        "--image-size",
+        "16",
+        "--patch-size",
+        "8",
+    ]
     made = call("train", *task, *size, *BRIEF, "--json")
     assert json.loads(made.stdout) == {"path": "ancestry"}
     made = call("extract", "lsamd", *task, "--ancestry", "ancestry", "--keep", "1,3")
     assert made.stdout == "learngene\n"
-    assert json.loads(Path("learngene/config.json").read_text())["tasks"] == []  # --keep looks at no data
+    assert (
+        json.loads(Path("learngene/config.json").read_text())["tasks"] == []
+    )  # --keep looks at no data
     assert made.stderr.splitlines()[-1].startswith("next: lgzoo expand --layers 4")
     call("expand", "--layers", "4", *task)
     made = call("finetune", *BRIEF, *task)
@@ -55,8 +70,20 @@ def test_train_extract_expand_finetune_evaluate(photos: Path, tmp_path: Path, mo
     assert 0 <= row["low"] <= row["value"] <= row["high"] <= 1
     call("evaluate", "descendant", *task, "--split", "validation", "-o", "numbers.json")
     assert json.loads(Path("numbers.json").read_text())["split"] == "validation"
-    again = ["evaluate", "descendant", *task, "-o", "numbers.json", "--resume", "--threads", "1", "--split"]
-    assert CliRunner().invoke(main, [*again, "validation"]).exit_code == 0  # what this very call would write is there
+    again = [
+        "evaluate",
+        "descendant",
+        *task,
+        "-o",
+        "numbers.json",
+        "--resume",
+        "--threads",
+        "1",
+        "--split",
+    ]
+    assert (
+        CliRunner().invoke(main, [*again, "validation"]).exit_code == 0
+    )  # what this very call would write is there
     refused = CliRunner().invoke(main, [*again, "train"])
     assert (refused.exit_code, "numbers.json already exists" in refused.stderr) == (1, True)
     shown = json.loads(CliRunner().invoke(main, ["show", "finetuned", "--json"]).stdout)
@@ -72,14 +99,27 @@ def test_the_advice_of_each_verb_leads_to_the_users_own_data(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my photos").symlink_to(photos)
     task = ["--task", "folder:my photos"]
-    size = ["--layers", "3", "--width", "16", "--heads", "2", "--image-size", "16", "--patch-size", "8"]
+    size = [
+        "--layers",
+        "3",
+        "--width",
+        "16",
+        "--heads",
+        "2",
+        "--image-size",
+        "16",
+        "--patch-size",
+        "8",
+    ]
     made = call("train", *task, *size, *BRIEF)
     followed = []
     while advice := re.search(r"^next: lgzoo (.*?)(   |$)", made.stderr, re.MULTILINE):
         words = shlex.split(advice[1])
         assert words[-2:] == task, advice[1]
         brief = {"extract": ["--keep", "1,3"], "finetune": BRIEF}
-        made = call(*words, *brief.get(words[0], []), *(["--json"] if words[0] == "evaluate" else []))
+        made = call(
+            *words, *brief.get(words[0], []), *(["--json"] if words[0] == "evaluate" else [])
+        )
         followed.append(words[0])
     assert followed == ["extract", "expand", "finetune", "evaluate"]
     assert json.loads(made.stdout)["task"] == "folder:my photos"
@@ -88,7 +128,10 @@ def test_the_advice_of_each_verb_leads_to_the_users_own_data(
     config = json.loads(Path("again/config.json").read_text())
     assert (config["num_classes"], config["label_names"]) == (2, ["blue", "red"])
     call("finetune", "again", *BRIEF, "-o", "again-finetuned")
-    assert json.loads(Path("again-finetuned/config.json").read_text())["learngene"]["task"] == "folder:my photos"
+    assert (
+        json.loads(Path("again-finetuned/config.json").read_text())["learngene"]["task"]
+        == "folder:my photos"
+    )
 
 
 @pytest.mark.parametrize("verb", ["extract", "finetune", "evaluate"])
@@ -112,10 +155,23 @@ def test_finetune_under_the_same_seed_writes_the_same_weights(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     task = ["--task", f"folder:{photos}"]
-    size = ["--layers", "1", "--width", "16", "--heads", "2", "--image-size", "16", "--patch-size", "8"]
+    size = [
+        "--layers",
+        "1",
+        "--width",
+        "16",
+        "--heads",
+        "2",
+        "--image-size",
+        "16",
+        "--patch-size",
+        "8",
+    ]
     for out in ("a", "b"):
         call("train", *task, *size, *BRIEF, "-o", out, "--seed", "3")
-    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (
+        tmp_path / "b/model.safetensors"
+    ).read_bytes()
 
 
 def test_doctor_opens_a_task(photos: Path) -> None:
@@ -128,6 +184,15 @@ def test_doctor_opens_a_task(photos: Path) -> None:
 def test_doctor_looks_at_everything() -> None:
     result = CliRunner().invoke(main, ["doctor", "--json"])
     rows = {row["what"]: row for row in json.loads(result.stdout)}
-    assert {"python", "torch", "timm", "threads", "devices", "method lsamd", "task digits", "shelf"} <= set(rows)
+    assert {
+        "python",
+        "torch",
+        "timm",
+        "threads",
+        "devices",
+        "method lsamd",
+        "task digits",
+        "shelf",
+    } <= set(rows)
     assert rows["task digits"]["status"] == "ok"
     assert result.exit_code == (1 if any(row["status"] == "bad" for row in rows.values()) else 0)

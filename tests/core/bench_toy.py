@@ -37,19 +37,30 @@ def make_world(place: Path) -> tuple[str, str]:
 
 def toy_arms(ancestry: str, keep: Sequence[int] = (1, 3)) -> list[Arm]:
     """LSAMD with named blocks, its controls, and both scratch arms."""
-    return standard_arms(["lsamd"], settings={"lsamd": {"keep": tuple(keep)}}, ancestries=(ancestry,))
+    return standard_arms(
+        ["lsamd"], settings={"lsamd": {"keep": tuple(keep)}}, ancestries=(ancestry,)
+    )
 
 
 def toy_cells(world: tuple[str, str], **changes: Any) -> list[Cell]:
     """Five arms at one size with one budget and one seed, unless `changes` say more."""
     ancestry, task = world
-    settings = {"arms": toy_arms(ancestry), "layers": [3], "epochs": [1], "seeds": [0], "recipe": RECIPE, **changes}
+    settings = {
+        "arms": toy_arms(ancestry),
+        "layers": [3],
+        "epochs": [1],
+        "seeds": [0],
+        "recipe": RECIPE,
+        **changes,
+    }
     return cells([task], **settings)
 
 
 def numbers(rows: Sequence[Row]) -> list[Row]:
     """Rows without what depends on the clock."""
-    return [dataclasses.replace(row, extraction_seconds=0.0, seconds=0.0, finished="") for row in rows]
+    return [
+        dataclasses.replace(row, extraction_seconds=0.0, seconds=0.0, finished="") for row in rows
+    ]
 
 
 def toy_row(key: str = "a", **changes: Any) -> Row:

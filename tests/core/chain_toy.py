@@ -45,12 +45,22 @@ def started(name: str, folder: Path, args: dict[str, int]) -> Start:
             parameter.add_(torch.randn_like(parameter) * 0.1)
     timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True)
     keep = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2, 3)})
-    learngene = lifecycle.extract("lsamd", ancestries=[str(folder)], extractor=keep, out=folder / "learngene", run=RUN)
-    return Start(name=name, folder=folder, model=model, spec=open_ancestry(str(folder)).spec, learngene=learngene)
+    learngene = lifecycle.extract(
+        "lsamd", ancestries=[str(folder)], extractor=keep, out=folder / "learngene", run=RUN
+    )
+    return Start(
+        name=name,
+        folder=folder,
+        model=model,
+        spec=open_ancestry(str(folder)).spec,
+        learngene=learngene,
+    )
 
 
 def images(spec: Spec, count: int = 2) -> torch.Tensor:
-    return torch.randn(count, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0))
+    return torch.randn(
+        count, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def kept(model: Any, place: Path) -> Path:
@@ -65,7 +75,9 @@ def kept(model: Any, place: Path) -> Path:
 def searched(start: Start) -> Any:
     """What a brief search on `start` finds, expanded as it is and under both controls; the last of these models."""
     search = METHODS.load("lsamd").presets["smoke"]
-    found = lifecycle.extract("lsamd", ancestries=[str(start.folder)], tasks=["digits"], extractor=search, run=RUN)
+    found = lifecycle.extract(
+        "lsamd", ancestries=[str(start.folder)], tasks=["digits"], extractor=search, run=RUN
+    )
     assert found.config.details["kept"]
     for control in (None, "shuffled", "stem"):
         layers = len(found.config.details["kept"])
@@ -102,7 +114,9 @@ print(json.dumps(found))
 def differences(made: Path, check: str) -> dict[str, float]:
     """Of each model in `made`, by how much its logits differ where timm opens it without this package; `check` is code run on each."""
     code = ALONE.replace("CHECK", check.strip().replace("\n", "\n    "))
-    done = subprocess.run([sys.executable, "-c", code, str(made)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(made)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, float] = json.loads(done.stdout)
     return found

@@ -100,9 +100,13 @@ def row(cell: Cell, value: float, error: str | None = None, correct: str | None 
     )
 
 
-def ran(claim: Claim, value: Callable[[Cell], float], tuned: Callable[[Cell], float] | None = None) -> list[Row]:
+def ran(
+    claim: Claim, value: Callable[[Cell], float], tuned: Callable[[Cell], float] | None = None
+) -> list[Row]:
     """Rows of both grids; the tuning prefers 2e-3 unless `tuned` says otherwise."""
-    tuning = [row(cell, (tuned or (lambda cell: cell.recipe.lr))(cell)) for cell in tuning_cells(claim)]
+    tuning = [
+        row(cell, (tuned or (lambda cell: cell.recipe.lr))(cell)) for cell in tuning_cells(claim)
+    ]
     choices, missing = rates_of(claim, tuning)
     assert not missing
     return [*tuning, *(row(cell, value(cell)) for cell in cells_of(claim, choices))]
@@ -126,10 +130,14 @@ def gains(gain: float, of: str = "ours", noise: float = 1.0) -> Callable[[Cell],
 def sized(toy: Claim) -> Claim:
     """Two pools at two sizes that the expander's settings name; the second's own sizes stand beside the claim's."""
     ours = replace(toy.arms["ours"], method="pool", settings={"blocks": 6})
-    theirs = replace(ours, settings={"blocks": 9}, sizes=({"low": 9, "high": 0}, {"low": 6, "high": 3}))
+    theirs = replace(
+        ours, settings={"blocks": 9}, sizes=({"low": 9, "high": 0}, {"low": 6, "high": 3})
+    )
     sizes = ({"low": 6, "high": 0}, {"low": 3, "high": 3})
     compare = replace(toy.compare, arms=("ours", "theirs"))
-    return replace(toy, arms={"ours": ours, "theirs": theirs}, layers=(), sizes=sizes, compare=compare)
+    return replace(
+        toy, arms={"ours": ours, "theirs": theirs}, layers=(), sizes=sizes, compare=compare
+    )
 
 
 def extraction(toy: Claim) -> Claim:

@@ -42,7 +42,11 @@ def write_tar(path: Path, files: list[tuple[str, bytes]], **settings: Any) -> Pa
 
 def pairs(first: int, count: int) -> list[tuple[str, bytes]]:
     numbers = range(first, first + count)
-    return [f for n in numbers for f in ((f"{n:04d}.png", encoded(n)), (f"{n:04d}.cls", str(n % CLASSES).encode()))]
+    return [
+        f
+        for n in numbers
+        for f in ((f"{n:04d}.png", encoded(n)), (f"{n:04d}.cls", str(n % CLASSES).encode()))
+    ]
 
 
 def shards(top: Path, count: int = 4, each: int = 25) -> Path:

@@ -26,12 +26,19 @@ IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def write_folder(place: Path, spec: ViTSpec = SPEC, dtype: torch.dtype = torch.float32, **root: object) -> Path:
+def write_folder(
+    place: Path, spec: ViTSpec = SPEC, dtype: torch.dtype = torch.float32, **root: object
+) -> Path:
     """An ancestry folder in timm's layout, as anybody could have written it."""
     place.mkdir(parents=True, exist_ok=True)
-    config = timm_config(spec, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), class_names=(), licence="mit")
+    config = timm_config(
+        spec, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), class_names=(), licence="mit"
+    )
     (place / "config.json").write_text(json.dumps({**config, **root}))
-    save_file({name: tensor.to(dtype) for name, tensor in initial(spec, 0).items()}, place / "model.safetensors")
+    save_file(
+        {name: tensor.to(dtype) for name, tensor in initial(spec, 0).items()},
+        place / "model.safetensors",
+    )
     return place
 
 
@@ -39,10 +46,18 @@ def test_a_folder_is_opened_and_pinned(tmp_path: Path) -> None:
     place = write_folder(tmp_path, label_names=["a", "b", "c"], something_of_theirs=1)
     found = open_ancestry(str(place))
     assert found.spec == SPEC == ancestry_spec(str(place))
-    assert (found.record.source, found.record.licence, found.record.revision) == (str(place), "mit", None)
+    assert (found.record.source, found.record.licence, found.record.revision) == (
+        str(place),
+        "mit",
+        None,
+    )
     assert found.record.sha256 == sha256(place / "model.safetensors")
     assert (found.record.mean, found.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert (found.input_format.image_size, found.input_format.channels, found.input_format.mean) == (
+    assert (
+        found.input_format.image_size,
+        found.input_format.channels,
+        found.input_format.mean,
+    ) == (
         32,
         3,
         (0.1, 0.2, 0.3),
@@ -55,7 +70,10 @@ def test_a_folder_is_opened_and_pinned(tmp_path: Path) -> None:
 def test_another_image_size_is_the_one_that_timm_makes_of_it(tmp_path: Path) -> None:
     place = write_folder(tmp_path)
     found = open_ancestry(str(place), image_size=48)
-    assert (found.spec, found.record.sha256) == (SPEC.with_(image_size=48), sha256(place / "model.safetensors"))
+    assert (found.spec, found.record.sha256) == (
+        SPEC.with_(image_size=48),
+        sha256(place / "model.safetensors"),
+    )
     assert found.identity != open_ancestry(str(place)).identity
     images_BCHW = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     theirs = timm.create_model(f"local-dir:{place}", pretrained=True, img_size=48).eval()
@@ -66,14 +84,24 @@ def test_another_image_size_is_the_one_that_timm_makes_of_it(tmp_path: Path) -> 
 def test_another_pooling_leaves_out_the_tensors_of_its_own(tmp_path: Path) -> None:
     spec = SPEC.with_(pool="map", registers=1)
     assemble(spec, {}, seed=0, scheme="fan_in").save(tmp_path / "map")
-    whole, found = open_ancestry(str(tmp_path / "map")), open_ancestry(str(tmp_path / "map"), pool="avg")
+    whole, found = (
+        open_ancestry(str(tmp_path / "map")),
+        open_ancestry(str(tmp_path / "map"), pool="avg"),
+    )
     assert (whole.spec, whole.record.left_out) == (spec, ())
-    assert (found.spec, found.record.left_out) == (spec.with_(pool="avg", fc_norm=False), ("pooling by attention",))
-    theirs = timm.create_model(f"local-dir:{tmp_path / 'map'}", pretrained=True, global_pool="map").eval()
+    assert (found.spec, found.record.left_out) == (
+        spec.with_(pool="avg", fc_norm=False),
+        ("pooling by attention",),
+    )
+    theirs = timm.create_model(
+        f"local-dir:{tmp_path / 'map'}", pretrained=True, global_pool="map"
+    ).eval()
     with torch.no_grad():
         pooled = theirs.forward_features(IMAGES_BCHW)[:, 2:].mean(dim=1)
         assert torch.equal(found.model()(IMAGES_BCHW), theirs.head(pooled))
-    again = reopen_ancestry(from_json(AncestryRecord, to_json(found.record), "FILE"), str(tmp_path / "map"))
+    again = reopen_ancestry(
+        from_json(AncestryRecord, to_json(found.record), "FILE"), str(tmp_path / "map")
+    )
     assert (again.spec, list(again.state)) == (found.spec, list(found.state))
     assert open_ancestry(str(tmp_path / "map"), pool="token").spec == spec.with_(pool="token")
     for pool, message in (("map", "use pool 'avg'"), ("mean", "pool")):
@@ -85,7 +113,9 @@ def test_another_pooling_leaves_out_the_tensors_of_its_own(tmp_path: Path) -> No
 def test_half_precision_is_widened(tmp_path: Path, dtype: torch.dtype) -> None:
     found = open_ancestry(str(write_folder(tmp_path, dtype=dtype)))
     drawn = initial(SPEC, 0)
-    assert all(torch.equal(tensor, drawn[name].to(dtype).float()) for name, tensor in found.state.items())
+    assert all(
+        torch.equal(tensor, drawn[name].to(dtype).float()) for name, tensor in found.state.items()
+    )
     assert {tensor.dtype for tensor in found.state.values()} == {torch.float32}
 
 
@@ -135,9 +165,22 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
     cfg = {"num_classes": 4, "input_size": [1, 64, 64], "fixed_input_size": True}
     for root in (
         {"architecture": "deit_tiny_patch16_224", "model_args": args, "pretrained_cfg": cfg},
-        {"architecture": "deit3_small_patch16_224", "model_args": args, "pretrained_cfg": {}, "num_classes": 7},
-        {"architecture": "vit_tiny_patch16_384", "model_args": {**args, "img_size": [32, 32]}, "pretrained_cfg": cfg},
-        {"architecture": "vit_little_patch16_reg4_gap_256", "model_args": args, "pretrained_cfg": {"num_classes": 2}},
+        {
+            "architecture": "deit3_small_patch16_224",
+            "model_args": args,
+            "pretrained_cfg": {},
+            "num_classes": 7,
+        },
+        {
+            "architecture": "vit_tiny_patch16_384",
+            "model_args": {**args, "img_size": [32, 32]},
+            "pretrained_cfg": cfg,
+        },
+        {
+            "architecture": "vit_little_patch16_reg4_gap_256",
+            "model_args": args,
+            "pretrained_cfg": {"num_classes": 2},
+        },
         {"architecture": "test_vit", "num_classes": 6},
         {"architecture": "vit_tiny_patch16_384", "pretrained_cfg": {}},
         {"architecture": "vit_small_patch14_dinov2", "pretrained_cfg": {}},
@@ -156,7 +199,10 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
     [
         ({"architecture": None}, "names no timm architecture"),
         ({"architecture": ["ViTForImageClassification"]}, "names no timm architecture"),
-        ({"architecture": "vit_bose_patch16_224"}, "no timm model named 'vit_bose_patch16_224'; did you mean vit_base"),
+        (
+            {"architecture": "vit_bose_patch16_224"},
+            "no timm model named 'vit_bose_patch16_224'; did you mean vit_base",
+        ),
         (
             {"architecture": "resnet18"},
             "resnet18 is a model of timm.models.resnet, which is not supported; supported are",
@@ -164,11 +210,17 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
         ({"architecture": "../../etc/passwd"}, "no timm model named"),
         ({"model_args": ["depth"]}, "model_args is list"),
         ({"model_args": {"depth": "12"}}, 'layers is "12"; expected a value of type int'),
-        ({"model_args": {"depth": 10**12}}, "layers is 1000000000000; it must be between 1 and 512"),
+        (
+            {"model_args": {"depth": 10**12}},
+            "layers is 1000000000000; it must be between 1 and 512",
+        ),
         ({"model_args": {"embed_dim": 10**6, "num_heads": 1}}, "width is 1000000"),
         ({"model_args": {"num_heads": 5}}, "5 heads do not divide"),
         ({"model_args": {"attn_layer": "diff"}}, "model_args has 'attn_layer'"),
-        ({"model_args": {"norm_layer": "simplenorm"}}, "norm_layer is 'simplenorm'; supported are layernorm, rmsnorm"),
+        (
+            {"model_args": {"norm_layer": "simplenorm"}},
+            "norm_layer is 'simplenorm'; supported are layernorm, rmsnorm",
+        ),
         ({"model_args": {"norm_layer": ["rmsnorm"]}}, "norm_layer is"),
         ({"model_args": {"embed_norm_layer": "rmsnorm"}}, "embed_norm_layer is not norm_layer"),
         ({"model_args": {"scale_mlp_norm": True}}, "only both are supported"),
@@ -237,14 +289,19 @@ def _rewrite(change: Callable[[dict], object]) -> Callable[[Path], None]:
         ),
         (_rewrite(lambda state: state.pop("norm.weight")), "lacks the tensor norm.weight"),
         (_rewrite(lambda state: state.update(other=torch.ones(1))), "has the tensor other"),
-        (_rewrite(lambda state: state.update(cls_token=torch.ones(1, 1, 8))), r"cls_token has shape \(1, 1, 8\)"),
+        (
+            _rewrite(lambda state: state.update(cls_token=torch.ones(1, 1, 8))),
+            r"cls_token has shape \(1, 1, 8\)",
+        ),
         (
             _rewrite(lambda state: state.update(cls_token=torch.ones(1, 1, 32).int())),
             "does not hold floating-point numbers",
         ),
     ],
 )
-def test_folders_that_are_refused(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
+def test_folders_that_are_refused(
+    tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
     place = write_folder(tmp_path)
     spoil(place)
     with pytest.raises(BadFile, match=message) as error:
@@ -256,7 +313,10 @@ def test_folders_that_are_refused(tmp_path: Path, spoil: Callable[[Path], None],
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".bin", ".npz", ".pkl", ".ckpt", ".PTH"])
 def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"weights{suffix}").write_bytes(b"\x80\x04")
-    for source in (f"{tmp_path}/weights{suffix}", f"{tmp_path}/weights{suffix}#vit_tiny_patch16_224"):
+    for source in (
+        f"{tmp_path}/weights{suffix}",
+        f"{tmp_path}/weights{suffix}#vit_tiny_patch16_224",
+    ):
         with pytest.raises(BadFile, match="may run code when opened"):
             open_ancestry(source)
 
@@ -278,9 +338,18 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
         ),
         ("timm:deit_base_patch16_224.nobody", "no pretrained tag of deit_base_patch16_224 named"),
         ("timm:zzzzzzzzzzzz", "lgzoo list ancestries"),
-        ("timm:resnet18", "resnet18 is a model of timm.models.resnet, which is not supported; supported are"),
-        ("timm:swin_tiny_patch4_window7_224", "is a model of timm.models.swin_transformer, which is not supported"),
-        ("timm:vit_pwee_patch16_reg1_gap_256.sbb_in1k", "ParallelScalingBlock for blocks.0.*supported are"),
+        (
+            "timm:resnet18",
+            "resnet18 is a model of timm.models.resnet, which is not supported; supported are",
+        ),
+        (
+            "timm:swin_tiny_patch4_window7_224",
+            "is a model of timm.models.swin_transformer, which is not supported",
+        ),
+        (
+            "timm:vit_pwee_patch16_reg1_gap_256.sbb_in1k",
+            "ParallelScalingBlock for blocks.0.*supported are",
+        ),
         ("timm:vit_base_patch16_18x2_224", "ParallelThingsBlock"),
     ],
 )

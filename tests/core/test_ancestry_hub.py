@@ -14,7 +14,7 @@ from test_ancestry import SPEC, write_folder
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.artifacts.hub import Repository, asking, fetch_from_hub
+from learngene_zoo.artifacts.hub import Repository, fetch_from_hub, translate_hub_errors
 from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, shapes
@@ -35,11 +35,17 @@ class LocalHub:
         place.mkdir(parents=True, exist_ok=True)
         return place
 
-    def __call__(self, repo_id: str, filename: str, *, revision: str | None, local_files_only: bool) -> str:
+    def __call__(
+        self, repo_id: str, filename: str, *, revision: str | None, local_files_only: bool
+    ) -> str:
         self.asked.append((repo_id, filename, revision, local_files_only))
         path = self.repository(repo_id) / filename
         if not path.is_file():
-            raise hub.LocalEntryNotFoundError("x") if local_files_only else hub.EntryNotFoundError("x")
+            raise (
+                hub.LocalEntryNotFoundError("x")
+                if local_files_only
+                else hub.EntryNotFoundError("x")
+            )
         return str(path)
 
 
@@ -58,7 +64,9 @@ def test_a_hub_repository_is_pinned_to_its_commit(local_hub: LocalHub, offline: 
     assert (found.spec, found.record.revision, found.record.licence) == (SPEC, COMMIT, "cc-by-4.0")
     assert found.record.sha256 == sha256(place / "model.safetensors")
     assert local_hub.asked[0] == ("somebody/vit", "config.json", "v1", offline)
-    assert {asked[2] for asked in local_hub.asked[1:]} == {COMMIT}  # all of one commit, whatever the tag does meanwhile
+    assert {asked[2] for asked in local_hub.asked[1:]} == {
+        COMMIT
+    }  # all of one commit, whatever the tag does meanwhile
     assert ancestry_spec("hf-hub:somebody/vit@v1", offline=offline) == SPEC
 
 
@@ -74,7 +82,9 @@ def test_a_hub_repository_is_pinned_to_its_commit(local_hub: LocalHub, offline: 
         ("---\nlicense: [\n---\n", "unknown"),
     ],
 )
-def test_the_licence_is_what_the_card_says(local_hub: LocalHub, card: str | None, licence: str) -> None:
+def test_the_licence_is_what_the_card_says(
+    local_hub: LocalHub, card: str | None, licence: str
+) -> None:
     place = write_folder(local_hub.repository("somebody/vit"))
     if card is not None:
         (place / "README.md").write_text(card)
@@ -94,9 +104,13 @@ def test_a_name_of_timms_lies_in_timms_repository(local_hub: LocalHub) -> None:
 
 def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
     spec = ancestry_spec("timm:test_vit.r160_in1k")
-    state = {f"module.{name}": tensor for name, tensor in initial(spec, 0).items()} | {"mask_token": torch.zeros(1)}
+    state = {f"module.{name}": tensor for name, tensor in initial(spec, 0).items()} | {
+        "mask_token": torch.zeros(1)
+    }
     place = local_hub.repository("timm/test_vit.r160_in1k")
-    old = {name.removeprefix("module."): tensor for name, tensor in state.items()}  # as DINOv2 is published
+    old = {
+        name.removeprefix("module."): tensor for name, tensor in state.items()
+    }  # as DINOv2 is published
     save_file(old, place / "model.safetensors")
     found = open_ancestry("timm:test_vit").state
     assert all(torch.equal(found[name], tensor) for name, tensor in initial(spec, 0).items())
@@ -105,7 +119,9 @@ def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
 
 def test_weights_that_a_method_cannot_use_are_not_downloaded(local_hub: LocalHub) -> None:
     for source in ("timm:vit_tiny_patch16_dinov3_qkvb.eupe_lvd1689m", "hf-hub:somebody/eva"):
-        (local_hub.repository("somebody/eva") / "config.json").write_text('{"architecture": "vit_7b_patch16_dinov3"}')
+        (local_hub.repository("somebody/eva") / "config.json").write_text(
+            '{"architecture": "vit_7b_patch16_dinov3"}'
+        )
         with pytest.raises(WrongCall, match=r"pool does not support models of the family 'eva'"):
             lifecycle.extract("pool", ancestries=source, tasks="digits")
     assert {asked[1] for asked in local_hub.asked} == {"config.json"}
@@ -113,7 +129,9 @@ def test_weights_that_a_method_cannot_use_are_not_downloaded(local_hub: LocalHub
 
 @pytest.mark.slow
 @pytest.mark.parametrize("published", ["by timm", "by its authors"])
-def test_dinov3_opens_as_timm_and_as_its_authors_publish_it(local_hub: LocalHub, published: str) -> None:
+def test_dinov3_opens_as_timm_and_as_its_authors_publish_it(
+    local_hub: LocalHub, published: str
+) -> None:
     name = "vit_tiny_patch16_dinov3_qkvb.eupe_lvd1689m"
     spec = ancestry_spec(f"timm:{name}")
     state = {tensor: torch.randn(shape) for tensor, shape in shapes(spec).items()}
@@ -132,15 +150,23 @@ def _as_meta_has_it(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             continue
         if name.endswith("q_bias"):
             values = state[name.replace("q_bias", "v_bias")]
-            found[name.replace("q_bias", "qkv.bias")] = torch.cat([tensor, torch.zeros_like(tensor), values])
+            found[name.replace("q_bias", "qkv.bias")] = torch.cat(
+                [tensor, torch.zeros_like(tensor), values]
+            )
             continue
-        for ours, theirs in (("gamma_1", "ls1.gamma"), ("gamma_2", "ls2.gamma"), ("reg_token", "storage_tokens")):
+        for ours, theirs in (
+            ("gamma_1", "ls1.gamma"),
+            ("gamma_2", "ls2.gamma"),
+            ("reg_token", "storage_tokens"),
+        ):
             name = name.replace(ours, theirs)
         found[name] = tensor
     return found
 
 
-@pytest.mark.parametrize("name", ["module.cls_token", "visual.class_embedding", "encoder.x", "conv1.weight"])
+@pytest.mark.parametrize(
+    "name", ["module.cls_token", "visual.class_embedding", "encoder.x", "conv1.weight"]
+)
 def test_weights_in_no_layout_that_timm_knows(local_hub: LocalHub, name: str) -> None:
     place = write_folder(local_hub.repository("somebody/vit"))
     save_file({name: torch.zeros(3)}, place / "model.safetensors")
@@ -181,7 +207,11 @@ def _error(kind: type[Exception], message: str = "first line\nsecond line") -> E
         (hub.EntryNotFoundError, BadFile, "a/b@v9 has no config.json"),
         (hub.LocalEntryNotFoundError, Unavailable, "the Hub cannot be reached"),
         (hub.HFValidationError, WrongCall, "'a/b' is not the name of a Hub repository"),
-        (hub.HfHubHTTPError, Unavailable, "config.json of a/b@v9 is not available: the Hub has no such thing"),
+        (
+            hub.HfHubHTTPError,
+            Unavailable,
+            "config.json of a/b@v9 is not available: the Hub has no such thing",
+        ),
         (OSError, Unavailable, "config.json of a/b@v9 is not available: first line"),
     ],
 )
@@ -197,12 +227,18 @@ def test_what_the_hub_answers(
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("seconds", "progress", "told"), [(0.5, False, 1), (0.0, False, 0), (0.5, True, 0)])
+@pytest.mark.parametrize(
+    ("seconds", "progress", "told"), [(0.5, False, 1), (0.0, False, 0), (0.5, True, 0)]
+)
 def test_who_waits_long_for_the_hub_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float, progress: bool, told: int
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    seconds: float,
+    progress: bool,
+    told: int,
 ) -> None:
     monkeypatch.setattr("learngene_zoo.artifacts.hub.PATIENCE", 0.1)
-    with asking(Repository("a/b", "v9"), "nothing", progress=progress):
+    with translate_hub_errors(Repository("a/b", "v9"), "nothing", progress=progress):
         time.sleep(seconds)
     time.sleep(0.2)
     said = [record.getMessage() for record in caplog.records]
@@ -220,7 +256,11 @@ def test_offline_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         open_ancestry("hf-hub:a/b/../c", offline=True)
 
 
-def test_a_file_outside_a_cache_has_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: str(tmp_path / "config.json"))
+def test_a_file_outside_a_cache_has_no_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        huggingface_hub, "hf_hub_download", lambda *a, **k: str(tmp_path / "config.json")
+    )
     with pytest.raises(BadFile, match="revision is unknown"):
         fetch_from_hub(Repository("a/b"), "config.json", offline=False)

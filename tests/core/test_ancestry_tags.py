@@ -27,12 +27,17 @@ def counter() -> ModuleType:
 def test_the_page_says_what_was_counted(counter: ModuleType) -> None:
     from machine import read
 
-    modules, page = read("ancestry_tags")["modules"], (ROOT / "docs" / "ancestries.md").read_text(encoding="utf-8")
+    modules, page = (
+        read("ancestry_tags")["modules"],
+        (ROOT / "docs" / "ancestries.md").read_text(encoding="utf-8"),
+    )
     for rows in (counter.rows_of_modules(modules), counter.rows_of_known(modules)):
         assert all(f"| {' | '.join(row)} |" in page for row in rows)
     served = [modules[module] for module in counter.served()]
     assert sum(len(found["open"]) for found in served) >= 405
-    assert all(OBSTACLES.get(module) in (None, *found["refused"]) for module, found in modules.items())
+    assert all(
+        OBSTACLES.get(module) in (None, *found["refused"]) for module, found in modules.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,9 @@ def test_a_tag_is_counted_by_its_reason(counter: ModuleType, tag: str, reason: s
         ("vit_base_patch16_18x2_224", "ParallelThingsBlock", "vit_base_patch16_224"),
     ],
 )
-def test_what_does_not_open_says_why_in_one_line_and_names_what_does(name: str, why: str, works: str) -> None:
+def test_what_does_not_open_says_why_in_one_line_and_names_what_does(
+    name: str, why: str, works: str
+) -> None:
     with pytest.raises(WrongCall, match=why) as error:
         architecture_of_timm(name)
     assert f"the nearest that works is timm:{works};" in f"{error.value};"

@@ -81,7 +81,11 @@ def _in(body: list[ast.stmt], package: str, everywhere: bool) -> Iterator[str]:
             assert not node.level, f"a relative import in {package}"
             base = node.module or ""
             yield from (_home(base, a.name) for a in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not everywhere:
+        elif (
+            isinstance(node, ast.If)
+            and "TYPE_CHECKING" in ast.unparse(node.test)
+            and not everywhere
+        ):
             yield from _in(node.orelse, package, everywhere)
         elif everywhere or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for field in ("body", "orelse", "finalbody"):
@@ -115,14 +119,22 @@ def test_imports_go_down_only() -> None:
             if used.startswith("learngene_zoo.") and ring(used) > ring(name):
                 wrong.append(f"{name} imports {used}, of a higher ring")
             if used.startswith("lgzoo_"):
-                wrong.append(f"{name} imports the plugin {used}; the core reaches plugins through entry points only")
+                wrong.append(
+                    f"{name} imports the plugin {used}; the core reaches plugins through entry points only"
+                )
     assert not wrong, "\n".join(wrong)
 
 
 def test_there_are_no_circles() -> None:
     """Of any kind: at a module's top, inside its functions, or for type checkers."""
-    graph = {name: {used for used in imports(name, everywhere=True) if used in SOURCES} for name in SOURCES}
-    for name in ("learngene_zoo", "learngene_zoo.plugin"):  # facades: what lies behind them they fetch later
+    graph = {
+        name: {used for used in imports(name, everywhere=True) if used in SOURCES}
+        for name in SOURCES
+    }
+    for name in (
+        "learngene_zoo",
+        "learngene_zoo.plugin",
+    ):  # facades: what lies behind them they fetch later
         graph[name] = set()
     try:
         TopologicalSorter(graph).prepare()
@@ -131,18 +143,29 @@ def test_there_are_no_circles() -> None:
 
 
 # What people name when they build a model themselves; everything else asks the family of a spec.
-NAME_A_FAMILY = {"learngene_zoo", "learngene_zoo.plugin", "learngene_zoo.timm", "learngene_zoo.cli.train"}
+NAME_A_FAMILY = {
+    "learngene_zoo",
+    "learngene_zoo.plugin",
+    "learngene_zoo.timm",
+    "learngene_zoo.cli.train",
+}
 
 
 def test_generic_modules_name_no_family() -> None:
     wrong = []
-    for name in (name for name in SOURCES if name.startswith("learngene_zoo") and name not in NAME_A_FAMILY):
+    for name in (
+        name for name in SOURCES if name.startswith("learngene_zoo") and name not in NAME_A_FAMILY
+    ):
         own = ".".join(name.split(".")[:3])
         named = {
-            used for used in imports(name, everywhere=True) if re.match(r"learngene_zoo\.families\.\w+(\.|$)", used)
+            used
+            for used in imports(name, everywhere=True)
+            if re.match(r"learngene_zoo\.families\.\w+(\.|$)", used)
         }
         others = {
-            used for used in named if (PACKAGE / "families" / used.split(".")[2]).is_dir() and not used.startswith(own)
+            used
+            for used in named
+            if (PACKAGE / "families" / used.split(".")[2]).is_dir() and not used.startswith(own)
         }
         wrong += [f"{name} imports {used}; ask the spec's family" for used in sorted(others)]
     assert not wrong, "\n".join(wrong)
@@ -156,7 +179,9 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
             if root.startswith("lgzoo_") and root != name.split(".")[0]:
                 wrong.append(f"{name} imports another plugin, {used}")
         text = SOURCES[name].read_text(encoding="utf-8")
-        past = set(re.findall(r"^\s*(?:from|import) (learngene_zoo\S*)", text, re.MULTILINE)) - {"learngene_zoo.plugin"}
+        past = set(re.findall(r"^\s*(?:from|import) (learngene_zoo\S*)", text, re.MULTILINE)) - {
+            "learngene_zoo.plugin"
+        }
         wrong += [f"{name} imports {used}, not learngene_zoo.plugin" for used in sorted(past)]
     assert not wrong, "\n".join(wrong)
 
@@ -177,7 +202,11 @@ HOT_OF_OURS = {
 def cold() -> list[str]:
     """The modules that must not import anything hot at their top."""
     places = [f"learngene_zoo.{name}" for name in COLD.split()]
-    ours = [name for name in SOURCES if any(name == place or name.startswith(f"{place}.") for place in places)]
+    ours = [
+        name
+        for name in SOURCES
+        if any(name == place or name.startswith(f"{place}.") for place in places)
+    ]
     plugins = {**METHODS.references(), **catalogue.SUITES.references()}
     plugged = [reference.partition(":")[0] for reference in plugins.values()]
     return [name for name in [*ours, *plugged] if name in SOURCES and name not in HOT_OF_OURS]
@@ -219,7 +248,13 @@ for call in calls:
 
 
 def test_commands_that_only_read_import_no_machinery() -> None:
-    done = subprocess.run([sys.executable, "-c", QUICK], env=environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", QUICK],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
 
 

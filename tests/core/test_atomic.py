@@ -25,11 +25,15 @@ CONFIG = {"method": "toy", "spec": {}, "format": 1}
 def everything(place: Path) -> dict[str, str]:
     """Every file below a folder, hidden ones too, but for valid markers of what lgzoo wrote."""
     files = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
-    return {name: path.read_text() for name, path in files.items() if path.name != MARKER or not is_valid(path)}
+    return {
+        name: path.read_text()
+        for name, path in files.items()
+        if path.name != MARKER or not is_valid(path)
+    }
 
 
 def is_valid(marker: Path) -> bool:
-    return ownership._marked(marker.parent) is not None
+    return ownership._read_marker(marker.parent) is not None
 
 
 def fill(path: Path, text: str, force: bool = False) -> None:
@@ -74,7 +78,11 @@ def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str
     assert everything(tmp_path) == {"out/README.md": "new", "out/config.json": json.dumps(CONFIG)}
 
 
-ARTIFACT = {"config.json": json.dumps(CONFIG), "README.md": "a card", "model.safetensors": "numbers"}
+ARTIFACT = {
+    "config.json": json.dumps(CONFIG),
+    "README.md": "a card",
+    "model.safetensors": "numbers",
+}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,10 @@ ARTIFACT = {"config.json": json.dumps(CONFIG), "README.md": "a card", "model.saf
         {**ARTIFACT, "manifest.json": '{"files": {"config.json": {}, "three/config.json": {}}}'},
         {**ARTIFACT, "learngene": "{}", "data/1.png": "mine"},
         {**ARTIFACT, MARKER: ""},
-        {**ARTIFACT, MARKER: "learngene_zoo: this folder was written by lgzoo; format 1\n" + "0" * 64 + "\n"},
+        {
+            **ARTIFACT,
+            MARKER: "learngene_zoo: this folder was written by lgzoo; format 1\n" + "0" * 64 + "\n",
+        },
         {**ARTIFACT, DRAFT: ""},
         {DRAFT: "", "thesis.txt": "mine"},
     ],
@@ -99,7 +110,9 @@ def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str])
         (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / name).write_text(text)
     first = min(name.partition("/")[0] for name in names if name != MARKER)
-    with pytest.raises(Refused, match=rf"out holds {re.escape(first)}, and no valid \.lgzoo file") as refused:
+    with pytest.raises(
+        Refused, match=rf"out holds {re.escape(first)}, and no valid \.lgzoo file"
+    ) as refused:
         fill(tmp_path / "out", "new", force=True)
     assert "\n" not in str(refused.value)
     assert everything(tmp_path / "out") == names
@@ -119,15 +132,21 @@ def test_a_marker_of_another_folder_marks_nothing_else(tmp_path: Path) -> None:
         fill(tmp_path / "out", "new", force=True)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", ".DS_Store", "data/1.png", "README.md~", ".lgzoo-notes"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", ".DS_Store", "data/1.png", "README.md~", ".lgzoo-notes"]
+)
 def test_what_a_user_added_to_our_folder_is_named_and_stays(tmp_path: Path, name: str) -> None:
     fill(tmp_path / "out", "old")
     (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
     (tmp_path / "out" / name).write_text("mine")
     before = everything(tmp_path)
-    with pytest.raises(Refused, match=rf"holds {re.escape(name.partition('/')[0])}, which lgzoo did not write"):
+    with pytest.raises(
+        Refused, match=rf"holds {re.escape(name.partition('/')[0])}, which lgzoo did not write"
+    ):
         fill(tmp_path / "out", "new", force=True)
-    remove_marked(tmp_path / "out")  # what is removed is what the marker lists, whatever else is there
+    remove_marked(
+        tmp_path / "out"
+    )  # what is removed is what the marker lists, whatever else is there
     assert everything(tmp_path) == {f"out/{name}": before[f"out/{name}"]}
 
 
@@ -189,8 +208,12 @@ def test_links_are_resolved_before_anything_is_replaced(tmp_path: Path, way: str
         fill(tmp_path / "circle", "new", force=True)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("bad"), OSError(errno.ENOSPC, "No space left")])
-def test_a_failure_in_the_middle_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ValueError("bad"), OSError(errno.ENOSPC, "No space left")]
+)
+def test_a_failure_in_the_middle_leaves_what_was_there(
+    tmp_path: Path, error: BaseException
+) -> None:
     fill(tmp_path / "out", "old")
     before = everything(tmp_path)
     kind = Unavailable if isinstance(error, OSError) else type(error)
@@ -241,9 +264,19 @@ with atomic.new_folder(Path(sys.argv[1]), force=True) as draft:
 
 @pytest.mark.parametrize(
     ("way", "stop"),
-    [("exchange", 0), ("renames", 0), ("renames", 1), ("renames", 2), ("renames", 3), ("exchange", 4), ("renames", 4)],
+    [
+        ("exchange", 0),
+        ("renames", 0),
+        ("renames", 1),
+        ("renames", 2),
+        ("renames", 3),
+        ("exchange", 4),
+        ("renames", 4),
+    ],
 )
-def test_the_next_call_finishes_what_a_kill_interrupted(tmp_path: Path, way: str, stop: int) -> None:
+def test_the_next_call_finishes_what_a_kill_interrupted(
+    tmp_path: Path, way: str, stop: int
+) -> None:
     path = tmp_path / "out"
     fill(path, "old")
     done = subprocess.run([sys.executable, "-c", KILLED, str(path), way, str(stop)], timeout=60)
@@ -416,9 +449,11 @@ def test_tensors_that_do_not_fit_leave_what_was_there(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
-def test_drafts_of_everything_in_a_folder_are_removed_if_their_writers_have_ended(tmp_path: Path) -> None:
+def test_drafts_of_everything_in_a_folder_are_removed_if_their_writers_have_ended(
+    tmp_path: Path,
+) -> None:
     ended = f"{atomic._machine()}-999999999-1-abc123"
-    running = f"{atomic._machine()}-{os.getpid()}-{atomic._started(os.getpid())}-abc123"
+    running = f"{atomic._machine()}-{os.getpid()}-{atomic._read_start_time(os.getpid())}-abc123"
     for name in (f".a.json.{ended}.draft", f".b.c.json.{ended}.draft", f".a.json.{running}.draft"):
         (tmp_path / name).mkdir()
         ownership.write_draft_mark(tmp_path / name)

@@ -10,17 +10,34 @@ import torch
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.surgery import Along, axes_of, mapped
+from learngene_zoo.families.surgery import Along, axes_of, map_axes
 from learngene_zoo.families.tensors import check_state, initial, model_of
 from learngene_zoo.storage import StateDict
 
 VIT = (
     load_family("vit")
     .examples[0]
-    .with_(layers=3, width=16, heads=2, registers=2, qk_norm=True, layer_scale=0.1, mlp="swiglu", classes=3)
+    .with_(
+        layers=3,
+        width=16,
+        heads=2,
+        registers=2,
+        qk_norm=True,
+        layer_scale=0.1,
+        mlp="swiglu",
+        classes=3,
+    )
 )
 EVA = load_family("eva").examples[0].with_(layers=3, width=16, heads=2, classes=3)
-OCCURRING = ("layers", "width", "heads", "head_width", "hidden", "registers", "qkv heads head_width")
+OCCURRING = (
+    "layers",
+    "width",
+    "heads",
+    "head_width",
+    "hidden",
+    "registers",
+    "qkv heads head_width",
+)
 SCALES = re.compile(r"norm\d?\.weight|gamma")
 SPECS = [pytest.param(VIT, id="vit"), pytest.param(EVA, id="eva")]
 
@@ -29,7 +46,10 @@ def state_of(spec: Spec) -> StateDict:
     """Random numbers everywhere, so that no gain is 1 and no shift 0."""
     generator = torch.Generator().manual_seed(0)
     fresh = initial(spec, 0, "fan_in")
-    return {name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator) for name, tensor in fresh.items()}
+    return {
+        name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
+        for name, tensor in fresh.items()
+    }
 
 
 def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
@@ -41,7 +61,9 @@ def one_hot(indices: list[int], size: int) -> torch.Tensor:
 
 
 def outputs(spec: Spec, state: StateDict) -> torch.Tensor:
-    images = torch.randn(2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(
+        2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1)
+    )
     with torch.no_grad():
         made: torch.Tensor = model_of(spec, state)(images)
     return made
@@ -51,10 +73,12 @@ def outputs(spec: Spec, state: StateDict) -> torch.Tensor:
 def test_identity_returns_the_model(spec: Spec) -> None:
     state = state_of(spec)
     for axis, size in axes_of(spec).items():
-        whole = mapped(state, spec, {axis: range(size)})
+        whole = map_axes(state, spec, {axis: range(size)})
         assert same(whole, state), axis
-        assert all(whole[name].data_ptr() == state[name].data_ptr() for name in state), axis  # nothing is copied
-        assert same(mapped(state, spec, {axis: torch.eye(size)}), state), axis
+        assert all(whole[name].data_ptr() == state[name].data_ptr() for name in state), (
+            axis
+        )  # nothing is copied
+        assert same(map_axes(state, spec, {axis: torch.eye(size)}), state), axis
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -62,8 +86,8 @@ def test_a_selection_is_its_one_hot_matrix(spec: Spec) -> None:
     state = state_of(spec)
     for axis, size in axes_of(spec).items():
         chosen = [*reversed(range(size)), 0][: max(size - 1, 1)]
-        selected = mapped(state, spec, {axis: chosen})
-        assert same(mapped(state, spec, {axis: one_hot(chosen, size)}), selected), axis
+        selected = map_axes(state, spec, {axis: chosen})
+        assert same(map_axes(state, spec, {axis: one_hot(chosen, size)}), selected), axis
         assert size == 1 or axis not in OCCURRING or not same(selected, state), axis
 
 
@@ -71,14 +95,14 @@ def test_a_selection_is_its_one_hot_matrix(spec: Spec) -> None:
 def test_selections_compose_along_every_axis(spec: Spec) -> None:
     state, few = state_of(spec), spec.with_(layers=2)
     first, second = [2, 0], [1, 1, 0]
-    twice = mapped(mapped(state, spec, {"layers": first}), few, {"layers": second})
-    assert same(twice, mapped(state, spec, {"layers": [first[index] for index in second]}))
+    twice = map_axes(map_axes(state, spec, {"layers": first}), few, {"layers": second})
+    assert same(twice, map_axes(state, spec, {"layers": [first[index] for index in second]}))
     narrow = spec.with_(width=8, heads=1)
     cut = {"width": range(1, 16, 2), "heads": [1], "hidden": range(0, spec.hidden, 2)}
-    once = mapped(state, spec, cut)
+    once = map_axes(state, spec, cut)
     check_state(once, narrow, "cut")
-    turned = mapped(once, narrow, {"width": list(reversed(range(8)))})
-    assert same(turned, mapped(state, spec, {**cut, "width": list(reversed(range(1, 16, 2)))}))
+    turned = map_axes(once, narrow, {"width": list(reversed(range(8)))})
+    assert same(turned, map_axes(state, spec, {**cut, "width": list(reversed(range(1, 16, 2)))}))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -87,7 +111,10 @@ def test_matrices_compose_where_nothing_is_scaled(spec: Spec) -> None:
     for axis in ("width", "hidden", "layers"):
         size = axes_of(spec)[axis]
         P, Q = (torch.randn(size, size, generator=generator, dtype=torch.float64) for _ in range(2))
-        twice, once = mapped(mapped(state, spec, {axis: P}), spec, {axis: Q}), mapped(state, spec, {axis: Q @ P})
+        twice, once = (
+            map_axes(map_axes(state, spec, {axis: P}), spec, {axis: Q}),
+            map_axes(state, spec, {axis: Q @ P}),
+        )
         for name in state:
             if axis == "layers" or not SCALES.search(name):
                 torch.testing.assert_close(twice[name], once[name], atol=1e-3, rtol=1e-3)
@@ -97,18 +124,20 @@ def test_matrices_compose_where_nothing_is_scaled(spec: Spec) -> None:
 def test_heads_keep_queries_keys_and_values_apart(spec: Spec) -> None:
     state = state_of(spec)
     mix = torch.tensor([[2.0, -1.0]])
-    made = mapped(state, spec, {"heads": mix})
+    made = map_axes(state, spec, {"heads": mix})
     parts = state["blocks.1.attn.qkv.weight"].reshape(3, 2, 8, 16)
     expected = 2 * parts[:, 0] - parts[:, 1]
     torch.testing.assert_close(made["blocks.1.attn.qkv.weight"], expected.reshape(24, 16))
     columns = state["blocks.1.attn.proj.weight"]
-    torch.testing.assert_close(made["blocks.1.attn.proj.weight"], 2 * columns[:, :8] - columns[:, 8:])
+    torch.testing.assert_close(
+        made["blocks.1.attn.proj.weight"], 2 * columns[:, :8] - columns[:, 8:]
+    )
     assert made["blocks.1.mlp.fc2.weight"] is state["blocks.1.mlp.fc2.weight"]
 
 
 def test_a_whole_dimension_is_mapped_before_its_factors() -> None:
     state = state_of(VIT)
-    made = mapped(state, VIT, {"qkv heads head_width": range(0, 48, 2), "heads": [0]})
+    made = map_axes(state, VIT, {"qkv heads head_width": range(0, 48, 2), "heads": [0]})
     assert torch.equal(made["blocks.0.attn.qkv.weight"], state["blocks.0.attn.qkv.weight"][::2])
     assert torch.equal(made["blocks.0.attn.proj.weight"], state["blocks.0.attn.proj.weight"][:, :8])
 
@@ -117,12 +146,14 @@ def test_a_whole_dimension_is_mapped_before_its_factors() -> None:
 def test_stem_norms_and_scales_follow_the_stream(spec: Spec) -> None:
     state = state_of(spec)
     M = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
-    made = mapped(state, spec, {"width": M})
+    made = map_axes(state, spec, {"width": M})
     torch.testing.assert_close(made["cls_token"], state["cls_token"] @ M.T)
     torch.testing.assert_close(made["reg_token"], state["reg_token"] @ M.T)
     torch.testing.assert_close(made["patch_embed.proj.bias"], M @ state["patch_embed.proj.bias"])
     assert made["patch_embed.proj.weight"].shape == (5, *state["patch_embed.proj.weight"].shape[1:])
-    torch.testing.assert_close(made["blocks.2.norm1.weight"], M.square() @ state["blocks.2.norm1.weight"])
+    torch.testing.assert_close(
+        made["blocks.2.norm1.weight"], M.square() @ state["blocks.2.norm1.weight"]
+    )
     torch.testing.assert_close(made["blocks.2.norm1.bias"], M @ state["blocks.2.norm1.bias"])
     gamma = "blocks.2.gamma_1" if spec is EVA else "blocks.2.ls1.gamma"
     torch.testing.assert_close(made[gamma], M.square() @ state[gamma])
@@ -140,37 +171,48 @@ def test_what_reads_may_be_mapped_otherwise_than_what_writes(spec: Spec) -> None
 
     state = state_of(spec)
     wide = {"hidden": (spec.with_(mlp_ratio=2 * spec.mlp_ratio), ["hidden"])}
-    wide["width"] = (spec.with_(width=32, heads=4, mlp_ratio=spec.mlp_ratio / 2), ["width", "heads"])
+    wide["width"] = (
+        spec.with_(width=32, heads=4, mlp_ratio=spec.mlp_ratio / 2),
+        ["width", "heads"],
+    )
     for larger, axes in wide.values():
         grown: dict[str, Any] = {axis: doubled(axes_of(spec)[axis]) for axis in axes}
-        made = mapped(state, spec, grown)
+        made = map_axes(state, spec, grown)
         check_state(made, larger, "grown")
-        torch.testing.assert_close(outputs(larger, made), outputs(spec, state), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            outputs(larger, made), outputs(spec, state), atol=1e-4, rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_block_is_mixed_of_others(spec: Spec) -> None:
     state = state_of(spec)
-    made = mapped(state, spec, {"layers": torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.0, 0.5]])})
+    made = map_axes(state, spec, {"layers": torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.0, 0.5]])})
     check_state(made, spec.with_(layers=2), "mixed")
     for inner in ("attn.qkv.weight", "norm2.weight", "mlp.fc2.bias"):
         ends = state[f"blocks.0.{inner}"], state[f"blocks.2.{inner}"]
         torch.testing.assert_close(made[f"blocks.1.{inner}"], (ends[0] + ends[1]) / 2)
     if "rope.freqs" in state:
-        torch.testing.assert_close(made["rope.freqs"][:, 1], state["rope.freqs"][:, [0, 2]].mean(dim=1))
+        torch.testing.assert_close(
+            made["rope.freqs"][:, 1], state["rope.freqs"][:, [0, 2]].mean(dim=1)
+        )
 
 
 def test_a_matrix_computes_in_its_own_precision() -> None:
     state = state_of(VIT)
     M = torch.randn(4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    made = mapped(state, VIT, {"width": M})["blocks.0.mlp.fc2.weight"]
+    made = map_axes(state, VIT, {"width": M})["blocks.0.mlp.fc2.weight"]
     assert torch.equal(made, (M @ state["blocks.0.mlp.fc2.weight"].double()).float())
 
 
 @pytest.mark.parametrize(
     ("axis", "how", "said"),
     [
-        ("width", torch.zeros(4, 15), r"matrix for width has shape \(4, 15\); expected \(new size, 16\)"),
+        (
+            "width",
+            torch.zeros(4, 15),
+            r"matrix for width has shape \(4, 15\); expected \(new size, 16\)",
+        ),
         ("heads", Along(write=[0], read=torch.zeros(2)), r"matrix for heads has shape \(2,\)"),
         ("heads", Along(write=[0], read=[2]), "heads has indices 0 to 1; 2 was chosen"),
         ("layers", [3], "layers has indices 0 to 2; 3 was chosen"),
@@ -179,4 +221,4 @@ def test_a_matrix_computes_in_its_own_precision() -> None:
 )
 def test_maps_that_do_not_fit_are_refused(axis: str, how: Any, said: str) -> None:
     with pytest.raises(WrongCall, match=said):
-        mapped(state_of(VIT), VIT, {axis: how})
+        map_axes(state_of(VIT), VIT, {axis: how})

@@ -13,9 +13,9 @@ from bench_toy import toy_row
 
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.averages import Average, average, average_gain, average_metric
-from learngene_zoo.bench.results import Row, packed
+from learngene_zoo.bench.results import Row, pack_flags
 from learngene_zoo.bench.statistics import estimate
-from learngene_zoo.bench.summary import flat, summarise
+from learngene_zoo.bench.summary import flatten_line, summarise
 from learngene_zoo.intervals import proportion
 
 IMAGES = 40
@@ -36,7 +36,7 @@ def draw_rows(
         correct = tuple(bool(flag) for flag in generator.random(images) < 0.9 - 0.2 * number)
         value = sum(correct) / images
         about = {"arm": arm, "method": arm, "task": task, "seed": seed, "value": value, "params": 7}
-        shown = {"correct": packed(correct), "evaluated": images} if flags else {}
+        shown = {"correct": pack_flags(correct), "evaluated": images} if flags else {}
         found.append(toy_row(f"{arm} {task} {seed}", seconds=1.0 + len(found), **about, **shown))
     return found
 
@@ -56,11 +56,15 @@ def test_on_one_task_a_gain_has_the_paired_interval_over_its_images(seeds: int) 
     rows = draw_rows(seeds=seeds)
     found = average_gain(of(rows, "one"), of(rows, "two"))
     assert found
-    ours, theirs = (np.mean([flags_of(row) for row in rows if row.arm == arm], axis=0) for arm in ("one", "two"))
+    ours, theirs = (
+        np.mean([flags_of(row) for row in rows if row.arm == arm], axis=0) for arm in ("one", "two")
+    )
     d_N = ours - theirs
     half = 1.959964 * d_N.std(ddof=1) / math.sqrt(len(d_N))
     assert found.interval == "images"
-    assert (found.value, found.low, found.high) == pytest.approx((d_N.mean(), d_N.mean() - half, d_N.mean() + half))
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (d_N.mean(), d_N.mean() - half, d_N.mean() + half)
+    )
 
 
 def test_on_one_task_an_accuracy_has_wilsons_interval() -> None:
@@ -68,11 +72,16 @@ def test_on_one_task_an_accuracy_has_wilsons_interval() -> None:
     found = average_metric(rows)
     assert found
     assert found.interval == "images"
-    assert (found.low, found.high) == pytest.approx(proportion(int(flags_of(rows[0]).sum()), IMAGES))
+    assert (found.low, found.high) == pytest.approx(
+        proportion(int(flags_of(rows[0]).sum()), IMAGES)
+    )
 
 
 def test_a_model_that_is_always_right_has_an_interval() -> None:
-    rows = [toy_row(str(seed), seed=seed, value=1.0, correct="f" * 10, evaluated=40) for seed in range(2)]
+    rows = [
+        toy_row(str(seed), seed=seed, value=1.0, correct="f" * 10, evaluated=40)
+        for seed in range(2)
+    ]
     found = average_metric(rows)
     assert found
     assert (found.value, found.high) == (1.0, pytest.approx(1.0))
@@ -94,7 +103,14 @@ def test_without_flags_one_task_has_an_interval_over_three_seeds_and_a_range_ove
 
 @pytest.mark.parametrize(
     ("tasks", "seeds", "interval"),
-    [(3, 3, "tasks_seeds"), (4, 3, "tasks_seeds"), (3, 2, "range"), (2, 3, "range"), (2, 9, "range"), (3, 1, "range")],
+    [
+        (3, 3, "tasks_seeds"),
+        (4, 3, "tasks_seeds"),
+        (3, 2, "range"),
+        (2, 3, "range"),
+        (2, 9, "range"),
+        (3, 1, "range"),
+    ],
 )
 def test_a_gain_on_several_tasks_has_an_interval_from_three_tasks_and_three_seeds_on(
     tasks: int, seeds: int, interval: str
@@ -102,7 +118,9 @@ def test_a_gain_on_several_tasks_has_an_interval_from_three_tasks_and_three_seed
     rows = draw_rows(tasks=["digits", "signs", "wings", "petals"][:tasks], seeds=seeds)
     found = average_gain(of(rows, "one"), of(rows, "two"))
     assert found
-    cells = [(row.value or 0) - (of(rows, "two")[key].value or 0) for key, row in of(rows, "one").items()]
+    cells = [
+        (row.value or 0) - (of(rows, "two")[key].value or 0) for key, row in of(rows, "one").items()
+    ]
     assert found.interval == interval
     assert found.value == pytest.approx(sum(cells) / len(cells))
     if interval == "range":
@@ -121,12 +139,19 @@ def test_a_metric_on_several_tasks_has_an_interval_over_seeds() -> None:
     assert 0 <= found.low < found.value < found.high <= 1
 
 
-def test_a_gain_over_rows_that_do_not_say_which_images_were_right_has_no_interval_over_images() -> None:
+def test_a_gain_over_rows_that_do_not_say_which_images_were_right_has_no_interval_over_images() -> (
+    None
+):
     about = {"arm": "one", "task": "digits", "evaluated": 4, "value": 0.5}
-    told = [toy_row(f"one {seed}", seed=seed, correct=packed((True, False) * 2), **about) for seed in range(3)]
+    told = [
+        toy_row(f"one {seed}", seed=seed, correct=pack_flags((True, False) * 2), **about)
+        for seed in range(3)
+    ]
     untold = [replace(row, arm="two", correct=None, value=0.25) for row in told]
     for ours, theirs, value in ((told, untold, 0.25), (untold, told, -0.25)):
-        found = average_gain(*({(row.task, row.seed): row for row in rows} for rows in (ours, theirs)))
+        found = average_gain(
+            *({(row.task, row.seed): row for row in rows} for rows in (ours, theirs))
+        )
         assert found
         assert found.value == pytest.approx(value)
         assert found.interval != "images"
@@ -146,9 +171,17 @@ def test_no_bound_lies_beyond_what_is_possible() -> None:
         for flags in (True, False):
             rows = []
             for arm, task, seed in itertools.product(("one", "two"), range(tasks), range(seeds)):
-                correct = tuple(bool(flag) for flag in generator.random(images) < generator.choice([0.0, 0.5, 1.0]))
-                shown = {"correct": packed(correct), "evaluated": images} if flags else {}
-                about = {"arm": arm, "task": f"task{task}", "seed": seed, "value": sum(correct) / images}
+                correct = tuple(
+                    bool(flag)
+                    for flag in generator.random(images) < generator.choice([0.0, 0.5, 1.0])
+                )
+                shown = {"correct": pack_flags(correct), "evaluated": images} if flags else {}
+                about = {
+                    "arm": arm,
+                    "task": f"task{task}",
+                    "seed": seed,
+                    "value": sum(correct) / images,
+                }
                 rows.append(toy_row(f"{arm} {task} {seed}", **about, **shown))
             check_bounds(average_metric([row for row in rows if row.arm == "one"]), 0.0)
             check_bounds(average_gain(of(rows, "one"), of(rows, "two")), -1.0)
@@ -172,8 +205,8 @@ def check_bounds(found: Average | None, least: float) -> None:
 def test_a_range_is_written_otherwise_than_an_interval() -> None:
     values = {("a", 0): 0.1, ("a", 1): 0.3}
     found = average(values)
-    assert tables.shown(found, "+.1f") == "+20.0 (+10.0 to +30.0)"
-    assert tables.shown(average({**values, ("a", 2): 0.2}), "+.1f").startswith("+20.0 [")
+    assert tables.format_fraction(found, "+.1f") == "+20.0 (+10.0 to +30.0)"
+    assert tables.format_fraction(average({**values, ("a", 2): 0.2}), "+.1f").startswith("+20.0 [")
 
 
 def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> None:
@@ -185,7 +218,12 @@ def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> No
     assert table.columns == ("method", "over", "points", "interval or range")
     assert all(pair.difference.interval == "images" for pair in summary.pairs)
     found = summary.pairs[0].to_flat()
-    assert (found["arm"], found["rival"], found["same"], found["interval"]) == ("two", "one", False, "images")
+    assert (found["arm"], found["rival"], found["same"], found["interval"]) == (
+        "two",
+        "one",
+        False,
+        "images",
+    )
     (said,) = tables.explanations(summary)
     assert said == "[low, high] of one task: 95 % interval over its test images, seeds pooled"
 
@@ -194,7 +232,9 @@ def test_of_many_methods_each_is_compared_with_the_best() -> None:
     names = ["m0", "m1", "m2", "m3"]
     assert len([pair for pair in summarise(draw_rows(arms=names)).pairs if pair.task is None]) == 6
     more = [*names[:4], *("m4" for _ in range(1)), "m5"]
-    pairs = [pair for pair in summarise(draw_rows(arms=more, images=300)).pairs if pair.task is None]
+    pairs = [
+        pair for pair in summarise(draw_rows(arms=more, images=300)).pairs if pair.task is None
+    ]
     assert {pair.arm for pair in pairs} == {"m0"}
     assert [pair.rival for pair in pairs] == ["m1", "m2", "m3", "m4", "m5"]
 
@@ -215,20 +255,27 @@ def test_two_arms_that_are_the_same_model_are_named() -> None:
 
 def test_without_digests_a_shared_training_tells_the_same_model() -> None:
     rows = draw_rows(arms=["one", "two"])
-    copies = [row.__class__(**{**vars(row), "arm": "copy", "key": f"c{row.key}"}) for row in rows[:3]]
+    copies = [
+        row.__class__(**{**vars(row), "arm": "copy", "key": f"c{row.key}"}) for row in rows[:3]
+    ]
     assert summarise([*rows, *copies]).same == ("one and copy are the same model at 9 layers",)
     assert summarise(rows).same == ()
 
 
 def test_every_number_says_what_its_interval_is() -> None:
     line = next(line for line in summarise(draw_rows()).lines if line.task is None)
-    found = flat(line)
+    found = flatten_line(line)
     assert found["value_interval"] == "images"
     assert found["untrained_interval"] is None
-    assert {name for name in found if name.endswith("_interval")} >= {"over_scratch_interval", "inherited_interval"}
+    assert {name for name in found if name.endswith("_interval")} >= {
+        "over_scratch_interval",
+        "inherited_interval",
+    }
 
 
-@pytest.mark.parametrize("arms", [["one", "two"], ["weight_selection", "closed_form", "first_k", "x" * 40]])
+@pytest.mark.parametrize(
+    "arms", [["one", "two"], ["weight_selection", "closed_form", "first_k", "x" * 40]]
+)
 def test_the_tables_of_a_terminal_fit_eighty_columns(arms: list[str]) -> None:
     rows = draw_rows(arms=arms, tasks=["digits", "wings", "signs"])
     for table in tables.brief(summarise(rows)):

@@ -11,11 +11,19 @@ from claims_toy import at, extraction, row, sized, written
 
 from learngene_zoo.bench import claim_file
 from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.claim_cells import arm_of, cells_of, drawn, place_of, rates_of, sizes_of, tuning_cells
+from learngene_zoo.bench.claim_cells import (
+    arm_of,
+    cells_of,
+    draw_seeds,
+    rates_of,
+    size_name_of,
+    sizes_of,
+    tuning_cells,
+)
 from learngene_zoo.bench.claim_file import Claim, load_claim, planned_effect
 from learngene_zoo.bench.claims import run_claim
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.verdict import _warnings, judge
+from learngene_zoo.bench.verdict import _list_warnings, judge
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
@@ -45,7 +53,10 @@ def test_a_file_says_everything_about_its_claim(toy: Claim, tmp_path: Path) -> N
         ({"seeds": "seeds = 3\nseed = 1"}, "unknown key 'seed'"),
         ({"says": ""}, "the key 'says' is missing"),
         ({"name": 'name = "other"'}, "the claim is named 'other', but its file is toy.toml"),
-        ({"arms = ": 'arms = ["ours", "thiers"]'}, "compare names the arm 'thiers', but there is no table"),
+        (
+            {"arms = ": 'arms = ["ours", "thiers"]'},
+            "compare names the arm 'thiers', but there is no table",
+        ),
         ({"arms = ": 'arms = ["ours"]'}, "names 1 arm; the kind 'over' takes at least 2"),
         ({"kind": 'kind = "better"'}, 'compare: kind is "better"; it must be one of over'),
         ({"seeds": "seeds = 2"}, "a claim needs at least 3 seeds, got 2"),
@@ -54,20 +65,32 @@ def test_a_file_says_everything_about_its_claim(toy: Claim, tmp_path: Path) -> N
             {"targets": 'targets = ["digits", "cifar10", "cifar100"]'},
             "there are 3 targets; an interval over tasks needs at least 4",
         ),
-        ({"targets": 'targets = ["digits", "digits"]'}, "targets must be a non-empty list without repetitions"),
+        (
+            {"targets": 'targets = ["digits", "digits"]'},
+            "targets must be a non-empty list without repetitions",
+        ),
         (
             {"targets": 'targets = ["digits", "cifar10", "cifar100", "dgits"]'},
             "no task named 'dgits'; did you mean digits?",
         ),
         ({"layers": "layers = []"}, "layers must be a non-empty list without repetitions, got []"),
-        ({"layers": "sizes = [{}]"}, "sizes must be a non-empty list without repetitions, got ['']"),
-        ({"layers": "sizes = [{ low = 3 }, { low = 3 }]"}, "sizes must be a non-empty list without repetitions"),
+        (
+            {"layers": "sizes = [{}]"},
+            "sizes must be a non-empty list without repetitions, got ['']",
+        ),
+        (
+            {"layers": "sizes = [{ low = 3 }, { low = 3 }]"},
+            "sizes must be a non-empty list without repetitions",
+        ),
         ({"layers": "layers = [6]\nsizes = [{ low = 3 }]"}, "layers or sizes, not both"),
         (
             {"layers": "sizes = [{ low = 3 }]", "settings": "sizes = [{ low = 1 }, { low = 2 }]"},
             "it has 2 sizes, the claim 1",
         ),
-        ({"method": 'method = "lsmad"'}, "arm 'ours': no method named 'lsmad'; did you mean lsamd?"),
+        (
+            {"method": 'method = "lsmad"'},
+            "arm 'ours': no method named 'lsmad'; did you mean lsamd?",
+        ),
         ({"settings": 'tasks = ["cifar10"]'}, "its extraction sees the target 'cifar10'"),
         ({"settings": 'tasks = ["objects"]\ndraw_tasks = 2'}, "draw_tasks is 2, but it has 1 task"),
         ({"lr": "lr = [1e-3, 0.0]"}, "tuning: expected learning rates above 0, got [0.001, 0.0]"),
@@ -75,7 +98,10 @@ def test_a_file_says_everything_about_its_claim(toy: Claim, tmp_path: Path) -> N
         ({"tasks": 'tasks = ["objects"]'}, "tuning: 'objects' is not one of the targets"),
         ({"epochs": "epochs = -1"}, "epochs is -1"),
         ({"protocol": ""}, "claims are filed under protocol 2, got 1; add protocol = 2"),
-        ({"smallest": ""}, "the key 'smallest' is missing: the smallest effect that matters, in points"),
+        (
+            {"smallest": ""},
+            "the key 'smallest' is missing: the smallest effect that matters, in points",
+        ),
         ({"augment": ""}, "tuning: the key 'augment' is missing"),
         ({"augment": 'augment = ["rand"]'}, 'augment[0] is "rand"'),
         (
@@ -83,15 +109,27 @@ def test_a_file_says_everything_about_its_claim(toy: Claim, tmp_path: Path) -> N
             "digits is not among the targets; every claim on descendants has a real task",
         ),
         (
-            {"[power]": "[full.arms]", "sees": "", "tasks = 1": "", "seeds = 1": "", "rest": "", "source": ""},
+            {
+                "[power]": "[full.arms]",
+                "sees": "",
+                "tasks = 1": "",
+                "seeds = 1": "",
+                "rest": "",
+                "source": "",
+            },
             "[power] is missing",
         ),
-        ({"sees": "sees = 10.0"}, "sees is 10; a claim that could see only 10 points or more is not filed"),
+        (
+            {"sees": "sees = 10.0"},
+            "sees is 10; a claim that could see only 10 points or more is not filed",
+        ),
         ({"paper": "paper = "}, "Invalid value"),
         ({"[full]": "[full]\nseeds = 1", "seeds = 5": ""}, "at least 3 seeds, got 1"),
     ],
 )
-def test_a_file_that_cannot_be_decided_is_one_clear_line(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+def test_a_file_that_cannot_be_decided_is_one_clear_line(
+    tmp_path: Path, changes: dict[str, str], message: str
+) -> None:
     with pytest.raises(BadFile) as caught:
         load_claim(written(tmp_path, **changes))
     assert message in str(caught.value)
@@ -120,12 +158,16 @@ def test_tuning_sees_validation_images_and_a_seed_of_its_own_only(toy: Claim) ->
 
 def test_the_rate_is_the_best_on_validation_and_tells_its_edge(toy: Claim) -> None:
     toy = replace(toy, protocol=1)
-    choices, missing = rates_of(toy, [row(cell, 0.5 - cell.recipe.lr) for cell in tuning_cells(toy)])
+    choices, missing = rates_of(
+        toy, [row(cell, 0.5 - cell.recipe.lr) for cell in tuning_cells(toy)]
+    )
     assert not missing
     assert {choice.lr for choice in choices.values()} == {1e-3}
     assert not choices["ours"].edge  # of two one is always at the edge
     wide = replace(toy, tuning=replace(toy.tuning, lr=(5e-4, 1e-3, 2e-3)))
-    choices, _ = rates_of(wide, [row(cell, 0.5 - abs(cell.recipe.lr - 1e-3)) for cell in tuning_cells(wide)])
+    choices, _ = rates_of(
+        wide, [row(cell, 0.5 - abs(cell.recipe.lr - 1e-3)) for cell in tuning_cells(wide)]
+    )
     assert choices["ours"].lr == 1e-3
     assert not choices["ours"].edge
     choices, _ = rates_of(wide, [row(cell, cell.recipe.lr) for cell in tuning_cells(wide)])
@@ -138,9 +180,14 @@ def test_test_rows_do_not_change_the_rate(toy: Claim) -> None:
     assert rates_of(toy, [*rows, *other])[0] == rates_of(toy, rows)[0]
 
 
-def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds_all_up(toy: Claim) -> None:
+def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds_all_up(
+    toy: Claim,
+) -> None:
     toy = replace(toy, protocol=1)
-    rows = [row(cell, 0.5, error="loss is nan" if cell.recipe.lr == 2e-3 else None) for cell in tuning_cells(toy)]
+    rows = [
+        row(cell, 0.5, error="loss is nan" if cell.recipe.lr == 2e-3 else None)
+        for cell in tuning_cells(toy)
+    ]
     choices, missing = rates_of(toy, rows)
     assert not missing
     assert choices["ours"].lr == 1e-3
@@ -150,7 +197,9 @@ def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds
     assert judge(toy, rows[1:]).verdict == "incomplete"
 
 
-def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation(toy: Claim) -> None:
+def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation(
+    toy: Claim,
+) -> None:
     """Equal budgets: of every two arms the tuning cells differ in the arm alone, but for the rate of the augmentations."""
     claim = replace(toy, tuning=replace(toy.tuning, augment=("light", "none")))
     best_rates = {"ours": 8e-3, "timm": 1e-3, "fan_in": 2e-3}
@@ -174,13 +223,19 @@ def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation
         "fan_in": "light",
     }
     tried = [
-        [cell.recipe.lr for cell in cells if (cell.arm.name, cell.recipe.augment) == (name, "light")]
+        [
+            cell.recipe.lr
+            for cell in cells
+            if (cell.arm.name, cell.recipe.augment) == (name, "light")
+        ]
         for name in claim.arms
     ]
     assert tried[0] == tried[1] == tried[2]
     assert min(tried[0]) < 1e-3
     assert max(tried[0]) > 8e-3
-    assert {len([cell for cell in cells if cell.arm.name == name]) for name in claim.arms} == {len(tried[0]) + 1}
+    assert {len([cell for cell in cells if cell.arm.name == name]) for name in claim.arms} == {
+        len(tried[0]) + 1
+    }
     own = cells_of(claim, choices)
     assert {(cell.arm.name, cell.recipe.augment) for cell in own} == {
         ("ours", "light"),
@@ -199,7 +254,9 @@ def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:
     choices, _ = rates_of(toy, rows)
     assert (choices["timm"].tasks, choices["timm"].at_chance) == (("fashion_mnist",), ("digits",))
     assert choices["ours"].tasks == ("digits", "fashion_mnist")
-    assert list(_warnings(toy, [], {"timm": choices["timm"]})) == ["timm: no better than a constant answer on digits"]
+    assert list(_list_warnings(toy, [], {"timm": choices["timm"]})) == [
+        "timm: no better than a constant answer on digits"
+    ]
 
 
 @pytest.mark.slow
@@ -207,42 +264,62 @@ def test_a_claim_that_says_it_sees_more_than_it_can_is_not_run(toy: Claim, tmp_p
     assert planned_effect(toy) <= 9.0
     blind = replace(toy, power=replace(toy.power, tasks=8.0))
     with pytest.raises(
-        WrongCall, match=r"toy says that it sees 9 points, but with 4 tasks and 3 seeds it would see \d+\.\d; add"
+        WrongCall,
+        match=r"toy says that it sees 9 points, but with 4 tasks and 3 seeds it would see \d+\.\d; add",
     ):
         run_claim(blind, tmp_path, Run())
 
 
-def test_targets_where_installed_are_targets_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = 'targets = ["digits", "wings", "textures", "motion"]\nwhere_installed = ["fashion_mnist"]'
+def test_targets_where_installed_are_targets_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        'targets = ["digits", "wings", "textures", "motion"]\nwhere_installed = ["fashion_mnist"]'
+    )
     path = written(tmp_path, targets=text)
     for there in (False, True):
-        monkeypatch.setattr(claim_file, "is_there", lambda name, there=there: there)
+        monkeypatch.setattr(claim_file, "is_installed", lambda name, there=there: there)
         assert ("fashion_mnist" in load_claim(path).targets) is there
 
 
 def test_seeds_draw_what_an_arm_leaves_to_them(toy: Claim) -> None:
-    ours = replace(toy.arms["ours"], settings={"keep": "random 5 of 12"}, tasks=("objects", "signs"), draw_tasks=1)
+    ours = replace(
+        toy.arms["ours"],
+        settings={"keep": "random 5 of 12"},
+        tasks=("objects", "signs"),
+        draw_tasks=1,
+    )
     claim = replace(toy, arms={**toy.arms, "ours": ours})
     arms = [arm_of(claim, "ours", seed) for seed in range(12)]
     assert len({tuple(arm.settings["keep"]) for arm in arms}) > 6
     assert {arm.tasks for arm in arms} == {("objects",), ("signs",)}
     assert arm_of(claim, "ours", 3) == arms[3]
     kept = arms[0].settings["keep"]
-    assert kept == sorted(set(kept)) == drawn(5, 12, 0)
+    assert kept == sorted(set(kept)) == draw_seeds(5, 12, 0)
     assert all(1 <= block <= 12 for block in kept)
-    counts = [sum(block in drawn(5, 12, seed) for seed in range(300)) for block in range(1, 13)]
+    counts = [
+        sum(block in draw_seeds(5, 12, seed) for seed in range(300)) for block in range(1, 13)
+    ]
     assert min(counts) > 90  # of 125 expected
 
 
 def test_none_is_nothing_where_a_setting_may_be_that(toy: Claim) -> None:
-    ours = replace(toy.arms["ours"], method="logah", settings={"source": "none", "augment": "none", "rank": "none"})
+    ours = replace(
+        toy.arms["ours"],
+        method="logah",
+        settings={"source": "none", "augment": "none", "rank": "none"},
+    )
     settings = arm_of(replace(toy, arms={"ours": ours}), "ours", 0).settings
     assert settings == {"source": None, "augment": "none", "rank": "none"}
-    pool = replace(toy.arms["ours"], method="pool", settings={"guidance": "none"})  # one of its choices
+    pool = replace(
+        toy.arms["ours"], method="pool", settings={"guidance": "none"}
+    )  # one of its choices
     assert arm_of(replace(toy, arms={"ours": pool}), "ours", 0).settings == {"guidance": "none"}
 
 
-def test_what_is_measured_on_the_extraction_trains_no_descendant_and_reads_no_test_image(toy: Claim) -> None:
+def test_what_is_measured_on_the_extraction_trains_no_descendant_and_reads_no_test_image(
+    toy: Claim,
+) -> None:
     claim = extraction(toy)
     cells = cells_of(claim)
     assert {(cell.recipe.epochs, cell.split) for cell in cells} == {(0, "validation")}
@@ -252,13 +329,22 @@ def test_what_is_measured_on_the_extraction_trains_no_descendant_and_reads_no_te
 
 def test_sizes_are_named_by_the_expanders_settings(toy: Claim) -> None:
     claim = sized(toy)
-    assert sizes_of(claim, "ours") == [(6, None, {"low": 6, "high": 0}), (6, None, {"low": 3, "high": 3})]
-    assert sizes_of(claim, "theirs") == [(9, None, {"low": 9, "high": 0}), (9, None, {"low": 6, "high": 3})]
+    assert sizes_of(claim, "ours") == [
+        (6, None, {"low": 6, "high": 0}),
+        (6, None, {"low": 3, "high": 3}),
+    ]
+    assert sizes_of(claim, "theirs") == [
+        (9, None, {"low": 9, "high": 0}),
+        (9, None, {"low": 6, "high": 3}),
+    ]
     cells = cells_of(claim)
     assert len({cell.key for cell in cells}) == len(cells) == 2 * 4 * 2 * 3
     assert len({cell.key for cell in cells_of(toy)} & {cell.key for cell in cells}) == 0
-    assert {place_of(claim, cell) for cell in cells} == {"low 6, high 0", "low 3, high 3"}
-    assert {(cell.arm.name, cell.size["low"]) for cell in tuning_cells(claim)} == {("ours", 3), ("theirs", 6)}
+    assert {size_name_of(claim, cell) for cell in cells} == {"low 6, high 0", "low 3, high 3"}
+    assert {(cell.arm.name, cell.size["low"]) for cell in tuning_cells(claim)} == {
+        ("ours", 3),
+        ("theirs", 6),
+    }
     absent = replace(claim, sizes=({"low": 1, "high": 1}, {"low": 3, "high": 3}))
     with pytest.raises(WrongCall, match=r"ours builds low 6, high 0; .*, not low 1, high 1"):
         cells_of(absent)
@@ -266,10 +352,16 @@ def test_sizes_are_named_by_the_expanders_settings(toy: Claim) -> None:
 
 def test_sizes_are_named_by_layers_and_width(toy: Claim) -> None:
     sizes = ({"layers": 3, "width": 64}, {"layers": 3, "width": 96}, {"layers": 6})
-    claim = replace(toy, protocol=1, layers=(), sizes=sizes, tuning=replace(toy.tuning, layers=None))
+    claim = replace(
+        toy, protocol=1, layers=(), sizes=sizes, tuning=replace(toy.tuning, layers=None)
+    )
     cells = cells_of(claim)
     assert {(cell.layers, cell.width) for cell in cells} == {(3, 64), (3, 96), (6, None)}
-    assert {place_of(claim, cell) for cell in cells} == {"layers 3, width 64", "layers 3, width 96", "layers 6"}
+    assert {size_name_of(claim, cell) for cell in cells} == {
+        "layers 3, width 64",
+        "layers 3, width 96",
+        "layers 6",
+    }
     rows = {cell.key: row(cell, 0.5) for cell in [*tuning_cells(claim), *cells]}
     dropped = next(cell for cell in cells if cell.width == 64)
     del rows[dropped.key]
@@ -279,6 +371,8 @@ def test_sizes_are_named_by_layers_and_width(toy: Claim) -> None:
 
 def test_a_cell_without_a_named_size_keeps_its_key() -> None:
     """Results that were measured before sizes had names stay valid."""
-    cell = Cell(arm=Arm(name="lsamd", method="lsamd"), task="digits", layers=9, seed=0, recipe=Recipe())
+    cell = Cell(
+        arm=Arm(name="lsamd", method="lsamd"), task="digits", layers=9, seed=0, recipe=Recipe()
+    )
     assert cell.key == "f816cf7c919748d2"
     assert replace(cell, size={"low": 3}).key != cell.key

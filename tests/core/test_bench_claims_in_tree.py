@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from learngene_zoo.bench.claim_cells import cells_of, tuning_cells
-from learngene_zoo.bench.claim_file import load_claim, names, planned_effect
+from learngene_zoo.bench.claim_file import list_claims, load_claim, planned_effect
 from learngene_zoo.bench.claims import read_verdict
 from learngene_zoo.bench.results import read_rows
 from learngene_zoo.bench.verdict import judge
@@ -18,7 +18,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import to_json
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_claims())
 @pytest.mark.parametrize("budget", ["standard", "full"])
 def test_every_claim_in_tree_can_be_run(name: str, budget: Any) -> None:
     claim = load_claim(name, budget)
@@ -30,14 +30,14 @@ def test_every_claim_in_tree_can_be_run(name: str, budget: Any) -> None:
 @pytest.mark.slow
 def test_every_claim_in_tree_sees_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     # They were filed with all of their data on the machine.
-    monkeypatch.setattr("learngene_zoo.bench.claim_file.is_there", lambda task: True)
-    for claim in map(load_claim, names()):
+    monkeypatch.setattr("learngene_zoo.bench.claim_file.is_installed", lambda task: True)
+    for claim in map(load_claim, list_claims()):
         if claim.compare.kind != "exact":
             assert 0 < planned_effect(claim) <= claim.power.sees + 0.05
 
 
 def test_no_extraction_of_a_claim_sees_the_left_out_tasks() -> None:
-    for claim in map(load_claim, names()):
+    for claim in map(load_claim, list_claims()):
         for name, arm in claim.arms.items():
             assert not {"wings", "petals"} & set(arm.tasks), f"{claim.name}: {name}"
 
@@ -62,15 +62,19 @@ def test_the_exact_claims_are_these_sums(name: str, values: list[float]) -> None
 
 def test_arms_of_one_name_are_one_arm_in_every_claim() -> None:
     told: dict[str, Any] = {}
-    for claim in map(load_claim, names()):
+    for claim in map(load_claim, list_claims()):
         for name, arm in claim.arms.items():
-            own = to_json(replace(arm, sizes=()))  # beside which of a claim's sizes they stand is the claim's own
-            assert told.setdefault(name, own) == own, f"{claim.name} tells the arm {name!r} otherwise"
+            own = to_json(
+                replace(arm, sizes=())
+            )  # beside which of a claim's sizes they stand is the claim's own
+            assert told.setdefault(name, own) == own, (
+                f"{claim.name} tells the arm {name!r} otherwise"
+            )
 
 
 @pytest.mark.parametrize(("method", "hours"), [("lsamd", 17), ("pool", 3), ("tal", 11)])
 def test_all_claims_on_a_method_are_planned_for_a_night(method: str, hours: float) -> None:
-    claims = [load_claim(name) for name in names() if name.startswith(method)]
+    claims = [load_claim(name) for name in list_claims() if name.startswith(method)]
     assert 0 < sum(claim.minutes for claim in claims) < 60 * hours
 
 
@@ -80,23 +84,36 @@ def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
     kept = checkout / "benchmarks" / "results" / "claims"
     claim, before = read_verdict(kept / f"{name}.json")
     found = judge(claim, read_rows(kept / "results.jsonl"))
-    numbers = [[(one.what, one.value, one.low, one.high) for one in verdict.findings] for verdict in (before, found)]
+    numbers = [
+        [(one.what, one.value, one.low, one.high) for one in verdict.findings]
+        for verdict in (before, found)
+    ]
     assert numbers[0] == numbers[1]
     assert (before.verdict, before.cells, before.means) == (found.verdict, found.cells, found.means)
 
 
-def test_a_verdict_of_an_earlier_version_opens_in_four_words(checkout: Path, tmp_path: Path) -> None:
+def test_a_verdict_of_an_earlier_version_opens_in_four_words(
+    checkout: Path, tmp_path: Path
+) -> None:
     """They had one word for everything below the smallest effect; the intervals say which of the four it is."""
     kept = checkout / "benchmarks" / "results" / "claims" / "pool-levels-wide.json"
     data = json.loads(kept.read_text())
     data["claim"]["expected"] = data["verdict"]["verdict"] = "does not hold"
     (one,) = data["verdict"]["findings"]
-    for low, high, word in ((-3.0, -1.0, "refuted"), (-0.5, 0.5, "negligible"), (-3.0, 0.5, "undecided")):
+    for low, high, word in (
+        (-3.0, -1.0, "refuted"),
+        (-0.5, 0.5, "negligible"),
+        (-3.0, 0.5, "undecided"),
+    ):
         changed = {**one, "low": low, "high": high, "outcome": "does not hold"}
         path = tmp_path / f"{word}.json"
         path.write_text(json.dumps({**data, "verdict": {**data["verdict"], "findings": [changed]}}))
         claim, verdict = read_verdict(path)
-        assert (verdict.verdict, verdict.findings[0].outcome, claim.expected) == (word, word, "refuted")
+        assert (verdict.verdict, verdict.findings[0].outcome, claim.expected) == (
+            word,
+            word,
+            "refuted",
+        )
 
 
 def test_what_the_learngene_saves_is_the_papers_sum() -> None:

@@ -11,15 +11,28 @@ from bench_toy import RECIPE, make_world, toy_row
 from click.testing import CliRunner
 
 from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.cost_curve import Bill, Effort, bills, cost_cells, cost_tables, crossing, flat_costs, matches
-from learngene_zoo.bench.report import GRID, overview, write_report
+from learngene_zoo.bench.cost_curve import (
+    Bill,
+    Effort,
+    bills,
+    cost_cells,
+    cost_tables,
+    find_crossing,
+    flat_costs,
+    matches,
+)
+from learngene_zoo.bench.report import GRID, build_overview, write_report
 from learngene_zoo.bench.results import RESULTS, Row
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import to_json
 
 METHODS = {"lsamd": "lsamd", "scratch fan_in": "scratch", "pretrain_finetune": "pretrain_finetune"}
-VALUES = {"lsamd": {1: 0.5, 4: 0.7}, "scratch fan_in": {1: 0.2, 4: 0.4}, "pretrain_finetune": {1: 0.6, 4: 0.8}}
+VALUES = {
+    "lsamd": {1: 0.5, 4: 0.7},
+    "scratch fan_in": {1: 0.2, 4: 0.4},
+    "pretrain_finetune": {1: 0.6, 4: 0.8},
+}
 BEFORE = {"lsamd": (100.0, 9000), "scratch fan_in": (3.0, 30), "pretrain_finetune": (50.0, 6000)}
 
 
@@ -53,16 +66,20 @@ def bill_of(arm: str) -> Bill:
         ((1, 9, 100, 5), None),  # cheaper at first only
     ],
 )
-def test_the_crossing_is_the_first_count_that_is_cheaper(costs: tuple[float, ...], count: int | None) -> None:
+def test_the_crossing_is_the_first_count_that_is_cheaper(
+    costs: tuple[float, ...], count: int | None
+) -> None:
     once, each, their_once, their_each = costs
-    assert crossing(*costs) == count
+    assert find_crossing(*costs) == count
     if count is not None:
         assert all(once + n * each < their_once + n * their_each for n in range(count, count + 50))
         assert count == 1 or once + (count - 1) * each >= their_once + (count - 1) * their_each
 
 
 def test_an_extraction_is_paid_once_and_pretraining_for_every_size() -> None:
-    lsamd, pretrained, scratch = (bill_of(arm) for arm in ("lsamd", "pretrain_finetune", "scratch fan_in"))
+    lsamd, pretrained, scratch = (
+        bill_of(arm) for arm in ("lsamd", "pretrain_finetune", "scratch fan_in")
+    )
     assert (lsamd.once, lsamd.each(4)) == (Effort(100, 9000), Effort(4, 4000))
     assert (pretrained.once, pretrained.each(4)) == (Effort(0, 0), Effort(54, 10000))
     assert (scratch.once, scratch.each(1)) == (Effort(0, 0), Effort(1, 1000))
@@ -71,12 +88,20 @@ def test_an_extraction_is_paid_once_and_pretraining_for_every_size() -> None:
 
 def test_readings_with_equal_budgets_and_to_equal_quality() -> None:
     found = {(one.theirs.arm, one.kind): one for one in matches(bills(rows()))}
-    equal = found["scratch fan_in", "equal quality"]  # scratch reaches 0.4 with 4 epochs, lsamd 0.5 with one
+    equal = found[
+        "scratch fan_in", "equal quality"
+    ]  # scratch reaches 0.4 with 4 epochs, lsamd 0.5 with one
     assert (equal.epochs, equal.their_epochs) == (1, 4)
-    assert (equal.pays_from("seconds"), equal.pays_from("images")) == (34, 4)  # 100 + N < 4 N; 9 + N < 4 N: equal at 3
+    assert (equal.pays_from("seconds"), equal.pays_from("images")) == (
+        34,
+        4,
+    )  # 100 + N < 4 N; 9 + N < 4 N: equal at 3
     assert found["scratch fan_in", "equal budget"].pays_from("seconds") is None
     budget = found["pretrain_finetune", "equal budget"]
-    assert (budget.pays_from("seconds"), budget.pays_from("images")) == (3, 2)  # 100 + 4 N < 54 N; 9 + 4 N < 10 N
+    assert (budget.pays_from("seconds"), budget.pays_from("images")) == (
+        3,
+        2,
+    )  # 100 + 4 N < 54 N; 9 + 4 N < 10 N
     lower = found["pretrain_finetune", "equal quality"]  # both reach 0.7
     assert (lower.epochs, lower.their_epochs) == (4, 4)
 
@@ -85,7 +110,9 @@ def test_models_that_do_the_same_work_take_the_same_time() -> None:
     """By chance one arm's trainings took twice as long as the other's; a third trains larger models."""
     slower = {"lsamd": 2.0, "scratch fan_in": 1.0, "pretrain_finetune": 5.0}
     flops = {"lsamd": 10, "scratch fan_in": 10, "pretrain_finetune": 20}
-    found = [replace(row, seconds=row.seconds * slower[row.arm], flops=flops[row.arm]) for row in rows()]
+    found = [
+        replace(row, seconds=row.seconds * slower[row.arm], flops=flops[row.arm]) for row in rows()
+    ]
     assert {bill.arm: bill.tuning[4].seconds for bill in bills(found)} == {
         "lsamd": 6.0, "scratch fan_in": 6.0, "pretrain_finetune": 20.0
     }  # fmt: skip
@@ -105,12 +132,18 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
         Arm(name="lsamd shuffled", method="lsamd", control="shuffled"),
         Arm(name="scratch fan_in", method="scratch", expand={"init": "fan_in"}),
     ]
-    grid = [Cell(arm=arm, task="digits", layers=n, seed=0, recipe=RECIPE) for n in (6, 12) for arm in arms]
+    grid = [
+        Cell(arm=arm, task="digits", layers=n, seed=0, recipe=RECIPE)
+        for n in (6, 12)
+        for arm in arms
+    ]
     found = cost_cells(grid)
     names = [(cell.layers, cell.arm.name) for cell in found]
     wanted = ["lsamd", "scratch fan_in", "pretrain_finetune", "distillation"]
     assert names == [(layers, name) for layers in (6, 12) for name in wanted]
-    assert {cell.layers: cell.arm.settings for cell in found if cell.arm.name == "distillation"} == {
+    assert {
+        cell.layers: cell.arm.settings for cell in found if cell.arm.name == "distillation"
+    } == {
         6: {"depths": (6,)},
         12: {"depths": (12,)},
     }
@@ -123,8 +156,14 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
 def test_what_is_told_of_a_rival_counts() -> None:
     named = Arm(name="pretrain_finetune", method="pretrain_finetune", settings={"epochs": 30})
     arms = [Arm(name="lsamd", method="lsamd"), named]
-    grid = [Cell(arm=arm, task="digits", layers=n, seed=0, recipe=RECIPE) for n in (6, 12) for arm in arms]
-    assert {cell.arm.tasks for cell in cost_cells(grid, ["mine"]) if cell.arm.method != "lsamd"} == {("mine",)}
+    grid = [
+        Cell(arm=arm, task="digits", layers=n, seed=0, recipe=RECIPE)
+        for n in (6, 12)
+        for arm in arms
+    ]
+    assert {
+        cell.arm.tasks for cell in cost_cells(grid, ["mine"]) if cell.arm.method != "lsamd"
+    } == {("mine",)}
     assert {cell.arm.tasks for cell in cost_cells(grid, ["mine", "yours"])} == {()}
     found = cost_cells(grid)
     settings = [(cell.arm.name, cell.arm.settings) for cell in found if cell.layers == 6]
@@ -139,18 +178,29 @@ def test_the_tables_say_what_the_json_says() -> None:
     told = [line for line in flat_costs(found) if line["kind"] == "reading"]
     assert len(told) == len(pays.rows) == 4
     for line, cells in zip(told, pays.rows):
-        assert cells[-2:] == tuple(str(line[f"pays_from_{unit}"] or "never") for unit in ("seconds", "images"))
+        assert cells[-2:] == tuple(
+            str(line[f"pays_from_{unit}"] or "never") for unit in ("seconds", "images")
+        )
 
 
 def test_a_report_of_a_cost_curve_draws_it(tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_text("".join(json.dumps(to_json(row)) + "\n" for row in rows()))
-    grid = {"cost": True, "settings": {}, "arms": [], "versions": {}, "keys": [row.key for row in rows()]}
+    grid = {
+        "cost": True,
+        "settings": {},
+        "arms": [],
+        "versions": {},
+        "keys": [row.key for row in rows()],
+    }
     (tmp_path / GRID).write_text(json.dumps(grid))
     names = {path.name for path in write_report(tmp_path)}
     assert {"cost.md", "cost.json", "cost.png"} <= names
     page = (tmp_path / "report.html").read_text()
-    assert all(words in page for words in ("descendants", "thousand images in all", "as long as it takes to 40.0 %"))
-    tables, lines = overview(tmp_path)
+    assert all(
+        words in page
+        for words in ("descendants", "thousand images in all", "as long as it takes to 40.0 %")
+    )
+    tables, lines = build_overview(tmp_path)
     assert "from how many descendants a learngene pays" in [table.title for table in tables]
     assert any(line.startswith("The ancestry model exists already") for line in lines)
 

@@ -18,8 +18,8 @@ from bench_toy import make_world, numbers, toy_cells
 from learngene_zoo.bench import ray_executor
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Worker, Workers
-from learngene_zoo.bench.extraction import Spent, extract_once, is_finished, spent
-from learngene_zoo.bench.ray_executor import Ray, pack, travel, unpack
+from learngene_zoo.bench.extraction import ExtractionCost, extract_once, is_finished, read_cost
+from learngene_zoo.bench.ray_executor import Ray, pack, run_remotely, unpack
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.errors import Unavailable, WrongCall
@@ -41,8 +41,12 @@ def as_if_alone(cells: list[Cell], out: Path) -> list[Row]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epochs", [[1], pytest.param([1, 2], marks=pytest.mark.exhaustive)], ids=str)
-def test_worker_processes_give_the_same_table(epochs: list[int], world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "epochs", [[1], pytest.param([1, 2], marks=pytest.mark.exhaustive)], ids=str
+)
+def test_worker_processes_give_the_same_table(
+    epochs: list[int], world: World, tmp_path: Path
+) -> None:
     found = toy_cells(world, seeds=[0, 1], epochs=epochs)
     broken = toy_cells((world[0], "folder:nowhere"))[:1]
     rows = run_grid([*found, *broken], tmp_path / "workers", Run(), Workers(2))
@@ -66,14 +70,17 @@ def test_a_worker_that_dies_costs_its_cell_alone(world: World, tmp_path: Path) -
     with closing(Workers(1)) as executor:
         executor.open(tmp_path, RUN)
         executor.start(cells[0].extraction)
-        assert isinstance(executor.wait()[1], Spent)
+        assert isinstance(executor.wait()[1], ExtractionCost)
         executor.start(cells[0])
         (worker,) = executor._busy
         worker.process.kill()
         job, outcome = executor.wait()
         assert job == cells[0]
         assert isinstance(outcome, Failure)
-        assert outcome.error == "the worker process was killed by signal 9; if memory ran out, use fewer --workers"
+        assert (
+            outcome.error
+            == "the worker process was killed by signal 9; if memory ran out, use fewer --workers"
+        )
         executor.start(cells[3].extraction)
         (worker,) = executor._busy
         worker.process.kill()
@@ -83,7 +90,9 @@ def test_a_worker_that_dies_costs_its_cell_alone(world: World, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_what_an_extraction_took_until_it_was_stopped_is_written_down(world: World, tmp_path: Path) -> None:
+def test_what_an_extraction_took_until_it_was_stopped_is_written_down(
+    world: World, tmp_path: Path
+) -> None:
     arm = Arm(name="", method="pretrain_finetune", preset="smoke", settings={"epochs": 100_000, "depths": [1]},
               ancestries=(world[0],), tasks=(world[1],))  # fmt: skip
     extraction = Extraction(arm=arm, seed=0)
@@ -91,10 +100,13 @@ def test_what_an_extraction_took_until_it_was_stopped_is_written_down(world: Wor
         executor.open(tmp_path, RUN)
         executor.start(extraction)
         began = time.monotonic()
-        while not any(metrics.stat().st_size > 1000 for metrics in (tmp_path / "parts").glob("*/metrics.jsonl")):
+        while not any(
+            metrics.stat().st_size > 1000
+            for metrics in (tmp_path / "parts").glob("*/metrics.jsonl")
+        ):
             assert time.monotonic() - began < 200
             time.sleep(0.1)
-    cost = spent(extraction, tmp_path)
+    cost = read_cost(extraction, tmp_path)
     assert not cost.finished
     assert cost.seconds > 0
     assert cost.images > 0
@@ -110,14 +122,14 @@ def test_a_learngene_travels_to_a_machine_that_does_not_share_the_disk(
 ) -> None:
     monkeypatch.setattr(ray_executor.tempfile, "gettempdir", lambda: str(tmp_path / "far"))
     cells, here = toy_cells(world), tmp_path / "here"
-    outcome, packed = travel(cells[0].extraction, str(here), RUN, None)
-    assert isinstance(outcome, Spent)
+    outcome, packed = run_remotely(cells[0].extraction, str(here), RUN, None)
+    assert isinstance(outcome, ExtractionCost)
     assert packed is not None
     assert not here.exists()
     unpack(packed, cells[0].extraction, here)
     assert is_finished(cells[0].extraction, here)
     assert pack(cells[0].extraction, here)
-    row, _ = travel(cells[0], str(tmp_path / "elsewhere"), RUN, packed)
+    row, _ = run_remotely(cells[0], str(tmp_path / "elsewhere"), RUN, packed)
     assert isinstance(row, Row)
     alone = as_if_alone(cells[:1], tmp_path / "alone")
     assert numbers([row]) == alone
@@ -131,7 +143,9 @@ def test_without_ray_its_absence_is_said() -> None:
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", "host:port", ":6379", "ray://host"])
-def test_an_address_that_cannot_be_one_is_a_wrong_call(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_an_address_that_cannot_be_one_is_a_wrong_call(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     monkeypatch.setattr(ray_executor, "_import_ray", lambda: None)
     with pytest.raises(WrongCall, match="HOST:PORT"):
         Ray(address)
@@ -157,7 +171,9 @@ def test_an_address_where_something_else_listens_is_said_within_twenty_seconds()
 
 @pytest.mark.slow
 @needs_ray
-def test_ray_gives_the_same_table(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_gives_the_same_table(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     found = toy_cells(world)
@@ -171,9 +187,13 @@ def test_ray_gives_the_same_table(world: World, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(-9, "signal 9; if memory ran out"), (1, r"\(code 1\); give the same"), (None, "not answer any more")],
+    [
+        (-9, "signal 9; if memory ran out"),
+        (1, r"\(code 1\); give the same"),
+        (None, "not answer any more"),
+    ],
 )
 def test_why_a_process_is_gone(code: int | None, said: str) -> None:
     worker = object.__new__(Worker)
     worker.process = SimpleNamespace(join=lambda seconds: None, exitcode=code)  # type: ignore[assignment]
-    assert re.search(said, worker.death().error)
+    assert re.search(said, worker.explain_death().error)

@@ -12,11 +12,11 @@ from learngene_zoo.bench.grid import (
     SCRATCH,
     cells,
     family,
-    named,
+    select_members,
     size_at,
-    some_of,
     standard_arms,
     targets,
+    tasks_of_budget,
 )
 from learngene_zoo.bench.grid_tuning import GridTuning
 from learngene_zoo.bench.search import Trial
@@ -57,10 +57,16 @@ def test_an_arm_and_its_controls_share_one_extraction() -> None:
 
 
 def test_what_extractions_see_is_for_methods_that_see_several_tasks() -> None:
-    arms = {arm.name: arm for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects", "digits"])}
+    arms = {
+        arm.name: arm
+        for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects", "digits"])
+    }
     assert arms["lsamd stem"].tasks == ("objects", "digits")
     assert arms["pretrain_finetune"].tasks == (), "which of two it would see is not said"
-    alone = {arm.name: arm.tasks for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects"])}
+    alone = {
+        arm.name: arm.tasks
+        for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects"])
+    }
     assert alone["lsamd"] == alone["pretrain_finetune"] == ("objects",)
     left = {arm.name: arm for arm in standard_arms(["lsamd"], leave_out=True)}
     assert left["lsamd"].tasks == DEFAULT_TASKS
@@ -81,10 +87,18 @@ def test_a_grid_is_the_product_in_a_fixed_order() -> None:
 
 def test_every_budget_has_a_complete_schedule_of_its_own() -> None:
     recipes = {cell.recipe.epochs: cell.recipe for cell in grid(epochs=[0, 1, 16])}
-    assert {epochs: recipe.warmup for epochs, recipe in recipes.items()} == {0: 0.0, 1: 0.1, 16: 1.6}
+    assert {epochs: recipe.warmup for epochs, recipe in recipes.items()} == {
+        0: 0.0,
+        1: 0.1,
+        16: 1.6,
+    }
     assert all((recipe.lr, recipe.images) == (1e-3, 100) for recipe in recipes.values())
-    assert {cell.recipe.lr for cell in grid(rates={"lsamd": 0.5}) if cell.arm.name == "lsamd"} == {0.5}
-    assert {cell.recipe.lr for cell in grid(rates={"lsamd": 0.5}) if cell.arm.name != "lsamd"} == {1e-3}
+    assert {cell.recipe.lr for cell in grid(rates={"lsamd": 0.5}) if cell.arm.name == "lsamd"} == {
+        0.5
+    }
+    assert {cell.recipe.lr for cell in grid(rates={"lsamd": 0.5}) if cell.arm.name != "lsamd"} == {
+        1e-3
+    }
 
 
 def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
@@ -93,7 +107,9 @@ def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
     assert {cell.layers for cell in found} == {6}, "scratch alone at a size compares nothing"
     assert heard == ["lsamd builds 5 to 15 layers of width 192, not 3 layers; skipped"]
     mixed = grid(
-        arms=standard_arms(["lsamd", "pretrain_finetune"], ancestries=DEIT), layers=[3, 6, 7], say=heard.append
+        arms=standard_arms(["lsamd", "pretrain_finetune"], ancestries=DEIT),
+        layers=[3, 6, 7],
+        say=heard.append,
     )
     assert {(cell.arm.method, cell.layers) for cell in mixed} == {
         ("lsamd", 6), ("lsamd", 7), ("pretrain_finetune", 3), ("pretrain_finetune", 6),
@@ -101,13 +117,18 @@ def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
     }  # fmt: skip
     assert {cell.layers for cell in grid(arms=SCRATCH, layers=[1, 200])} == {1, 200}
     members = family(Arm(name="x", method="lsamd", settings={"top": 12}, ancestries=DEIT))
-    assert [(member.spec.layers, member.spec.width) for member in members] == [(n, 192) for n in range(12, 16)]
+    assert [(member.spec.layers, member.spec.width) for member in members] == [
+        (n, 192) for n in range(12, 16)
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"layers": [3, 99]}, "lsamd builds 5 to 15 layers of width 192, not 3 layers or 99 layers"),
+        (
+            {"layers": [3, 99]},
+            "lsamd builds 5 to 15 layers of width 192, not 3 layers or 99 layers",
+        ),
         ({"widths": [64]}, "not 6 layers of width 64 or 9 layers of width 64"),
         ({"layers": []}, "no layers"),
         ({"seeds": []}, "no seeds"),
@@ -115,7 +136,10 @@ def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
         ({"arms": []}, "no arm"),
         ({"arms": [*SCRATCH, SCRATCH[0]]}, "two arms are named 'scratch timm'"),
         (
-            {"tasks": ["objects"], "arms": standard_arms(["lsamd"], tasks=["objects"], leave_out=True)},
+            {
+                "tasks": ["objects"],
+                "arms": standard_arms(["lsamd"], tasks=["objects"], leave_out=True),
+            },
             "the extraction of lsamd has no task",
         ),
         ({"epochs": [-1]}, "epochs is -1"),
@@ -152,18 +176,22 @@ def test_targets_are_a_suite_or_a_task() -> None:
 
 def test_a_small_budget_takes_its_own_tasks_or_the_first_ones() -> None:
     quick = BUDGETS["quick"]
-    assert set(some_of(quick, suite("mini").tasks)) == set(quick.tasks)
+    assert set(tasks_of_budget(quick, suite("mini").tasks)) == set(quick.tasks)
     assert len(quick.tasks) == quick.most_tasks == 3
-    assert all(budget.seeds >= 3 for budget in BUDGETS.values()), "fewer have no interval over tasks and seeds"
-    assert some_of(quick, ("a", "b", "c", "d")) == ("a", "b", "c")
-    assert some_of(BUDGETS["standard"], suite("mini").tasks) == suite("mini").tasks
+    assert all(budget.seeds >= 3 for budget in BUDGETS.values()), (
+        "fewer have no interval over tasks and seeds"
+    )
+    assert tasks_of_budget(quick, ("a", "b", "c", "d")) == ("a", "b", "c")
+    assert tasks_of_budget(BUDGETS["standard"], suite("mini").tasks) == suite("mini").tasks
 
 
 def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
     arms = standard_arms(["pool", "lsamd"], ancestries=DEIT)
     heard: list[str] = []
     sizes = [{"low": 6, "high": 0}, {"low": 3, "high": 4}]
-    found = grid(arms=arms, layers=[], sizes=sizes, tasks=["digits"], epochs=[1], seeds=[0], say=heard.append)
+    found = grid(
+        arms=arms, layers=[], sizes=sizes, tasks=["digits"], epochs=[1], seeds=[0], say=heard.append
+    )
     assert [(cell.arm.name, cell.layers) for cell in found] == [
         ("pool", 6), ("pool shuffled", 6), ("pool stem", 6), ("pool stem_fan_in", 6),
         ("pool", 7), ("pool shuffled", 7), ("pool stem", 7), ("pool stem_fan_in", 7),
@@ -181,6 +209,6 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
 
 def test_of_several_sizes_with_the_named_settings_the_largest_is_meant() -> None:
     pool = standard_arms(["pool"], ancestries=DEIT)[0]
-    layers = [member.spec.layers for member in named(family(pool), {"high": 4})]
+    layers = [member.spec.layers for member in select_members(family(pool), {"high": 4})]
     assert len(set(layers)) > 1
     assert size_at(pool, {"high": 4}).layers == layers[-1] == max(layers)

@@ -16,11 +16,18 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench import tables
-from learngene_zoo.bench.averages import average, complete
+from learngene_zoo.bench.averages import average, drop_incomplete
 from learngene_zoo.bench.pictures import pareto_front, pictures
-from learngene_zoo.bench.report import GRID, csv_text, json_text, overview, read_summary, write_report
+from learngene_zoo.bench.report import (
+    GRID,
+    build_overview,
+    csv_text,
+    json_text,
+    read_summary,
+    write_report,
+)
 from learngene_zoo.bench.results import RESULTS, Row
-from learngene_zoo.bench.summary import Line, Summary, flat, summarise
+from learngene_zoo.bench.summary import Line, Summary, flatten_line, summarise
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import to_json
 
@@ -65,7 +72,9 @@ def line_of(summary: Summary, arm: str, task: str | None = None) -> Line:
     return line
 
 
-def broken(found: list[Row], arm: str, task: str, seed: int, error: str = "RuntimeError: out of <memory>") -> list[Row]:
+def broken(
+    found: list[Row], arm: str, task: str, seed: int, error: str = "RuntimeError: out of <memory>"
+) -> list[Row]:
     """The same rows, one of them failed."""
     hit = next(row for row in found if (row.arm, row.task, row.seed) == (arm, task, seed))
     return [replace(row, error=error, value=None, width=0) if row is hit else row for row in found]
@@ -131,11 +140,15 @@ def test_real_and_left_out_tasks_have_columns_of_their_own() -> None:
     (table,) = tables.compact(summary)
     found = dict(zip(table.columns, table.rows[0]))
     assert (found["real"], found["left out"]) == ("85.0", "42.5")
-    assert flat(line)["left_out"] == pytest.approx(0.425)
+    assert flatten_line(line)["left_out"] == pytest.approx(0.425)
 
 
 def test_rows_of_two_versions_of_a_suite_are_not_mixed() -> None:
-    old = [replace(row, task="wings", version=1, key=f"o{row.key}", value=0.1) for row in rows() if row.task == "signs"]
+    old = [
+        replace(row, task="wings", version=1, key=f"o{row.key}", value=0.1)
+        for row in rows()
+        if row.task == "signs"
+    ]
     new = [replace(row, version=2, key=f"n{row.key}", value=0.9, seed=row.seed + 5) for row in old]
     (found,) = {line.value.value for line in summarise([*old, *new]).lines}
     assert found == pytest.approx(0.9)
@@ -162,7 +175,9 @@ def test_one_task_left_out_gives_the_least_and_the_most() -> None:
 
 def test_without_both_scratch_arms_there_is_no_gain_over_scratch() -> None:
     found = [row for row in rows() if row.arm != "scratch fan_in"]
-    half = summarise([*found, *(replace(row, task="other") for row in rows() if row.arm == "scratch fan_in")])
+    half = summarise(
+        [*found, *(replace(row, task="other") for row in rows() if row.arm == "scratch fan_in")]
+    )
     assert line_of(half, "lsamd").over_scratch is None
     assert line_of(half, "lsamd").inherited is not None
 
@@ -171,12 +186,14 @@ def test_one_seed_has_a_mean_and_no_interval() -> None:
     summary = summarise(row for row in rows() if row.seed == 0)
     digits = line_of(summary, "lsamd", "digits")
     assert (digits.value.value, digits.value.low, digits.value.high) == (0.9, None, None)
-    assert tables.shown(digits.value) == "90.0"
+    assert tables.format_fraction(digits.value) == "90.0"
 
 
 def test_an_interval_of_a_metric_does_not_leave_0_to_1() -> None:
     found = line_of(summarise(rows()), "lsamd", "digits").value
-    assert (found.low, found.high, found.interval) == (0.8, 0.9, "range"), "two seeds have no interval"
+    assert (found.low, found.high, found.interval) == (0.8, 0.9, "range"), (
+        "two seeds have no interval"
+    )
     three = [replace(row, seed=2, key=f"3{row.key}", value=1.0) for row in rows() if row.seed == 0]
     found = line_of(summarise([*rows(), *three]), "lsamd", "digits").value
     assert (found.high, found.interval) == (1.0, "seeds")
@@ -203,7 +220,11 @@ def test_the_newer_of_two_rows_of_one_cell_counts() -> None:
 
 def test_accuracy_and_miou_are_not_averaged_together() -> None:
     found = [replace(row, metric="mIoU") if row.task == "signs" else row for row in rows()]
-    values = {line.condition.metric: line.value.value for line in summarise(found).averages if line.arm == "lsamd"}
+    values = {
+        line.condition.metric: line.value.value
+        for line in summarise(found).averages
+        if line.arm == "lsamd"
+    }
     assert values == pytest.approx({"accuracy": 0.85, "mIoU": 0.6})
     assert len(tables.compact(summarise(found))) == 2
 
@@ -214,10 +235,16 @@ def test_accuracy_and_miou_are_not_averaged_together() -> None:
 def test_a_failed_cell_is_named_and_its_arms_average_is_marked() -> None:
     summary = summarise(broken(rows(), "lsamd", "signs", 1), missing=3)
     line = line_of(summary, "lsamd")
-    assert (line.lacks, line.value.tasks, line.value.value) == (("signs",), ("digits",), pytest.approx(0.85))
+    assert (line.lacks, line.value.tasks, line.value.value) == (
+        ("signs",),
+        ("digits",),
+        pytest.approx(0.85),
+    )
     assert line_of(summary, "scratch timm").lacks == ()
     assert tables.compact(summary)[0].rows[0][0] == "lsamd *"
-    assert tables.lacking(summary) == ["* averages of lsamd lack signs; its gains are over equal cells"]
+    assert tables.describe_missing(summary) == [
+        "* averages of lsamd lack signs; its gains are over equal cells"
+    ]
     table = tables.failures(summary)
     assert table
     assert table.rows == (("lsamd", "signs", "9", "4", "1", "RuntimeError: out of <memory>"),)
@@ -226,19 +253,27 @@ def test_a_failed_cell_is_named_and_its_arms_average_is_marked() -> None:
 
 def test_a_task_that_few_arms_have_yet_is_in_no_average() -> None:
     """As when a bench is interrupted: `lsamd` alone has a third task."""
-    more = [replace(row, task="third", value=0.0) for row in rows() if (row.arm, row.task) == ("lsamd", "digits")]
+    more = [
+        replace(row, task="third", value=0.0)
+        for row in rows()
+        if (row.arm, row.task) == ("lsamd", "digits")
+    ]
     line = line_of(summarise([*rows(), *more]), "lsamd")
-    assert (line.value.tasks, line.value.value, line.lacks) == (("digits", "signs"), pytest.approx(0.725), ())
+    assert (line.value.tasks, line.value.value, line.lacks) == (
+        ("digits", "signs"),
+        pytest.approx(0.725),
+        (),
+    )
     assert line_of(summarise([*rows(), *more]), "lsamd", "third").value.value == 0.0
 
 
 def test_a_table_is_completed_by_leaving_out_the_emptiest_task_or_seed() -> None:
     full = {(task, seed): 1.0 for task in "abc" for seed in range(2)}
-    assert complete(full) == {"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [1.0, 1.0]}
+    assert drop_incomplete(full) == {"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [1.0, 1.0]}
     one_seed = {key: value for key, value in full.items() if key not in {("a", 1), ("b", 1)}}
-    assert complete(one_seed) == {"a": [1.0], "b": [1.0], "c": [1.0]}
+    assert drop_incomplete(one_seed) == {"a": [1.0], "b": [1.0], "c": [1.0]}
     one_task = {key: value for key, value in full.items() if key != ("b", 0)}
-    assert complete(one_task) == {"a": [1.0, 1.0], "c": [1.0, 1.0]}
+    assert drop_incomplete(one_task) == {"a": [1.0, 1.0], "c": [1.0, 1.0]}
     assert average({}) is None
 
 
@@ -252,7 +287,9 @@ def test_rows_that_all_failed_have_no_lines() -> None:
 
 def test_csv_gives_back_every_number() -> None:
     summary = summarise(rows((1, 4)))
-    read = list(csv.DictReader(io.StringIO(csv_text([flat(line) for line in summary.lines]))))
+    read = list(
+        csv.DictReader(io.StringIO(csv_text([flatten_line(line) for line in summary.lines])))
+    )
     assert len(read) == len(summary.lines)
     for line, cells in zip(summary.lines, read):
         assert float(cells["value"]) == line.value.value
@@ -262,25 +299,33 @@ def test_csv_gives_back_every_number() -> None:
 
 
 def test_json_is_a_bare_list_of_flat_objects() -> None:
-    data = json.loads(json_text([flat(line) for line in summarise(rows()).lines]))
+    data = json.loads(json_text([flatten_line(line) for line in summarise(rows()).lines]))
     assert data[0]["arm"] == "lsamd"
     for line in data:
         for value in line.values():
             assert not isinstance(value, dict)
-            assert not any(isinstance(item, (list, dict)) for item in (value if isinstance(value, list) else []))
+            assert not any(
+                isinstance(item, (list, dict))
+                for item in (value if isinstance(value, list) else [])
+            )
 
 
 def test_markdown_has_as_many_cells_in_every_line() -> None:
-    table = tables.Table("a title", ("arm", "error"), (("lsamd", "a | b\nc"), ("scratch", "-")))
+    table = tables.TextTable("a title", ("arm", "error"), (("lsamd", "a | b\nc"), ("scratch", "-")))
     text = tables.markdown([table])
-    counts = {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")}
+    counts = {
+        len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")
+    }
     assert counts == {3}
     assert "| lsamd | a \\| b c |" in text
 
 
 def test_the_compact_table_says_what_was_measured() -> None:
     (table,) = tables.compact(summarise(rows((1, 4))))
-    assert table.title == "accuracy on test images, %: mean of 2 tasks and 2 seeds; gains in points after 4 epochs"
+    assert (
+        table.title
+        == "accuracy on test images, %: mean of 2 tasks and 2 seeds; gains in points after 4 epochs"
+    )
     assert table.columns[3:7] == ("untrained", "probe", "1 ep", "4 ep")
     cells = dict(zip(table.columns, table.rows[0]))
     assert (cells["untrained"], cells["1 ep"], cells["4 ep"]) == ("10.0", "72.5", "73.5")
@@ -288,14 +333,22 @@ def test_the_compact_table_says_what_was_measured() -> None:
 
 
 def test_the_pareto_front_keeps_what_nothing_beats() -> None:
-    assert pareto_front([(2, 0.5), (1, 0.4), (3, 0.45), (2, 0.6), (4, 0.9)]) == [(1, 0.4), (2, 0.6), (4, 0.9)]
+    assert pareto_front([(2, 0.5), (1, 0.4), (3, 0.45), (2, 0.6), (4, 0.9)]) == [
+        (1, 0.4),
+        (2, 0.6),
+        (4, 0.9),
+    ]
 
 
 def test_no_line_joins_means_of_different_tasks() -> None:
     """As when a bench is interrupted: of 12 layers `signs` is not measured yet, and it is the harder task."""
-    later = [replace(row, key=f"later {row.key}", layers=12) for row in rows() if row.task == "digits"]
+    later = [
+        replace(row, key=f"later {row.key}", layers=12) for row in rows() if row.task == "digits"
+    ]
     drawn = pictures(summarise([*rows(), *later]))
-    points = {line.get_label(): len(line.get_xdata()) for line in drawn["pareto"].axes[0].get_lines()}
+    points = {
+        line.get_label(): len(line.get_xdata()) for line in drawn["pareto"].axes[0].get_lines()
+    }
     assert points["lsamd"] == points["Pareto front"] == 1
     assert sorted(drawn) == ["curves-12", "curves-9", "pareto"]
     assert [panel.get_title() for panel in drawn["curves-12"].axes] == ["digits"]
@@ -316,7 +369,10 @@ def test_scratch_has_no_costs_of_an_extraction() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bench with a failed cell, reported."""
     out = tmp_path_factory.mktemp("bench")
-    found = [*broken(rows((1, 4)), "lsamd shuffled", "signs", 0), *rows((4,), layers=12, params=2_000_000, key="")]
+    found = [
+        *broken(rows((1, 4)), "lsamd shuffled", "signs", 0),
+        *rows((4,), layers=12, params=2_000_000, key=""),
+    ]
     write(out, [replace(row, key=str(index)) for index, row in enumerate(found)])
     write_report(out)
     return out
@@ -362,7 +418,11 @@ def test_the_page_is_whole_and_needs_nothing_else(folder: Path) -> None:
 
 
 def test_a_single_point_is_no_curve() -> None:
-    only = [replace(row, epochs=4, untrained=None, key=f"{row.key} only") for row in rows() if row.epochs == 4]
+    only = [
+        replace(row, epochs=4, untrained=None, key=f"{row.key} only")
+        for row in rows()
+        if row.epochs == 4
+    ]
     assert sorted(pictures(summarise(only))) == ["pareto"]
     known = [replace(row, untrained=0.1) for row in only]
     assert sorted(pictures(summarise(known))) == ["curves-9", "pareto"]
@@ -382,18 +442,28 @@ def test_a_report_has_all_its_forms_and_forgets_old_pictures(folder: Path) -> No
     assert {path.name for path in written} == {
         "report.html", "summary.md", "summary.csv", "summary.json", "pareto.png", "curves-9.png", "curves-12.png"
     }  # fmt: skip
-    assert {path.name for path in shown.iterdir()} == {"pareto.png", "curves-9.png", "curves-12.png"}
+    assert {path.name for path in shown.iterdir()} == {
+        "pareto.png",
+        "curves-9.png",
+        "curves-12.png",
+    }
     assert all(path.stat().st_size > 500 for path in written)
 
 
 def test_a_report_covers_the_newest_grid_only(tmp_path: Path) -> None:
     write(tmp_path, rows())
     keys = [row.key for row in rows() if row.task == "digits"]
-    grid = {"cost": False, "settings": {}, "arms": [], "versions": {}, "keys": [*keys, "not measured"]}
+    grid = {
+        "cost": False,
+        "settings": {},
+        "arms": [],
+        "versions": {},
+        "keys": [*keys, "not measured"],
+    }
     (tmp_path / GRID).write_text(json.dumps(grid))
     summary = read_summary(tmp_path)
     assert (summary.tasks, len(summary.rows), summary.missing) == (["digits"], 12, 1)
-    assert "mean of 1 task and 2 seeds" in overview(tmp_path)[0][0].title
+    assert "mean of 1 task and 2 seeds" in build_overview(tmp_path)[0][0].title
 
 
 def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Path) -> None:
@@ -408,7 +478,9 @@ def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Pa
 # The pictures
 
 
-@pytest.mark.parametrize("methods", [["lsamd"], ["weight_selection", "closed_form", "first_k"], ["x" * 400]])
+@pytest.mark.parametrize(
+    "methods", [["lsamd"], ["weight_selection", "closed_form", "first_k"], ["x" * 400]]
+)
 def test_no_legend_leaves_its_figure(methods: list[str]) -> None:
     """Three columns of long names did; and a name of any length takes no time."""
     found = [
@@ -421,17 +493,27 @@ def test_no_legend_leaves_its_figure(methods: list[str]) -> None:
         box, page = legend.get_window_extent(), figure.bbox
         assert page.x0 <= box.x0 < box.x1 <= page.x1
         assert page.y0 <= box.y0
-        assert all(box.y1 <= panel.get_tightbbox().y0 for panel in figure.axes), "it covers no label"
+        assert all(box.y1 <= panel.get_tightbbox().y0 for panel in figure.axes), (
+            "it covers no label"
+        )
         assert all(len(text.get_text()) <= 36 for text in legend.get_texts())
 
 
 def test_controls_are_drawn_beside_one_method_only() -> None:
     def names(found: list[Row]) -> set[str]:
-        return {text.get_text() for text in pictures(summarise(found))["pareto"].legends[0].get_texts()}
+        return {
+            text.get_text() for text in pictures(summarise(found))["pareto"].legends[0].get_texts()
+        }
 
     assert "lsamd stem" in names(rows())
     more = [replace(row, key=f"n{row.key}", arm=row.arm.replace("lsamd", "tal")) for row in rows()]
-    assert names([*rows(), *more]) == {"lsamd", "tal", "scratch timm", "scratch fan_in", "Pareto front"}
+    assert names([*rows(), *more]) == {
+        "lsamd",
+        "tal",
+        "scratch timm",
+        "scratch fan_in",
+        "Pareto front",
+    }
 
 
 def test_arms_are_the_rows_of_the_table_by_task() -> None:

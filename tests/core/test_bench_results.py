@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.results import Results, packed, read_rows, select, unpacked
+from learngene_zoo.bench.results import Results, pack_flags, read_rows, select, unpack_flags
 from learngene_zoo.errors import BadFile, Refused, Unavailable
 
 
@@ -32,13 +32,14 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "digits"), [("", ""), ("1", "8"), ("0001", "1"), ("11111", "f8"), ("000000001", "008"), ("0" * 6, "00")]
+    ("flags", "digits"),
+    [("", ""), ("1", "8"), ("0001", "1"), ("11111", "f8"), ("000000001", "008"), ("0" * 6, "00")],
 )
 def test_the_first_image_is_the_highest_bit(flags: str, digits: str) -> None:
     correct = tuple(flag == "1" for flag in flags)
     if flags:
-        assert packed(correct) == digits
-        assert unpacked(digits, len(flags)) == correct
+        assert pack_flags(correct) == digits
+        assert unpack_flags(digits, len(flags)) == correct
     assert toy_row(correct=digits, evaluated=len(flags)).correct == digits
 
 
@@ -118,7 +119,8 @@ def test_a_row_that_does_not_fit_the_disk_leaves_nothing_behind(tmp_path: Path) 
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, before[1]))
         try:
             with pytest.raises(
-                Unavailable, match="could not be written: the file would be larger than this process may"
+                Unavailable,
+                match="could not be written: the file would be larger than this process may",
             ):
                 results.append(toy_row("b"))
         finally:
@@ -156,7 +158,9 @@ time.sleep(60)
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, env={"PYTHONPATH": ":".join(sys.path)}
+        [sys.executable, "-c", HOLD, str(path)],
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": ":".join(sys.path)},
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"

@@ -17,10 +17,10 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.bench import trial
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.executors import Failure, perform
-from learngene_zoo.bench.extraction import extract_once, is_finished, spent
+from learngene_zoo.bench.extraction import extract_once, is_finished, read_cost
 from learngene_zoo.bench.grid import cells
-from learngene_zoo.bench.results import Results, Row, packed, read_rows, unpacked
-from learngene_zoo.bench.runner import Schedule, TimeLeft, line, run_grid
+from learngene_zoo.bench.results import Results, Row, pack_flags, read_rows, unpack_flags
+from learngene_zoo.bench.runner import Schedule, TimeLeft, format_progress, run_grid
 from learngene_zoo.bench.trial import run_cell
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.family import cost
@@ -43,7 +43,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="module")
-def measured(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Cell], list[Row]]:
+def measured(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Cell], list[Row]]:
     """One grid, run without a hitch."""
     out = tmp_path_factory.mktemp("bench")
     found = toy_cells(world, epochs=[0, 2])
@@ -54,7 +56,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
     """The calls of a function, from now on."""
     calls: list[Any] = []
     original: Callable[..., Any] = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *args, **kwargs: (calls.append(args), original(*args, **kwargs))[1])
+    monkeypatch.setattr(
+        owner, name, lambda *args, **kwargs: (calls.append(args), original(*args, **kwargs))[1]
+    )
     return calls
 
 
@@ -63,15 +67,33 @@ def test_a_row_says_everything_about_its_cell(measured: tuple[Path, list[Cell], 
     assert [row.key for row in rows] == [cell.key for cell in found]
     assert [row.error for row in rows] == [None] * 12
     row = rows[6]
-    assert (row.arm, row.method, row.control, row.layers, row.width, row.seed) == ("lsamd", "lsamd", None, 3, 32, 0)
-    assert (row.epochs, row.lr, row.images, row.split, row.metric) == (2, 1e-3, 24, "test", "accuracy")
+    assert (row.arm, row.method, row.control, row.layers, row.width, row.seed) == (
+        "lsamd",
+        "lsamd",
+        None,
+        3,
+        32,
+        0,
+    )
+    assert (row.epochs, row.lr, row.images, row.split, row.metric) == (
+        2,
+        1e-3,
+        24,
+        "test",
+        "accuracy",
+    )
     assert row.evaluated == 12
     assert row.correct is not None
-    assert sum(unpacked(row.correct, 12)) / 12 == row.value
-    assert (row.params, row.flops) == (cost(SPEC.with_(classes=3)).params, cost(SPEC.with_(classes=3)).flops)
+    assert sum(unpack_flags(row.correct, 12)) / 12 == row.value
+    assert (row.params, row.flops) == (
+        cost(SPEC.with_(classes=3)).params,
+        cost(SPEC.with_(classes=3)).flops,
+    )
     kept = shapes(SPEC)
     assert row.stored_params == sum(
-        torch.Size(shape).numel() for name, shape in kept.items() if not name.startswith(("blocks.1.", "head."))
+        torch.Size(shape).numel()
+        for name, shape in kept.items()
+        if not name.startswith(("blocks.1.", "head."))
     )
     assert row.machine
     assert row.finished.endswith("+00:00")
@@ -84,7 +106,9 @@ def test_zero_epochs_are_the_untrained_model_and_shared_by_all_budgets(
     out, _, rows = measured
     before, after = rows[:6], rows[6:]
     assert [row.value for row in before] == [row.untrained for row in before]
-    assert [(row.untrained, row.probe) for row in after] == [(row.untrained, row.probe) for row in before]
+    assert [(row.untrained, row.probe) for row in after] == [
+        (row.untrained, row.probe) for row in before
+    ]
     assert len(list((out / "untrained").iterdir())) == 6
     assert [row.seconds for row in before] == [0.0] * 6
     assert all(row.seconds > 0 for row in after)
@@ -113,7 +137,9 @@ def test_a_larger_grid_adds_cells_and_shares_the_extraction(
     assert len(read_rows(out / "results.jsonl")) == 24
 
 
-def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_arms_have_the_same_chance(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starts: dict[str, Any] = {}
     seeds: set[int] = set()
     original = fitting.fit
@@ -132,7 +158,9 @@ def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch
         assert torch.equal(start.state["head.weight"], own.state["head.weight"])
         assert (start.mean, start.std) == (own.mean, own.std)
     name = "blocks.0.attn.qkv.weight"
-    assert torch.equal(shuffled.state[name].flatten().sort().values, own.state[name].flatten().sort().values)
+    assert torch.equal(
+        shuffled.state[name].flatten().sort().values, own.state[name].flatten().sort().values
+    )
     assert not torch.equal(shuffled.state[name], own.state[name])
     assert torch.equal(stem.state["patch_embed.proj.weight"], own.state["patch_embed.proj.weight"])
     assert torch.equal(stem.state[name], timm.state[name])
@@ -140,15 +168,22 @@ def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch
     assert timm.state[name].std() < 0.03 < fan_in.state[name].std()
 
 
-def test_the_head_of_every_arm_may_start_from_a_regression_of_its_own_features(world: World, tmp_path: Path) -> None:
+def test_the_head_of_every_arm_may_start_from_a_regression_of_its_own_features(
+    world: World, tmp_path: Path
+) -> None:
     task = open_task(world[1])
     for cell in (replace(cell, head="ridge") for cell in toy_cells(world)):
         learngene, _ = extract_once(cell.extraction, tmp_path, RUN)
         run = replace(RUN, seed=cell.draws)
-        plain, headed = (trial.build(replace(cell, head=head), learngene, task, run) for head in ("random", "ridge"))
+        plain, headed = (
+            trial.build_start(replace(cell, head=head), learngene, task, run)
+            for head in ("random", "ridge")
+        )
         expected, record = initialise_head(plain, task, cell.recipe, run)
         assert record["init"] == "ridge"
-        changed = {name for name in plain.state if not torch.equal(plain.state[name], headed.state[name])}
+        changed = {
+            name for name in plain.state if not torch.equal(plain.state[name], headed.state[name])
+        }
         assert changed == {"head.weight", "head.bias"}
         assert all(torch.equal(headed.state[name], expected.state[name]) for name in changed)
 
@@ -159,16 +194,22 @@ def test_what_a_method_and_its_controls_start_from_is_built_once(
     monkeypatch.setattr(trial, "_latest", {})
     built = counted(monkeypatch, lifecycle, "expand")
     same = [cell for cell in toy_cells(world) if cell.arm.method == toy_cells(world)[0].arm.method]
-    cells = [replace(cell, recipe=replace(cell.recipe, lr=lr)) for cell in same for lr in (1e-3, 2e-3)]
+    cells = [
+        replace(cell, recipe=replace(cell.recipe, lr=lr)) for cell in same for lr in (1e-3, 2e-3)
+    ]
     learngene, _ = extract_once(cells[0].extraction, tmp_path, RUN)
     first, *others = [
-        trial.build(cell, learngene, open_task(world[1]), RUN) for cell in cells if cell.at == cells[0].at
+        trial.build_start(cell, learngene, open_task(world[1]), RUN)
+        for cell in cells
+        if cell.at == cells[0].at
     ]
     assert len(others) > 3
     assert len(built) == 1
     assert any(not torch.equal(first.state[name], others[-1].state[name]) for name in first.state)
-    trial.build(replace(cells[0], layers=cells[0].layers + 1), learngene, open_task(world[1]), RUN)
-    trial.build(cells[0], learngene, open_task(world[1]), replace(RUN, seed=RUN.seed + 1))
+    trial.build_start(
+        replace(cells[0], layers=cells[0].layers + 1), learngene, open_task(world[1]), RUN
+    )
+    trial.build_start(cells[0], learngene, open_task(world[1]), replace(RUN, seed=RUN.seed + 1))
     assert len(built) == 3
 
 
@@ -199,7 +240,7 @@ def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "_latest", {})
         patch.setattr(lifecycle, "expand", lambda *args, **kwargs: zero_shot)
-        start = trial.build(cell, learngene, task, RUN)
+        start = trial.build_start(cell, learngene, task, RUN)
     assert torch.equal(start.state["head.weight"], zero_shot.state["head.weight"])
 
 
@@ -207,7 +248,7 @@ def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = toy_cells(world)
-    original = trial.build
+    original = trial.build_start
 
     def broken(cell: Cell, *rest: Any) -> Any:
         if cell.arm.control == "shuffled":
@@ -218,9 +259,16 @@ def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
 
     heard: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(trial, "build", broken)
+        patch.setattr(trial, "build_start", broken)
         rows = run_grid(found, tmp_path, RUN, say=heard.append)
-    assert [row.error for row in rows] == [None, "the images are gone", "ZeroDivisionError: by zero", None, None, None]
+    assert [row.error for row in rows] == [
+        None,
+        "the images are gone",
+        "ZeroDivisionError: by zero",
+        None,
+        None,
+        None,
+    ]
     assert rows[1].value is None
     assert any("lsamd shuffled: failed: the images are gone" in text for text in heard)
     trained = counted(monkeypatch, fitting, "fit")
@@ -251,7 +299,10 @@ def test_a_failed_extraction_is_the_error_of_its_cells_and_not_repeated(
 
 
 def test_an_interrupted_grid_goes_on_where_it_was(
-    world: World, measured: tuple[Path, list[Cell], list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    measured: tuple[Path, list[Cell], list[Row]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, found, rows = measured
     trained: list[Any] = []
@@ -277,7 +328,10 @@ def test_an_interrupted_grid_goes_on_where_it_was(
 
 
 def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
-    world: World, measured: tuple[Path, list[Cell], list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    measured: tuple[Path, list[Cell], list[Row]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, found, rows = measured
     again = replace(RUN, resume=True)
@@ -326,7 +380,7 @@ def test_seconds_and_images_of_an_interrupted_extraction_add_up(
     monkeypatch.setattr(fitting, "fit", stops)
     with pytest.raises(KeyboardInterrupt):
         extract_once(extraction, tmp_path, RUN)
-    half = spent(extraction, tmp_path)
+    half = read_cost(extraction, tmp_path)
     assert (half.finished, half.images) == (False, 48)
     learngene, whole = extract_once(extraction, tmp_path, RUN)
     assert len(trained) == 3, "the finished depth is not trained again"
@@ -336,7 +390,9 @@ def test_seconds_and_images_of_an_interrupted_extraction_add_up(
     assert extract_once(extraction, tmp_path, RUN)[1] == whole
 
 
-def test_an_extraction_without_the_record_of_its_cost_is_made_again(world: World, tmp_path: Path) -> None:
+def test_an_extraction_without_the_record_of_its_cost_is_made_again(
+    world: World, tmp_path: Path
+) -> None:
     extraction = toy_cells(world)[0].extraction
     extract_once(extraction, tmp_path, RUN)
     extraction.record(tmp_path).unlink()
@@ -386,19 +442,21 @@ def test_the_probe_is_the_ridge_regression_of_the_features(world: World) -> None
         for split, images in (("train", 24), ("test", None))
     )
     predicted_N = fit_ridge(seen, 3).predict(held_out.values).argmax(axis=1)
-    measured = trial.probed(start, task, "test", 24, RUN)
+    measured = trial.probe_start(start, task, "test", 24, RUN)
     assert measured.probe == (predicted_N == held_out.labels).mean()
     assert measured.value == evaluate(start.model(), task, "test", start.input_format, RUN).value
 
 
-@pytest.mark.parametrize("flags", [(True,), (False, False, True, False, True), (True,) * 9, (False,) * 8])
+@pytest.mark.parametrize(
+    "flags", [(True,), (False, False, True, False, True), (True,) * 9, (False,) * 8]
+)
 def test_flags_survive_being_packed(flags: tuple[bool, ...]) -> None:
-    assert unpacked(packed(flags), len(flags)) == flags
-    assert len(packed(flags)) == -(-len(flags) // 4)
+    assert unpack_flags(pack_flags(flags), len(flags)) == flags
+    assert len(pack_flags(flags)) == -(-len(flags) // 4)
 
 
 def test_packed_flags_are_read_from_the_left() -> None:
-    assert packed((True, False, False, False, True)) == "88"
+    assert pack_flags((True, False, False, False, True)) == "88"
 
 
 def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -> None:
@@ -412,33 +470,38 @@ def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -
     assert isinstance(first[2], Cell)
     assert first[2].arm.method == "scratch"
     assert isinstance(first[0], Extraction)
-    assert together.done(first[0], Failure("it failed")) == found[:4]
+    assert together.finish_extraction(first[0], Failure("it failed")) == found[:4]
     assert together.waiting == []
 
 
 def test_the_time_left_follows_layers_and_epochs() -> None:
     arm = Arm(name="lsamd", method="lsamd")
-    found = [Cell(arm=arm, task="digits", layers=n, seed=0, recipe=replace(RECIPE, epochs=3)) for n in (1, 2, 3)]
+    found = [
+        Cell(arm=arm, task="digits", layers=n, seed=0, recipe=replace(RECIPE, epochs=3))
+        for n in (1, 2, 3)
+    ]
     estimate = TimeLeft(found, extractions=2, slots=2)
-    estimate.extractions.did(1, 10.0)
+    estimate.extractions.record(1, 10.0)
     assert estimate.seconds is None
-    estimate.cell(found[0], 2.0)
+    estimate.record_cell(found[0], 2.0)
     assert estimate.seconds == pytest.approx((10.0 + 2.0 * (2 + 3)) / 2)
-    estimate.cell(found[1], None)
+    estimate.record_cell(found[1], None)
     assert estimate.seconds == pytest.approx((10.0 + 2.0 * 3) / 2)
     row = run_row(found[0])
-    assert line(row, estimate) == (
+    assert format_progress(row, estimate) == (
         "[2/3] digits, 1 layers of width 32, 3 epochs, seed 0, lsamd: accuracy 50.0 %  (about 8.0s left)"
     )
 
 
 def run_row(cell: Cell) -> Row:
-    return replace(trial.failed(cell, "", RUN), error=None, value=0.5, width=32)
+    return replace(trial.make_failed_row(cell, "", RUN), error=None, value=0.5, width=32)
 
 
 def test_segmentation_is_judged_by_its_own_metric(world: World, tmp_path: Path) -> None:
     arms = toy_arms(world[0])[:1]
-    (cell,) = cells(["scenes"], arms, layers=[2], epochs=[1], seeds=[0], recipe=replace(RECIPE, images=8))
+    (cell,) = cells(
+        ["scenes"], arms, layers=[2], epochs=[1], seeds=[0], recipe=replace(RECIPE, images=8)
+    )
     row = run_cell(cell, tmp_path, RUN)
     assert row.error is None
     assert (row.metric, row.correct, row.probe) == ("mIoU", None, None)

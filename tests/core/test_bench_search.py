@@ -18,10 +18,10 @@ from learngene_zoo.bench.grid_tuning import (
     MIN_IMAGES,
     TUNING_SEED,
     GridTuning,
+    describe_choice,
     describe_tuning,
+    explain_untuned,
     find_small,
-    told,
-    untuned,
     with_choices,
 )
 from learngene_zoo.bench.search import Choice, Result, Space, Trial, choose, result_of, search
@@ -29,7 +29,11 @@ from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.settings import Recipe
 
 SPACE = Space(
-    arms=("a", "b"), rates=(1e-3, 2e-3, 4e-3), augments=("light", "none"), tasks=("one",), further=("two", "three")
+    arms=("a", "b"),
+    rates=(1e-3, 2e-3, 4e-3),
+    augments=("light", "none"),
+    tasks=("one",),
+    further=("two", "three"),
 )
 Value = Callable[[Trial], float]
 
@@ -49,12 +53,17 @@ def searched(
         if not wanted:
             return choices, list(results)
         assert not set(wanted) & set(results), "nothing is measured twice"
-        results |= {trial: Result(value=value(trial), least=least, variance=variance) for trial in wanted}
+        results |= {
+            trial: Result(value=value(trial), least=least, variance=variance) for trial in wanted
+        }
 
 
 def budgets(trials: list[Trial], *parts: str) -> list[set[tuple[Any, ...]]]:
     """What each arm was tried with."""
-    return [{tuple(getattr(t, part) for part in parts) for t in trials if t.arm == arm} for arm in SPACE.arms]
+    return [
+        {tuple(getattr(t, part) for part in parts) for t in trials if t.arm == arm}
+        for arm in SPACE.arms
+    ]
 
 
 @pytest.mark.parametrize("best", [2.5e-4, 2e-3, 1.6e-2])
@@ -68,7 +77,9 @@ def test_the_grid_widens_until_the_best_rate_lies_inside(best: float) -> None:
 
 def test_a_rate_that_one_arm_needs_is_tried_by_all() -> None:
     """Arm a has its best rate far above the first grid, arm b inside it: both are trained equally often, at equal rates."""
-    choices, trials = searched(SPACE, lambda trial: peak(trial, 1.6e-2 if trial.arm == "a" else 2e-3))
+    choices, trials = searched(
+        SPACE, lambda trial: peak(trial, 1.6e-2 if trial.arm == "a" else 2e-3)
+    )
     assert (choices["a"].lr, choices["b"].lr) == (1.6e-2, 2e-3)
     ours, theirs = budgets([t for t in trials if t.augment == "light"], "lr", "task")
     assert ours == theirs
@@ -80,7 +91,7 @@ def test_a_grid_does_not_widen_for_ever() -> None:
     choices, trials = searched(SPACE, lambda trial: 50 + 100 * trial.lr)
     assert max(trial.lr for trial in trials) <= 0.1
     assert choices["a"].edge
-    assert told(choices["a"]).endswith("its best rate is at the edge of the grid")
+    assert describe_choice(choices["a"]).endswith("its best rate is at the edge of the grid")
 
 
 def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
@@ -92,7 +103,11 @@ def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
         return peak(trial, 2e-3)
 
     choices, trials = searched(SPACE, value)
-    assert (choices["b"].tasks, choices["b"].at_chance, choices["b"].lr) == (("two",), ("one",), 2e-3)
+    assert (choices["b"].tasks, choices["b"].at_chance, choices["b"].lr) == (
+        ("two",),
+        ("one",),
+        2e-3,
+    )
     assert choices["a"].tasks == ("one", "two")
     assert {trial.task for trial in trials} == {"one", "two"}
     ours, theirs = budgets(trials, "task", "augment")
@@ -109,7 +124,11 @@ def test_at_the_ceiling_of_a_task_another_one_joins_for_every_arm() -> None:
 
     choices, trials = searched(SPACE, value)
     assert {trial.task for trial in trials} == {"one", "two"}, "and no third: the second tells"
-    assert (choices["a"].lr, choices["a"].tasks, choices["a"].at_ceiling) == (2e-3, ("one", "two"), ("one",))
+    assert (choices["a"].lr, choices["a"].tasks, choices["a"].at_ceiling) == (
+        2e-3,
+        ("one", "two"),
+        ("one",),
+    )
     ours, theirs = budgets(trials, "task", "augment")
     assert ours == theirs, "the task joins for every arm"
 
@@ -122,7 +141,11 @@ def test_at_every_ceiling_the_best_of_all_tasks_is_taken() -> None:
 
 def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> None:
     choices, trials = searched(SPACE, lambda trial: 5.0 if trial.arm == "b" else peak(trial, 2e-3))
-    assert (choices["b"].lr, choices["b"].tasks, choices["b"].at_chance) == (2e-3, (), ("one", "two", "three"))
+    assert (choices["b"].lr, choices["b"].tasks, choices["b"].at_chance) == (
+        2e-3,
+        (),
+        ("one", "two", "three"),
+    )
     assert choices["b"].augment == "light"
     said = describe_tuning([], choices)
     assert (
@@ -132,24 +155,34 @@ def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> 
     assert len({trial.lr for trial in trials}) == 3, "it does not widen the grid"
 
 
-def test_the_rate_of_an_arm_that_learnt_nothing_does_not_widen_a_grid_of_which_it_is_an_end() -> None:
+def test_the_rate_of_an_arm_that_learnt_nothing_does_not_widen_a_grid_of_which_it_is_an_end() -> (
+    None
+):
     choices, trials = searched(replace(SPACE, rates=(1e-3, 2e-3)), lambda trial: 5.0)
     assert {choice.lr for choice in choices.values()} == {1e-3}
     assert {trial.lr for trial in trials} == {1e-3, 2e-3}
 
 
 def test_the_augmentation_is_the_arms_own() -> None:
-    choices, trials = searched(SPACE, lambda t: peak(t, 2e-3) + 8 * (t.arm == "a") * (t.augment == "none"))
+    choices, trials = searched(
+        SPACE, lambda t: peak(t, 2e-3) + 8 * (t.arm == "a") * (t.augment == "none")
+    )
     assert (choices["a"].augment, choices["b"].augment) == ("none", "light")
     assert choices["a"].augments == {"light": 60.0, "none": 68.0}
     last = [trial for trial in trials if trial.augment == "none"]
-    assert [(trial.arm, trial.lr) for trial in last] == [("a", 2e-3), ("b", 2e-3)], "one more training each"
+    assert [(trial.arm, trial.lr) for trial in last] == [("a", 2e-3), ("b", 2e-3)], (
+        "one more training each"
+    )
 
 
 @pytest.mark.parametrize(("better", "chosen"), [(2.7, "light"), (2.9, "none")])
-def test_an_augmentation_within_a_standard_error_of_the_first_is_not_taken(better: float, chosen: str) -> None:
+def test_an_augmentation_within_a_standard_error_of_the_first_is_not_taken(
+    better: float, chosen: str
+) -> None:
     """Both have a variance of 4 on the one task: the standard error of their difference is 2.83."""
-    choices, _ = searched(SPACE, lambda trial: peak(trial, 2e-3) + better * (trial.augment == "none"), variance=4.0)
+    choices, _ = searched(
+        SPACE, lambda trial: peak(trial, 2e-3) + better * (trial.augment == "none"), variance=4.0
+    )
     assert choices["a"].augment == chosen
     assert choices["a"].augments == {"light": 60.0, "none": 60.0 + better}
 
@@ -165,7 +198,9 @@ def test_a_rate_that_failed_is_out_and_bounds_the_grid() -> None:
     while wanted := search(SPACE, results.get)[1]:
         for trial in wanted:
             broken = trial.lr > 2e-3
-            results[trial] = Result(error="loss is nan") if broken else Result(value=1e4 * trial.lr, least=1.0)
+            results[trial] = (
+                Result(error="loss is nan") if broken else Result(value=1e4 * trial.lr, least=1.0)
+            )
     choice = search(SPACE, results.get)[0]["a"]
     assert (choice.lr, choice.failed, choice.edge) == (2e-3, ("0.004: loss is nan",), False)
 
@@ -185,7 +220,13 @@ RECIPE = Recipe(images=100, lr=1e-3)
 
 
 def grid(**changes: Any) -> list[Cell]:
-    settings: dict[str, Any] = {"layers": [6, 9, 12], "epochs": [1, 4], "seeds": [0, 1], "recipe": RECIPE, **changes}
+    settings: dict[str, Any] = {
+        "layers": [6, 9, 12],
+        "epochs": [1, 4],
+        "seeds": [0, 1],
+        "recipe": RECIPE,
+        **changes,
+    }
     return cells(["digits", "objects"], standard_arms(["lsamd"], ancestries=DEIT), **settings)
 
 
@@ -198,7 +239,9 @@ def test_a_grid_is_tuned_at_the_middle_size_with_the_longest_budget_on_validatio
     assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in wanted} == {
         (9, 4, TUNING_SEED, "validation")
     }
-    assert {cell.extraction.key for cell in wanted} <= {cell.extraction.key for cell in found}, "no further extraction"
+    assert {cell.extraction.key for cell in wanted} <= {cell.extraction.key for cell in found}, (
+        "no further extraction"
+    )
     assert not {cell.key for cell in wanted} & {cell.key for cell in found}
     for arm in {cell.arm.name for cell in wanted}:
         own = [replace(cell, arm=wanted[0].arm) for cell in wanted if cell.arm.name == arm]
@@ -217,14 +260,19 @@ def test_the_choices_are_those_of_every_cell_of_the_arm() -> None:
         wanted = (3e-3, "none") if old.arm.name == "lsamd" else (1e-3, "light")
         assert (new.recipe.lr, new.recipe.augment) == wanted
         assert replace(new, recipe=old.recipe) == old
-    assert untuned(found) == "No arm was tuned: learning rate 0.001, augmentation light for all."
+    assert (
+        explain_untuned(found)
+        == "No arm was tuned: learning rate 0.001, augmentation light for all."
+    )
 
 
 def test_an_arm_of_which_every_rate_failed_ends_the_search() -> None:
     tuning = GridTuning(grid(), (1e-3, 2e-3), ("light",))
 
     def measure(wanted: list[Cell]) -> Any:
-        return [toy_row(cell.key, arm=cell.arm.name, value=None, error="it failed") for cell in wanted]
+        return [
+            toy_row(cell.key, arm=cell.arm.name, value=None, error="it failed") for cell in wanted
+        ]
 
     with pytest.raises(TrainingFailed, match="every learning rate failed for lsamd: it failed"):
         choose(tuning.space, tuning.cell_of, measure)

@@ -11,11 +11,11 @@ from learngene_zoo.bench.statistics import (
     WIDEST,
     Estimate,
     Spread,
-    _counts,
+    _draw_counts,
     estimate,
     holm,
     leave_one_out,
-    planned,
+    plan_effect,
     t_probability,
     t_quantile,
 )
@@ -23,7 +23,13 @@ from learngene_zoo.bench.statistics import (
 
 @pytest.mark.parametrize(
     ("probability", "freedom", "value"),
-    [(0.975, 1, 12.7062), (0.975, 2, 4.3027), (0.975, 5, 2.5706), (0.8, 4, 0.9410), (0.975, 30, 2.0423)],
+    [
+        (0.975, 1, 12.7062),
+        (0.975, 2, 4.3027),
+        (0.975, 5, 2.5706),
+        (0.8, 4, 0.9410),
+        (0.975, 30, 2.0423),
+    ],
 )
 def test_students_quantiles_by_number(probability: float, freedom: int, value: float) -> None:
     assert t_quantile(probability, freedom) == pytest.approx(value, abs=1e-4)
@@ -47,7 +53,9 @@ SPREADS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("shape", [(6, 3), (6, 5)])
-def test_the_interval_covers_the_truth_as_often_as_it_says(spread: tuple[float, ...], shape: tuple[int, int]) -> None:
+def test_the_interval_covers_the_truth_as_often_as_it_says(
+    spread: tuple[float, ...], shape: tuple[int, int]
+) -> None:
     covered = sum(low <= 3.0 <= high for low, high in _simulated(spread, shape, 300, mean=3.0))
     assert 0.93 <= covered / 300 <= 1.0
 
@@ -59,7 +67,9 @@ def test_the_interval_covers_skewed_effects_too(shape: tuple[int, int]) -> None:
     generator, covered, students = np.random.default_rng(shape), 0, 0
     for number in range(400):
         sign = 1 - 2 * (number % 2)
-        table = sign * (generator.exponential(size=(shape[0], 1)) - 1) + 0.3 * generator.normal(size=shape)
+        table = sign * (generator.exponential(size=(shape[0], 1)) - 1) + 0.3 * generator.normal(
+            size=shape
+        )
         found = estimate(table.tolist())
         low, high = found.interval()
         covered += low <= 0.0 <= high
@@ -78,7 +88,9 @@ def test_an_interval_of_seeds_covers_the_mean_of_the_very_tasks() -> None:
     assert 0.91 <= covered / 300 <= 0.99
 
 
-def _simulated(spread: tuple[float, ...], shape: tuple[int, int], times: int, mean: float) -> list[tuple[float, float]]:
+def _simulated(
+    spread: tuple[float, ...], shape: tuple[int, int], times: int, mean: float
+) -> list[tuple[float, float]]:
     """Intervals of crossed tables of normal numbers: spread of tasks, seeds and the rest."""
     generator = np.random.default_rng([*shape, *(int(10 * part) for part in spread)])
     tasks, seeds, rest = spread
@@ -144,7 +156,9 @@ TABLE = [[2.0, 3.0, 4.0], [3.0, 5.0, 4.0], [2.0, 2.5, 3.0], [4.0, 4.5, 7.5]]
 def test_an_interval_never_changes() -> None:
     """Verdicts on claims rest on it."""
     found = estimate(TABLE)
-    assert (found.value, found.error, found.freedom) == pytest.approx((3.7083333, 0.7872685, 4.9810060))
+    assert (found.value, found.error, found.freedom) == pytest.approx(
+        (3.7083333, 0.7872685, 4.9810060)
+    )
     assert found.interval() == pytest.approx((1.4708334, 6.9870449))
     assert found.interval(0.8) == pytest.approx((2.4271630, 5.5189008))
     assert found.p_value(1.0) == pytest.approx(0.0370000, abs=1e-6)
@@ -153,10 +167,13 @@ def test_an_interval_never_changes() -> None:
 
 
 @pytest.mark.parametrize("table", [TABLE, TABLE[:1], [[row[0]] for row in TABLE]])
-def test_a_studentised_draw_is_the_mean_of_a_resampled_table_in_its_own_errors(table: list[list[float]]) -> None:
+def test_a_studentised_draw_is_the_mean_of_a_resampled_table_in_its_own_errors(
+    table: list[list[float]],
+) -> None:
     d = np.array(table)
     rows, columns = (
-        _counts(n, which)[:40].astype(int) if n > 1 else np.ones((40, 1), int) for which, n in enumerate(d.shape)
+        _draw_counts(n, which)[:40].astype(int) if n > 1 else np.ones((40, 1), int)
+        for which, n in enumerate(d.shape)
     )
     found = estimate(table).shape
     for of_rows, of_columns in zip(rows, columns):
@@ -177,26 +194,36 @@ def test_p_values_agree_with_intervals() -> None:
 
 def test_what_an_experiment_could_have_seen_is_its_own_interval_and_the_power() -> None:
     found = estimate(TABLE)
-    assert found.detectable == pytest.approx(found.value - found.interval()[0] + 0.9410 * found.error, abs=1e-3)
+    assert found.detectable == pytest.approx(
+        found.value - found.interval()[0] + 0.9410 * found.error, abs=1e-3
+    )
     assert Estimate(0.0, 1.0, 4, np.empty(0)).detectable == pytest.approx(2.7764 + 0.9410, abs=1e-3)
 
 
 @pytest.mark.slow
 def test_planned_effects_are_detected_four_times_in_five() -> None:
     spread = Spread(tasks=2.0, seeds=1.0, rest=1.0)
-    effect = planned(6, 4, spread)
+    effect = plan_effect(6, 4, spread)
     generator = np.random.default_rng(5)
     seen = 0
     for _ in range(300):
-        table = 2.0 * generator.normal(size=(6, 1)) + generator.normal(size=(1, 4)) + generator.normal(size=(6, 4))
+        table = (
+            2.0 * generator.normal(size=(6, 1))
+            + generator.normal(size=(1, 4))
+            + generator.normal(size=(6, 4))
+        )
         seen += estimate((effect + table).tolist()).interval()[0] > 0
     assert 0.74 <= seen / 300 <= 0.87
-    assert planned(12, 8, spread) < 0.7 * effect < planned(4, 3, spread)
-    assert planned(6, 4, spread, "seeds") < effect
+    assert plan_effect(12, 8, spread) < 0.7 * effect < plan_effect(4, 3, spread)
+    assert plan_effect(6, 4, spread, "seeds") < effect
 
 
 def test_leaving_one_task_out_by_number() -> None:
-    assert leave_one_out({"a": [1.0, 3.0], "b": [4.0, 4.0], "c": [9.0, 9.0]}) == {"a": 6.5, "b": 5.5, "c": 3.0}
+    assert leave_one_out({"a": [1.0, 3.0], "b": [4.0, 4.0], "c": [9.0, 9.0]}) == {
+        "a": 6.5,
+        "b": 5.5,
+        "c": 3.0,
+    }
     assert leave_one_out({"a": [1.0]}) == {}
 
 
@@ -214,5 +241,8 @@ def test_an_outer_interval_is_wider_and_its_margin_falls_with_the_draws() -> Non
     for found in (few, many):
         inner, outer = found.interval(), found.outer_interval
         assert outer[0] <= inner[0] < inner[1] <= outer[1]
-    widths = [found.outer_interval[1] - found.outer_interval[0] - np.diff(found.interval())[0] for found in (few, many)]
+    widths = [
+        found.outer_interval[1] - found.outer_interval[0] - np.diff(found.interval())[0]
+        for found in (few, many)
+    ]
     assert 0 < widths[1] < widths[0] / 4

@@ -11,11 +11,19 @@ from claims_toy import TASKS, at, config, extraction, gains, jitter, ran, row, s
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
+from learngene_zoo.bench.claim_cells import cells_of, rates_of, size_name_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, load_claim
 from learngene_zoo.bench.claims import config_of, read_verdict, verdict_text, write_verdict
-from learngene_zoo.bench.contrasts import Finding, by_task, decided, jaccard, jaccard_by_chance, rise, stronger
-from learngene_zoo.bench.verdict import _corrected, _overall, judge
+from learngene_zoo.bench.contrasts import (
+    Finding,
+    by_task,
+    decide_outcome,
+    jaccard,
+    jaccard_by_chance,
+    rise,
+    stronger,
+)
+from learngene_zoo.bench.verdict import _combine_outcomes, _correct_findings, judge
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG, write_json
@@ -29,9 +37,12 @@ def toy(tmp_path: Path) -> Claim:
 
 
 @pytest.mark.parametrize(
-    ("gain", "outcome"), [(0.03, "holds"), (0.0, "negligible"), (-0.05, "refuted"), (0.0101, "undecided")]
+    ("gain", "outcome"),
+    [(0.03, "holds"), (0.0, "negligible"), (-0.05, "refuted"), (0.0101, "undecided")],
 )
-def test_the_verdict_depends_on_where_the_interval_lies(toy: Claim, gain: float, outcome: str) -> None:
+def test_the_verdict_depends_on_where_the_interval_lies(
+    toy: Claim, gain: float, outcome: str
+) -> None:
     verdict = judge(toy, ran(toy, gains(gain)))
     (found,) = verdict.findings
     assert verdict.verdict == found.outcome == outcome
@@ -41,7 +52,11 @@ def test_the_verdict_depends_on_where_the_interval_lies(toy: Claim, gain: float,
     assert (found.low >= -1.0 and found.high <= 1.0) == (outcome == "negligible")
     assert (found.p < 0.05) == (outcome != "undecided")
     assert found.units == 12
-    assert (verdict.cells, verdict.seconds, verdict.machines) == (36, 36 * 2.0 + 6 * 1.0, ("a machine",))
+    assert (verdict.cells, verdict.seconds, verdict.machines) == (
+        36,
+        36 * 2.0 + 6 * 1.0,
+        ("a machine",),
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +73,7 @@ def test_the_verdict_depends_on_where_the_interval_lies(toy: Claim, gain: float,
     ],
 )
 def test_a_word_for_every_interval(low: float, high: float, word: str) -> None:
-    assert decided(low, high, 1.0) == word
+    assert decide_outcome(low, high, 1.0) == word
 
 
 def test_the_smallest_effect_is_the_claims_own(toy: Claim) -> None:
@@ -71,7 +86,9 @@ def test_noise_makes_it_undecided_and_says_what_would_have_been_seen(toy: Claim)
     (found,) = verdict.findings
     assert verdict.verdict == "undecided"
     assert found.detectable > found.high - found.value + toy.smallest
-    assert f"{found.detectable:.1f} points would have been detected" in "\n".join(verdict_text(toy, verdict))
+    assert f"{found.detectable:.1f} points would have been detected" in "\n".join(
+        verdict_text(toy, verdict)
+    )
 
 
 def test_without_a_task_by_number(toy: Claim) -> None:
@@ -82,7 +99,9 @@ def test_without_a_task_by_number(toy: Claim) -> None:
     assert found.value == pytest.approx(6.0)
     assert found.tasks == pytest.approx(dict(zip(TASKS, (0.0, 4.0, 8.0, 12.0))))
     assert found.without == pytest.approx(dict(zip(TASKS, (8.0, 20 / 3, 16 / 3, 4.0))))
-    assert (found.low_here, found.high_here) == pytest.approx((6.0, 6.0))  # no seed differs from another
+    assert (found.low_here, found.high_here) == pytest.approx(
+        (6.0, 6.0)
+    )  # no seed differs from another
     assert found.low < 0 < found.high  # but other tasks may
 
 
@@ -98,7 +117,7 @@ def test_named_sizes_are_paired_and_told(toy: Claim) -> None:
     claim = sized(toy)
 
     def value(cell: Cell) -> float:
-        large = place_of(claim, cell) == "low 3, high 3"
+        large = size_name_of(claim, cell) == "low 3, high 3"
         return 0.5 + jitter(cell) + (cell.arm.name == "ours") * (0.06 if large else -0.02)
 
     verdict = judge(claim, ran(claim, value))
@@ -135,7 +154,9 @@ def test_an_ordering_is_corrected_and_needs_every_pair(toy: Claim) -> None:
     claim = replace(toy, compare=replace(toy.compare, kind="ordering"))
 
     def value(cell: Cell) -> float:
-        return {"ours": 0.60, "timm": 0.575, "fan_in": 0.50}[cell.arm.name] + (cell.arm.name == "timm") * jitter(cell)
+        return {"ours": 0.60, "timm": 0.575, "fan_in": 0.50}[cell.arm.name] + (
+            cell.arm.name == "timm"
+        ) * jitter(cell)
 
     rows = ran(claim, value)
     verdict = judge(claim, rows)
@@ -143,7 +164,9 @@ def test_an_ordering_is_corrected_and_needs_every_pair(toy: Claim) -> None:
     assert verdict.verdict == "holds"
     alone = replace(claim, compare=replace(claim.compare, kind="over", arms=("ours", "timm")))
     sure, unsure = sorted(found.p for found in verdict.findings)
-    assert unsure == pytest.approx(judge(alone, rows).findings[0].p)  # the less sure pair is judged last, and alone
+    assert unsure == pytest.approx(
+        judge(alone, rows).findings[0].p
+    )  # the less sure pair is judged last, and alone
     assert sure < unsure
 
 
@@ -158,7 +181,10 @@ def test_an_ordering_fails_with_one_of_its_pairs(toy: Claim) -> None:
 
 def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Claim) -> None:
     claim = replace(toy, compare=replace(toy.compare, kind="ordering"), void_if_same=True)
-    rows = [replace(one, correct="f", evaluated=4) for one in ran(claim, lambda cell: 0.5 + jitter(cell))]
+    rows = [
+        replace(one, correct="f", evaluated=4)
+        for one in ran(claim, lambda cell: 0.5 + jitter(cell))
+    ]
     verdict = judge(claim, rows)
     assert verdict.verdict == "undecided"
     assert any("the same model in all 12 units" in note for note in verdict.notes)
@@ -170,10 +196,12 @@ def judged(what: str, p: float = 0.0, outcome: Any = "holds", **units: int) -> F
 
 
 def test_several_pairs_are_corrected_by_holm() -> None:
-    found = _corrected([judged("a", 0.03), judged("b", 0.04), judged("c", 0.001)])
+    found = _correct_findings([judged("a", 0.03), judged("b", 0.04), judged("c", 0.001)])
     assert [one.p for one in found] == pytest.approx([0.06, 0.06, 0.003])
     assert [one.outcome for one in found] == ["undecided", "undecided", "holds"]
-    assert [one.outcome for one in _corrected([judged("a", 0.049, "refuted")])] == ["refuted"]
+    assert [one.outcome for one in _correct_findings([judged("a", 0.049, "refuted")])] == [
+        "refuted"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,19 +216,31 @@ def test_several_pairs_are_corrected_by_holm() -> None:
     ],
 )
 def test_every_finding_must_hold(toy: Claim, outcomes: list[str], verdict: str) -> None:
-    assert _overall(toy, [judged(f"{number}", outcome=one) for number, one in enumerate(outcomes)]) == verdict
+    assert (
+        _combine_outcomes(
+            toy, [judged(f"{number}", outcome=one) for number, one in enumerate(outcomes)]
+        )
+        == verdict
+    )
 
 
 def test_a_claim_is_void_only_where_all_units_are_one_model(toy: Claim) -> None:
     claim = replace(toy, void_if_same=True)
-    assert _overall(claim, [judged("a", units=6, same=6)]) == "undecided"
-    assert _overall(claim, [judged("a", units=6, same=5)]) == "holds"
-    assert _overall(replace(toy, void_if_same=False), [judged("a", units=6, same=6)]) == "holds"
+    assert _combine_outcomes(claim, [judged("a", units=6, same=6)]) == "undecided"
+    assert _combine_outcomes(claim, [judged("a", units=6, same=5)]) == "holds"
+    assert (
+        _combine_outcomes(replace(toy, void_if_same=False), [judged("a", units=6, same=6)])
+        == "holds"
+    )
 
 
 def test_a_trend_is_the_rise_of_the_line_of_least_squares(toy: Claim) -> None:
-    assert by_task({("a", 5, 0): 10.0, ("a", 10, 0): 40.0, ("a", 15, 0): 20.0}, rise) == {"a": [pytest.approx(10.0)]}
-    claim = replace(toy, compare=replace(toy.compare, kind="trend", arms=("ours",)), layers=(5, 10, 15))
+    assert by_task({("a", 5, 0): 10.0, ("a", 10, 0): 40.0, ("a", 15, 0): 20.0}, rise) == {
+        "a": [pytest.approx(10.0)]
+    }
+    claim = replace(
+        toy, compare=replace(toy.compare, kind="trend", arms=("ours",)), layers=(5, 10, 15)
+    )
     verdict = judge(claim, ran(claim, lambda cell: 0.004 * cell.layers + jitter(cell)))
     assert verdict.findings[0].value == pytest.approx(4.0)
     assert verdict.findings[0].units == 36
@@ -211,11 +251,16 @@ def test_a_closing_gap_is_a_difference_of_differences(toy: Claim) -> None:
     arms = {"full early": 0.6, "ours early": 0.3, "full": 0.7, "ours": 0.65}
     claim = replace(
         toy,
-        arms={name: replace(toy.arms["ours"], epochs=1 if "early" in name else None) for name in arms},
+        arms={
+            name: replace(toy.arms["ours"], epochs=1 if "early" in name else None) for name in arms
+        },
         compare=replace(toy.compare, kind="closing", arms=tuple(arms)),
     )
     assert {cell.recipe.epochs for cell in cells_of(claim)} == {1, 4}
-    verdict = judge(claim, ran(claim, lambda cell: arms[cell.arm.name] + (cell.arm.name == "ours") * jitter(cell)))
+    verdict = judge(
+        claim,
+        ran(claim, lambda cell: arms[cell.arm.name] + (cell.arm.name == "ours") * jitter(cell)),
+    )
     assert verdict.findings[0].value == pytest.approx(25.0)
     assert verdict.verdict == "holds"
 
@@ -226,11 +271,17 @@ def test_two_things_are_judged_with_and_without_each_other(toy: Claim) -> None:
     compare = replace(toy.compare, kind="factorial", arms=tuple(arms))
     claim = replace(toy, arms=dict.fromkeys(arms, toy.arms["ours"]), compare=compare)
     noise = {"both": 1.0, "layer": 0.4, "guided": -0.7, "none": 0.2}
-    verdict = judge(claim, ran(claim, lambda cell: arms[cell.arm.name] / 100 + noise[cell.arm.name] * jitter(cell)))
+    verdict = judge(
+        claim,
+        ran(claim, lambda cell: arms[cell.arm.name] / 100 + noise[cell.arm.name] * jitter(cell)),
+    )
     assert [found.value for found in verdict.findings] == pytest.approx([5.115, -0.975, 15.09])
     assert [found.outcome for found in verdict.findings] == ["holds", "refuted", "holds"]
     assert verdict.verdict == "refuted"
-    assert verdict.notes == ("alone: layer over none -2.43 points", "alone: guided over none -8.52 points")
+    assert verdict.notes == (
+        "alone: layer over none -2.43 points",
+        "alone: guided over none -8.52 points",
+    )
 
 
 def test_gains_over_controls_are_told_beside_the_claim(toy: Claim) -> None:
@@ -247,7 +298,10 @@ def test_extractions_are_compared_by_their_own_metric(toy: Claim) -> None:
 
     def config_of(cell: Cell) -> LearngeneConfig:
         return config(
-            (0.7 if cell.arm.name == "batch" else 0.6) + 0.001 * cell.seed + cell.arm.settings.get("lr", 0), [1, 2]
+            (0.7 if cell.arm.name == "batch" else 0.6)
+            + 0.001 * cell.seed
+            + cell.arm.settings.get("lr", 0),
+            [1, 2],
         )
 
     tuning = [row(cell, 0.0) for cell in tuning_cells(claim)]
@@ -261,17 +315,30 @@ def test_extractions_are_compared_by_their_own_metric(toy: Claim) -> None:
 
 def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> None:
     claim = replace(
-        sized(toy), measure="extraction", metric="paths.accuracy", seen=True, scope="seeds", targets=("digits",)
+        sized(toy),
+        measure="extraction",
+        metric="paths.accuracy",
+        seen=True,
+        scope="seeds",
+        targets=("digits",),
     )
     claim = replace(claim, tuning=replace(claim.tuning, lr=(1e-3,), tasks=()))
     assert len(cells_of(claim)) == 2 * 3
-    assert not any("lr" in cell.arm.settings for cell in cells_of(claim)), "one rate is no choice: the preset's is kept"
+    assert not any("lr" in cell.arm.settings for cell in cells_of(claim)), (
+        "one rate is no choice: the preset's is kept"
+    )
 
     def config_of(cell: Cell) -> LearngeneConfig:
         ours = cell.arm.name == "ours"
         lows = (6, 3) if ours else (9, 6)
-        paths = [{"low": low, "high": high, "accuracy": 0.5 + 0.1 * ours * high} for low, high in zip(lows, (0, 3))]
-        return replace(config(0.5, [1]), metrics={"low": {"validation_accuracy": 0.6 if ours else 0.4}, "paths": paths})
+        paths = [
+            {"low": low, "high": high, "accuracy": 0.5 + 0.1 * ours * high}
+            for low, high in zip(lows, (0, 3))
+        ]
+        return replace(
+            config(0.5, [1]),
+            metrics={"low": {"validation_accuracy": 0.6 if ours else 0.4}, "paths": paths},
+        )
 
     rows = [row(cell, 0.0) for cell in cells_of(claim)]
     verdict = judge(claim, rows, config_of)
@@ -280,15 +347,23 @@ def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> 
     one = replace(one, arms={name: replace(arm, sizes=()) for name, arm in one.arms.items()})
     rows = [row(cell, 0.0) for cell in cells_of(one)]
     assert judge(one, rows, config_of).findings[0].value == pytest.approx(20.0)
-    with pytest.raises(BadFile, match=r"a learngene of pool has no metric 'high.validation_accuracy'"):
+    with pytest.raises(
+        BadFile, match=r"a learngene of pool has no metric 'high.validation_accuracy'"
+    ):
         judge(replace(one, metric="high.validation_accuracy"), rows, config_of)
     with pytest.raises(BadFile, match=r"has no metric 'paths.value' at low 6, high 0"):
-        judge(replace(claim, metric="paths.value"), [row(cell, 0.0) for cell in cells_of(claim)], config_of)
+        judge(
+            replace(claim, metric="paths.value"),
+            [row(cell, 0.0) for cell in cells_of(claim)],
+            config_of,
+        )
 
 
 def test_an_overlap_is_measured_against_chance(toy: Claim) -> None:
     claim = extraction(toy)
-    claim = replace(claim, compare=replace(claim.compare, kind="overlap"), scope="seeds", smallest=10.0)
+    claim = replace(
+        claim, compare=replace(claim.compare, kind="overlap"), scope="seeds", smallest=10.0
+    )
     kept = {"batch": [1, 2, 3, 4, 5], "image": [1, 2, 3, 4, 6]}
 
     def config_of(cell: Cell) -> LearngeneConfig:
@@ -307,7 +382,9 @@ def test_jaccard_by_number() -> None:
     assert jaccard({1, 2, 3}, {2, 3, 4}) == 0.5
     assert jaccard(set(), set()) == 1.0
     assert jaccard_by_chance(1, 1, 4) == pytest.approx(1 / 4)
-    assert jaccard_by_chance(2, 2, 3) == pytest.approx((2 * (1 / 3) + 1) / 3)  # of 3 pairs one is equal, two share one
+    assert jaccard_by_chance(2, 2, 3) == pytest.approx(
+        (2 * (1 / 3) + 1) / 3
+    )  # of 3 pairs one is equal, two share one
 
 
 def test_a_verdict_survives_its_file(toy: Claim, tmp_path: Path) -> None:
@@ -319,13 +396,20 @@ def test_a_verdict_survives_its_file(toy: Claim, tmp_path: Path) -> None:
         read_verdict(tmp_path / "toy.json")
 
 
-def test_a_kept_verdict_stays_with_the_test_images_that_it_was_made_on(toy: Claim, tmp_path: Path) -> None:
+def test_a_kept_verdict_stays_with_the_test_images_that_it_was_made_on(
+    toy: Claim, tmp_path: Path
+) -> None:
     toy = replace(toy, targets=("digits", "signs", "wings", "petals"))
     write_verdict(toy, judge(toy, []), tmp_path / "toy.json")
     kept, _ = read_verdict(tmp_path / "toy.json")
-    assert kept.versions == {"digits": 1, **dict.fromkeys(("signs", "wings", "petals"), MINI.version)}
+    assert kept.versions == {
+        "digits": 1,
+        **dict.fromkeys(("signs", "wings", "petals"), MINI.version),
+    }
     rates = rates_of(toy, [])[0] or at(toy, 1e-3)
-    assert {cell.version for cell in cells_of(replace(kept, versions={"digits": 1, "signs": 7}), rates)} == {
+    assert {
+        cell.version for cell in cells_of(replace(kept, versions={"digits": 1, "signs": 7}), rates)
+    } == {
         1,
         7,
         MINI.version,
@@ -335,19 +419,34 @@ def test_a_kept_verdict_stays_with_the_test_images_that_it_was_made_on(toy: Clai
 def test_everything_a_reader_needs_is_told(toy: Claim) -> None:
     verdict = judge(toy, ran(toy, gains(0.03)))
     text = "\n".join(verdict_text(toy, verdict))
-    assert "Measured   4 tasks, 6 layers, 3 seeds; 4 epochs of 1000 images in batches of 128" in text
-    for part in ("ours is better than theirs", "the difference", "fashion_mnist", "0.002", "a machine", "[+2", "holds"):
+    assert (
+        "Measured   4 tasks, 6 layers, 3 seeds; 4 epochs of 1000 images in batches of 128" in text
+    )
+    for part in (
+        "ours is better than theirs",
+        "the difference",
+        "fashion_mnist",
+        "0.002",
+        "a machine",
+        "[+2",
+        "holds",
+    ):
         assert part in text
     assert "the stronger arm, by task and size: timm in 4, fan_in in 0" in text
 
 
-def test_a_claim_on_extractions_is_judged_from_rows_and_configs_alone(toy: Claim, tmp_path: Path) -> None:
+def test_a_claim_on_extractions_is_judged_from_rows_and_configs_alone(
+    toy: Claim, tmp_path: Path
+) -> None:
     """What benchmarks/results/claims keeps of a learngene is its config.json."""
     claim = extraction(toy)
     cells = [*tuning_cells(claim), *cells_of(claim, at(claim, 1e-3))]
     for cell in cells:
         better = 0.05 * (cell.arm.name == "batch") - 10 * cell.arm.settings["lr"]
-        write_json(made(cell.extraction.folder(tmp_path)) / CONFIG, to_json(config(0.5 + better, (1, 2, 3))))
+        write_json(
+            made(cell.extraction.folder(tmp_path)) / CONFIG,
+            to_json(config(0.5 + better, (1, 2, 3))),
+        )
     verdict = judge(claim, [row(cell, 0.0) for cell in cells], config_of(tmp_path))
     assert verdict.findings[0].value == pytest.approx(5.0)
 

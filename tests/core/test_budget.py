@@ -30,7 +30,10 @@ def test_the_largest_that_fits_is_chosen() -> None:
 def test_several_bounds_hold_at_once() -> None:
     budget = Budget(max_params=DEPTHS[3].cost().params, max_flops=DEPTHS[1].cost().flops)
     assert choose(DEPTHS, budget, never) is DEPTHS[1]
-    assert choose(DEPTHS, Budget(max_params=DEPTHS[2].cost().params, max_latency=5e-3), seconds) is DEPTHS[1]
+    assert (
+        choose(DEPTHS, Budget(max_params=DEPTHS[2].cost().params, max_latency=5e-3), seconds)
+        is DEPTHS[1]
+    )
 
 
 def test_flops_decide_between_equal_parameters() -> None:

@@ -10,14 +10,25 @@ import pytest
 import yaml
 
 from learngene_zoo.artifacts.card import descendant_card, learngene_card, notes_of
-from learngene_zoo.artifacts.records import AncestryRecord, CardRecord, LearngeneConfig, Measured, TaskRecord, Worth
+from learngene_zoo.artifacts.records import (
+    AncestryRecord,
+    CardRecord,
+    CardResults,
+    LearngeneConfig,
+    Measured,
+    TaskRecord,
+)
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import to_json
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=10, image_size=16, patch_size=8)
 TIMM = AncestryRecord(
-    source="timm:deit_tiny_patch16_224.fb_in1k", spec=SPEC, revision="a" * 40, sha256="b" * 64, licence="apache-2.0"
+    source="timm:deit_tiny_patch16_224.fb_in1k",
+    spec=SPEC,
+    revision="a" * 40,
+    sha256="b" * 64,
+    licence="apache-2.0",
 )
 HUB = AncestryRecord(source="hf-hub:org/repo@v1", spec=SPEC, licence="mit")
 LOCAL = AncestryRecord(source="/somewhere/model", spec=SPEC)
@@ -35,7 +46,9 @@ def config(*ancestries: AncestryRecord, **rest: Any) -> LearngeneConfig:
 
 
 def test_a_learngenes_card_says_what_it_was_made_from() -> None:
-    card = learngene_card(config(TIMM, tasks=(TASK,), settings={"top": 2}, seed=7, metrics={"accuracy": 0.5}))
+    card = learngene_card(
+        config(TIMM, tasks=(TASK,), settings={"top": 2}, seed=7, metrics={"accuracy": 0.5})
+    )
     matter = front(card)
     assert matter["license"] == "apache-2.0"
     assert matter["library_name"] == "learngene_zoo"
@@ -68,7 +81,9 @@ def test_a_licence_that_is_not_known_stays_unknown(
 def test_only_the_hubs_models_are_named_as_such() -> None:
     assert front(learngene_card(config(HUB, LOCAL)))["base_model"] == ["org/repo"]
     assert "base_model" not in front(learngene_card(config(LOCAL)))
-    elsewhere = [replace(LOCAL, source=source) for source in ("org/repo", "file:org/repo", "https://x.org/y")]
+    elsewhere = [
+        replace(LOCAL, source=source) for source in ("org/repo", "file:org/repo", "https://x.org/y")
+    ]
     assert "base_model" not in front(learngene_card(config(*elsewhere)))
 
 
@@ -95,7 +110,9 @@ def test_nothing_a_user_typed_escapes_the_front_matter() -> None:
     nasty = AncestryRecord(source=NASTY, spec=SPEC, licence=NASTY)
     task = TaskRecord(name=NASTY, source=NASTY, licence=NASTY)
     card = learngene_card(
-        LearngeneConfig(method=NASTY, spec=SPEC, ancestries=(nasty,), tasks=(task,), details={NASTY: [NASTY]})
+        LearngeneConfig(
+            method=NASTY, spec=SPEC, ancestries=(nasty,), tasks=(task,), details={NASTY: [NASTY]}
+        )
     )
     matter = front(card)
     assert set(matter) == {"license", "license_name", "library_name", "pipeline_tag", "tags"}
@@ -129,16 +146,25 @@ def test_a_descendants_card_has_its_metrics_as_the_hub_reads_them() -> None:
 
 
 def test_a_descendant_of_which_nothing_is_known_still_has_a_card() -> None:
-    card = descendant_card({"learngene": {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}})
+    card = descendant_card(
+        {"learngene": {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}}
+    )
     assert front(card)["license"] == "unknown"
     assert "model-index" not in front(card)
 
 
 def test_a_model_that_timm_lacks_is_listed_under_this_library() -> None:
-    ours = {"format": 1, "spec": to_json(SPEC.with_(dense=True)), "metrics": {"task": "x", "test_mIoU": 0.25}}
+    ours = {
+        "format": 1,
+        "spec": to_json(SPEC.with_(dense=True)),
+        "metrics": {"task": "x", "test_mIoU": 0.25},
+    }
     card = descendant_card({"learngene": ours})
     matter = front(card)
-    assert (matter["library_name"], matter["pipeline_tag"]) == ("learngene_zoo", "image-segmentation")
+    assert (matter["library_name"], matter["pipeline_tag"]) == (
+        "learngene_zoo",
+        "image-segmentation",
+    )
     [result] = matter["model-index"][0]["results"]
     assert result["dataset"] == {"name": "x", "type": "x", "split": "test"}
     assert result["metrics"] == [{"type": "mean_iou", "name": "test mIoU", "value": 0.25}]
@@ -147,13 +173,16 @@ def test_a_model_that_timm_lacks_is_listed_under_this_library() -> None:
 
 def test_a_model_trained_from_scratch_has_the_licence_its_maker_gave_it() -> None:
     ours = {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}
-    assert front(descendant_card({"learngene": {**ours, "licence": "apache-2.0"}}))["license"] == "apache-2.0"
+    assert (
+        front(descendant_card({"learngene": {**ours, "licence": "apache-2.0"}}))["license"]
+        == "apache-2.0"
+    )
     assert front(descendant_card({"learngene": ours}))["license"] == "unknown"
     heir = {**ours, "licence": "apache-2.0", "ancestries": to_json([LOCAL])}
     assert front(descendant_card({"learngene": heir}))["license"] == "unknown"
 
 
-WORTH = Worth(
+WORTH = CardResults(
     command="python measure.py",
     split="test",
     how="Each model after one epoch.",
@@ -184,11 +213,20 @@ WORTH = Worth(
 
 
 def test_what_a_learngene_is_worth_is_a_table_and_the_hubs_model_index() -> None:
-    about = CardRecord(command="lgzoo extract lsamd --top 2", paper="Somebody. Something. 2024", worth=WORTH)
+    about = CardRecord(
+        command="lgzoo extract lsamd --top 2", paper="Somebody. Something. 2024", worth=WORTH
+    )
     card = learngene_card(config(TIMM, card=about))
-    assert "| `clothes` | 3 | 32 |  | 1,234 | 5,678 | 75.0 | 50.0 | 25.0 | +50.0 (+37.5 to +62.5) |" in card
+    assert (
+        "| `clothes` | 3 | 32 |  | 1,234 | 5,678 | 75.0 | 50.0 | 25.0 | +50.0 (+37.5 to +62.5) |"
+        in card
+    )
     assert "| `digits` | 6 | 64 | low 3 | 9 | 9 | 100.0 |  |  |  |" in card
-    for said in ("`python measure.py`", "lgzoo extract lsamd --top 2", "- Somebody. Something. 2024"):
+    for said in (
+        "`python measure.py`",
+        "lgzoo extract lsamd --top 2",
+        "- Somebody. Something. 2024",
+    ):
         assert said in card
     matter = front(card)
     [index] = matter["model-index"]
@@ -209,7 +247,11 @@ def test_an_impossible_accuracy_is_refused_and_nothing_of_a_table_escapes() -> N
     with pytest.raises(WrongCall, match="accuracy of 'descendant' on 'clothes'"):
         replace(row, accuracy={"descendant": 1.5})
     nasty = replace(
-        WORTH, command=NASTY, split=NASTY, how=NASTY, rows=(replace(row, task=NASTY, accuracy={NASTY: 0.5}, gains={}),)
+        WORTH,
+        command=NASTY,
+        split=NASTY,
+        how=NASTY,
+        rows=(replace(row, task=NASTY, accuracy={NASTY: 0.5}, gains={}),),
     )
     card = learngene_card(config(TIMM, card=CardRecord(command=NASTY, paper=NASTY, worth=nasty)))
     assert card.count("\n---\n") == 1

@@ -32,7 +32,8 @@ def model(seed: int, **sizes: int) -> Descendant:
 
 
 @pytest.mark.parametrize(
-    ("lost", "won", "p"), [(0, 0, 1.0), (1, 0, 1.0), (0, 5, 2 / 32), (5, 0, 2 / 32), (2, 8, 112 / 1024)]
+    ("lost", "won", "p"),
+    [(0, 0, 1.0), (1, 0, 1.0), (0, 5, 2 / 32), (5, 0, 2 / 32), (2, 8, 112 / 1024)],
 )
 def test_the_exact_test_of_mcnemar(lost: int, won: int, p: float) -> None:
     assert mcnemar(lost, won) == pytest.approx(p)
@@ -42,14 +43,18 @@ def test_a_large_count_is_no_problem_for_the_exact_test() -> None:
     assert 0 < mcnemar(4_800, 5_200) < 1e-4
 
 
-def test_the_difference_is_that_of_the_images_which_only_one_gets_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_difference_is_that_of_the_images_which_only_one_gets_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     right = {"one": [True] * 6 + [False] * 4, "other": [True] * 5 + [False] + [True] * 3 + [False]}
     given = iter(right.values())
 
     def judged(*args: object) -> Judged:
         correct = tuple(next(given))
         value = sum(correct) / 10
-        evaluation = Evaluation(task="t", split="test", value=value, interval=(0, 1), images=10, correct=correct)
+        evaluation = Evaluation(
+            task="t", split="test", value=value, interval=(0, 1), images=10, correct=correct
+        )
         return Judged(evaluation, np.zeros((10, 4)))
 
     monkeypatch.setattr(comparison, "judge", judged)
@@ -69,7 +74,9 @@ def test_a_model_does_not_differ_from_itself_and_the_order_decides_the_sign() ->
     )
     assert same.difference.low == -same.difference.high
     assert same.p == 1.0
-    one, other = (compare(*pair, TASK, "train", RUN) for pair in ((model(0), model(1)), (model(1), model(0))))
+    one, other = (
+        compare(*pair, TASK, "train", RUN) for pair in ((model(0), model(1)), (model(1), model(0)))
+    )
     assert one.difference.value == pytest.approx(-other.difference.value)
     assert one.difference.value == one.second.evaluation.value - one.first.evaluation.value != 0
 
@@ -91,10 +98,13 @@ def test_miou_is_compared_by_resampling_the_same_images_for_both() -> None:
 
     def judged(rows: np.ndarray) -> Judged:
         value = comparison.MeanIoU(3).value(rows.sum(axis=0), 30)
-        return Judged(Evaluation(task="t", split="test", value=value, interval=(0, 1), images=30, correct=()), rows)
+        return Judged(
+            Evaluation(task="t", split="test", value=value, interval=(0, 1), images=30, correct=()),
+            rows,
+        )
 
     one, other = (judged(np.concatenate([part, either], axis=1)) for part in (both, better))
-    gain = comparison._resampled(dense, one, other)
+    gain = comparison._resample_gain(dense, one, other)
     assert gain.low < gain.value < gain.high
     assert gain.low > 0, "better on every image, so better in every resampling"
     assert gain.high - gain.low < 0.1
@@ -138,14 +148,22 @@ def test_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_interval_of_miou_holds_95_of_100_resamplings() -> None:
     """One model right on every pixel of half of the images, the other on none: the share of a binomial draw."""
     right = np.arange(400) % 2 == 0
-    rows = [np.stack([np.where(hit, 100, 0), np.full(400, 100)], axis=1) for hit in (right & False, right)]
+    rows = [
+        np.stack([np.where(hit, 100, 0), np.full(400, 100)], axis=1)
+        for hit in (right & False, right)
+    ]
     dense = replace(TASK, kind="segmentation", class_names=("all",))
     values = (0.0, 0.5)
     one, other = (
-        Judged(Evaluation(task="t", split="test", value=value, interval=(0, 1), images=400, correct=()), part)
+        Judged(
+            Evaluation(
+                task="t", split="test", value=value, interval=(0, 1), images=400, correct=()
+            ),
+            part,
+        )
         for value, part in zip(values, rows)
     )
-    gain = comparison._resampled(dense, one, other)
+    gain = comparison._resample_gain(dense, one, other)
     half = 1.96 * (0.5 * 0.5 / 400) ** 0.5
     assert gain.value == 0.5
     assert gain.high - 0.5 == pytest.approx(half, rel=0.08)

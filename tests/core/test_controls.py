@@ -11,7 +11,13 @@ from click.testing import CliRunner
 
 import learngene_zoo
 from learngene_zoo import torch_hub
-from learngene_zoo.artifacts.descendant import Descendant, assemble, controlled, fingerprint_of, load_descendant
+from learngene_zoo.artifacts.descendant import (
+    Descendant,
+    apply_control,
+    assemble,
+    fingerprint_of,
+    load_descendant,
+)
 from learngene_zoo.artifacts.records import CONTROLS, Control, LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
@@ -32,21 +38,27 @@ def made() -> Descendant:
 
 def test_the_shuffled_control_keeps_every_distribution() -> None:
     start = made()
-    control = controlled(start, "shuffled", 5)
+    control = apply_control(start, "shuffled", 5)
     for name, tensor in start.state.items():
         assert torch.equal(control.state[name].flatten().sort()[0], tensor.flatten().sort()[0])
     constant = {name for name in PARTS if PARTS[name].unique().numel() == 1}
-    moved = {name for name in start.state if not torch.equal(control.state[name], start.state[name])}
+    moved = {
+        name for name in start.state if not torch.equal(control.state[name], start.state[name])
+    }
     assert moved == start.inherited - constant
-    again, other = controlled(start, "shuffled", 5), controlled(start, "shuffled", 6)
+    again, other = apply_control(start, "shuffled", 5), apply_control(start, "shuffled", 6)
     assert fingerprint_of(control) == fingerprint_of(again) != fingerprint_of(other)
-    assert (control.inherited, control.provenance, control.folder) == (start.inherited, start.provenance, None)
+    assert (control.inherited, control.provenance, control.folder) == (
+        start.inherited,
+        start.provenance,
+        None,
+    )
 
 
 @pytest.mark.parametrize(("name_of", "scheme"), [("stem", "timm"), ("stem_fan_in", "fan_in")])
 def test_the_stem_controls_keep_stem_and_norm(name_of: Control, scheme: tensors.Scheme) -> None:
     start = made()
-    control = controlled(start, name_of, 5)
+    control = apply_control(start, name_of, 5)
     kept = {name for name in start.inherited if TABLE.is_stem(name) or TABLE.is_final_norm(name)}
     assert control.inherited == kept
     drawn = initial(SPEC, 5, scheme)
@@ -58,7 +70,7 @@ def test_the_stem_controls_keep_stem_and_norm(name_of: Control, scheme: tensors.
 
 def test_a_control_that_does_not_exist_is_refused() -> None:
     with pytest.raises(WrongCall, match="no control named 'shuffle'; did you mean shuffled"):
-        controlled(made(), "shuffle", 0)  # type: ignore[arg-type]
+        apply_control(made(), "shuffle", 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -69,7 +81,9 @@ def learngene(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_every_way_to_ask_for_a_control_gives_the_same_model(control: Control, learngene: Path, tmp_path: Path) -> None:
+def test_every_way_to_ask_for_a_control_gives_the_same_model(
+    control: Control, learngene: Path, tmp_path: Path
+) -> None:
     words = [
         "expand",
         str(learngene),
@@ -88,17 +102,28 @@ def test_every_way_to_ask_for_a_control_gives_the_same_model(control: Control, l
     here = learngene_zoo.expand(learngene, layers=3, control=control, run=Run(seed=4))
     plain = learngene_zoo.expand(learngene, layers=3, run=Run(seed=4))
     hub = torch_hub.build(learngene, depth=3, control=control, seed=4).state_dict()
-    wanted = controlled(plain, control, 4)
+    wanted = apply_control(plain, control, 4)
     assert here.inherited == there.inherited == wanted.inherited
-    assert fingerprint_of(here) == fingerprint_of(there) == fingerprint_of(wanted) != fingerprint_of(plain)
-    body = [name for name in wanted.state if not name.startswith("head.")]  # without a task torch.hub builds no head
+    assert (
+        fingerprint_of(here)
+        == fingerprint_of(there)
+        == fingerprint_of(wanted)
+        != fingerprint_of(plain)
+    )
+    body = [
+        name for name in wanted.state if not name.startswith("head.")
+    ]  # without a task torch.hub builds no head
     assert sorted(hub) == sorted(body)
     assert all(torch.equal(hub[name], wanted.state[name]) for name in body)
 
 
 def test_a_descendant_says_which_control_it_is_under(learngene: Path, tmp_path: Path) -> None:
     model = learngene_zoo.expand(learngene, layers=2, control="stem", out=tmp_path / "made")
-    assert model.provenance["control"] == load_descendant(tmp_path / "made").provenance["control"] == "stem"
+    assert (
+        model.provenance["control"]
+        == load_descendant(tmp_path / "made").provenance["control"]
+        == "stem"
+    )
     card = (tmp_path / "made" / "README.md").read_text()
     assert "built from a learngene of lsamd, under the control `stem`" in card
     row = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "made"), "--json"]).stdout)

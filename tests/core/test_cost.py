@@ -78,7 +78,9 @@ def test_a_block_of_a_usual_vit() -> None:
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_against_the_model_itself(changes: dict) -> None:
     spec = TINY.with_(**changes)
-    model = timm.create_model(architecture_name(spec), **arguments(spec)).eval().requires_grad_(False)
+    model = (
+        timm.create_model(architecture_name(spec), **arguments(spec)).eval().requires_grad_(False)
+    )
     products, attention, normed = _counted(model, torch.zeros(1, spec.channels, 32, 32))
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
     assert flops(spec) == products + attention + 5 * normed
@@ -91,7 +93,9 @@ def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
     model = timm.create_model(architecture_name(spec), **arguments(spec))
     seen = (nn.Linear, nn.Conv2d, *NORMS)
     layers = [module for module in model.modules() if isinstance(module, seen)]
-    assert count_params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
+    assert count_params(spec, "thop") == sum(
+        tensor.numel() for layer in layers for tensor in layer.parameters()
+    )
 
 
 def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
@@ -99,9 +103,14 @@ def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
     normed = []
     for module in model.modules():
         if isinstance(module, NORMS):
-            module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
+            module.register_forward_hook(
+                lambda module, inputs, output: normed.append(output.numel())
+            )
     with flop_counter() as counter, torch.no_grad():
         model(images)
-    by_operation = {str(operation): count // 2 for operation, count in counter.get_flop_counts()["Global"].items()}
+    by_operation = {
+        str(operation): count // 2
+        for operation, count in counter.get_flop_counts()["Global"].items()
+    }
     attention = sum(count for operation, count in by_operation.items() if "attention" in operation)
     return sum(by_operation.values()) - attention, attention, sum(normed)

@@ -11,7 +11,7 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench.demo import RECIPE, demo_grid, demo_rows, markdown, sentence, spread_evenly
-from learngene_zoo.bench.results import Row, packed, unpacked
+from learngene_zoo.bench.results import Row, pack_flags, unpack_flags
 from learngene_zoo.bench.summary import summarise
 from learngene_zoo.cli import demo as command
 from learngene_zoo.runs.run import Run
@@ -25,7 +25,9 @@ ARMS = [*OURS, "scratch timm", "scratch fan_in"]
 def test_the_grid_has_six_arms_three_depths_and_two_seeds() -> None:
     cells = demo_grid()
     assert [cell.arm.name for cell in cells[:6]] == ARMS
-    assert [(cell.layers, cell.seed) for cell in cells[::6]] == [(n, seed) for seed in (0, 1) for n in (3, 7, 11)]
+    assert [(cell.layers, cell.seed) for cell in cells[::6]] == [
+        (n, seed) for seed in (0, 1) for n in (3, 7, 11)
+    ]
     assert {cell.recipe for cell in cells} == {RECIPE}
     assert len(demo_grid(full=True)) == 6 * 5 * 3
 
@@ -34,7 +36,10 @@ def test_all_fine_tunings_share_one_extraction_and_each_seed_has_its_own_draws()
     cells = [cell for cell in demo_grid(7) if cell.arm.method == "closed_form"]
     assert {cell.extraction.seed for cell in cells} == {7}
     assert len({cell.extraction.key for cell in cells}) == 1
-    assert {cell.draws for cell in cells} == {derive_seed(7, "tuning", 0), derive_seed(7, "tuning", 1)}
+    assert {cell.draws for cell in cells} == {
+        derive_seed(7, "tuning", 0),
+        derive_seed(7, "tuning", 1),
+    }
 
 
 def test_depths_are_spread_evenly() -> None:
@@ -45,18 +50,26 @@ def test_depths_are_spread_evenly() -> None:
 
 def rows() -> list[Row]:
     """One depth, one seed, four images."""
-    flags = {"closed_form": (True, True, True, True), "closed_form shuffled": (True, False, False, False)}
-    flags |= {"closed_form stem": (False,) * 4, "closed_form stem_fan_in": (True, True, True, False)}
+    flags = {
+        "closed_form": (True, True, True, True),
+        "closed_form shuffled": (True, False, False, False),
+    }
+    flags |= {
+        "closed_form stem": (False,) * 4,
+        "closed_form stem_fan_in": (True, True, True, False),
+    }
     flags |= {"scratch timm": (False,) * 4, "scratch fan_in": (True, True, False, False)}
     about: dict[str, Any] = {"layers": 6, "params": 700_000, "flops": 9_000_000, "evaluated": 4}
     controls = {arm: arm.removeprefix("closed_form ") for arm in OURS[1:]}
     return [
-        toy_row(arm, arm=arm, control=controls.get(arm), correct=packed(tuple(right)), **about)
+        toy_row(arm, arm=arm, control=controls.get(arm), correct=pack_flags(tuple(right)), **about)
         for arm, right in flags.items()
     ]
 
 
-def test_the_table_has_accuracies_and_gains_over_the_stronger_scratch_the_stronger_stem_and_shuffled() -> None:
+def test_the_table_has_accuracies_and_gains_over_the_stronger_scratch_the_stronger_stem_and_shuffled() -> (
+    None
+):
     (line,) = demo_rows(rows())
     assert (line["layers"], line["params"], line["flops"]) == (6, 700_000, 9_000_000)
     names = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratch_fan_in")
@@ -91,9 +104,13 @@ def test_the_printed_table_has_a_column_per_depth_and_fits_a_terminal() -> None:
 
 def test_the_report_of_a_demo_has_the_same_intervals() -> None:
     (line,) = demo_rows(rows())
-    shares = {row.arm: sum(unpacked(row.correct or "", 4)) / 4 for row in rows()}
+    shares = {row.arm: sum(unpack_flags(row.correct or "", 4)) / 4 for row in rows()}
     named = [
-        replace(row, value=shares[row.arm], method="scratch" if row.arm.startswith("scratch") else row.method)
+        replace(
+            row,
+            value=shares[row.arm],
+            method="scratch" if row.arm.startswith("scratch") else row.method,
+        )
         for row in rows()
     ]
     (found,) = [one for one in summarise(named).averages if one.arm == "closed_form"]
@@ -123,6 +140,6 @@ def test_it_runs_in_as_many_processes_as_there_are_cores_unless_it_is_told(
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     job = SimpleNamespace(run=Run(threads=1), out=tmp_path / "demo", force=False)
     with pytest.raises(Ended):
-        command._measured(job, False, workers)  # type: ignore[arg-type]
+        command._measure_rows(job, False, workers)  # type: ignore[arg-type]
     (executor,) = executors
     assert getattr(executor, "slots", 1) == count

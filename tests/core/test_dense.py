@@ -42,7 +42,12 @@ VARIANTS = [
 
 
 def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
-    given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "lsamd"}, **fields}
+    given = {
+        "mean": (0.1, 0.2, 0.3),
+        "std": (0.4, 0.5, 0.6),
+        "provenance": {"method": "lsamd"},
+        **fields,
+    }
     return assemble(spec, tensors.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
@@ -50,7 +55,9 @@ def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_its_tensors_are_those_of_the_plain_model_and_its_spec_can_be_read_off(changes: dict) -> None:
+def test_its_tensors_are_those_of_the_plain_model_and_its_spec_can_be_read_off(
+    changes: dict,
+) -> None:
     spec = SPEC.with_(**changes)
     assert shapes(spec) == shapes(spec.with_(dense=False))
     model = model_of(spec, initial(spec, 0))
@@ -69,7 +76,9 @@ def test_the_head_is_a_convolution_of_the_patches_enlarged_to_the_image(changes:
         if spec.norms_after_pool:
             tokens_BND = plain.fc_norm(tokens_BND)
         grid_BDhw = tokens_BND.transpose(1, 2).reshape(2, 32, 4, 4)
-        small = functional.conv2d(grid_BDhw, state["head.weight"][:, :, None, None], state["head.bias"])
+        small = functional.conv2d(
+            grid_BDhw, state["head.weight"][:, :, None, None], state["head.bias"]
+        )
         wanted = functional.interpolate(small, size=(32, 32), mode="bilinear", align_corners=False)
         got = dense(IMAGES_BCHW)
     assert got.shape == (2, 5, 32, 32)
@@ -101,7 +110,9 @@ def test_it_has_no_pooling() -> None:
     assert "attn_pool.latent" in shapes(spec.with_(dense=False))
     model = model_of(spec, state)
     assert spec_of(model) == spec
-    assert torch.equal(model(IMAGES_BCHW), model_of(spec.with_(pool="avg", fc_norm=False), state)(IMAGES_BCHW))
+    assert torch.equal(
+        model(IMAGES_BCHW), model_of(spec.with_(pool="avg", fc_norm=False), state)(IMAGES_BCHW)
+    )
     assert cost(spec) == cost(spec.with_(pool="avg", fc_norm=False))
 
 
@@ -133,11 +144,16 @@ def test_from_one_class_per_image_to_one_per_pixel_and_back() -> None:
     assert dense.spec == SPEC
     assert isinstance(dense.model(), DenseVisionTransformer)
     assert torch.equal(dense.state["head.weight"], initial(SPEC, 9)["head.weight"])
-    assert torch.equal(dense.state["blocks.1.mlp.fc1.weight"], plain.state["blocks.1.mlp.fc1.weight"])
+    assert torch.equal(
+        dense.state["blocks.1.mlp.fc1.weight"], plain.state["blocks.1.mlp.fc1.weight"]
+    )
     assert not any(name.startswith("head.") for name in dense.inherited)
     assert dense.for_task("scenes", tuple("vwxyz"), seed=1, dense=True).state is dense.state
     back = dense.for_task("digits", tuple("abcde"), seed=9)
-    assert (back.spec.dense, type(back.model())) == (False, timm.models.vision_transformer.VisionTransformer)
+    assert (back.spec.dense, type(back.model())) == (
+        False,
+        timm.models.vision_transformer.VisionTransformer,
+    )
     assert back.model()(IMAGES_BCHW).shape == (2, 5)
 
 
@@ -165,7 +181,9 @@ def test_its_folder_is_read_back_and_can_be_an_ancestry(tmp_path: Path) -> None:
 def test_a_folder_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
     folder = made().save(tmp_path / "dense")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architecture": "vit_base_patch16_224"}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architecture": "vit_base_patch16_224"})
+    )
     with pytest.raises(BadFile, match="dense is False for timm and True under 'learngene'"):
         load_descendant(folder)
 

@@ -33,7 +33,12 @@ PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
 
 def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
     """A descendant that inherits everything but its head."""
-    given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "lsamd", "seed": 3}, **fields}
+    given = {
+        "mean": (0.1, 0.2, 0.3),
+        "std": (0.4, 0.5, 0.6),
+        "provenance": {"method": "lsamd", "seed": 3},
+        **fields,
+    }
     return assemble(spec, tensors.without_head(initial(spec, 7), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
@@ -46,7 +51,9 @@ def test_parts_are_inherited_and_the_rest_is_drawn() -> None:
     assert list(whole.state) == list(shapes(SPEC))
     assert all(whole.state[name] is PARTS[name] for name in PARTS)
     assert torch.equal(whole.state["head.weight"], initial(SPEC, 1)["head.weight"])
-    assert not torch.equal(whole.state["head.weight"], assemble(SPEC, PARTS, seed=2).state["head.weight"])
+    assert not torch.equal(
+        whole.state["head.weight"], assemble(SPEC, PARTS, seed=2).state["head.weight"]
+    )
     assert fingerprint_of(whole) == fingerprint_of(assemble(SPEC, PARTS, seed=1))
 
 
@@ -54,13 +61,17 @@ def test_a_part_may_be_anything_from_nothing_to_all() -> None:
     assert assemble(SPEC, {}, seed=1).inherited == frozenset()
     assert assemble(SPEC, initial(SPEC, 1), seed=2).inherited == set(shapes(SPEC))
     drawn = assemble(SPEC, {}, seed=1, scheme="fan_in").state
-    assert all(torch.equal(drawn[name], tensor) for name, tensor in initial(SPEC, 1, "fan_in").items())
+    assert all(
+        torch.equal(drawn[name], tensor) for name, tensor in initial(SPEC, 1, "fan_in").items()
+    )
 
 
 def test_parts_that_do_not_fit() -> None:
     with pytest.raises(WrongCall, match=r"part blocks\.2\.norm1\.weight does not exist"):
         assemble(SPEC, {"blocks.2.norm1.weight": torch.ones(32)}, seed=0)
-    with pytest.raises(WrongCall, match=r"part norm\.weight has shape \(31,\); the model to build needs \(32,\)"):
+    with pytest.raises(
+        WrongCall, match=r"part norm\.weight has shape \(31,\); the model to build needs \(32,\)"
+    ):
         assemble(SPEC, {"norm.weight": torch.ones(31)}, seed=0)
 
 
@@ -154,10 +165,17 @@ def test_a_model_of_another_task_gets_a_fresh_head(names: tuple[str, ...]) -> No
     start = made(task="objects")
     tuned = start.for_task("digits", names, seed=9)
     assert (tuned.task, tuned.spec.classes, tuned.class_names) == ("digits", len(names), names)
-    assert all(torch.equal(tuned.state[name], start.state[name]) == (not TABLE.is_head(name)) for name in PARTS)
+    assert all(
+        torch.equal(tuned.state[name], start.state[name]) == (not TABLE.is_head(name))
+        for name in PARTS
+    )
     assert tuned.state["head.weight"].shape == (len(names), 32)
     assert not torch.equal(tuned.state["head.weight"], start.state["head.weight"][: len(names)])
-    assert (tuned.provenance, tuned.mean, tuned.inherited) == (start.provenance, start.mean, start.inherited)
+    assert (tuned.provenance, tuned.mean, tuned.inherited) == (
+        start.provenance,
+        start.mean,
+        start.inherited,
+    )
     assert tuned.model()(IMAGES_BCHW).shape == (2, len(names))
 
 
@@ -165,7 +183,10 @@ def test_a_fresh_head_is_not_inherited() -> None:
     start = made(task="objects")
     whole = replace(start, inherited=frozenset(start.state))
     assert "head.weight" in whole.for_task("objects", ("a", "b", "c"), seed=9).inherited
-    assert whole.for_task("digits", ("a", "b"), seed=9).inherited == whole.inherited - {"head.weight", "head.bias"}
+    assert whole.for_task("digits", ("a", "b"), seed=9).inherited == whole.inherited - {
+        "head.weight",
+        "head.bias",
+    }
 
 
 def test_other_tensors_must_fit() -> None:
@@ -177,7 +198,11 @@ def test_other_tensors_must_fit() -> None:
 
 
 def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
-    start = made(task="digits", class_names=("a", "b", "c"), provenance={"method": "x", "metrics": {"accuracy": 0.5}})
+    start = made(
+        task="digits",
+        class_names=("a", "b", "c"),
+        provenance={"method": "x", "metrics": {"accuracy": 0.5}},
+    )
     assert start.save(tmp_path / "model") == tmp_path / "model"
     again = load_descendant(tmp_path / "model")
     assert replace(again, state=start.state, folder=None) == start
@@ -196,7 +221,9 @@ def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
 def test_half_precision_on_disk(tmp_path: Path) -> None:
     start = made()
     assert start.save(str(tmp_path / "half"), dtype="fp16") == tmp_path / "half"
-    assert {tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float16}
+    assert {
+        tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()
+    } == {torch.float16}
     model = load_descendant(tmp_path / "half").model()
     assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
     assert torch.allclose(model(IMAGES_BCHW), start.model()(IMAGES_BCHW), atol=2e-2)
@@ -211,14 +238,18 @@ def test_a_folder_is_not_overwritten_but_by_force(tmp_path: Path) -> None:
         other.save(tmp_path / "model")
     other.save(tmp_path / "model", force=True)
     assert fingerprint_of(load_descendant(tmp_path / "model")) == fingerprint_of(other)
-    assert fingerprint_of(opened) == fingerprint_of(start)  # what was opened before is still what it was
+    assert fingerprint_of(opened) == fingerprint_of(
+        start
+    )  # what was opened before is still what it was
 
 
 def test_a_fingerprint_is_of_the_function() -> None:
     start = made()
     assert fingerprint_of(start) == fingerprint_of(replace(start, task="x", provenance={}))
     assert fingerprint_of(start) != fingerprint_of(replace(start, mean=(0.0, 0.0, 0.0)))
-    assert fingerprint_of(start) != fingerprint_of(start.with_state({**start.state, "cls_token": torch.ones(1, 1, 32)}))
+    assert fingerprint_of(start) != fingerprint_of(
+        start.with_state({**start.state, "cls_token": torch.ones(1, 1, 32)})
+    )
     assert fingerprint_of(start.with_state(tensors.cast(start.state, torch.bfloat16)))
 
 
@@ -254,7 +285,9 @@ except ImportError:
 def test_timm_opens_a_folder_in_a_process_without_this_package(tmp_path: Path) -> None:
     cases = {
         "plain": made(class_names=("a", "b", "c")),
-        "registers": made(SPEC.with_(registers=2, class_token=False, pool="avg", no_embed_class=True)),
+        "registers": made(
+            SPEC.with_(registers=2, class_token=False, pool="avg", no_embed_class=True)
+        ),
         "scales": made(SPEC.with_(layer_scale=1e-2, qk_norm=True, mlp_ratio=2.7)),
         "other-norms": made(SPEC.with_(pre_norm=True, fc_norm=True, qkv_bias=False)),
         "dynamic": made(SPEC.with_(dynamic_image_size=True, final_norm=False)),
@@ -283,7 +316,9 @@ def _config(change: Callable[[dict], object]) -> Callable[[Path], None]:
 
 def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
     def spoil(place: Path) -> None:
-        state = {name: tensor.clone() for name, tensor in load_file(place / "model.safetensors").items()}
+        state = {
+            name: tensor.clone() for name, tensor in load_file(place / "model.safetensors").items()
+        }
         change(state)
         save_file(state, place / "model.safetensors")
 
@@ -295,36 +330,68 @@ def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
     [
         (lambda place: (place / "config.json").unlink(), "config.json does not exist"),
         (lambda place: (place / "model.safetensors").unlink(), "model.safetensors does not exist"),
-        (lambda place: (place / "model.safetensors").write_bytes(b"\x80\x04"), "not a readable safetensors"),
+        (
+            lambda place: (place / "model.safetensors").write_bytes(b"\x80\x04"),
+            "not a readable safetensors",
+        ),
         (_config(lambda c: c.pop("learngene")), "use it as an --ancestry"),
-        (_config(lambda c: (c.clear(), c.update(method="lsamd", format=1))), "is a learngene, not a model"),
-        (_config(lambda c: c["learngene"].update(format=2)), "format is 2; this version reads format 1"),
+        (
+            _config(lambda c: (c.clear(), c.update(method="lsamd", format=1))),
+            "is a learngene, not a model",
+        ),
+        (
+            _config(lambda c: c["learngene"].update(format=2)),
+            "format is 2; this version reads format 1",
+        ),
         (_config(lambda c: c["learngene"].pop("format")), "format is None"),
         (_config(lambda c: c["learngene"].pop("spec")), "'spec' is missing"),
-        (_config(lambda c: c["learngene"]["spec"].update(layers="2")), "expected a value of type int"),
+        (
+            _config(lambda c: c["learngene"]["spec"].update(layers="2")),
+            "expected a value of type int",
+        ),
         (_config(lambda c: c["learngene"]["spec"].update(width=10**9)), "width is 1000000000"),
         (_config(lambda c: c["learngene"]["spec"].update(heads=5)), "5 heads do not divide"),
         (_config(lambda c: c["learngene"]["spec"].update(colour=5)), "unknown key 'colour'"),
         (_config(lambda c: c["learngene"].update(inherited=["../x"])), "inherited names '../x'"),
         (_config(lambda c: c["learngene"].update(task=3)), "task is 3"),
-        (_config(lambda c: c["model_args"].update(depth=3)), "contradicts itself: layers is 3 for timm and 2"),
+        (
+            _config(lambda c: c["model_args"].update(depth=3)),
+            "contradicts itself: layers is 3 for timm and 2",
+        ),
         (_config(lambda c: c["model_args"].update(num_heads=2)), "contradicts itself: heads is 2"),
-        (_config(lambda c: c["model_args"].update(act_layer="silu")), "activation is silu for timm and gelu"),
+        (
+            _config(lambda c: c["model_args"].update(act_layer="silu")),
+            "activation is silu for timm and gelu",
+        ),
         (
             _config(lambda c: c.update(architecture="resnet18")),
             "resnet18 is a model of timm.models.resnet, which is not supported",
         ),
         (_config(lambda c: c.update(file="/etc/passwd")), "unknown key 'file'"),
         (_config(lambda c: c.update(label_names=["a"])), "1 class names for 3 classes"),
-        (_config(lambda c: c["pretrained_cfg"].update(std=[0, 1, 1])), "positive number per channel"),
+        (
+            _config(lambda c: c["pretrained_cfg"].update(std=[0, 1, 1])),
+            "positive number per channel",
+        ),
         (_tensors(lambda t: t.pop("norm.weight")), "lacks the tensor norm.weight"),
         (_tensors(lambda t: t.update(other=torch.ones(1))), "has the tensor other"),
-        (_tensors(lambda t: t.update({"norm.weight": torch.ones(31)})), r"norm.weight has shape \(31,\)"),
-        (_tensors(lambda t: t.update({"norm.weight": torch.ones(32).int()})), "does not hold floating-point numbers"),
-        (_tensors(lambda t: t["norm.weight"].fill_(float("inf"))), "norm.weight has values that are not finite"),
+        (
+            _tensors(lambda t: t.update({"norm.weight": torch.ones(31)})),
+            r"norm.weight has shape \(31,\)",
+        ),
+        (
+            _tensors(lambda t: t.update({"norm.weight": torch.ones(32).int()})),
+            "does not hold floating-point numbers",
+        ),
+        (
+            _tensors(lambda t: t["norm.weight"].fill_(float("inf"))),
+            "norm.weight has values that are not finite",
+        ),
     ],
 )
-def test_folders_that_are_refused(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
+def test_folders_that_are_refused(
+    tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
     place = made(class_names=("a", "b", "c")).save(tmp_path / "model")
     spoil(place)
     with pytest.raises((BadFile, WrongCall), match=message) as error:
@@ -342,10 +409,14 @@ def test_there_is_no_such_folder(tmp_path: Path) -> None:
 
 def test_transformers_can_build_the_folder_and_older_ones_stay_readable(tmp_path: Path) -> None:
     spec = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
-    place = assemble(spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c")).save(tmp_path / "model")
+    place = assemble(spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c")).save(
+        tmp_path / "model"
+    )
     config = json.loads((place / "config.json").read_text())
     assert "num_classes" not in config["model_args"]
-    built = timm.create_model(config["architecture"], num_classes=config["num_classes"], **config["model_args"])
+    built = timm.create_model(
+        config["architecture"], num_classes=config["num_classes"], **config["model_args"]
+    )
     assert built.load_state_dict(load_file(place / "model.safetensors")).missing_keys == []
     config["model_args"]["num_classes"] = 3  # as this package wrote it before
     (place / "config.json").write_text(json.dumps(config))
@@ -354,8 +425,19 @@ def test_transformers_can_build_the_folder_and_older_ones_stay_readable(tmp_path
 
 def test_transformers_gives_the_same_answers_and_class_names(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    spec = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8, pool="avg", norm_eps=1e-5)
-    made = assemble(spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c"), mean=(0.1, 0.2, 0.3))
+    spec = ViTSpec(
+        layers=2,
+        width=16,
+        heads=2,
+        classes=3,
+        image_size=16,
+        patch_size=8,
+        pool="avg",
+        norm_eps=1e-5,
+    )
+    made = assemble(
+        spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c"), mean=(0.1, 0.2, 0.3)
+    )
     place = made.save(tmp_path / "model")
     theirs = transformers.AutoModelForImageClassification.from_pretrained(place).eval()
     images_BCHW = torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16)

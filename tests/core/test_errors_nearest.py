@@ -6,7 +6,13 @@ import pytest
 
 from learngene_zoo.errors import count_slips, nearest, unknown
 
-TIMM = ["rdnet_tiny", "deit_tiny_distilled_patch16_224", "deit_tiny_patch16_224", "deit_small_patch16_224", "vit_huge"]
+TIMM = [
+    "rdnet_tiny",
+    "deit_tiny_distilled_patch16_224",
+    "deit_tiny_patch16_224",
+    "deit_small_patch16_224",
+    "vit_huge",
+]
 TASKS = ["objects", "wings", "signs", "digits", "numbers", "tiny-imagenet"]
 METHODS = ["lsamd", "peg", "tleg", "first_k", "fine", "weight_selection", "closed_form", "pool"]
 OPTIONS = ["num-heads", "heads", "layers", "lr", "batch-size", "rounds", "seed", "image-size"]
@@ -47,7 +53,9 @@ VERBS = ["extract", "evaluate", "expand", "export", "list"]
         ("tal", [], None),
     ],
 )
-def test_a_suggestion_is_near_or_there_is_none(got: str, known: list[str], close: str | None) -> None:
+def test_a_suggestion_is_near_or_there_is_none(
+    got: str, known: list[str], close: str | None
+) -> None:
     assert nearest(got, known) == close
 
 
@@ -57,5 +65,11 @@ def test_what_is_not_near_is_answered_with_what_there_is() -> None:
 
 
 def test_slips_are_counted() -> None:
-    pairs = {("sings", "signs"): 1, ("sings", "wings"): 1, ("abc", "abc"): 0, ("", "ab"): 2, ("ca", "abc"): 3}
+    pairs = {
+        ("sings", "signs"): 1,
+        ("sings", "wings"): 1,
+        ("abc", "abc"): 0,
+        ("", "ab"): 2,
+        ("ca", "abc"): 3,
+    }
     assert {pair: count_slips(*pair) for pair in pairs} == pairs

@@ -48,7 +48,11 @@ def small(name: str) -> EvaSpec:
     """A model of that kind that a test can build."""
     known = ARCHITECTURES[name]
     return known.with_(
-        layers=3, width=64 if known.pool == "map" else 24, heads=2, image_size=4 * known.patch_size, classes=5
+        layers=3,
+        width=64 if known.pool == "map" else 24,
+        heads=2,
+        image_size=4 * known.patch_size,
+        classes=5,
     )
 
 
@@ -67,8 +71,12 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, EvaSpec, nn.Module]:
 
 def test_tensors_and_outputs_are_timms(kind: Any) -> None:
     _, spec, theirs = kind
-    assert [(name, tuple(tensor.shape)) for name, tensor in theirs.state_dict().items()] == list(shapes(spec).items())
-    images = torch.randn(2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0))
+    assert [(name, tuple(tensor.shape)) for name, tensor in theirs.state_dict().items()] == list(
+        shapes(spec).items()
+    )
+    images = torch.randn(
+        2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0)
+    )
     with torch.no_grad():
         assert torch.equal(model_of(spec, theirs.state_dict())(images), theirs(images))
 
@@ -80,7 +88,9 @@ def test_the_spec_is_read_off_the_module(kind: Any) -> None:
 
 def test_costs_are_what_hooks_count(kind: Any) -> None:
     _, spec, theirs = kind
-    products, attention, normed = _counted(theirs.requires_grad_(False), torch.zeros(1, 3, *[spec.image_size] * 2))
+    products, attention, normed = _counted(
+        theirs.requires_grad_(False), torch.zeros(1, 3, *[spec.image_size] * 2)
+    )
     assert count_params(spec) == sum(tensor.numel() for tensor in theirs.parameters())
     assert flops(spec) == products + attention + 5 * normed
     assert flops(spec, "thop") == products + 4 * normed
@@ -98,7 +108,10 @@ def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
         model(images)
     for hook in hooks:
         hook.remove()
-    by_operation = {str(operation): count // 2 for operation, count in counter.get_flop_counts()["Global"].items()}
+    by_operation = {
+        str(operation): count // 2
+        for operation, count in counter.get_flop_counts()["Global"].items()
+    }
     attention = sum(count for operation, count in by_operation.items() if "attention" in operation)
     return sum(by_operation.values()) - attention, attention, sum(normed)
 
@@ -119,7 +132,9 @@ def test_it_starts_as_timm_does(kind: Any) -> None:
     for name, tensor in theirs.items():
         if tensor.numel() > 1000:  # of few numbers neither the deviation nor the largest says much
             assert ours[name].std().item() == pytest.approx(tensor.std().item(), rel=0.15), name
-            assert ours[name].abs().max().item() == pytest.approx(tensor.abs().max().item(), rel=0.35), name
+            assert ours[name].abs().max().item() == pytest.approx(
+                tensor.abs().max().item(), rel=0.35
+            ), name
         elif tensor.unique().numel() == 1:
             assert torch.equal(ours[name], tensor), name
 
@@ -134,7 +149,9 @@ def test_the_query_of_the_pooling_is_truncated_as_timms() -> None:
 def test_rotary_frequencies_are_turned_and_not_stretched() -> None:
     spec = small("vit_small_patch16_rope_mixed_224").with_(width=128)
     ours = initial(spec, 0)["rope.freqs"]
-    theirs = timm.create_model(architecture_name(spec), **spec.timm_args()).state_dict()["rope.freqs"]
+    theirs = timm.create_model(architecture_name(spec), **spec.timm_args()).state_dict()[
+        "rope.freqs"
+    ]
     torch.testing.assert_close(ours.square().sum(0), theirs.square().sum(0))
     first, second = ours.chunk(2, dim=-1)  # at right angles
     assert (first * second).sum(0).abs().max() < 1e-6
@@ -142,8 +159,15 @@ def test_rotary_frequencies_are_turned_and_not_stretched() -> None:
 
 def test_fan_in_scales_every_matrix() -> None:
     drawn = initial(small("eva02_base_patch14_448").with_(width=192, classes=100), 0, "fan_in")
-    for name in ("blocks.2.attn.proj.weight", "blocks.2.mlp.fc2.weight", "head.weight", "blocks.0.attn.q_proj.weight"):
-        assert drawn[name].std().item() == pytest.approx(drawn[name].shape[1] ** -0.5, rel=0.05), name
+    for name in (
+        "blocks.2.attn.proj.weight",
+        "blocks.2.mlp.fc2.weight",
+        "head.weight",
+        "blocks.0.attn.q_proj.weight",
+    ):
+        assert drawn[name].std().item() == pytest.approx(drawn[name].shape[1] ** -0.5, rel=0.05), (
+            name
+        )
 
 
 def test_learned_frequencies_go_with_their_blocks() -> None:
@@ -155,7 +179,9 @@ def test_learned_frequencies_go_with_their_blocks() -> None:
     assert take_blocks(state, spec, range(3))["rope.freqs"] is state["rope.freqs"]
 
 
-@pytest.mark.parametrize("name", ["eva02_tiny_patch14_336", "vit_small_patch16_dinov3", "vit_pe_core_tiny_patch16_384"])
+@pytest.mark.parametrize(
+    "name", ["eva02_tiny_patch14_336", "vit_small_patch16_dinov3", "vit_pe_core_tiny_patch16_384"]
+)
 def test_other_images_have_timms_positions(name: str) -> None:
     """As timm's own `set_input_size`: resampled absolute positions, and rotary ones scaled to their reference grid."""
     spec = small(name)
@@ -163,7 +189,9 @@ def test_other_images_have_timms_positions(name: str) -> None:
     larger = spec.with_(image_size=7 * spec.patch_size)
     state = resize_positions(theirs.state_dict(), spec, larger)
     theirs.set_input_size(img_size=larger.image_size)
-    images = torch.randn(1, 3, larger.image_size, larger.image_size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(
+        1, 3, larger.image_size, larger.image_size, generator=torch.Generator().manual_seed(0)
+    )
     with torch.no_grad():
         assert torch.equal(model_of(larger, state)(images), theirs.eval()(images))
 
@@ -181,18 +209,28 @@ def test_other_images_have_timms_positions(name: str) -> None:
         ("vit_pe_core_tiny_patch16_384", {"global_pool": "avg", "use_fc_norm": None}),
     ],
 )
-def test_arguments_that_others_saved_mean_what_timm_makes_of_them(name: str, args: dict[str, Any]) -> None:
+def test_arguments_that_others_saved_mean_what_timm_makes_of_them(
+    name: str, args: dict[str, Any]
+) -> None:
     sizes = {"depth": 2, "embed_dim": 24, "num_heads": 2}
     cfg = {"num_classes": 5, "input_size": [3, 64, 64]}
     theirs = host.spec_of(timm.create_model(name, **args, **sizes, num_classes=5))
-    theirs = theirs.with_(image_size=spec_in({"architecture": name, "pretrained_cfg": cfg}, "FILE").image_size)
-    ours = spec_in({"architecture": name, "model_args": {**sizes, **args}, "pretrained_cfg": cfg}, "FILE")
+    theirs = theirs.with_(
+        image_size=spec_in({"architecture": name, "pretrained_cfg": cfg}, "FILE").image_size
+    )
+    ours = spec_in(
+        {"architecture": name, "model_args": {**sizes, **args}, "pretrained_cfg": cfg}, "FILE"
+    )
     assert replace(ours, pool_heads=None, pool_mlp_ratio=None) == theirs
 
 
-@pytest.mark.parametrize("argument", [{"qk_norm": True}, {"num_kv_heads": 2}, {"rope_mrope_section": [1, 2, 3]}])
+@pytest.mark.parametrize(
+    "argument", [{"qk_norm": True}, {"num_kv_heads": 2}, {"rope_mrope_section": [1, 2, 3]}]
+)
 def test_an_argument_that_no_spec_expresses_is_refused(argument: dict[str, Any]) -> None:
-    with pytest.raises(BadFile, match=f"model_args has '{next(iter(argument))}', which is not supported"):
+    with pytest.raises(
+        BadFile, match=f"model_args has '{next(iter(argument))}', which is not supported"
+    ):
         spec_in({"architecture": "eva02_tiny_patch14_336", "model_args": argument}, "FILE")
 
 
@@ -205,7 +243,10 @@ def test_an_argument_that_no_spec_expresses_is_refused(argument: dict[str, Any])
         ),
         ({"norm_eps": 1e-3}, "norm_eps is 0.001; models of the family 'eva' have 1e-06 or 1e-05"),
         ({"image_size": 30}, "patches of 14 pixels do not tile an image of 30"),
-        ({"pool": "map", "pool_heads": 7}, "the pooling has 7 heads, which do not divide a width of 24"),
+        (
+            {"pool": "map", "pool_heads": 7},
+            "the pooling has 7 heads, which do not divide a width of 24",
+        ),
         ({"pool": "token", "class_token": False}, "pool 'token' needs a class token"),
         ({"front": (1,)}, "models of the family 'eva' have no front"),
     ],
@@ -219,7 +260,10 @@ def test_numbers_that_describe_no_model_are_refused(changes: dict[str, Any], say
     ("changes", "says"),
     [
         ({"img_size": (64, 32)}, r"images of \(64, 32\)"),
-        ({"attn_type": "rope", "qkv_fused": False, "num_kv_heads": 1}, "attn.num_kv_heads 1; only 2 is supported"),
+        (
+            {"attn_type": "rope", "qkv_fused": False, "num_kv_heads": 1},
+            "attn.num_kv_heads 1; only 2 is supported",
+        ),
         ({"qk_norm": True}, "blocks.0.attn.q_norm"),
         ({"global_pool": ""}, "the pooling ''"),
         ({"rope_type": "mrope"}, "a RotaryEmbeddingMRope"),
@@ -234,7 +278,11 @@ def test_a_module_that_no_spec_describes_is_refused(changes: dict[str, Any], say
 
 
 def test_a_model_is_named_after_the_architecture_that_it_is() -> None:
-    for name in ("vit_base_patch16_dinov3", "eva02_large_patch14_448", "vit_large_patch16_rope_mixed_ape_224"):
+    for name in (
+        "vit_base_patch16_dinov3",
+        "eva02_large_patch14_448",
+        "vit_large_patch16_rope_mixed_ape_224",
+    ):
         assert architecture_name(ARCHITECTURES[name].with_(layers=7, classes=10)) == name
         assert architecture(name) is ARCHITECTURES[name]
 

@@ -20,8 +20,8 @@ from learngene_zoo.families.tensors import initial
 from learngene_zoo.runtimes import export_descendant
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
-from lgzoo_lsamd.blocks import base_blocks
-from lgzoo_lsamd.supernet import super_net, with_head
+from lgzoo_lsamd.blocks import select_base_blocks
+from lgzoo_lsamd.supernet import attach_head, build_super_net
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,11 @@ def small(name: str) -> EvaSpec:
     """A model of that kind that a test can build."""
     known = ARCHITECTURES[name]
     return known.with_(
-        layers=3, width=64 if known.pool == "map" else 24, heads=2, image_size=4 * known.patch_size, classes=10
+        layers=3,
+        width=64 if known.pool == "map" else 24,
+        heads=2,
+        image_size=4 * known.patch_size,
+        classes=10,
     )
 
 
@@ -65,7 +69,9 @@ def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) -> None:
     ancestry = open_ancestry(str(start.folder))
     whole = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
-    whole = whole.with_state({**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}})
+    whole = whole.with_state(
+        {**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}}
+    )
     kept(whole, made / f"{start.name}-whole")
     with torch.no_grad():
         assert torch.equal(whole.model()(images(start.spec)), start.model(images(start.spec)))
@@ -75,12 +81,16 @@ def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, m
     members = lifecycle.plan(start.folder / "learngene")
     assert [member.spec.layers for member in members] == [3, 4]
     size = 3 * start.spec.patch_size
-    deeper = lifecycle.expand(start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN)
+    deeper = lifecycle.expand(
+        start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN
+    )
     assert (deeper.spec.layers, deeper.spec.image_size, deeper.spec.classes) == (5, size, 10)
     kept(deeper, made / f"{start.name}-deeper")
     tuned = lifecycle.finetune(made / f"{start.name}-deeper", recipe=BRIEF, keep="last", run=RUN)
     kept(tuned, made / f"{start.name}-tuned")
-    changed = [name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])]
+    changed = [
+        name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])
+    ]
     assert {"head.weight", "blocks.4.attn.proj.weight"} <= set(changed)
     measured = lifecycle.evaluate(made / f"{start.name}-tuned", run=RUN)
     assert 0 <= measured.value <= 1
@@ -94,23 +104,31 @@ def test_a_search_is_at_home(start: Start) -> None:
     searched(start)
 
 
-@pytest.mark.parametrize("name", [KINDS[0], pytest.param("vit_pe_core_tiny_patch16_384", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "name", [KINDS[0], pytest.param("vit_pe_core_tiny_patch16_384", marks=pytest.mark.exhaustive)]
+)
 def test_a_model_for_pixels_is_built_and_exported(name: str, tmp_path: Path) -> None:
     spec = small(name)
     learngene = Learngene(
         config=LearngeneConfig(method="lsamd", spec=spec, details={"kept": [1, 3]}),
-        state=base_blocks(initial(spec, 0), spec, [1, 3]),
+        state=select_base_blocks(initial(spec, 0), spec, [1, 3]),
     )
-    model = lifecycle.expand(learngene, layers=3, classes=4, dense=True, out=tmp_path / "model", run=RUN)
+    model = lifecycle.expand(
+        learngene, layers=3, classes=4, dense=True, out=tmp_path / "model", run=RUN
+    )
     assert model.model()(images(model.spec)).shape == (2, 4, spec.image_size, spec.image_size)
     assert lifecycle.export(tmp_path / "model", tmp_path / "model.pt2", run=RUN).difference == 0.0
     ancestry = Ancestry(record=AncestryRecord(source="a", spec=spec), state=initial(spec, 0))
-    routed = super_net(with_head(ancestry, replace(tiny_task(classes=4), kind="segmentation"), RUN))
+    routed = build_super_net(
+        attach_head(ancestry, replace(tiny_task(classes=4), kind="segmentation"), RUN)
+    )
     assert routed(images(spec)).shape == (2, 4, spec.image_size, spec.image_size)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [KINDS[2], "eva02_base_patch16_clip_224", "vit_pe_core_tiny_patch16_384", KINDS[-1]])
+@pytest.mark.parametrize(
+    "name", [KINDS[2], "eva02_base_patch16_clip_224", "vit_pe_core_tiny_patch16_384", KINDS[-1]]
+)
 def test_other_runtimes_open_it(name: str, tmp_path: Path) -> None:
     model = assemble(small(name), {}, seed=3, scheme="fan_in")
     assert lifecycle.export(model, tmp_path / "model.pt2", run=RUN).difference == 0.0
@@ -124,7 +142,9 @@ def test_int8_files_answer_as_the_model_does(name: str, tmp_path: Path) -> None:
     spec = small(name).with_(layers=2, width=64, image_size=2 * small(name).patch_size, classes=5)
     model = assemble(spec, {}, seed=3, scheme="fan_in", class_names=task.class_names)
     whole = export_descendant(model, tmp_path / "whole.onnx", run=RUN)
-    made = export_descendant(model, tmp_path / "model.onnx", dtype="int8", task=task, max_drop=1.0, run=RUN)
+    made = export_descendant(
+        model, tmp_path / "model.onnx", dtype="int8", task=task, max_drop=1.0, run=RUN
+    )
     assert made.bytes < 0.7 * whole.bytes
     assert 0 < made.difference < 0.2
     assert (made.metric, made.task) == ("accuracy", task.name)

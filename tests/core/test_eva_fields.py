@@ -59,7 +59,9 @@ def test_only_rotary_positions_need_heads_of_a_multiple_of_four_and_neighbouring
         SPEC.with_(rotary=True, heads=4)
 
 
-@pytest.mark.parametrize("sizes", [{"img_size": (56, 28)}, {"img_size": (28, 56)}, {"patch_size": (14, 28)}])
+@pytest.mark.parametrize(
+    "sizes", [{"img_size": (56, 28)}, {"img_size": (28, 56)}, {"patch_size": (14, 28)}]
+)
 def test_images_and_patches_that_are_not_square_are_refused(sizes: dict[str, Any]) -> None:
     small = {"depth": 1, "embed_dim": 24, "num_heads": 2, "img_size": 56}
     model = timm.create_model("eva02_tiny_patch14_336", **{**small, **sizes})
@@ -69,7 +71,9 @@ def test_images_and_patches_that_are_not_square_are_refused(sizes: dict[str, Any
 
 @pytest.mark.parametrize("name", ["eva02_base_patch14_448", "vit_pe_core_tiny_patch16_384"])
 @pytest.mark.parametrize("ratio", [None, 2.5])
-def test_a_model_that_bears_another_architectures_name_keeps_its_own_widths(name: str, ratio: float | None) -> None:
+def test_a_model_that_bears_another_architectures_name_keeps_its_own_widths(
+    name: str, ratio: float | None
+) -> None:
     known = ARCHITECTURES[name]
     spec = known.with_(layers=1, width=64, heads=2, image_size=4 * known.patch_size, classes=5)
     spec = spec.with_(mlp_ratio=ratio or spec.mlp_ratio)

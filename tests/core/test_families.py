@@ -15,9 +15,18 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import spec as specs
 from learngene_zoo.families import tensors
-from learngene_zoo.families.family import Family, Table, cost, families, load_family, norm, parameter, table_of
+from learngene_zoo.families.family import (
+    Family,
+    Table,
+    cost,
+    families,
+    load_family,
+    norm,
+    parameter,
+    table_of,
+)
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.surgery import mapped
+from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of, take_blocks
 from learngene_zoo.families.timm_config import architecture, timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -37,7 +46,12 @@ class ToySpec(Spec):
 
 TOY_TABLE = Table(
     prefix="trunk.layer.",
-    sizes=lambda spec: {"width": spec.width, "hidden": spec.hidden, "pixels": 48, "classes": spec.classes},
+    sizes=lambda spec: {
+        "width": spec.width,
+        "hidden": spec.hidden,
+        "pixels": 48,
+        "classes": spec.classes,
+    },
     stem=(parameter("read.weight", "width, pixels", "matrix"),),
     block=(
         parameter("up.weight", "hidden, width", "matrix"),
@@ -45,14 +59,20 @@ TOY_TABLE = Table(
         parameter("gain", "width", lambda spec: spec.gain),
     ),
     final_norm=norm("last", "width"),
-    head=(parameter("answer.weight", "classes, width", "matrix"), parameter("answer.bias", "classes", "zero")),
+    head=(
+        parameter("answer.weight", "classes, width", "matrix"),
+        parameter("answer.bias", "classes", "zero"),
+    ),
 )
 
 
 class _Block(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
+        self.up, self.down = (
+            nn.Linear(width, hidden, bias=False),
+            nn.Linear(hidden, width, bias=False),
+        )
         self.gain = nn.Parameter(torch.empty(width))
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
@@ -66,7 +86,9 @@ class Toy(nn.Module):
         super().__init__()
         self.read = nn.Linear(48, spec.width, bias=False)
         self.trunk = nn.Module()
-        self.trunk.layer = nn.ModuleList(_Block(spec.width, spec.hidden) for _ in range(spec.layers))
+        self.trunk.layer = nn.ModuleList(
+            _Block(spec.width, spec.hidden) for _ in range(spec.layers)
+        )
         self.last, self.answer = nn.LayerNorm(spec.width), nn.Linear(spec.width, spec.classes)
 
     def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
@@ -112,7 +134,9 @@ def test_every_family_is_registered_under_its_name() -> None:
 def test_a_model_is_built_from_the_table() -> None:
     state = initial(SPEC, 0)
     model = model_of(SPEC, state)
-    assert {name: tuple(tensor.shape) for name, tensor in Toy(SPEC).state_dict().items()} == shapes(SPEC)
+    assert {name: tuple(tensor.shape) for name, tensor in Toy(SPEC).state_dict().items()} == shapes(
+        SPEC
+    )
     assert model(torch.zeros(2, 3, 4, 4)).shape == (2, 4)
     assert all(torch.equal(tensor, state[name]) for name, tensor in state_of(model).items())
     assert state["trunk.layer.1.gain"].tolist() == [1.5] * 8
@@ -125,17 +149,21 @@ def test_surgery_asks_the_table() -> None:
     taken = take_blocks(tensors.without_head(state, SPEC), SPEC, [2, 2])
     assert torch.equal(taken["trunk.layer.0.up.weight"], state["trunk.layer.2.up.weight"])
     assert not any(name.startswith("answer") for name in taken)
-    half = mapped(state, SPEC, {"hidden": range(16)})
+    half = map_axes(state, SPEC, {"hidden": range(16)})
     assert half["trunk.layer.0.down.weight"].shape == (8, 16)
     same = tensors.resize_positions(state, SPEC, SPEC.with_(image_size=8))
-    assert all(torch.equal(same[name], state[name]) for name in state)  # it has no position embedding
+    assert all(
+        torch.equal(same[name], state[name]) for name in state
+    )  # it has no position embedding
 
 
 def test_saved_specs_say_their_family_except_vits() -> None:
     assert "family" not in to_json(VIT)
     assert to_json(SPEC)["family"] == "toy"
     for spec in (VIT, SPEC):
-        config = LearngeneConfig(method="m", spec=spec, ancestries=(AncestryRecord(source="a", spec=spec),))
+        config = LearngeneConfig(
+            method="m", spec=spec, ancestries=(AncestryRecord(source="a", spec=spec),)
+        )
         assert from_json(LearngeneConfig, to_json(config), "FILE") == config
         assert type(from_json(LearngeneConfig, to_json(config), "FILE").spec) is type(spec)
 
@@ -155,7 +183,9 @@ def test_a_target_can_name_only_what_the_family_has() -> None:
 def test_a_method_refuses_a_family_that_it_does_not_declare() -> None:
     method = METHODS.load("lsamd")
     check_family(method, VIT)
-    with pytest.raises(WrongCall, match=r"lsamd does not support models of the family 'toy'.*methods that do: none"):
+    with pytest.raises(
+        WrongCall, match=r"lsamd does not support models of the family 'toy'.*methods that do: none"
+    ):
         check_family(method, SPEC)
 
 
@@ -163,7 +193,8 @@ def test_a_method_that_takes_only_one_family_names_those_that_take_the_other() -
     eva = load_family("eva").examples[0]
     for name in ("pool", "snnet", "tal", "ghn3", "logah"):
         with pytest.raises(
-            WrongCall, match=rf"{name} does not .* 'eva', only timm's VisionTransformer .* lsamd, .*pretrain_finetune"
+            WrongCall,
+            match=rf"{name} does not .* 'eva', only timm's VisionTransformer .* lsamd, .*pretrain_finetune",
         ):
             check_family(METHODS.load(name), eva)
     for name in ("lsamd", "scratch", "pretrain_finetune", "distillation"):
@@ -184,20 +215,30 @@ def test_what_a_name_says() -> None:
     assert [name for name in names if table.is_final_norm(name)] == ["norm.weight", "norm.bias"]
     assert [name for name in names if table.is_stem(name)] == names[:4]
     read = [
-        table.block_of(name) for name in ("blocks.11.norm1.bias", "norm.weight", "blocks.x.y", "blocks", "blocks.3")
+        table.block_of(name)
+        for name in ("blocks.11.norm1.bias", "norm.weight", "blocks.x.y", "blocks", "blocks.3")
     ]
     assert read == [11, None, None, None, None]
     assert table.block_name(11, table.inner_name("blocks.11.norm1.bias")) == "blocks.11.norm1.bias"
     assert table.find("blocks.3.mlp.fc1.bias") is not None
-    assert table.find("mlp.fc1.bias") is table.find("blocks.3") is table.find("blocks.0.head.weight") is None
+    assert (
+        table.find("mlp.fc1.bias")
+        is table.find("blocks.3")
+        is table.find("blocks.0.head.weight")
+        is None
+    )
 
 
 def test_parameters_come_with_their_sizes() -> None:
-    assert {name: kind.shape(sizes) for name, kind, sizes in table_of(SPEC).parameters(SPEC)} == shapes(SPEC)
+    assert {
+        name: kind.shape(sizes) for name, kind, sizes in table_of(SPEC).parameters(SPEC)
+    } == shapes(SPEC)
 
 
 def test_a_model_of_another_family_than_the_specs_is_refused() -> None:
     from learngene_zoo.families.vit.host import spec_of
 
-    with pytest.raises(WrongCall, match="a Toy is not a plain ViT; supported are timm's VisionTransformer"):
+    with pytest.raises(
+        WrongCall, match="a Toy is not a plain ViT; supported are timm's VisionTransformer"
+    ):
         spec_of(Toy(SPEC))

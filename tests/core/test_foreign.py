@@ -32,22 +32,38 @@ def answers(place: Path) -> torch.Tensor:
         return model(IMAGES_BCHW) if found.spec.classes else model.forward_features(IMAGES_BCHW)
 
 
-EQUAL = ["vit", "dinov2", "dinov2_with_registers", "dinov2_swiglu", "ijepa", "vit_mae", "vit_msn", "vit_other_layers"]
+EQUAL = [
+    "vit",
+    "dinov2",
+    "dinov2_with_registers",
+    "dinov2_swiglu",
+    "ijepa",
+    "vit_mae",
+    "vit_msn",
+    "vit_other_layers",
+]
 
 
 @pytest.mark.parametrize("kind", [*EQUAL, "timm_wrapper"])
 def test_the_answers_are_those_of_transformers(kind: str) -> None:
     expected = load_file(DATA / kind / "answers.safetensors")["answers"]
     # MAE's epsilon is 1e-12, and timm's 1e-6.
-    torch.testing.assert_close(answers(DATA / kind), expected, rtol=0, atol=1e-4 if kind == "vit_mae" else 1e-5)
+    torch.testing.assert_close(
+        answers(DATA / kind), expected, rtol=0, atol=1e-4 if kind == "vit_mae" else 1e-5
+    )
 
 
 def test_the_epsilon_of_the_norms_is_read_or_refused(tmp_path: Path) -> None:
     assert open_ancestry(str(DATA / "vit_other_layers")).spec.norm_eps == 1e-5
-    assert "layer_norm_eps 1e-12 (1e-06 in timm)" in open_ancestry(str(DATA / "vit")).record.left_out
+    assert (
+        "layer_norm_eps 1e-12 (1e-06 in timm)" in open_ancestry(str(DATA / "vit")).record.left_out
+    )
     shutil.copytree(DATA / "vit", tmp_path / "vit")
     config = json.loads((tmp_path / "vit" / "config.json").read_text())
-    for eps, words in ((1e-3, "is 0.001; timm's models of this kind have 1e-06, 1e-05"), ("small", "expected a small")):
+    for eps, words in (
+        (1e-3, "is 0.001; timm's models of this kind have 1e-06, 1e-05"),
+        ("small", "expected a small"),
+    ):
         (tmp_path / "vit" / "config.json").write_text(json.dumps({**config, "layer_norm_eps": eps}))
         with pytest.raises((WrongCall, BadFile), match=words):
             ancestry_spec(str(tmp_path / "vit"))
@@ -58,13 +74,19 @@ def test_of_a_deit_with_a_teacher_the_class_head_is_read_and_the_other_named() -
     stored = load_file(DATA / "deit_teacher" / "model.safetensors")
     assert torch.equal(found.state["head.weight"], stored["cls_classifier.weight"])
     words = " · ".join(found.record.left_out)
-    for part in ("distillation_classifier (2 tensors)", "average of two heads", "distillation token"):
+    for part in (
+        "distillation_classifier (2 tensors)",
+        "average of two heads",
+        "distillation token",
+    ):
         assert part in words
 
 
 def test_what_is_left_out_is_named() -> None:
     assert open_ancestry(str(DATA / "dinov2")).record.left_out == ("mask_token (1 tensor)",)
-    assert open_ancestry(str(DATA / "dinov2_swiglu")).record.left_out == ("mask_token, classifier (3 tensors)",)
+    assert open_ancestry(str(DATA / "dinov2_swiglu")).record.left_out == (
+        "mask_token, classifier (3 tensors)",
+    )
     assert "decoder" in open_ancestry(str(DATA / "vit_mae")).record.left_out[0]
 
 
@@ -88,7 +110,11 @@ def test_how_pictures_are_taken_is_read_or_refused(tmp_path: Path) -> None:
 
     square, edge = {"height": 28, "width": 28}, {"shortest_edge": 32}
     assert view(size=square, resample=2) == ("squash", 1.0, "bilinear")
-    assert view(size=edge, crop_size=square, do_center_crop=True, resample=3) == ("center", 0.875, "bicubic")
+    assert view(size=edge, crop_size=square, do_center_crop=True, resample=3) == (
+        "center",
+        0.875,
+        "bicubic",
+    )
     for said, words in (
         ({"resample": 9}, "resample is 9"),
         ({"rescale_factor": 0.5}, "rescale_factor"),
@@ -142,13 +168,21 @@ def test_normalisation_and_labels_come_from_its_own_files(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"model_type": "clip"}, WrongCall, "'clip' model in the format of transformers, of which vit, deit"),
+        (
+            {"model_type": "clip"},
+            WrongCall,
+            "'clip' model in the format of transformers, of which vit, deit",
+        ),
         ({"use_swiglu_ffn": True}, BadFile, r"mlp\.fc1\.weight has shape"),
         ({"hidden_act": "relu"}, WrongCall, "hidden_act is 'relu', which is not read"),
         ({"quantization_config": {"bits": 8}}, WrongCall, "has quantization_config"),
         ({"hidden_size": "16"}, BadFile, "whole numbers above 0"),
         (
-            {"model_type": "vit", "architectures": ["ViTForImageClassification"], "id2label": {"x": "a"}},
+            {
+                "model_type": "vit",
+                "architectures": ["ViTForImageClassification"],
+                "id2label": {"x": "a"},
+            },
             BadFile,
             "id2label",
         ),

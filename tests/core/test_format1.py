@@ -16,14 +16,25 @@ from learngene_zoo.cli.main import main
 OLD = Path(__file__).resolve().parents[1] / "data" / "format1"
 METHODS = sorted(folder.name for folder in OLD.iterdir())
 CONTROLS = ("shuffled", "stem")  # methods then, `expand --control` now
-PREDICTED = ("tal", "logah", "ghn3")  # by a hypernetwork, whose products differ in the last bits between processors
+PREDICTED = (
+    "tal",
+    "logah",
+    "ghn3",
+)  # by a hypernetwork, whose products differ in the last bits between processors
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_it_expands_to_the_same_descendant(name: str, tmp_path: Path) -> None:
     """What was inherited to the last bit; what was drawn or predicted differs in the last bits between processors."""
     words = json.loads((OLD / name / "expand.json").read_text())
-    call = ["expand", str(OLD / name / "learngene"), *words, "-o", str(tmp_path / "made"), "--offline"]
+    call = [
+        "expand",
+        str(OLD / name / "learngene"),
+        *words,
+        "-o",
+        str(tmp_path / "made"),
+        "--offline",
+    ]
     result = CliRunner().invoke(main, call)
     assert result.exit_code == 0, result.stderr
     made, then = load_descendant(tmp_path / "made"), load_descendant(OLD / name / "descendant")
@@ -44,8 +55,13 @@ def test_it_is_shown(name: str) -> None:
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_a_learngene_of_a_control_is_the_one_that_it_held_under_that_control(control: str, tmp_path: Path) -> None:
-    held, then = load_learngene(OLD / "lsamd" / "learngene"), load_learngene(OLD / control / "learngene")
+def test_a_learngene_of_a_control_is_the_one_that_it_held_under_that_control(
+    control: str, tmp_path: Path
+) -> None:
+    held, then = (
+        load_learngene(OLD / "lsamd" / "learngene"),
+        load_learngene(OLD / control / "learngene"),
+    )
     assert (then.config.method, then.config.control) == ("lsamd", control)
     assert then.config.details == held.config.details
     assert all(torch.equal(then.state[name], held.state[name]) for name in held.state)

@@ -52,12 +52,19 @@ def test_scratch_at_another_size_is_as_large_as_its_rivals(wanted: list[Any]) ->
 
 def test_arms_are_tuned_on_a_real_task_and_a_drawn_one_with_the_most_images() -> None:
     budget = replace(
-        inheritance.BUDGETS["standard"], tasks=("digits", "wings", "petals"), methods=("first_k",), seeds=1
+        inheritance.BUDGETS["standard"],
+        tasks=("digits", "wings", "petals"),
+        methods=("first_k",),
+        seeds=1,
     )
     tuning = inheritance.tuning_of(budget, inheritance.grid(budget, ANCESTRY))
     assert (tuning.space.tasks, tuning.space.further) == (("digits", "petals"), ("wings",))
     assert {cell.recipe.images for cell in tuning.cells} == {1000}
     cheap = replace(budget, opening=("digits",))
-    assert inheritance.tuning_of(cheap, inheritance.grid(cheap, ANCESTRY)).space.tasks == ("digits",)
+    assert inheritance.tuning_of(cheap, inheritance.grid(cheap, ANCESTRY)).space.tasks == (
+        "digits",
+    )
     elsewhere = replace(budget, tasks=("wings",))
-    assert inheritance.tuning_of(elsewhere, inheritance.grid(elsewhere, ANCESTRY)).space.tasks == ("wings",)
+    assert inheritance.tuning_of(elsewhere, inheritance.grid(elsewhere, ANCESTRY)).space.tasks == (
+        "wings",
+    )

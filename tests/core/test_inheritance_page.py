@@ -28,9 +28,23 @@ def rows() -> list[tuple[Any, Any]]:
             for task, easy in (("digits", 5.0), ("signs", 2.5), ("wings", 0.0)):
                 for seed in range(3):
                     value = level + DEPTH.get(arm, 0.0) * (layers - 6) + easy + seed
-                    value += 0.01 * (seed - 1) * (arm == "closed_form")  # equal differences have no interval
-                    counts = {"params": 100, "flops": 100, "stored_params": 100, "extraction_images": 100}
-                    row = {"arm": arm, "task": task, "seed": seed, "width": width, "value": value / 100, "error": None}
+                    value += (
+                        0.01 * (seed - 1) * (arm == "closed_form")
+                    )  # equal differences have no interval
+                    counts = {
+                        "params": 100,
+                        "flops": 100,
+                        "stored_params": 100,
+                        "extraction_images": 100,
+                    }
+                    row = {
+                        "arm": arm,
+                        "task": task,
+                        "seed": seed,
+                        "width": width,
+                        "value": value / 100,
+                        "error": None,
+                    }
                     cell = SimpleNamespace(
                         layers=layers,
                         width=width,
@@ -52,7 +66,9 @@ PLACE = (200, "half as deep")
 
 def test_a_gain_is_over_the_strongest(found: Any) -> None:
     assert found.over("closed_form", page.SCRATCH, PLACE).value == pytest.approx(60 - 35)
-    assert found.over("closed_form", page.controls("closed_form", page.STEMS), PLACE).value == pytest.approx(60 - 45)
+    assert found.over(
+        "closed_form", page.controls("closed_form", page.STEMS), PLACE
+    ).value == pytest.approx(60 - 45)
     assert found.over("first_k", page.controls("first_k", page.STEMS), PLACE) is None
     assert found.level("closed_form", PLACE, ["digits"]) == pytest.approx(66)
     assert found.methods == ["closed_form", "first_k"]
@@ -62,7 +78,12 @@ def test_what_is_inherited_has_four_parts(found: Any) -> None:
     table = page.split(found, 200, ["half as deep"], "a quarter as deep")
     ((arm, _, scale, stem, features, depth),) = table.rows
     assert arm == "closed_form"
-    assert [text.split()[0] for text in (scale, stem, features, depth)] == ["-5.0", "+10.0", "+15.0", "+6.0"]
+    assert [text.split()[0] for text in (scale, stem, features, depth)] == [
+        "-5.0",
+        "+10.0",
+        "+15.0",
+        "+6.0",
+    ]
 
 
 def raised(rival: str, by: float) -> Any:
@@ -83,11 +104,15 @@ def test_where_ours_does_not_lead_is_said(found: Any) -> None:
     assert said.startswith(
         f"{ahead} 0; beyond its interval in 0. It is behind, beyond the interval: first_k (half as deep, 200 images: -10.0"
     )
-    assert "level, within the interval: first_k (half as deep" in page.sentence(raised("first_k", 0.1001), [PLACE])
+    assert "level, within the interval: first_k (half as deep" in page.sentence(
+        raised("first_k", 0.1001), [PLACE]
+    )
 
 
 def test_every_table_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    page.write_page(page.Measured(rows(), NAMES), list(NAMES.values()), ("digits",), ("wings",), publish=False)
+    page.write_page(
+        page.Measured(rows(), NAMES), list(NAMES.values()), ("digits",), ("wings",), publish=False
+    )
     printed = capsys.readouterr().out
     assert "### Half as deep, 200 images" in printed
     assert "| first_k | 53.5 | 56.0 | 51.0 |" in printed
@@ -101,16 +126,27 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
     ]
     written: dict[str, Any] = {}
     monkeypatch.setattr(page, "save", lambda figure, path: written.update({path.name: figure}))
-    monkeypatch.setattr(page, "replace_between", lambda place, name, text: written.update({name: text}))
-    monkeypatch.setattr(page, "write", lambda name, numbers: written.update({f"{name}.json": numbers}))
+    monkeypatch.setattr(
+        page, "replace_between", lambda place, name, text: written.update({name: text})
+    )
+    monkeypatch.setattr(
+        page, "write", lambda name, numbers: written.update({f"{name}.json": numbers})
+    )
     names = {**NAMES, (12, 96, "keep 0.5"): "thinner blocks"}
     page.write_methods(page.Measured([*rows(), *thin], names), ("digits",), ("wings",))
     titles = [table["title"] for table in written["methods.json"]["tables"]]
-    assert titles == ["Half as deep, 200 images", "A quarter as deep, 200 images", "Thinner blocks, 200 images"]
+    assert titles == [
+        "Half as deep, 200 images",
+        "A quarter as deep, 200 images",
+        "Thinner blocks, 200 images",
+    ]
     arms = [row[0] for row in written["methods.json"]["tables"][-1]["rows"]]
     assert arms == ["closed_form", "scratch fan_in", "scratch timm"]
     panels = written["methods.png"].axes
-    assert [panel.get_xlabel() for panel in panels] == ["accuracy on digits, %", "accuracy on wings, %"]
+    assert [panel.get_xlabel() for panel in panels] == [
+        "accuracy on digits, %",
+        "accuracy on wings, %",
+    ]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == ["first_k", "closed_form"]
     drawn = {line.get_label(): list(line.get_xdata()) for line in panels[0].lines}
     assert drawn["the method"] == [pytest.approx(56), pytest.approx(66)]
@@ -131,7 +167,9 @@ def test_the_recipe_of_an_arm_is_told(found: Any) -> None:
 def test_costs_that_are_not_known_are_left_empty(found: Any) -> None:
     (known, *_), (unknown, *_) = (found.rows[arm, PLACE] for arm in ("closed_form", "first_k"))
     unknown.extraction_seconds = 0.0
-    table = {row[0]: row[-3:] for row in page.comparison(found, PLACE, ("digits",), ("wings",)).rows}
+    table = {
+        row[0]: row[-3:] for row in page.comparison(found, PLACE, ("digits",), ("wings",)).rows
+    }
     assert known.extraction_seconds == 1.0
     assert table["closed_form"] == ("100", "100", "3.0s")
     assert table["first_k"] == ("", "", "")

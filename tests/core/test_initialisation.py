@@ -9,11 +9,23 @@ from learngene_zoo.families.vit.names import ARCHITECTURE, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
-WIDE = ViTSpec(layers=2, width=192, heads=3, image_size=64, patch_size=8, classes=50, registers=2, layer_scale=0.1)
+WIDE = ViTSpec(
+    layers=2,
+    width=192,
+    heads=3,
+    image_size=64,
+    patch_size=8,
+    classes=50,
+    registers=2,
+    layer_scale=0.1,
+)
 
 
 def test_a_tensor_is_a_function_of_seed_and_name() -> None:
-    whole, part = initial(TINY, 3), initial(TINY.with_(layers=5), 3, names=["blocks.1.mlp.fc1.weight"])
+    whole, part = (
+        initial(TINY, 3),
+        initial(TINY.with_(layers=5), 3, names=["blocks.1.mlp.fc1.weight"]),
+    )
     assert list(part) == ["blocks.1.mlp.fc1.weight"]
     assert torch.equal(part["blocks.1.mlp.fc1.weight"], whole["blocks.1.mlp.fc1.weight"])
     assert not torch.equal(whole["blocks.0.mlp.fc1.weight"], whole["blocks.1.mlp.fc1.weight"])
@@ -28,7 +40,9 @@ def test_timm_starts_as_timm_does() -> None:
         # Of few numbers neither the deviation nor the largest says much.
         if tensor.numel() > 1000:
             assert ours[name].std().item() == pytest.approx(tensor.std().item(), rel=0.1), name
-            assert ours[name].abs().max().item() == pytest.approx(tensor.abs().max().item(), rel=0.3), name
+            assert ours[name].abs().max().item() == pytest.approx(
+                tensor.abs().max().item(), rel=0.3
+            ), name
         elif "token" not in name and "patch_embed" not in name:
             assert torch.equal(ours[name], tensor), name
     assert ours["cls_token"].abs().max() < 1e-5

@@ -7,22 +7,24 @@ from dataclasses import replace
 import pytest
 
 from learngene_zoo.artifacts.ancestry import ancestry_spec
-from learngene_zoo.artifacts.known import described, known, tags
+from learngene_zoo.artifacts.known import describe_tag, list_known, tags
 from learngene_zoo.families.family import cost
 
-ROWS = {row.name: row for row in known()}
+ROWS = {row.name: row for row in list_known()}
 TIMM = [row for row in ROWS.values() if row.name.startswith("timm:")]
 
 
 def test_the_bundled_one_comes_first() -> None:
-    first = known()[0]
+    first = list_known()[0]
     assert (first.name, first.family, first.image_size) == ("bundled", "vit", 32)
     assert first.params == cost(ancestry_spec("bundled")).params
 
 
 def test_the_table_has_every_tag_of_its_groups_once() -> None:
-    assert [(row.group, row.name) for row in TIMM] == [(group, f"timm:{tag}") for group, tag in tags()]
-    assert len(ROWS) == len(known()) > 90
+    assert [(row.group, row.name) for row in TIMM] == [
+        (group, f"timm:{tag}") for group, tag in tags()
+    ]
+    assert len(ROWS) == len(list_known()) > 90
 
 
 @pytest.mark.parametrize(
@@ -36,9 +38,11 @@ def test_the_table_has_every_tag_of_its_groups_once() -> None:
 )
 def test_a_row_says_what_timm_says(tag: str | None) -> None:
     for row in [ROWS[f"timm:{tag}"]] if tag else TIMM:
-        now = described(row.group, row.name.removeprefix("timm:"))
+        now = describe_tag(row.group, row.name.removeprefix("timm:"))
         assert replace(row, family=now.family) == now
-        assert row.family in (now.family, None), "`python benchmarks/ancestries.py` writes the table anew"
+        assert row.family in (now.family, None), (
+            "`python benchmarks/ancestries.py` writes the table anew"
+        )
 
 
 def test_what_opens_costs_what_its_spec_says() -> None:

@@ -26,14 +26,18 @@ from learngene_zoo.settings import to_json
 from learngene_zoo.testing import tiny_ancestry
 
 ROOT = Path(learngene_zoo.__file__).resolve().parents[1]
-FILES = [file for folder in ("learngene_zoo", "plugins") for file in sorted((ROOT / folder).rglob("*.py"))]
+FILES = [
+    file
+    for folder in ("learngene_zoo", "plugins")
+    for file in sorted((ROOT / folder).rglob("*.py"))
+]
 OPTIONS = json.loads((ROOT / "tests" / "data" / "options.json").read_text())
 
 
 # Contracts of plugins are checked without a network unless it is asked for.
 CAREFUL = {"check_suite"}
 # Here it is known that the run is not offline.
-ONLINE = {"asking(pinned, f'{pinned} cannot be fetched', progress=progress)"}
+ONLINE = {"translate_hub_errors(pinned, f'{pinned} cannot be fetched', progress=progress)"}
 
 
 def functions(file: Path) -> Iterator[ast.FunctionDef]:
@@ -52,7 +56,9 @@ def test_nothing_is_offline_unless_it_is_asked_to_be() -> None:
         for function in functions(file):
             names = [one.arg for one in function.args.args]
             defaults = dict(zip(reversed(names), reversed(function.args.defaults)))
-            defaults |= dict(zip([one.arg for one in function.args.kwonlyargs], function.args.kw_defaults))
+            defaults |= dict(
+                zip([one.arg for one in function.args.kwonlyargs], function.args.kw_defaults)
+            )
             default = defaults.get("offline")
             if default is not None:
                 assert isinstance(default, ast.Constant), f"{file}:{function.lineno}"
@@ -74,7 +80,9 @@ def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
             for call in ast.walk(function) if known else []:
                 if isinstance(call, ast.Call) and asks(call, origins, file.stem, defined):
                     text = ast.unparse(call)
-                    is_told = "offline" in text or any(isinstance(getattr(one, "value", 0), bool) for one in call.args)
+                    is_told = "offline" in text or any(
+                        isinstance(getattr(one, "value", 0), bool) for one in call.args
+                    )
                     if not is_told and text not in ONLINE:
                         forgotten.append(f"{file.relative_to(ROOT)}:{call.lineno}: {text[:80]}")
     assert forgotten == []
@@ -82,11 +90,19 @@ def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
 
 def imports(file: Path) -> dict[str, str]:
     """The last part of the module that each name of a file comes from."""
-    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
-    return {one.asname or one.name: (node.module or "").rpartition(".")[2] for node in nodes for one in node.names}
+    nodes = [
+        node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
+    ]
+    return {
+        one.asname or one.name: (node.module or "").rpartition(".")[2]
+        for node in nodes
+        for one in node.names
+    }
 
 
-def asks(call: ast.Call, origins: dict[str, str], own: str, defined: dict[tuple[str, str], bool]) -> bool:
+def asks(
+    call: ast.Call, origins: dict[str, str], own: str, defined: dict[tuple[str, str], bool]
+) -> bool:
     """Whether what is called has a parameter `offline`: where its module is not known, whether all of that name have."""
     if isinstance(call.func, ast.Attribute):
         name, module = call.func.attr, getattr(call.func.value, "id", "")
@@ -100,7 +116,10 @@ def asks(call: ast.Call, origins: dict[str, str], own: str, defined: dict[tuple[
 
 
 def modules() -> Iterator[ModuleType]:
-    for package in ("learngene_zoo", *sorted(one.name for one in (ROOT / "plugins").glob("lgzoo_*"))):
+    for package in (
+        "learngene_zoo",
+        *sorted(one.name for one in (ROOT / "plugins").glob("lgzoo_*")),
+    ):
         root = importlib.import_module(package)
         yield root
         for info in pkgutil.walk_packages(root.__path__, f"{package}."):
@@ -132,7 +151,9 @@ def test_defaults_are_among_the_words_that_are_allowed() -> None:
                 if words is not None and field.default is not dataclasses.MISSING:
                     seen += 1
                     if field.default not in words:
-                        wrong.append(f"{cls.__module__}.{cls.__qualname__}.{field.name} = {field.default!r}")
+                        wrong.append(
+                            f"{cls.__module__}.{cls.__qualname__}.{field.name} = {field.default!r}"
+                        )
     assert wrong == []
     assert seen > 30
 
@@ -143,7 +164,11 @@ def test_a_smoke_preset_looks_at_a_few_images(name: str) -> None:
     if "smoke" not in method.presets:
         pytest.skip("this method has none")
     spec = tiny_ancestry().spec
-    specs = [spec, spec.with_(width=2 * spec.width, heads=2 * spec.heads)] if name == "snnet" else [spec]
+    specs = (
+        [spec, spec.with_(width=2 * spec.width, heads=2 * spec.heads)]
+        if name == "snnet"
+        else [spec]
+    )
     works = method.presets["smoke"].work(specs, [10**6])
     most = 300 if name == "elastic" else 64  # elastic: 12 images for each of 24 pruned models
     assert all(work.images <= most for work in works), to_json(method.presets["smoke"])
@@ -180,4 +205,6 @@ def test_the_examples_of_a_commands_help_are_calls_of_it(name: str) -> None:
         words = shlex.split(line, comments=True)
         command = commands()[words[1]]
         if not isinstance(command, click.Group) and not command.ignore_unknown_options:
-            command.make_context(words[1], words[2:], parent=click.Context(main), resilient_parsing=True)
+            command.make_context(
+                words[1], words[2:], parent=click.Context(main), resilient_parsing=True
+            )

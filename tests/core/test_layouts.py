@@ -29,14 +29,19 @@ def make_state(seed: int = 0, classes: int = 5, **sizes: object) -> dict[str, to
     """Tensors of timm's model, every one drawn."""
     generator = torch.Generator().manual_seed(seed)
     model = timm.create_model(NAME, num_classes=classes, **{**SIZES, **sizes})
-    return {name: 0.2 * torch.randn(tensor.shape, generator=generator) for name, tensor in model.state_dict().items()}
+    return {
+        name: 0.2 * torch.randn(tensor.shape, generator=generator)
+        for name, tensor in model.state_dict().items()
+    }
 
 
 def write_folder(place: Path, state: State, *, classes: int = 5, **sizes: object) -> Path:
     place.mkdir()
     config = {"architecture": NAME, "num_classes": classes, "model_args": {**SIZES, **sizes}}
     (place / "config.json").write_text(json.dumps(config))
-    save_file({name: tensor.contiguous() for name, tensor in state.items()}, place / "model.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in state.items()}, place / "model.safetensors"
+    )
     return place
 
 
@@ -74,7 +79,9 @@ def test_prefixes_are_of_no_account_in_a_folder_and_a_file(prefix: str, tmp_path
 
 def test_a_compiled_part_of_a_model_is_found(tmp_path: Path) -> None:
     state = make_state()
-    compiled = {name.replace("blocks.1.", "blocks.1._orig_mod."): tensor for name, tensor in state.items()}
+    compiled = {
+        name.replace("blocks.1.", "blocks.1._orig_mod."): tensor for name, tensor in state.items()
+    }
     assert answers(open_ancestry(str(write_folder(tmp_path / "a", compiled)))).equal(
         answers(open_ancestry(str(write_folder(tmp_path / "b", state))))
     )
@@ -90,7 +97,9 @@ def test_a_compiled_part_of_a_model_is_found(tmp_path: Path) -> None:
         ("module.base_encoder.", "module.momentum_encoder."),
     ],
 )
-def test_of_two_copies_the_first_is_read_and_the_other_named(first: str, second: str, tmp_path: Path) -> None:
+def test_of_two_copies_the_first_is_read_and_the_other_named(
+    first: str, second: str, tmp_path: Path
+) -> None:
     state = make_state()
     both = {**with_prefix(make_state(seed=1), second), **with_prefix(state, first)}
     found = open_ancestry(str(write_folder(tmp_path / "both", both)))
@@ -101,7 +110,9 @@ def test_of_two_copies_the_first_is_read_and_the_other_named(first: str, second:
 
 def test_of_two_models_none_is_guessed(tmp_path: Path) -> None:
     both = {**with_prefix(make_state(), "left."), **with_prefix(make_state(seed=1), "right.")}
-    with pytest.raises(BadFile, match=r"holds 2 models, under the prefixes 'left\.', 'right\.'; write one"):
+    with pytest.raises(
+        BadFile, match=r"holds 2 models, under the prefixes 'left\.', 'right\.'; write one"
+    ):
         open_ancestry(str(write_folder(tmp_path / "both", both)))
     twice = {**make_state(), **with_prefix(make_state(seed=1), "_orig_mod.")}
     with pytest.raises(BadFile, match="twice, under different prefixes"):
@@ -111,8 +122,12 @@ def test_of_two_models_none_is_guessed(tmp_path: Path) -> None:
 def test_parts_of_a_pretraining_are_left_out_by_name(tmp_path: Path) -> None:
     more = {"mask_token": torch.ones(1, 1, 16), "decoder_pos_embed": torch.ones(1, 17, 8)}
     more |= {"decoder_blocks.0.norm1.weight": torch.ones(8), "decoder_pred.bias": torch.ones(8)}
-    found = open_ancestry(str(write_folder(tmp_path / "mae", {**make_state(classes=0), **more}, classes=0)))
-    assert found.record.left_out == ("decoder_blocks, decoder_pos_embed, decoder_pred, mask_token (4 tensors)",)
+    found = open_ancestry(
+        str(write_folder(tmp_path / "mae", {**make_state(classes=0), **more}, classes=0))
+    )
+    assert found.record.left_out == (
+        "decoder_blocks, decoder_pos_embed, decoder_pred, mask_token (4 tensors)",
+    )
     state = with_prefix(make_state(classes=0), "module.base_encoder.")
     state |= {f"module.base_encoder.head.{i}.weight": torch.ones(4, 16) for i in (0, 3)}
     state |= {"module.predictor.0.weight": torch.ones(4, 4)}
@@ -122,14 +137,21 @@ def test_parts_of_a_pretraining_are_left_out_by_name(tmp_path: Path) -> None:
 
 def test_an_unknown_tensor_is_refused_as_before(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"blocks\.0\.attn\.extra"):
-        open_ancestry(str(write_folder(tmp_path / "a", {**make_state(), "blocks.0.attn.extra": torch.ones(1)})))
+        open_ancestry(
+            str(
+                write_folder(tmp_path / "a", {**make_state(), "blocks.0.attn.extra": torch.ones(1)})
+            )
+        )
 
 
 def test_dinov2s_own_names_open_with_and_without_registers_and_in_groups(tmp_path: Path) -> None:
     own = {**make_state(classes=0, init_values=1.0), "mask_token": torch.zeros(1, 16)}
     plain = {name: tensor for name, tensor in own.items() if name != "mask_token"}
     want = open_ancestry(str(write_folder(tmp_path / "want", plain, classes=0, init_values=1.0)))
-    grouped = {name.replace("blocks.0.", "blocks.0.0.").replace("blocks.1.", "blocks.0.1."): own[name] for name in own}
+    grouped = {
+        name.replace("blocks.0.", "blocks.0.0.").replace("blocks.1.", "blocks.0.1."): own[name]
+        for name in own
+    }
     for name, state in (("own", own), ("grouped", grouped)):
         found = open_ancestry(str(write_folder(tmp_path / name, state, classes=0, init_values=1.0)))
         assert torch.equal(answers(found), answers(want))
@@ -149,7 +171,10 @@ def test_dinov2s_own_names_open_with_and_without_registers_and_in_groups(tmp_pat
 
 def test_deit_iii_names_its_layer_scales_otherwise(tmp_path: Path) -> None:
     state = make_state(init_values=1e-6)
-    theirs = {name.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): state[name] for name in state}
+    theirs = {
+        name.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): state[name]
+        for name in state
+    }
     found, want = (
         open_ancestry(str(write_folder(tmp_path / name, tensors, init_values=1e-6)))
         for name, tensors in (("theirs", theirs), ("ours", state))
@@ -157,7 +182,9 @@ def test_deit_iii_names_its_layer_scales_otherwise(tmp_path: Path) -> None:
     assert torch.equal(answers(found), answers(want))
 
 
-def test_positions_of_another_grid_are_resampled_and_that_is_said_but_patches_never(tmp_path: Path) -> None:
+def test_positions_of_another_grid_are_resampled_and_that_is_said_but_patches_never(
+    tmp_path: Path,
+) -> None:
     found = open_ancestry(str(write_folder(tmp_path / "a", make_state(img_size=64))))
     assert found.record.left_out == ("positions of 8 x 8 patches (resampled to 4 x 4)",)
     with pytest.raises(BadFile, match=r"patch_embed\.proj\.weight has shape"):
@@ -175,7 +202,13 @@ def test_a_file_says_itself_how_many_classes_it_has(classes: int, tmp_path: Path
 
 
 def test_clip_is_named_by_what_is_left_out() -> None:
-    names = ["visual.class_embedding", "visual.conv1.weight", "visual.ln_pre.weight", "text_projection", "logit_scale"]
+    names = [
+        "visual.class_embedding",
+        "visual.conv1.weight",
+        "visual.ln_pre.weight",
+        "text_projection",
+        "logit_scale",
+    ]
     kept, words = choose_tensors(names, "here")
     assert set(kept) == set(names)  # timm takes the tower out by itself
     assert words == ("text_projection, logit_scale (2 tensors)",)
@@ -189,7 +222,10 @@ def write_shards(place: Path, state: State, **index: str) -> Path:
     write_folder(place, state)
     (place / "model.safetensors").unlink()
     names = sorted(state)
-    halves = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    halves = {
+        "model-00001-of-00002.safetensors": names[::2],
+        "model-00002-of-00002.safetensors": names[1::2],
+    }
     for file, part in halves.items():
         save_file({name: state[name] for name in part}, place / file)
     places = {name: file for file, part in halves.items() for name in part}
@@ -212,7 +248,9 @@ def test_shards_open_as_one_file_does(tmp_path: Path) -> None:
         assert torch.equal(open_model(str(place)).model()(IMAGES_BCHW), want)
     second = place / "model-00002-of-00002.safetensors"
     second.write_bytes(
-        (write_shards(tmp_path / "other", with_prefix(make_state(1), "module.")) / second.name).read_bytes()
+        (
+            write_shards(tmp_path / "other", with_prefix(make_state(1), "module.")) / second.name
+        ).read_bytes()
     )
     assert open_ancestry(str(place)).record.sha256 != found.record.sha256
 

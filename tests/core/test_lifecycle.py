@@ -10,7 +10,7 @@ import torch
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.artifacts.records import LearngeneConfig, Purpose
+from learngene_zoo.artifacts.records import LearngeneConfig, TargetTask
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial
@@ -19,7 +19,7 @@ from learngene_zoo.method import METHODS, Budget, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, with_settings
-from lgzoo_lsamd.blocks import base_blocks
+from lgzoo_lsamd.blocks import select_base_blocks
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
 DEIT = ("timm:deit_base_patch16_224",)
@@ -27,7 +27,7 @@ DEIT = ("timm:deit_base_patch16_224",)
 
 def learngene(**fields: object) -> Learngene:
     config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 3]}, **fields)  # type: ignore[arg-type]
-    return Learngene(config=config, state=base_blocks(initial(SPEC, 0), SPEC, [1, 3]))
+    return Learngene(config=config, state=select_base_blocks(initial(SPEC, 0), SPEC, [1, 3]))
 
 
 @pytest.mark.parametrize("init", ["timm", "fan_in"])
@@ -43,14 +43,17 @@ def test_a_plan_begins_with_the_smallest() -> None:
     costs = [member.cost() for member in found]
     assert costs == sorted(costs)
     method = METHODS.load("pool")
-    outlined = method.extractor.outline([lifecycle.plan("scratch", ancestries=DEIT)[-1].spec.with_(layers=12)])
-    assert [member.cost() for member in family(outlined, method.expander, Target())] != sorted(costs), (
-        "or it shows nothing"
+    outlined = method.extractor.outline(
+        [lifecycle.plan("scratch", ancestries=DEIT)[-1].spec.with_(layers=12)]
     )
+    assert [member.cost() for member in family(outlined, method.expander, Target())] != sorted(
+        costs
+    ), "or it shows nothing"
 
 
 @pytest.mark.parametrize(
-    ("own", "named", "under"), [(None, None, None), ("stem", None, "stem"), ("stem", "shuffled", "shuffled")]
+    ("own", "named", "under"),
+    [(None, None, None), ("stem", None, "stem"), ("stem", "shuffled", "shuffled")],
 )
 def test_a_control_that_is_named_counts_before_the_learngenes_own(
     own: str | None, named: str | None, under: str | None
@@ -76,7 +79,7 @@ def test_a_task_that_is_named_twice_is_refused() -> None:
         lifecycle.extract("lsamd", tasks=("digits", "digits"), preset="smoke")
 
 
-PURPOSE = Purpose(task="folder:mine", classes=2, class_names=("cat", "dog"))
+PURPOSE = TargetTask(task="folder:mine", classes=2, class_names=("cat", "dog"))
 
 
 @pytest.mark.parametrize(
@@ -100,11 +103,15 @@ def test_an_extraction_at_another_image_size_is_the_one_that_was_planned(tmp_pat
         assemble(spec, {}, seed=0).save(tmp_path / name)
     both, small = [str(tmp_path / "narrow"), str(tmp_path / "wide")], Target(image_size=24)
     extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
-    made = lifecycle.extract("lsamd", ancestries=both[0], extractor=extractor, image_size=24, out=tmp_path / "gene")
+    made = lifecycle.extract(
+        "lsamd", ancestries=both[0], extractor=extractor, image_size=24, out=tmp_path / "gene"
+    )
     planned = lifecycle.plan("lsamd", ancestries=both[0], extractor=extractor, target=small)
     assert planned == lifecycle.plan(tmp_path / "gene")
     assert lifecycle.expand(made).spec.image_size == 24
-    assert {member.spec.image_size for member in lifecycle.plan("snnet", ancestries=both, target=small)} == {24}
+    assert {
+        member.spec.image_size for member in lifecycle.plan("snnet", ancestries=both, target=small)
+    } == {24}
     with pytest.raises(WrongCall, match="image size"):
         lifecycle.plan("snnet", ancestries=both)
 

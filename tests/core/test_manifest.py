@@ -19,7 +19,9 @@ FILES = {"config.json": RECORD, "layers-7/config.json": RECORD}
 
 def written(place: Path, files: dict[str, FileRecord], **changes: Any) -> Path:
     data = {**manifest_of(files).json(), **changes}
-    (place / "manifest.json").write_text(json.dumps({name: value for name, value in data.items() if value is not None}))
+    (place / "manifest.json").write_text(
+        json.dumps({name: value for name, value in data.items() if value is not None})
+    )
     return place / "manifest.json"
 
 
@@ -79,13 +81,25 @@ def test_a_record_holds_its_own_bytes_alone(text: bytes, holds: bool, tmp_path: 
     ],
 )
 def test_two_names_that_may_be_one_file_are_refused(one: str, other: str, tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match=r"are one file on some systems|which is not a file of an artifact"):
+    with pytest.raises(
+        BadFile, match=r"are one file on some systems|which is not a file of an artifact"
+    ):
         read_manifest(written(tmp_path, {**FILES, one: RECORD, other: RECORD}), "here")
 
 
 def test_what_publish_writes_is_read(tmp_path: Path) -> None:
-    names = ["config.json", "model.safetensors", "README.md", "model.onnx", "model-fp16.pt2", "a_b.1.png", "x.svg"]
-    files = {path: RECORD for name in names for path in (name, f"three/{name}", f"Layers-9_x/{name}")}
+    names = [
+        "config.json",
+        "model.safetensors",
+        "README.md",
+        "model.onnx",
+        "model-fp16.pt2",
+        "a_b.1.png",
+        "x.svg",
+    ]
+    files = {
+        path: RECORD for name in names for path in (name, f"three/{name}", f"Layers-9_x/{name}")
+    }
     assert read_manifest(written(tmp_path, files), "here").files == files
 
 

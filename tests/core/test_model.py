@@ -10,12 +10,14 @@ import torch
 
 from learngene_zoo.errors import BadFile, Unavailable
 from learngene_zoo.families import tensors as models
-from learngene_zoo.families.tensors import check_state, initial, model_of, shapes, uninitialised
+from learngene_zoo.families.tensors import allocate_tensors, check_state, initial, model_of, shapes
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-LARGE = ViTSpec(layers=2, width=256, heads=4, image_size=32, patch_size=8, classes=5)  # 6 MB: worth large pages
+LARGE = ViTSpec(
+    layers=2, width=256, heads=4, image_size=32, patch_size=8, classes=5
+)  # 6 MB: worth large pages
 
 
 @pytest.fixture(params=["large pages", "no large pages", "a kernel without"])
@@ -45,7 +47,11 @@ def test_the_memory_is_the_models_own(memory: str) -> None:
 
 
 def test_blocks_that_share_their_source_do_not_share_memory(memory: str) -> None:
-    one = {TABLE.inner_name(name): tensor for name, tensor in initial(LARGE, 0).items() if TABLE.block_of(name) == 0}
+    one = {
+        TABLE.inner_name(name): tensor
+        for name, tensor in initial(LARGE, 0).items()
+        if TABLE.block_of(name) == 0
+    }
     twice = {
         name: one[TABLE.inner_name(name)] if TABLE.block_of(name) is not None else t
         for name, t in initial(LARGE, 0).items()
@@ -61,7 +67,11 @@ def test_every_parameter_is_an_ordinary_tensor(memory: str) -> None:
     places = set()
     for name, tensor in model.named_parameters():
         storage = tensor.untyped_storage()
-        assert (tensor.is_leaf, tensor.requires_grad, tensor.is_contiguous()) == (True, True, True), name
+        assert (tensor.is_leaf, tensor.requires_grad, tensor.is_contiguous()) == (
+            True,
+            True,
+            True,
+        ), name
         assert (storage.nbytes(), tensor.storage_offset()) == (4 * tensor.numel(), 0), name
         assert storage.data_ptr() % 64 == 0, name
         places.add(storage.data_ptr())
@@ -77,7 +87,9 @@ def test_it_trains_copies_pickles_and_moves_into_shared_memory(memory: str) -> N
     assert torch.equal(copy.deepcopy(model)(IMAGES_BCHW), wanted)
     assert torch.equal(pickle.loads(pickle.dumps(model))(IMAGES_BCHW), wanted)
     assert torch.equal(model.share_memory()(IMAGES_BCHW), wanted)
-    assert torch.allclose(copy.deepcopy(model).double()(IMAGES_BCHW.double()).float(), wanted, atol=1e-4)
+    assert torch.allclose(
+        copy.deepcopy(model).double()(IMAGES_BCHW.double()).float(), wanted, atol=1e-4
+    )
     buffer = io.BytesIO()
     torch.save(model.head.state_dict(), buffer)
     assert buffer.tell() < 20_000  # the head alone, not the whole memory
@@ -103,8 +115,14 @@ def test_any_precision_in_and_out(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: state.pop("blocks.1.norm1.weight"), "lacks the tensor blocks.1.norm1.weight"),
-        (lambda state: state.update(extra=torch.zeros(1)), "has the tensor extra, which this model does not have"),
+        (
+            lambda state: state.pop("blocks.1.norm1.weight"),
+            "lacks the tensor blocks.1.norm1.weight",
+        ),
+        (
+            lambda state: state.update(extra=torch.zeros(1)),
+            "has the tensor extra, which this model does not have",
+        ),
         (
             lambda state: state.update(cls_token=torch.zeros(1, 1, 31)),
             r"cls_token has shape \(1, 1, 31\); expected \(1, 1, 32\)",
@@ -127,8 +145,10 @@ def test_loading_is_strict(change: object, message: str) -> None:
 
 def test_tensors_that_no_memory_holds_are_refused_before_they_are_asked_for() -> None:
     huge = ViTSpec(layers=512, width=16384, heads=128, mlp_ratio=64.0)
-    with pytest.raises(Unavailable, match=r"these tensors take \S+TB, and this machine has \S+ of memory"):
+    with pytest.raises(
+        Unavailable, match=r"these tensors take \S+TB, and this machine has \S+ of memory"
+    ):
         initial(huge, 0)
     with pytest.raises(Unavailable, match="choose a smaller size"):
-        uninitialised(shapes(huge), torch.float16)
+        allocate_tensors(shapes(huge), torch.float16)
     assert set(initial(huge, 0, names=["norm.weight"])) == {"norm.weight"}

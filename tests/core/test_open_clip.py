@@ -23,11 +23,20 @@ IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)
 TINY = {"depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 8, "img_size": 32}
 SIGLIP = {"timm_model_name": "vit_base_patch16_siglip_224", "timm_pool": "map", "timm_proj": "none"}
 EVA = {"timm_model_name": "eva02_base_patch16_clip_224", "timm_pool": "token", "timm_proj": None}
-PERCEPTION = {"timm_model_name": "vit_pe_core_tiny_patch16_384", "timm_pool": "map", "timm_proj": None}
+PERCEPTION = {
+    "timm_model_name": "vit_pe_core_tiny_patch16_384",
+    "timm_pool": "map",
+    "timm_proj": None,
+}
 MOBILE = {"timm_model_name": "vit_large_patch14_clip_224", "timm_pool": "token", "timm_proj": ""}
 AVERAGED = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "avg", "timm_proj": "linear"}
 OWN = {"timm_model_name": "vit_medium_patch16_gap_256", "timm_pool": "", "timm_proj": "mlp"}
-PREPROCESS = {"mean": [0.5, 0.5, 0.5], "std": [0.4, 0.5, 0.6], "interpolation": "bilinear", "resize_mode": "squash"}
+PREPROCESS = {
+    "mean": [0.5, 0.5, 0.5],
+    "std": [0.4, 0.5, 0.6],
+    "interpolation": "bilinear",
+    "resize_mode": "squash",
+}
 
 
 def tower(vision: dict[str, Any]) -> torch.nn.Module:
@@ -39,18 +48,24 @@ def tower(vision: dict[str, Any]) -> torch.nn.Module:
         model.reset_classifier(0, **({"global_pool": pool} if pool else {}))
     else:
         classes = 0 if projection == "none" else 24
-        model = timm.create_model(vision["timm_model_name"], num_classes=classes, global_pool=pool, **TINY)
+        model = timm.create_model(
+            vision["timm_model_name"], num_classes=classes, global_pool=pool, **TINY
+        )
     for tensor in model.parameters():
         torch.nn.init.normal_(tensor, std=0.1)
     return model.eval()
 
 
-def write(place: Path, vision: dict[str, Any], model: torch.nn.Module | None = None, **config: object) -> Path:
+def write(
+    place: Path, vision: dict[str, Any], model: torch.nn.Module | None = None, **config: object
+) -> Path:
     """A folder as open_clip saves it."""
     place.mkdir(parents=True, exist_ok=True)
     vision = {"image_size": 32, "timm_model_pretrained": False, "timm_model_kwargs": TINY, **vision}
     said = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": {"width": 16}, "custom_text": True}
-    (place / open_clip.CONFIG).write_text(json.dumps({"model_cfg": said, "preprocess_cfg": PREPROCESS, **config}))
+    (place / open_clip.CONFIG).write_text(
+        json.dumps({"model_cfg": said, "preprocess_cfg": PREPROCESS, **config})
+    )
     state = {"logit_scale": torch.ones(()), "text.ln_final.weight": torch.full((16,), torch.nan)}
     if model is not None:
         state |= {f"visual.trunk.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -60,7 +75,9 @@ def write(place: Path, vision: dict[str, Any], model: torch.nn.Module | None = N
 
 
 @pytest.mark.parametrize(
-    "vision", [SIGLIP, EVA, PERCEPTION, MOBILE, AVERAGED, OWN], ids=lambda vision: vision["timm_model_name"]
+    "vision",
+    [SIGLIP, EVA, PERCEPTION, MOBILE, AVERAGED, OWN],
+    ids=lambda vision: vision["timm_model_name"],
 )
 def test_the_answers_are_those_of_the_tower(tmp_path: Path, vision: dict[str, Any]) -> None:
     model = tower(vision)
@@ -77,7 +94,10 @@ def test_images_are_presented_as_open_clip_does(tmp_path: Path) -> None:
     assert record.view == View(crop_pct=1.0, interpolation="bilinear", crop_mode="squash")
     write(tmp_path, SIGLIP, tower(SIGLIP), preprocess_cfg={"interpolation": "random"})
     record = open_ancestry(str(tmp_path)).record
-    assert (list(record.mean), list(record.std)) == (open_clip.USUAL["mean"], open_clip.USUAL["std"])
+    assert (list(record.mean), list(record.std)) == (
+        open_clip.USUAL["mean"],
+        open_clip.USUAL["std"],
+    )
     assert record.view == View(crop_pct=1.0, interpolation="bicubic", crop_mode="center")
 
 
@@ -95,7 +115,10 @@ def test_other_names_of_the_file(tmp_path: Path) -> None:
 def test_a_config_of_timms_beside_it_comes_first(tmp_path: Path) -> None:
     write(tmp_path, {"timm_model_name": None}, tower(SIGLIP))
     (tmp_path / "model.safetensors").touch()
-    for config, opens in (('{"architecture": "vit_tiny_patch16_224"}', True), ('{"model_type": "clip"}', False)):
+    for config, opens in (
+        ('{"architecture": "vit_tiny_patch16_224"}', True),
+        ('{"model_type": "clip"}', False),
+    ):
         (tmp_path / "config.json").write_text(config)
         if opens:
             assert ancestry_spec(str(tmp_path)).width == 192
@@ -107,8 +130,16 @@ def test_a_config_of_timms_beside_it_comes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("vision", "error", "words"),
     [
-        ({"layers": 12, "width": 768}, WrongCall, r"own class, of which only .* look for the same weights in timm"),
-        ({**SIGLIP, "timm_model_name": "convnext_base"}, WrongCall, "timm.models.convnext, which is not supported"),
+        (
+            {"layers": 12, "width": 768},
+            WrongCall,
+            r"own class, of which only .* look for the same weights in timm",
+        ),
+        (
+            {**SIGLIP, "timm_model_name": "convnext_base"},
+            WrongCall,
+            "timm.models.convnext, which is not supported",
+        ),
         ({**SIGLIP, "timm_model_name": "vit_bose"}, WrongCall, "no timm model named 'vit_bose'"),
         ({**SIGLIP, "timm_model_name": ["vit"]}, BadFile, "names no timm architecture"),
         ({**SIGLIP, "timm_pool": "abs_attn"}, BadFile, 'pool is "abs_attn"'),
@@ -118,7 +149,11 @@ def test_a_config_of_timms_beside_it_comes_first(tmp_path: Path) -> None:
         ({**SIGLIP, "timm_model_kwargs": {"block_fn": 1}}, BadFile, "model_args has 'block_fn'"),
         ({**SIGLIP, "image_size": [32, 16]}, BadFile, "only square"),
         ({**SIGLIP, "image_size": 48}, BadFile, "pos_embed has shape"),
-        ({**SIGLIP, "timm_model_kwargs": {**TINY, "depth": 3}}, BadFile, "lacks the tensor blocks.2"),
+        (
+            {**SIGLIP, "timm_model_kwargs": {**TINY, "depth": 3}},
+            BadFile,
+            "lacks the tensor blocks.2",
+        ),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -155,6 +190,9 @@ def test_weights_without_a_vision_tower_are_refused(tmp_path: Path) -> None:
 def test_the_twin_in_timm_is_named() -> None:
     assert set(open_clip.TWINS.values()) <= set(timm.list_pretrained())
     config = {"model_cfg": {"vision_cfg": {"layers": 24}}}
-    for name, twin in (("L-14-39B", "vit_large_patch14_clip_224.dfn2b_s39b"), ("L-14", "quickgelu_224.dfn2b ")):
+    for name, twin in (
+        ("L-14-39B", "vit_large_patch14_clip_224.dfn2b_s39b"),
+        ("L-14", "quickgelu_224.dfn2b "),
+    ):
         with pytest.raises(WrongCall, match=f"from timm: timm:.*{twin}"):
             open_clip.spec_of(config, f"{open_clip.CONFIG} of apple/DFN2B-CLIP-ViT-{name}")

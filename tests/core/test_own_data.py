@@ -60,7 +60,9 @@ def forget_session() -> None:
     own_data._session.clear()
 
 
-def test_a_model_made_here_is_evaluated_compared_exported_and_finetuned_without_naming_its_data(place: Path) -> None:
+def test_a_model_made_here_is_evaluated_compared_exported_and_finetuned_without_naming_its_data(
+    place: Path,
+) -> None:
     make_model()
     forget_session()
     assert lg.evaluate("model").images > 0
@@ -73,11 +75,15 @@ def test_a_model_made_here_is_evaluated_compared_exported_and_finetuned_without_
     assert lg.evaluate("again.onnx").images > 0
     with Path("again.onnx").open("ab") as file:
         file.write(b"\x72\x00")  # an empty field, which ONNX skips: another file
-    with pytest.raises(WrongCall, match=r"opened only if you name it: lgzoo evaluate again.onnx --task folder:mine"):
+    with pytest.raises(
+        WrongCall, match=r"opened only if you name it: lgzoo evaluate again.onnx --task folder:mine"
+    ):
         lg.evaluate("again.onnx")
 
 
-def test_a_copy_is_known_wherever_it_lies_and_from_every_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_known_wherever_it_lies_and_from_every_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_model()
     forget_session()
     shutil.copytree("model", "elsewhere/copy")
@@ -91,7 +97,9 @@ def test_what_was_made_in_memory_is_known_in_its_session(place: Path) -> None:
     assert lg.evaluate(model).images > 0
     assert not (own_data._folder() / own_data.FILE).exists()
     forget_session()
-    with pytest.raises(WrongCall, match="opened only if you name it: lgzoo evaluate MODEL --task folder:mine"):
+    with pytest.raises(
+        WrongCall, match="opened only if you name it: lgzoo evaluate MODEL --task folder:mine"
+    ):
         lg.evaluate(model)
 
 
@@ -113,10 +121,14 @@ def take_a_strangers(folder: str) -> None:
 
 
 @pytest.mark.parametrize("change", [edit_config, take_other_weights, take_a_strangers])
-def test_another_artifact_in_the_same_place_opens_nothing(place: Path, change: Callable[[str], None]) -> None:
+def test_another_artifact_in_the_same_place_opens_nothing(
+    place: Path, change: Callable[[str], None]
+) -> None:
     make_model()
     change("model")
-    with pytest.raises(WrongCall, match="opened only if you name it: lgzoo evaluate model --task folder:mine"):
+    with pytest.raises(
+        WrongCall, match="opened only if you name it: lgzoo evaluate model --task folder:mine"
+    ):
         lg.evaluate("model")
 
 
@@ -151,7 +163,9 @@ def replace(place: Path) -> None:
 def test_data_that_changed_have_to_be_named(place: Path, change: Callable[[Path], None]) -> None:
     make_model()
     change(place)
-    says = r"^the data 'folder:mine' has changed .* name it: lgzoo evaluate model --task folder:mine$"
+    says = (
+        r"^the data 'folder:mine' has changed .* name it: lgzoo evaluate model --task folder:mine$"
+    )
     with pytest.raises(WrongCall, match=says):
         lg.evaluate("model")
 
@@ -166,20 +180,29 @@ def test_a_learngene_made_here_is_expanded_with_its_own_pictures(place: Path) ->
     forget_session()
     assert lg.evaluate("small").images > 0
     theirs = made.with_config(seed=5)
-    with pytest.raises(WrongCall, match=r"'folder:mine'.* opened only if you name it: lgzoo expand"):
+    with pytest.raises(
+        WrongCall, match=r"'folder:mine'.* opened only if you name it: lgzoo expand"
+    ):
         lg.expand(theirs, layers=2)
-    assert lg.expand(theirs, layers=2, calibration="folder:mine").provenance["calibration"] == "folder:mine"
+    assert (
+        lg.expand(theirs, layers=2, calibration="folder:mine").provenance["calibration"]
+        == "folder:mine"
+    )
 
 
 def test_a_local_ancestry_model_is_opened_again(place: Path) -> None:
     lg.expand("first_k", layers=3, classes=4, out="parent")
     closed_form = METHODS.load("closed_form").preset("smoke")
     named = replace_fields(closed_form, store=False)
-    made = lg.extract("closed_form", extractor=named, ancestries="parent", tasks="digits", out="gene")
+    made = lg.extract(
+        "closed_form", extractor=named, ancestries="parent", tasks="digits", out="gene"
+    )
     assert made.config.ancestries[0].source == "parent"
     forget_session()
     assert lg.expand("gene", layers=2).spec.layers == 2
-    with pytest.raises(WrongCall, match="'parent', which is opened only if you name it: add --ancestry parent"):
+    with pytest.raises(
+        WrongCall, match="'parent', which is opened only if you name it: add --ancestry parent"
+    ):
         lg.expand(made.with_config(seed=5), layers=2)
     shutil.rmtree("parent")
     lg.expand("first_k", layers=3, classes=4, run=lg.Run(seed=1), out="parent")
@@ -231,7 +254,9 @@ def write_tar(place: Path, seed: int) -> str:
 
 
 @pytest.mark.parametrize("write", [write_table, write_tar])
-def test_tables_and_tars_are_known_until_they_change(place: Path, write: Callable[[Path, int], str]) -> None:
+def test_tables_and_tars_are_known_until_they_change(
+    place: Path, write: Callable[[Path, int], str]
+) -> None:
     task = write(place, 5)
     make_model(task=task)
     forget_session()
@@ -269,7 +294,9 @@ def test_a_file_that_was_not_written_here_is_ignored_with_one_line(
     assert said.endswith("it is ignored, so name your data again\n")
 
 
-def test_the_file_is_bounded_and_the_oldest_leave_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_bounded_and_the_oldest_leave_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(own_data, "MAX_ARTIFACTS", 3)
     for number in (0, 1, 2, 0, 3):
         own_data._write(f"{number:064x}", ORIGINS)
@@ -326,6 +353,11 @@ def test_a_reference_is_located(place: Path, reference: str, location: str) -> N
 def test_no_data_is_assumed_for_a_model_of_somebody_elses_ancestry_model(tmp_path: Path) -> None:
     tiny = tiny_ancestry()
     record = {"source": "timm:vit_tiny_patch16_224", "license": "apache-2.0"}
-    model = replace_fields(assemble(tiny.spec, {}, seed=0), task=None, provenance={"ancestries": [record]})
-    with pytest.raises(WrongCall, match=r"names no data, and none is assumed; name yours: lgzoo evaluate MODEL --task"):
+    model = replace_fields(
+        assemble(tiny.spec, {}, seed=0), task=None, provenance={"ancestries": [record]}
+    )
+    with pytest.raises(
+        WrongCall,
+        match=r"names no data, and none is assumed; name yours: lgzoo evaluate MODEL --task",
+    ):
         lg.evaluate(model)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.atomic import new_folder
-from learngene_zoo.bench.runner import _forget, claim_workspace
+from learngene_zoo.bench.runner import _remove_results, claim_workspace
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace
 
@@ -42,10 +42,18 @@ def bench(tmp_path: Path) -> Path:
         f"trained/{KEY}.json",
         "ancestries.json",
     ]
-    files += [f"learngenes/lsamd-{KEY}.run/run.json", f"parts/{KEY}/metrics.jsonl", f"checkpoints/{KEY}/metrics.jsonl"]
+    files += [
+        f"learngenes/lsamd-{KEY}.run/run.json",
+        f"parts/{KEY}/metrics.jsonl",
+        f"checkpoints/{KEY}/metrics.jsonl",
+    ]
     write(out, dict.fromkeys(files, "{}"))
     mark_workspace(out / "learngenes" / f"lsamd-{KEY}.run", "run")
-    for place in (f"learngenes/lsamd-{KEY}", f"parts/{KEY}/done", f"checkpoints/{KEY}/checkpoint-3"):
+    for place in (
+        f"learngenes/lsamd-{KEY}",
+        f"parts/{KEY}/done",
+        f"checkpoints/{KEY}/checkpoint-3",
+    ):
         with new_folder(out / place) as draft:
             (draft / "config.json").write_text("{}")
     return out
@@ -65,7 +73,8 @@ def test_a_strangers_folder_is_no_bench(tmp_path: Path, files: dict[str, str], a
     out = write(tmp_path / "out", files)
     before = read(out)
     with pytest.raises(
-        Refused, match=r"out holds [\w.]+, and no valid \.lgzoo file that says that it is the folder of a b"
+        Refused,
+        match=r"out holds [\w.]+, and no valid \.lgzoo file that says that it is the folder of a b",
     ):
         claim_workspace(out, anew)
     assert read(out) == before
@@ -78,7 +87,9 @@ def test_a_strangers_results_are_no_rows(tmp_path: Path) -> None:
 
 
 def test_a_bench_of_an_earlier_version_goes_on_and_is_not_started_over(tmp_path: Path) -> None:
-    out = write(tmp_path / "out", {"results.jsonl": json.dumps(ROW) + "\n", "report.html": "of the bench"})
+    out = write(
+        tmp_path / "out", {"results.jsonl": json.dumps(ROW) + "\n", "report.html": "of the bench"}
+    )
     claim_workspace(out, anew=False)
     assert not is_workspace(out, "bench")
     with pytest.raises(Refused, match="no valid"):
@@ -87,7 +98,7 @@ def test_a_bench_of_an_earlier_version_goes_on_and_is_not_started_over(tmp_path:
 
 def test_starting_over_removes_what_a_bench_keeps(bench: Path) -> None:
     claim_workspace(bench, anew=True)
-    _forget(bench)
+    _remove_results(bench)
     assert read(bench) == {f"learngenes/lsamd-{KEY}.lock": "{}"}  # others may wait for it
     assert is_workspace(bench, "bench")
 
@@ -111,7 +122,7 @@ def test_what_a_user_put_into_a_bench_is_named_and_stays(bench: Path, name: str)
         claim_workspace(bench, anew=True)
     assert read(bench) == before
     claim_workspace(bench, anew=False)  # going on removes nothing
-    _forget(bench)
+    _remove_results(bench)
     assert read(bench)[name] == "mine"
 
 
@@ -120,11 +131,11 @@ def test_links_in_a_bench_are_not_followed(bench: Path, tmp_path: Path) -> None:
     (bench / "trained" / "linked").symlink_to(mine)
     with pytest.raises(Refused, match="trained/linked"):
         claim_workspace(bench, anew=True)
-    _forget(bench)
+    _remove_results(bench)
     (bench / "trained" / "linked").unlink()
     (bench / "trained" / f"{KEY}.json").symlink_to(mine / f"{KEY}.json")
     with pytest.raises(Refused, match=rf"trained/{KEY}\.json"):
         claim_workspace(bench, anew=True)
-    _forget(bench)
+    _remove_results(bench)
     assert (bench / "trained" / f"{KEY}.json").is_symlink()
     assert read(mine) == {f"{KEY}.json": "mine"}

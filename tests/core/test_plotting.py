@@ -21,10 +21,10 @@ def test_tints_lie_between_white_and_the_colour() -> None:
 
 
 def test_long_names_keep_their_beginning_and_end() -> None:
-    assert plotting.shortened("glyphs") == "glyphs"
-    assert plotting.shortened("folder:/home/somebody/birds") == "folder…y/birds"
-    assert len(plotting.shortened("x" * 99)) == 14
-    assert plotting.shortened("two\nlines") == "two lines"
+    assert plotting.shorten_label("glyphs") == "glyphs"
+    assert plotting.shorten_label("folder:/home/somebody/birds") == "folder…y/birds"
+    assert len(plotting.shorten_label("x" * 99)) == 14
+    assert plotting.shorten_label("two\nlines") == "two lines"
 
 
 def test_axes_stand_where_their_inches_say() -> None:
@@ -35,13 +35,15 @@ def test_axes_stand_where_their_inches_say() -> None:
 
 def test_a_heading_is_not_parsed_as_a_formula() -> None:
     figure = plotting.new_figure(4, 2)
-    plotting.heading(figure, 0.2, "$\\frac$", "$b")
+    plotting.draw_heading(figure, 0.2, "$\\frac$", "$b")
     figure.draw_without_rendering()
     assert [text.get_text() for text in figure.texts] == ["$\\frac$", "$b"]
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".SVG", b"<?xml")])
-def test_the_suffix_decides_and_the_file_is_reproducible(tmp_path: Path, suffix: str, magic: bytes) -> None:
+def test_the_suffix_decides_and_the_file_is_reproducible(
+    tmp_path: Path, suffix: str, magic: bytes
+) -> None:
     files = [tmp_path / f"{name}{suffix}" for name in ("one", "two")]
     for file in files:
         with plotting.style():

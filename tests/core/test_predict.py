@@ -26,7 +26,9 @@ from learngene_zoo.tasks.loader import Loader
 
 RUN = Run(threads=1, device="cpu")
 SPEC = ViTSpec(layers=1, width=16, heads=2, classes=3, image_size=16, patch_size=8)
-UNTRAINED = assemble(SPEC, {}, seed=0, scheme="fan_in", class_names=("ant", "bee", "cat"), mean=(0.1, 0.2, 0.3))
+UNTRAINED = assemble(
+    SPEC, {}, seed=0, scheme="fan_in", class_names=("ant", "bee", "cat"), mean=(0.1, 0.2, 0.3)
+)
 MODEL = replace(UNTRAINED, inherited=frozenset(UNTRAINED.state))
 
 
@@ -54,22 +56,33 @@ def test_it_answers_what_an_evaluation_sees(pictures: Path, batch_size: int) -> 
         found = lifecycle.predict(model, files, top=3, batch_size=batch_size, run=RUN)
         for one, share_K, file in zip(found, expected, files, strict=True):
             assert one.image == str(file)
-            assert one.classes == tuple(model.class_names[k] for k in share_K.argsort(descending=True))
-            assert one.probabilities == pytest.approx(share_K.sort(descending=True).values.tolist(), abs=1e-5)
+            assert one.classes == tuple(
+                model.class_names[k] for k in share_K.argsort(descending=True)
+            )
+            assert one.probabilities == pytest.approx(
+                share_K.sort(descending=True).values.tolist(), abs=1e-5
+            )
 
 
 def test_a_model_without_names_gives_numbers_and_no_more_than_it_has(pictures: Path) -> None:
-    (found,) = lifecycle.predict(replace(MODEL, class_names=()), pictures / "ant" / "0.png", top=9, run=RUN)
+    (found,) = lifecycle.predict(
+        replace(MODEL, class_names=()), pictures / "ant" / "0.png", top=9, run=RUN
+    )
     assert sorted(found.classes) == ["0", "1", "2"]
     assert sum(found.probabilities) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "word"), [({"dense": True}, "gives every pixel a class"), ({"classes": 0}, "has no classes")]
+    ("sizes", "word"),
+    [({"dense": True}, "gives every pixel a class"), ({"classes": 0}, "has no classes")],
 )
-def test_a_model_without_a_class_per_image_is_refused(sizes: dict[str, int], word: str, pictures: Path) -> None:
+def test_a_model_without_a_class_per_image_is_refused(
+    sizes: dict[str, int], word: str, pictures: Path
+) -> None:
     with pytest.raises(WrongCall, match=word):
-        lifecycle.predict(assemble(SPEC.with_(**sizes), {}, seed=0), pictures / "ant" / "0.png", run=RUN)
+        lifecycle.predict(
+            assemble(SPEC.with_(**sizes), {}, seed=0), pictures / "ant" / "0.png", run=RUN
+        )
 
 
 def call(*words: str, stdin: str = "") -> tuple[int, str, list[str]]:
@@ -81,23 +94,43 @@ def call(*words: str, stdin: str = "") -> tuple[int, str, list[str]]:
 def test_files_folders_and_stdin(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "model")
-    code, out, errors = call("bee", "ant/0.png", "-", "--top", "1", stdin="ant/2.png\n\nant/4.png\n")
+    code, out, errors = call(
+        "bee", "ant/0.png", "-", "--top", "1", stdin="ant/2.png\n\nant/4.png\n"
+    )
     assert (code, errors) == (0, [])
     named = [line.partition(": ")[0] for line in out.splitlines()]
-    assert named == [*(f"bee/{number}.png" for number in (1, 3, 5, 7, 9)), "ant/0.png", "ant/2.png", "ant/4.png"]
+    assert named == [
+        *(f"bee/{number}.png" for number in (1, 3, 5, 7, 9)),
+        "ant/0.png",
+        "ant/2.png",
+        "ant/4.png",
+    ]
 
 
-def test_a_picture_without_a_model_is_for_the_one_at_hand(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_without_a_model_is_for_the_one_at_hand(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "finetuned")
-    got = CliRunner().invoke(main, ["predict", "ant/0.png", "bee/1.png", "--top", "1", "--threads", "1"])
-    assert [line.partition(": ")[0] for line in got.stdout.splitlines()] == ["ant/0.png", "bee/1.png"]
+    got = CliRunner().invoke(
+        main, ["predict", "ant/0.png", "bee/1.png", "--top", "1", "--threads", "1"]
+    )
+    assert [line.partition(": ")[0] for line in got.stdout.splitlines()] == [
+        "ant/0.png",
+        "bee/1.png",
+    ]
 
 
-@pytest.mark.parametrize("changes", [{}, {"inherited": frozenset({"head.bias"})}, {"provenance": {"trained_on": None}}])
-def test_a_random_head_is_noted(changes: dict[str, Any], pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"inherited": frozenset({"head.bias"})}, {"provenance": {"trained_on": None}}]
+)
+def test_a_random_head_is_noted(
+    changes: dict[str, Any], pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(pictures)
-    monkeypatch.setattr(progress, "_printer", progress._Printer())  # other tests may have printed the note already
+    monkeypatch.setattr(
+        progress, "_printer", progress._Printer()
+    )  # other tests may have printed the note already
     replace(UNTRAINED, **changes).save(pictures / "model")
     code, _, errors = call("bee", "--top", "1")
     note = "note: the head of model is random: it guesses until the model is fine-tuned"
@@ -109,7 +142,9 @@ def test_pictures_that_do_not_exist_are_named_before_anything_is_loaded(
 ) -> None:
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "model")
-    monkeypatch.setattr(lifecycle.models, "open_answering", lambda *_: pytest.fail("the model is loaded"))
+    monkeypatch.setattr(
+        lifecycle.models, "open_answering", lambda *_: pytest.fail("the model is loaded")
+    )
     expected = "error: ant/7.png does not exist; name a picture or a folder of pictures"
     assert call("ant/7.png", "bee/8.png") == (1, "", [expected])
 
@@ -122,7 +157,9 @@ def test_a_picture_on_stdin_is_refused(pictures: Path, monkeypatch: pytest.Monke
     assert [line[:30] for line in errors] == ["error: stdin is not text; - re"]
 
 
-def test_a_broken_picture_is_one_line_and_the_rest_goes_on(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_picture_is_one_line_and_the_rest_goes_on(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "model")
     Path("ant/2.png").write_bytes(b"no picture")
@@ -141,7 +178,11 @@ def test_a_broken_picture_is_one_line_and_the_rest_goes_on(pictures: Path, monke
     rows = json.loads(out)
     assert code == 1
     assert [row["image"] for row in rows if "error" in row] == ["ant/2.png"]
-    assert all(len(row["classes"]) == 2 and row["class"] == row["classes"][0] for row in rows if "error" not in row)
+    assert all(
+        len(row["classes"]) == 2 and row["class"] == row["classes"][0]
+        for row in rows
+        if "error" not in row
+    )
 
 
 def test_a_folder_without_pictures(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,15 +210,26 @@ def predict(*words: str) -> tuple[int, str, list[str]]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nope.jpg"], "error: nope.jpg does not exist; name a picture that does, or a model before it"),
-        (["ant/nope.PNG", "ant/0.png"], "error: ant/nope.PNG does not exist; name a picture that does"),
+        (
+            ["nope.jpg"],
+            "error: nope.jpg does not exist; name a picture that does, or a model before it",
+        ),
+        (
+            ["ant/nope.PNG", "ant/0.png"],
+            "error: ant/nope.PNG does not exist; name a picture that does",
+        ),
         (["nosuch"], "error: nosuch does not exist; lgzoo predict finetuned photo.jpg"),
         (["model"], "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
         (["timm:deit_tiny_patch16_224"], "error: missing argument 'IMAGES...'"),
-        (["model", "finetuned"], "error: finetuned holds no pictures, nor do the folders in it (3 files left out: "),
+        (
+            ["model", "finetuned"],
+            "error: finetuned holds no pictures, nor do the folders in it (3 files left out: ",
+        ),
     ],
 )
-def test_a_call_without_pictures_says_what_is_missing(at_hand: Path, words: list[str], said: str) -> None:
+def test_a_call_without_pictures_says_what_is_missing(
+    at_hand: Path, words: list[str], said: str
+) -> None:
     code, out, errors = predict(*words)
     assert (code, out, len(errors)) == (2, "", 1)
     assert errors[0].startswith(said)
@@ -191,7 +243,9 @@ def test_a_folder_of_pictures_needs_no_model_and_is_read_to_its_leaves(at_hand: 
     code, out, errors = predict("bee")
     assert code == 0
     named = [line.partition(": ")[0] for line in out.splitlines()]
-    assert named == [f"bee/{name}" for name in ("3.png", "5.png", "7.png", "9.png", "deep/er/1.jfif")]
+    assert named == [
+        f"bee/{name}" for name in ("3.png", "5.png", "7.png", "9.png", "deep/er/1.jfif")
+    ]
     assert errors == [
         "note: 1 file left out: 1 .txt; first: bee/notes.txt",
         "note: 1 link that leads nowhere left out; first: bee/gone.png",
@@ -206,7 +260,11 @@ def test_every_kind_of_bad_picture_is_named_and_the_others_are_answered(at_hand:
     code, out, errors = predict("ant", "--top", "1")
     assert code == 1
     assert len(out.splitlines()) == 5
-    assert [line.split(": ")[1] for line in errors[:-1]] == ["ant/cut.png", "ant/empty.png", "ant/strip.png"]
+    assert [line.split(": ")[1] for line in errors[:-1]] == [
+        "ant/cut.png",
+        "ant/empty.png",
+        "ant/strip.png",
+    ]
     assert errors[-1] == "3 of 8 pictures could not be read"
 
 

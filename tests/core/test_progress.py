@@ -30,7 +30,9 @@ def period(monkeypatch: pytest.MonkeyPatch) -> float:
     return 0.05
 
 
-def test_a_long_step_prints_lines_about_itself_and_how_far_it_is(period: float, capsys: Any) -> None:
+def test_a_long_step_prints_lines_about_itself_and_how_far_it_is(
+    period: float, capsys: Any
+) -> None:
     with print_activities(), report_activity("extract"):
         for number in progress(range(3), "solving blocks", False):
             time.sleep(0.3 if number == 1 else 0)
@@ -39,9 +41,11 @@ def test_a_long_step_prints_lines_about_itself_and_how_far_it_is(period: float, 
     assert set(lines) == {"extract: solving blocks 1/3, 0s"}
 
 
-def test_items_counted_outside_are_named_with_the_innermost_step(period: float, capsys: Any) -> None:
+def test_items_counted_outside_are_named_with_the_innermost_step(
+    period: float, capsys: Any
+) -> None:
     with print_activities(), report_activity("recommend"), report_activity("models", 97) as models:
-        models.done = 34
+        models.num_done = 34
         with report_activity("expanding"), report_activity("solving"):
             time.sleep(0.12)
     assert set(capsys.readouterr().err.splitlines()) == {"recommend: models 34/97: solving, 0s"}
@@ -54,7 +58,9 @@ def test_a_quick_step_prints_nothing(capsys: Any) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_nothing_is_printed_where_nobody_asked_or_a_bar_is_drawn(period: float, capsys: Any) -> None:
+def test_nothing_is_printed_where_nobody_asked_or_a_bar_is_drawn(
+    period: float, capsys: Any
+) -> None:
     with report_activity("library"):
         time.sleep(0.12)
     with print_activities(is_wanted=False), report_activity("quiet"):
@@ -64,7 +70,9 @@ def test_nothing_is_printed_where_nobody_asked_or_a_bar_is_drawn(period: float, 
     assert capsys.readouterr().err == ""
 
 
-def test_a_line_that_somebody_else_printed_delays_the_next(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_line_that_somebody_else_printed_delays_the_next(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.setattr(progress_module, "PERIOD", 0.4)
     with print_activities(), report_activity("finetune"):
         for _ in range(8):
@@ -99,7 +107,9 @@ def test_a_pass_that_is_left_early_is_forgotten(period: float, capsys: Any) -> N
     assert capsys.readouterr().err == ""
 
 
-def test_a_closed_stderr_does_not_end_the_command(period: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_does_not_end_the_command(
+    period: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Full:
         def write(self, text: str) -> None:
             raise OSError("no space left")
@@ -126,7 +136,9 @@ def test_a_note_is_printed_once_per_command_and_only_there(capsys: Any) -> None:
     assert capsys.readouterr().err == "note: grey of 12 bits\n" * 2
 
 
-@pytest.mark.parametrize(("seconds", "says"), [(7, "7s"), (59, "59s"), (75, "1m 15s"), (3700, "1h 01m")])
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(7, "7s"), (59, "59s"), (75, "1m 15s"), (3700, "1h 01m")]
+)
 def test_a_line_says_how_long_it_has_taken(seconds: float, says: str, capsys: Any) -> None:
     with print_activities(), report_activity("extract") as activity:
         activity.began -= seconds

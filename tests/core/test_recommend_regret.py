@@ -42,17 +42,36 @@ def found() -> Any:
     for (task, arm, size), level in LEVELS.items():
         (layers, width) = next(shape for shape, name in NAMES.items() if name == size)
         for seed in range(2):
-            counts = {"params": PARAMS[size], "stored_params": STORED[arm], "flops": 1, "extraction_images": 1}
-            row = {"arm": arm, "task": task, "seed": seed, "width": width, "value": (level + seed) / 100, "error": None}
+            counts = {
+                "params": PARAMS[size],
+                "stored_params": STORED[arm],
+                "flops": 1,
+                "extraction_images": 1,
+            }
+            row = {
+                "arm": arm,
+                "task": task,
+                "seed": seed,
+                "width": width,
+                "value": (level + seed) / 100,
+                "error": None,
+            }
             cell = SimpleNamespace(
-                layers=layers, width=width, size={}, recipe=SimpleNamespace(images=200, lr=1e-3, augment="none")
+                layers=layers,
+                width=width,
+                size={},
+                recipe=SimpleNamespace(images=200, lr=1e-3, augment="none"),
             )
             rows.append((cell, SimpleNamespace(**row, **counts)))
     return page.Measured(rows, NAMES)
 
 
 def probe(arm: str, size: str, right: int) -> Any:
-    return asking.Probe((arm, size), Member(spec=SPEC.with_(layers=2 if size == "deep" else 1)), np.arange(100) < right)
+    return asking.Probe(
+        (arm, size),
+        Member(spec=SPEC.with_(layers=2 if size == "deep" else 1)),
+        np.arange(100) < right,
+    )
 
 
 PROBES = {
@@ -101,11 +120,15 @@ def test_policies_name_what_they_say(found: Any) -> None:
         [("lsamd", "deep")],
     ]
     assert named["recommend, every learngene of the grid"](asked, 1) == [("closed_form", "shallow")]
-    assert named["recommend, those on the shelf"](request_for(found, "digits", "shallow"), 0) == [("lsamd", "shallow")]
+    assert named["recommend, those on the shelf"](request_for(found, "digits", "shallow"), 0) == [
+        ("lsamd", "shallow")
+    ]
 
 
 def test_the_cheapest_of_those_that_are_not_told_apart(found: Any) -> None:
-    near = {("digits", 200, 0): [probe("closed_form", "deep", 70), probe("closed_form", "shallow", 69)]}
+    near = {
+        ("digits", 200, 0): [probe("closed_form", "deep", 70), probe("closed_form", "shallow", 69)]
+    }
     near["digits", 200, 0][1].right_N[-1] = True  # as many right, on other images
     asked = request_for(found, "digits", "deep")
     assert regret.recommended(near, cheapest=True)(asked, 0) == [("closed_form", "shallow")]
@@ -117,18 +140,32 @@ def test_the_table_means_over_requests(found: Any) -> None:
     rows = {name: dict(zip(table.columns[1:], cells)) for name, *cells in table.rows}
     ours = rows["always closed_form"]  # 80 - 60, 75 - 70, 45 - 40, 45 - 30
     assert ours["regret"].startswith("11.2 [")
-    assert (ours["real"], ours["left out"], ours["worst"]) == ("12.5", "10.0", "20.0 (digits, 200 images, deep)")
+    assert (ours["real"], ours["left out"], ours["worst"]) == (
+        "12.5",
+        "10.0",
+        "20.0 (digits, 200 images, deep)",
+    )
     assert ours["best named"] == "0 %"
     assert rows["the best of the other seeds"]["regret"].startswith("0.0")
     assert rows["the best of the other seeds"]["best named"] == "100 %"
 
 
 @pytest.mark.slow
-def test_a_probe_is_what_recommend_says_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_is_what_recommend_says_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import shelf_worth
 
     arm = Arm(name="lsamd", method="lsamd")
-    cell = Cell(arm=arm, task="digits", layers=5, width=96, seed=1, extraction_seed=0, recipe=Recipe(images=40))
+    cell = Cell(
+        arm=arm,
+        task="digits",
+        layers=5,
+        width=96,
+        seed=1,
+        extraction_seed=0,
+        recipe=Recipe(images=40),
+    )
     shelf_worth.place(cell.extraction, Path(__file__).parents[2] / "cards" / "lsamd-mini", tmp_path)
     run = Run(threads=1, device="cpu")
     rows = [(cell, SimpleNamespace(error=None, width=96))]
@@ -137,7 +174,10 @@ def test_a_probe_is_what_recommend_says_and_is_kept(tmp_path: Path, monkeypatch:
     (said,) = lifecycle.recommend(
         "digits", "lsamd", images=40, sizes=1, run=Run(threads=1, device="cpu", seed=cell.draws)
     )
-    assert (made.right_N.mean(), made.member.spec.layers) == (pytest.approx(said.probe), said.member.spec.layers)
+    assert (made.right_N.mean(), made.member.spec.layers) == (
+        pytest.approx(said.probe),
+        said.member.spec.layers,
+    )
     monkeypatch.setattr(asking, "_probed", None)  # what is kept is not probed again
     ((_, (again,)),) = asking.probes_of(rows, {(5, 96): "small"}, tmp_path, run).items()
     assert (again.right_N == made.right_N).all()

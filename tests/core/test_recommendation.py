@@ -16,7 +16,12 @@ from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.intervals import Gain
 from learngene_zoo.method import Budget, Member
-from learngene_zoo.recommendation import Candidate, in_order, ranked, spread
+from learngene_zoo.recommendation import (
+    RankedDescendant,
+    choose_evenly,
+    rank_descendants,
+    sort_candidates,
+)
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
@@ -37,7 +42,9 @@ def refitted(features_ND: np.ndarray, labels_N: np.ndarray, penalty: float) -> n
         design = np.c_[np.ones(count), standard_ND]
         # Sums over the rest, but the intercept is not penalised and the penalty is that of all pictures.
         ridge = np.diag([0.0, *[penalty * count] * standard_ND.shape[1]])
-        weights = np.linalg.solve(design[rest].T @ design[rest] + ridge, design[rest].T @ targets_NK[rest])
+        weights = np.linalg.solve(
+            design[rest].T @ design[rest] + ridge, design[rest].T @ targets_NK[rest]
+        )
         right.append((design[left] @ weights).argmax() == labels_N[left])
     return np.array(right)
 
@@ -62,15 +69,17 @@ def test_features_without_meaning_are_at_chance_even_if_there_are_many() -> None
 
 
 def test_one_class_is_refused() -> None:
-    with pytest.raises(BadData, match="the pictures show one class; a linear probe needs at least two"):
+    with pytest.raises(
+        BadData, match="the pictures show one class; a linear probe needs at least two"
+    ):
         is_right_left_out(Features(np.ones((5, 2)), np.zeros(5, dtype=np.int64)))
 
 
 def test_sizes_are_spread_from_the_smallest_to_the_largest() -> None:
     members = [Member(spec=SPEC.with_(layers=layers)) for layers in (9, 1, 3, 5, 7)]
-    assert [member.spec.layers for member in spread(members, 3)] == [1, 5, 9]
-    assert [member.spec.layers for member in spread(members, 1)] == [1]
-    assert [member.spec.layers for member in spread(members, 9)] == [1, 3, 5, 7, 9]
+    assert [member.spec.layers for member in choose_evenly(members, 3)] == [1, 5, 9]
+    assert [member.spec.layers for member in choose_evenly(members, 1)] == [1]
+    assert [member.spec.layers for member in choose_evenly(members, 9)] == [1, 3, 5, 7, 9]
 
 
 def built(seed: int) -> tuple[str, Member, Descendant]:
@@ -79,8 +88,12 @@ def built(seed: int) -> tuple[str, Member, Descendant]:
 
 def test_the_best_is_first_and_the_others_are_told_by_paired_differences() -> None:
     heard: list[str] = []
-    found = ranked(
-        map(built, range(4)), tiny_task(), RUN, images=None, report=lambda name, member, value: heard.append(name)
+    found = rank_descendants(
+        map(built, range(4)),
+        tiny_task(),
+        RUN,
+        images=None,
+        report=lambda name, member, value: heard.append(name),
     )
     assert sorted(heard) == sorted(one.learngene for one in found)
     assert [one.probe for one in found] == sorted((one.probe for one in found), reverse=True)
@@ -93,7 +106,7 @@ def test_the_best_is_first_and_the_others_are_told_by_paired_differences() -> No
 
 def test_a_class_for_every_pixel_is_refused() -> None:
     with pytest.raises(WrongCall, match="scenes has a class for every pixel"):
-        ranked([], open_task("scenes"), RUN, images=10)
+        rank_descendants([], open_task("scenes"), RUN, images=10)
 
 
 def test_budgets_that_nothing_fits_are_refused_before_anything_is_built() -> None:
@@ -103,7 +116,18 @@ def test_budgets_that_nothing_fits_are_refused_before_anything_is_built() -> Non
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, object]]:
-    words = ["recommend", "lsamd", "--task", "digits", "--images", "60", "--sizes", "2", "--max-params", "1M"]
+    words = [
+        "recommend",
+        "lsamd",
+        "--task",
+        "digits",
+        "--images",
+        "60",
+        "--sizes",
+        "2",
+        "--max-params",
+        "1M",
+    ]
     result = CliRunner().invoke(main, [*words, "--json", "--device", "cpu", "--threads", "1"])
     assert result.exit_code == 0, result.stderr
     found: list[dict[str, object]] = json.loads(result.stdout)
@@ -120,9 +144,22 @@ def test_the_command_says_what_each_costs_and_knows(rows: list[dict[str, object]
 
 
 @pytest.mark.slow
-def test_the_line_that_it_prints_builds_what_it_ranked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_that_it_prints_builds_what_it_ranked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["recommend", "pool", "--task", "digits", "--images", "40", "--sizes", "1", "--device", "cpu"]
+    words = [
+        "recommend",
+        "pool",
+        "--task",
+        "digits",
+        "--images",
+        "40",
+        "--sizes",
+        "1",
+        "--device",
+        "cpu",
+    ]
     result = CliRunner().invoke(main, [*words, "--threads", "1"])
     assert result.exit_code == 0, result.stderr
     line = result.stderr.splitlines()[-1]
@@ -144,15 +181,25 @@ def test_the_line_that_it_prints_builds_what_it_ranked_first(tmp_path: Path, mon
         (Gain(0.2, 0.1, 0.3), False),
     ],
 )
-def test_a_candidate_is_tied_while_its_interval_holds_no_difference(difference: Gain, is_tied: bool) -> None:
-    found = Candidate(
-        learngene="gene", member=Member(spec=SPEC), probe=0.5, interval=(0.4, 0.6), images=100, difference=difference
+def test_a_candidate_is_tied_while_its_interval_holds_no_difference(
+    difference: Gain, is_tied: bool
+) -> None:
+    found = RankedDescendant(
+        learngene="gene",
+        member=Member(spec=SPEC),
+        probe=0.5,
+        interval=(0.4, 0.6),
+        images=100,
+        difference=difference,
     )
     assert found.tied == is_tied
 
 
 def test_of_equally_good_descendants_the_cheapest_is_first() -> None:
     right = np.array([True, True, False])
-    probes = [(name, Member(spec=SPEC.with_(layers=layers)), right) for name, layers in (("b", 5), ("a", 3), ("c", 1))]
+    probes = [
+        (name, Member(spec=SPEC.with_(layers=layers)), right)
+        for name, layers in (("b", 5), ("a", 3), ("c", 1))
+    ]
     better = ("d", Member(spec=SPEC.with_(layers=9)), np.array([True, True, True]))
-    assert [one.learngene for one in in_order([*probes, better])] == ["d", "c", "a", "b"]
+    assert [one.learngene for one in sort_candidates([*probes, better])] == ["d", "c", "a", "b"]

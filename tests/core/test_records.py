@@ -18,7 +18,7 @@ from learngene_zoo.artifacts.records import (
     AncestryRecord,
     LearngeneConfig,
     Provenance,
-    Purpose,
+    TargetTask,
     TaskRecord,
     joint_licence,
 )
@@ -49,14 +49,24 @@ METRICS = {
 
 @pytest.fixture
 def learngene(tmp_path: Path) -> Path:
-    config = LearngeneConfig(method="scratch", spec=SPEC, ancestries=(RECORD,), tasks=(TASK,), metrics=METRICS)
+    config = LearngeneConfig(
+        method="scratch", spec=SPEC, ancestries=(RECORD,), tasks=(TASK,), metrics=METRICS
+    )
     return Learngene(config=config, state={"a": torch.zeros(2)}).save(tmp_path / "learngene")
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    made = {"method": "train", "seed": 0, "recipe": {}, "ancestries": [to_json(RECORD)], "trained_on": to_json(TASK)}
-    return assemble(SPEC, {}, seed=0, provenance={**made, "metrics": METRICS, "own": [1]}).save(tmp_path / "model")
+    made = {
+        "method": "train",
+        "seed": 0,
+        "recipe": {},
+        "ancestries": [to_json(RECORD)],
+        "trained_on": to_json(TASK),
+    }
+    return assemble(SPEC, {}, seed=0, provenance={**made, "metrics": METRICS, "own": [1]}).save(
+        tmp_path / "model"
+    )
 
 
 def edit(folder: Path, path: str, value: Any) -> None:
@@ -82,7 +92,11 @@ WRONG = [
     ("ancestries/0/std", [0.5, 0.0, 0.5], "std is 0.0; it must be above 0"),
     ("ancestries/0/mean", [0.5, 1e9, 0.5], "mean is 1000000000.0; it must be at least"),
     ("ancestries/0/mean", [0.5], "1 and 3 values for 3 channels"),
-    ("metrics/validation_accuracy", {"digits": 50.0}, "validation_accuracy is 50.0; expected a number from 0 to 1"),
+    (
+        "metrics/validation_accuracy",
+        {"digits": 50.0},
+        "validation_accuracy is 50.0; expected a number from 0 to 1",
+    ),
     ("metrics/validation_accuracy", -0.1, "expected a number from 0 to 1"),
     ("metrics/validation_accuracy", "0.5", "expected a number from 0 to 1"),
     ("metrics/test_mIoU", [0.5, [1.01]], "test_mIoU is 1.01"),
@@ -95,9 +109,15 @@ WRONG = [
 
 @pytest.mark.parametrize(
     ("path", "value", "said"),
-    [*WRONG, ("tasks/0/images", -5, "images is -5"), ("tasks/0/classes", 10**9, "classes is 1000000000")],
+    [
+        *WRONG,
+        ("tasks/0/images", -5, "images is -5"),
+        ("tasks/0/classes", 10**9, "classes is 1000000000"),
+    ],
 )
-def test_a_learngene_that_says_the_impossible_is_refused(path: str, value: Any, said: str, learngene: Path) -> None:
+def test_a_learngene_that_says_the_impossible_is_refused(
+    path: str, value: Any, said: str, learngene: Path
+) -> None:
     edit(learngene, path, value)
     for opened in (read_config, load_learngene):
         with pytest.raises(BadFile, match=said):
@@ -120,7 +140,9 @@ def test_a_learngene_that_says_the_impossible_is_refused(path: str, value: Any, 
         ("task", 5, "task"),
     ],
 )
-def test_a_model_that_says_the_impossible_is_refused(path: str, value: Any, said: str, model: Path) -> None:
+def test_a_model_that_says_the_impossible_is_refused(
+    path: str, value: Any, said: str, model: Path
+) -> None:
     edit(model, f"learngene/{path}", value)
     with pytest.raises(BadFile, match=said):
         load_descendant(model)
@@ -129,13 +151,19 @@ def test_a_model_that_says_the_impossible_is_refused(path: str, value: Any, said
     assert shown.stderr.startswith("error: ")
 
 
-@pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "kind", [torch.int32, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn]
+)
 @pytest.mark.parametrize("opened", [load_learngene, lambda folder: load_descendant(folder)])
 def test_tensors_that_are_no_numbers_to_compute_with_are_refused_when_opened(
     opened: Callable[[Path], Any], kind: torch.dtype, learngene: Path, model: Path
 ) -> None:
     folder = learngene if opened is load_learngene else model
-    state = load_learngene(learngene).state if opened is load_learngene else load_descendant(model).state
+    state = (
+        load_learngene(learngene).state
+        if opened is load_learngene
+        else load_descendant(model).state
+    )
     changed = {name: tensor.clone() for name, tensor in state.items()}
     first = min(changed)
     save_file({**changed, first: changed[first].to(kind)}, folder / "model.safetensors")
@@ -148,10 +176,16 @@ def test_a_learngene_whose_file_lacks_a_tensor_is_refused_and_not_filled_up(tmp_
     extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
     folder = extractor([tiny_ancestry()], [], Run()).save(tmp_path / "learngene")
     whole = dict(load_learngene(folder).state)
-    save_file({key: tensor for key, tensor in whole.items() if key != name}, folder / "model.safetensors")
-    with pytest.raises(BadFile, match=f"lacks the tensor {name}, which its config.json names; extract or fetch it"):
+    save_file(
+        {key: tensor for key, tensor in whole.items() if key != name}, folder / "model.safetensors"
+    )
+    with pytest.raises(
+        BadFile, match=f"lacks the tensor {name}, which its config.json names; extract or fetch it"
+    ):
         load_learngene(folder)
-    result = CliRunner().invoke(main, ["expand", str(folder), "--layers", "2", "-o", str(tmp_path / "made")])
+    result = CliRunner().invoke(
+        main, ["expand", str(folder), "--layers", "2", "-o", str(tmp_path / "made")]
+    )
     assert result.exit_code == 1
     assert not (tmp_path / "made").exists()
 
@@ -195,20 +229,25 @@ PATH = "folder:/" + "x" * 4100
     ("cls", "data"),
     [
         (LearngeneConfig, {"method": LONG, "spec": to_json(SPEC)}),
-        (Purpose, {"task": PATH, "classes": 1}),
-        (Purpose, {"task": "t", "classes": 1, "class_names": [LONG]}),
+        (TargetTask, {"task": PATH, "classes": 1}),
+        (TargetTask, {"task": "t", "classes": 1, "class_names": [LONG]}),
         (TaskRecord, {"name": PATH, "source": "s"}),
         (TaskRecord, {"name": "t", "source": PATH}),
         (AncestryRecord, {"source": PATH, "spec": to_json(SPEC)}),
         (Provenance, {"method": LONG}),
         (Provenance, {"task": PATH}),
         (Row, {**ROW, "arm": "x" * 100_000}),
-        *((Row, {**ROW, name: LONG}) for name in ("key", "method", "control", "split", "size", "metric", "machine")),
+        *(
+            (Row, {**ROW, name: LONG})
+            for name in ("key", "method", "control", "split", "size", "metric", "machine")
+        ),
         (Row, {**ROW, "task": PATH}),
     ],
 )
 def test_names_are_bounded_wherever_data_chooses_them(cls: type, data: dict[str, Any]) -> None:
-    with pytest.raises(BadFile, match=r"x'\.\.\. has [\d,]+ characters; expected at most \d+") as refused:
+    with pytest.raises(
+        BadFile, match=r"x'\.\.\. has [\d,]+ characters; expected at most \d+"
+    ) as refused:
         from_json(cls, data, "here")
     assert len(str(refused.value)) < 200
 

@@ -66,7 +66,9 @@ def test_finding_methods_imports_none_of_them(site: Path) -> None:
         ("from lgzoo_baselines.scratch import SCRATCH as METHOD", "its own name is 'scratch'"),
     ],
 )
-def test_a_broken_plugin_is_reported_and_disturbs_nobody(site: Path, source: str, says: str) -> None:
+def test_a_broken_plugin_is_reported_and_disturbs_nobody(
+    site: Path, source: str, says: str
+) -> None:
     module = f"zoo_broken_{len(source)}"  # a name that no other case has imported
     install(site, module, f"broken = {module}:METHOD", source)
     good, [broken] = METHODS.load_all()
@@ -83,15 +85,24 @@ SCRATCH = METHODS.load("scratch")
     ("changes", "says"),
     [
         ({"tasks": "both"}, "tasks is 'both'; expected one of none, one, many"),
-        ({"ancestries": (2, 1)}, r"ancestries is \(2, 1\); expected the least and the greatest number"),
-        ({"families": ("vit", "resnet")}, r"families is \('vit', 'resnet'\); expected a tuple of some of vit"),
+        (
+            {"ancestries": (2, 1)},
+            r"ancestries is \(2, 1\); expected the least and the greatest number",
+        ),
+        (
+            {"families": ("vit", "resnet")},
+            r"families is \('vit', 'resnet'\); expected a tuple of some of vit",
+        ),
         ({"families": "vit"}, "families is 'vit'; expected a tuple"),
         ({"ancestries": 1}, "ancestries is 1; expected the least"),
         ({"name": "two words"}, "name is 'two words'; expected letters, digits"),
         ({"details": {"kept": 3}}, "details is .*; expected a dataclass or None"),
         ({"plot": "draw"}, "plot is 'draw'; expected 'package.module:function'"),
         ({"presets": {"mini": SCRATCH.extractor}}, "lacks the preset smoke"),
-        ({"presets": {"mini": SCRATCH.extractor, "smoke": 3}}, "preset smoke is 3; expected an Extractor"),
+        (
+            {"presets": {"mini": SCRATCH.extractor, "smoke": 3}},
+            "preset smoke is 3; expected an Extractor",
+        ),
         ({"presets": None}, "presets is None; expected a mapping"),
         ({"expander": None}, "expander is None; expected an Expander"),
         (
@@ -130,7 +141,10 @@ def test_of_two_strangers_that_claim_one_name_both_are_refused(site: Path) -> No
     for package in ("zoo_one", "zoo_two"):
         install(site, package, f"contested = {package}:METHOD", "raise SystemError('imported')")
     assert METHODS.references() == before
-    with pytest.raises(BadFile, match=r"claim the method 'contested' \(zoo_one:METHOD of zoo_one and zoo_two:METHOD"):
+    with pytest.raises(
+        BadFile,
+        match=r"claim the method 'contested' \(zoo_one:METHOD of zoo_one and zoo_two:METHOD",
+    ):
         METHODS.load("contested")
     good, broken = METHODS.load_all()
     assert {method.name for method in good} == set(before)
@@ -152,7 +166,9 @@ def test_a_checkout_without_metadata_has_the_same_table(monkeypatch: pytest.Monk
     assert "lsamd" in METHODS.references()
 
 
-def test_another_projects_table_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_projects_table_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "learngene_zoo").mkdir()
     (tmp_path / "pyproject.toml").write_text(
         f'[project]\nname = "other"\n[project.entry-points."{METHODS.group}"]\nx = "y:z"\n'

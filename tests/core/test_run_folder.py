@@ -35,7 +35,9 @@ class Toy:
 
     text: str
 
-    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+    def save(
+        self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None
+    ) -> Path:
         with new_folder(path, force, before) as draft:
             (draft / "config.json").write_text(json.dumps({"learngene": {}, "text": self.text}))
         return path
@@ -57,7 +59,11 @@ def whole(run: Run) -> Toy:
 
 
 def call(
-    make: Callable[[Run], Toy], out: Path | None, run: Run | None = None, force: bool = False, **changes: Any
+    make: Callable[[Run], Toy],
+    out: Path | None,
+    run: Run | None = None,
+    force: bool = False,
+    **changes: Any,
 ) -> Toy:
     what = {"verb": "extract", "settings": SETTINGS, **changes}
     return produce(make, load, out=out, run=run or Run(), force=force, **what)
@@ -119,12 +125,19 @@ def test_an_unfinished_run_is_refused_resumed_or_started_over(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("verb", "settings", "run", "named"),
     [
-        ("extract", {"settings": {"training": {"lr": 0.2}}}, Run(resume=True), "training.lr: 0.1 then, 0.2 now"),
+        (
+            "extract",
+            {"settings": {"training": {"lr": 0.2}}},
+            Run(resume=True),
+            "training.lr: 0.1 then, 0.2 now",
+        ),
         ("extract", SETTINGS, Run(resume=True, seed=1), "seed: 0 then, 1 now"),
         ("finetune", SETTINGS, Run(resume=True), "verb"),
     ],
 )
-def test_resuming_with_other_settings_names_the_one_that_differs(tmp_path, verb, settings, run, named) -> None:
+def test_resuming_with_other_settings_names_the_one_that_differs(
+    tmp_path, verb, settings, run, named
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         call(half, tmp_path / "learngene")
     with pytest.raises(Refused, match=named):
@@ -195,7 +208,11 @@ def test_clearing_that_is_killed_is_finished_by_the_next_call(
     remove, left = os.unlink, iter(range(kept))
 
     def killed(path: Any, *args: Any, **kwargs: Any) -> None:
-        if str(path).endswith((".json", ".jsonl")) and "holder" not in str(path) and next(left, None) is None:
+        if (
+            str(path).endswith((".json", ".jsonl"))
+            and "holder" not in str(path)
+            and next(left, None) is None
+        ):
             raise KeyboardInterrupt
         remove(path, *args, **kwargs)
 
@@ -296,8 +313,15 @@ def strangers(folder: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("record", ['{"pace": 5}', "{}", "[]", '{"finished": false}', "{"])
-def test_a_folder_with_the_names_of_a_run_is_not_one(tmp_path: Path, record: str, resume: bool, force: bool) -> None:
-    files = {"run.json": record, "metrics.jsonl": "mine", "checkpoint-1/notes.txt": "mine", "done/x": "mine"}
+def test_a_folder_with_the_names_of_a_run_is_not_one(
+    tmp_path: Path, record: str, resume: bool, force: bool
+) -> None:
+    files = {
+        "run.json": record,
+        "metrics.jsonl": "mine",
+        "checkpoint-1/notes.txt": "mine",
+        "done/x": "mine",
+    }
     folder = strangers(tmp_path / "out.run", files)
     with pytest.raises(Refused, match=r"out\.run holds checkpoint-1, and no valid \.lgzoo file"):
         call(whole, tmp_path / "out", Run(resume=resume), force)
@@ -316,7 +340,9 @@ def test_a_run_of_an_earlier_version_is_resumed_and_nothing_of_it_removed(tmp_pa
     assert "checkpoint-1/record.json" in names(tmp_path / "out.run")
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "checkpoint-9/notes.txt", "checkpoint-1/notes.txt", "done/notes.txt"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "checkpoint-9/notes.txt", "checkpoint-1/notes.txt", "done/notes.txt"]
+)
 def test_what_the_user_put_beside_a_checkpoint_stays(tmp_path: Path, name: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         call(half, tmp_path / "out")
@@ -339,7 +365,9 @@ def test_a_run_of_which_nothing_is_kept_blocks_no_call(tmp_path: Path) -> None:
 class Large(Toy):
     """What no disk has room for."""
 
-    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+    def save(
+        self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None
+    ) -> Path:
         with new_folder(path, force, before):
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -357,7 +385,9 @@ def test_what_was_computed_before_a_failure_is_kept_and_named(tmp_path: Path) ->
         save_result(run.folder / "done", {}, None)
         return Large("x")
 
-    with pytest.raises(Unavailable, match=r"what was computed is in .*out\.run: go on with --resume"):
+    with pytest.raises(
+        Unavailable, match=r"what was computed is in .*out\.run: go on with --resume"
+    ):
         call(large, tmp_path / "out")
     assert call(whole, tmp_path / "out", Run(resume=True)) == Toy("0")
 
@@ -371,7 +401,9 @@ def test_a_lock_counts_only_on_the_file_that_has_its_name(tmp_path: Path) -> Non
 
     def between(lock: Any, *args: Any, **named: Any) -> Any:
         taken = acquire(lock, *args, **named)
-        if not inside:  # B has the lock on the old file: A has just removed that name, and C makes a file of it
+        if (
+            not inside
+        ):  # B has the lock on the old file: A has just removed that name, and C makes a file of it
             inside.append("C")
             path.unlink()
             inside.append(holder := hold_lock(path))
@@ -390,7 +422,9 @@ def test_a_lock_counts_only_on_the_file_that_has_its_name(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("data", [[], "x", 5, {"photos": None}])
-def test_a_record_whose_data_are_anything_else_is_refused_in_words(tmp_path: Path, data: Any) -> None:
+def test_a_record_whose_data_are_anything_else_is_refused_in_words(
+    tmp_path: Path, data: Any
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         call(half, tmp_path / "out", data=lambda: {"photos": "a stamp"})
     path = tmp_path / "out.run" / "run.json"
@@ -402,7 +436,9 @@ def test_a_record_whose_data_are_anything_else_is_refused_in_words(tmp_path: Pat
 def test_it_is_said_where_there_is_nothing_to_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_printer", progress._Printer())  # other tests may have printed the note already
+    monkeypatch.setattr(
+        progress, "_printer", progress._Printer()
+    )  # other tests may have printed the note already
     note = "note: there is nothing to resume in "
     with print_activities():
         assert call(whole, tmp_path / "new", Run(resume=True)) == Toy("0")

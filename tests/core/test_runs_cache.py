@@ -21,7 +21,7 @@ from learngene_zoo.bench.cell import Arm, Extraction
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs import cache
-from learngene_zoo.runs.cache import once, taken
+from learngene_zoo.runs.cache import measure_cost_alone, once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
@@ -104,7 +104,9 @@ def run_in(folder: Path, name: str, seed: int = 0) -> Run:
 
 def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
     computation = computing(Computation())
-    first, again = (once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()) for name in "ab")
+    first, again = (
+        once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()) for name in "ab"
+    )
     assert len(computation.calls) == 1
     assert torch.equal(first.state["x"], again.state["x"])
     assert first.record == again.record == {"seed": Run().part("teacher").seed}
@@ -117,9 +119,15 @@ def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
         lambda folder: once(run_in(folder, "b"), "toy.teacher", teacher, Settings(lr=2.0)),
         lambda folder: once(run_in(folder, "b"), "toy.student", student, Settings()),
         lambda folder: once(run_in(folder, "b", seed=1), "toy.teacher", teacher, Settings()),
-        lambda folder: once(replace(run_in(folder, "b"), precision="bf16"), "toy.teacher", teacher, Settings()),
-        lambda folder: once(run_in(folder, "b").part("another"), "toy.teacher", teacher, Settings()),
-        lambda folder: once(replace(run_in(folder, "b"), shared=None), "toy.teacher", teacher, Settings()),
+        lambda folder: once(
+            replace(run_in(folder, "b"), precision="bf16"), "toy.teacher", teacher, Settings()
+        ),
+        lambda folder: once(
+            run_in(folder, "b").part("another"), "toy.teacher", teacher, Settings()
+        ),
+        lambda folder: once(
+            replace(run_in(folder, "b"), shared=None), "toy.teacher", teacher, Settings()
+        ),
     ],
     ids=["settings", "function", "seed", "precision", "name", "not shared"],
 )
@@ -162,7 +170,7 @@ def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
     computing(Computation(clock, seconds=20))
     for name in "ab":
         once(run_in(tmp_path, name), "toy.teacher", teacher, Settings())
-    maker, taker = (taken(tmp_path / name, tmp_path / "parts") for name in "ab")
+    maker, taker = (measure_cost_alone(tmp_path / name, tmp_path / "parts") for name in "ab")
     assert maker.images == taker.images == IMAGES
     assert maker.seconds == 0  # it was seen to spend what the part took
     assert taker.seconds == 20  # it took no time here, and would have
@@ -175,7 +183,7 @@ def test_a_shared_part_may_use_another(tmp_path: Path, clock: Clock) -> None:
         began = clock.now
         once(run_in(tmp_path, name), "toy.outer", outer, Settings(lr=lr))
         assert clock.now - began == seen
-        charged = taken(tmp_path / name, tmp_path / "parts")
+        charged = measure_cost_alone(tmp_path / name, tmp_path / "parts")
         # A part within a part has the outer part's name, hence seed; equal ones of two runs are one.
         assert (seen + charged.seconds, charged.images) == (15, 2 * IMAGES)
     assert (len(inner.calls), len(first.calls)) == (1, 2)
@@ -193,15 +201,17 @@ def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock:
     assert part.calls[0].folder == part.calls[1].folder
     assert part.calls[1].resume
     for name in "ab":  # each spent 10 seconds here, and would have spent 20
-        assert taken(tmp_path / name, tmp_path / "parts").images == 2 * IMAGES
-        assert taken(tmp_path / name, tmp_path / "parts").seconds == 10
+        assert measure_cost_alone(tmp_path / name, tmp_path / "parts").images == 2 * IMAGES
+        assert measure_cost_alone(tmp_path / name, tmp_path / "parts").seconds == 10
 
 
 def test_a_part_that_is_done_has_its_cost_and_no_checkpoint_wherever_a_kill_came(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computing(Computation(clock, seconds=10))
-    with monkeypatch.context() as killed:  # between its computation and its result, and right after its result
+    with (
+        monkeypatch.context() as killed
+    ):  # between its computation and its result, and right after its result
         killed.setattr(cache, "save_result", interrupt)
         with pytest.raises(KeyboardInterrupt):
             once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
@@ -228,7 +238,9 @@ def test_the_seconds_of_a_run_that_was_interrupted_add_up(tmp_path: Path, clock:
     for checkpoint in (tmp_path / "parts").rglob("checkpoint-1"):
         checkpoint.rmdir()
     once(replace(run_in(tmp_path, "a"), resume=True), "toy.teacher", teacher, Settings())
-    assert taken(tmp_path / "a", tmp_path / "parts").seconds == 0  # 20 seconds were seen, and 20 the part took
+    assert (
+        measure_cost_alone(tmp_path / "a", tmp_path / "parts").seconds == 0
+    )  # 20 seconds were seen, and 20 the part took
 
 
 def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
@@ -248,4 +260,7 @@ def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
     arms = [Arm(name="a", method="lsamd", settings={"keep": (block,)}) for block in (1, 2)]
     spent = [extract_once(Extraction(arm=arm, seed=0), tmp_path, Run())[1] for arm in arms]
     assert len(part.calls) == 1
-    assert [(one.images, one.seconds, one.busy) for one in spent] == [(IMAGES, 23, 23), (IMAGES, 23, 3)]
+    assert [(one.images, one.seconds, one.busy) for one in spent] == [
+        (IMAGES, 23, 23),
+        (IMAGES, 23, 3),
+    ]

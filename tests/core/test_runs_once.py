@@ -51,7 +51,8 @@ def test_any_change_of_what_is_passed_is_another_key() -> None:
     keys = [key_of("toy.work", settings, [], 0) for settings in [start, *changed]]
     keys += [key_of("toy.other", start, [], 0), key_of("toy.work", start, [], 1)]
     keys += [
-        key_of("toy.work", start, [value], 0) for value in (part, Part({}, None, "b"), "a", ("a",), {"a": 1}, None)
+        key_of("toy.work", start, [value], 0)
+        for value in (part, Part({}, None, "b"), "a", ("a",), {"a": 1}, None)
     ]
     keys += [
         key_of("toy.work", start, [value], 0)
@@ -94,19 +95,28 @@ def test_a_function_that_carries_more_than_its_arguments_is_refused() -> None:
 
 def test_the_key_has_no_name_of_a_function_or_class() -> None:
     """So that code can move and be renamed without a part being computed again."""
-    moved = make_dataclass("Renamed", [("steps", int), ("inner", Any), ("blocks", Any)], frozen=True)
-    assert key_of("toy.work", moved(3, Inner(), (1, 2)), [], 0) == key_of("toy.work", Settings(), [], 0)
+    moved = make_dataclass(
+        "Renamed", [("steps", int), ("inner", Any), ("blocks", Any)], frozen=True
+    )
+    assert key_of("toy.work", moved(3, Inner(), (1, 2)), [], 0) == key_of(
+        "toy.work", Settings(), [], 0
+    )
 
 
 def test_a_part_without_a_name_is_refused() -> None:
-    with pytest.raises(TypeError, match=r'name of a part is .*expected a string such as "my_method\.train"'):
+    with pytest.raises(
+        TypeError, match=r'name of a part is .*expected a string such as "my_method\.train"'
+    ):
         once(Run(), work, Settings())  # type: ignore[arg-type]
 
 
 def test_runs_that_share_parts_compute_equal_ones_once(tmp_path: Path) -> None:
     CALLS.clear()
     run = [Run(folder=tmp_path / name, shared=tmp_path / "shared").part("p") for name in "abc"]
-    first, again = once(run[0], "toy.work", work, Settings()), once(run[1], "toy.work", work, Settings())
+    first, again = (
+        once(run[0], "toy.work", work, Settings()),
+        once(run[1], "toy.work", work, Settings()),
+    )
     third = once(run[2], "toy.work", work, Settings(steps=4))
     assert [settings.steps for settings in CALLS] == [3, 4]
     once(replace(run[2], precision="bf16"), "toy.work", work, Settings())
@@ -118,7 +128,14 @@ def test_runs_that_share_parts_compute_equal_ones_once(tmp_path: Path) -> None:
 
 def test_a_part_has_a_name_and_a_seed_of_its_own(tmp_path: Path) -> None:
     run = Run(folder=tmp_path, seed=3)
-    parts = [run, run.part("a"), run.part("b"), run.part("a").part("b"), run.part("a/b"), Run(seed=4).part("a")]
+    parts = [
+        run,
+        run.part("a"),
+        run.part("b"),
+        run.part("a").part("b"),
+        run.part("a/b"),
+        Run(seed=4).part("a"),
+    ]
     assert len({part.seed for part in parts}) == len(parts)
     assert run.part("a").seed == replace(run, device="cuda", workers=2).part("a").seed
     assert [part.name for part in parts] == ["", "a", "b", "a/b", "a/b", "a"]
@@ -128,12 +145,16 @@ def test_a_part_has_a_name_and_a_seed_of_its_own(tmp_path: Path) -> None:
 def test_without_resume_a_part_is_computed_anew(tmp_path: Path) -> None:
     CALLS.clear()
     for steps in (3, 4):
-        assert once(Run(folder=tmp_path).part("p"), "toy.work", work, Settings(steps=steps)).record == {"steps": steps}
+        assert once(
+            Run(folder=tmp_path).part("p"), "toy.work", work, Settings(steps=steps)
+        ).record == {"steps": steps}
     assert len(CALLS) == 2
 
 
 @pytest.mark.parametrize(("rank", "kept"), [(0, True), (1, False)])
-def test_only_the_first_process_writes(rank: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_process_writes(
+    rank: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", str(rank))
     part = once(Run(folder=tmp_path).part("p"), "toy.work", work, Settings())
@@ -154,7 +175,13 @@ def test_no_two_functions_of_the_tree_share_the_name_of_a_part() -> None:
     root = Path(__file__).resolve().parents[2]
     for path in (*root.glob("learngene_zoo/**/*.py"), *root.glob("plugins/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "once":
-                functions.setdefault(ast.unparse(node.args[1]), set()).add(ast.unparse(node.args[2]))
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "once"
+            ):
+                functions.setdefault(ast.unparse(node.args[1]), set()).add(
+                    ast.unparse(node.args[2])
+                )
     assert len(functions) > 20
     assert {name: found for name, found in functions.items() if len(found) > 1} == {}

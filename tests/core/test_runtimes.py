@@ -26,7 +26,7 @@ from learngene_zoo.errors import BadFile, Refused, TrainingFailed, Unavailable, 
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.runtimes import BATCHES, Exported, export_descendant, metadata, opened
+from learngene_zoo.runtimes import BATCHES, Exported, export_descendant, metadata, open_runner
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.evaluate import evaluate as measure
 
@@ -45,7 +45,15 @@ NAMES = ("zero", "one", "two", "three", "four")
 def model(spec: ViTSpec = SPEC) -> Descendant:
     """Random numbers, with a head that tells images apart."""
     names = NAMES if spec.classes else ()
-    return assemble(spec, {}, seed=3, scheme="fan_in", class_names=names, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    return assemble(
+        spec,
+        {},
+        seed=3,
+        scheme="fan_in",
+        class_names=names,
+        mean=(0.1, 0.2, 0.3),
+        std=(0.4, 0.5, 0.6),
+    )
 
 
 def images(count: int) -> torch.Tensor:
@@ -70,7 +78,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], E
         pytest.param(
             name,
             format,
-            marks=pytest.mark.exhaustive if format == "onnx" and name in ("mean pooling", "no head") else [],
+            marks=pytest.mark.exhaustive
+            if format == "onnx" and name in ("mean pooling", "no head")
+            else [],
         )
         for name in SPECS
         for format in ("pt2", "onnx")
@@ -80,10 +90,12 @@ def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, expor
     descendant = model(SPECS[name])
     made = exported(name, format)
     assert made.difference <= (0.0 if format == "pt2" else 1e-5)
-    runner, module = opened(made.path, threads=1), descendant.model()
+    runner, module = open_runner(made.path, threads=1), descendant.model()
     for count in (1, 3, 7):  # 3 and 7 are not among those that exporting compares
         with torch.no_grad():
-            torch.testing.assert_close(runner(images(count)), module(images(count)), rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                runner(images(count)), module(images(count)), rtol=0, atol=1e-5
+            )
     assert not {3, 7} & set(BATCHES)
 
 
@@ -94,13 +106,15 @@ def test_the_same_model_is_the_same_file(format: str, tmp_path: Path, exported) 
 
 
 @pytest.mark.parametrize("format", ["pt2", pytest.param("onnx", marks=pytest.mark.exhaustive)])
-def test_half_precision_halves_the_file_and_keeps_its_doors_in_fp32(format: str, tmp_path: Path) -> None:
+def test_half_precision_halves_the_file_and_keeps_its_doors_in_fp32(
+    format: str, tmp_path: Path
+) -> None:
     descendant = model(SPEC.with_(width=128))
     whole = export_descendant(descendant, tmp_path / f"whole.{format}", run=RUN)
     half = export_descendant(descendant, tmp_path / f"half.{format}", dtype="fp16", run=RUN)
     assert half.bytes < 0.6 * whole.bytes
     assert 0 < half.difference < 2e-2
-    assert opened(half.path)(images(2)).dtype == torch.float32
+    assert open_runner(half.path)(images(2)).dtype == torch.float32
 
 
 ALONE = """
@@ -127,7 +141,9 @@ print(json.dumps([names, list(shape), facts]))
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(format: str, exported) -> None:
     path = exported("plain", format).path
-    printed = subprocess.run([sys.executable, "-c", ALONE, path], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", ALONE, path], check=True, capture_output=True, text=True
+    ).stdout
     names, shape, facts = json.loads(printed)
     assert names == ["pixel_values", "batch", "logits"]
     assert shape == [4, 5]
@@ -149,30 +165,45 @@ def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
     assert made.model_value is not None
     assert abs(made.value - made.model_value) <= 0.1
     before = path.read_bytes()
-    with pytest.raises(Refused, match=r"in int8 the accuracy .* falls from .* by more than -1 .*--dtype fp16"):
-        export_descendant(descendant, path, dtype="int8", task=task, max_drop=-1.0, run=RUN, force=True)
+    with pytest.raises(
+        Refused, match=r"in int8 the accuracy .* falls from .* by more than -1 .*--dtype fp16"
+    ):
+        export_descendant(
+            descendant, path, dtype="int8", task=task, max_drop=-1.0, run=RUN, force=True
+        )
     assert path.read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "whole.onnx"]
 
 
-def test_a_file_that_differs_from_its_module_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_differs_from_its_module_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.runtimes.opened", lambda path, threads: lambda images: torch.zeros(len(images), 5)
+        "learngene_zoo.runtimes.open_runner",
+        lambda path, threads: lambda images: torch.zeros(len(images), 5),
     )
     with pytest.raises(TrainingFailed, match="differ from the model's by up to"):
         export_descendant(model(), tmp_path / "model.pt2", run=RUN)
     assert not any(tmp_path.iterdir())
 
 
-def test_a_missing_package_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(Unavailable, match=r"onnxruntime, which is not installed: pip install 'learngene-zoo\[onnx\]'"):
+    with pytest.raises(
+        Unavailable,
+        match=r"onnxruntime, which is not installed: pip install 'learngene-zoo\[onnx\]'",
+    ):
         export_descendant(model(), tmp_path / "model.onnx", run=RUN)
 
 
 @pytest.mark.parametrize(
     ("name", "dtype", "message"),
-    [("model.bin", "fp32", "does not end in .onnx or .pt2"), ("model.pt2", "int8", "only ONNX files can be int8")],
+    [
+        ("model.bin", "fp32", "does not end in .onnx or .pt2"),
+        ("model.pt2", "int8", "only ONNX files can be int8"),
+    ],
 )
 def test_what_no_format_has_is_refused(name: str, dtype: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(WrongCall, match=message):
@@ -188,13 +219,21 @@ def timm_folder(place: Path, name: str = "vit_tiny_patch16_224", **sizes: object
     from safetensors.torch import save_file
 
     place.mkdir()
-    images = {"input_size": [3, 16, 16], "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "crop_pct": 0.9}
+    images = {
+        "input_size": [3, 16, 16],
+        "mean": [0.1, 0.2, 0.3],
+        "std": [0.4, 0.5, 0.6],
+        "crop_pct": 0.9,
+    }
     images |= {"interpolation": "bilinear", "crop_mode": "squash"}
     config = {"architecture": name, "num_classes": 5, "model_args": sizes, "pretrained_cfg": images}
     (place / "config.json").write_text(json.dumps({**config, "label_names": list(NAMES)}))
     torch.manual_seed(0)
     made = timm.create_model(name, num_classes=5, **sizes)
-    save_file({key: tensor.clone() for key, tensor in made.state_dict().items()}, place / "model.safetensors")
+    save_file(
+        {key: tensor.clone() for key, tensor in made.state_dict().items()},
+        place / "model.safetensors",
+    )
     return place
 
 
@@ -202,14 +241,21 @@ TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size
 
 
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
-def test_what_timm_made_is_exported_and_says_all_that_is_needed(suffix: str, tmp_path: Path) -> None:
+def test_what_timm_made_is_exported_and_says_all_that_is_needed(
+    suffix: str, tmp_path: Path
+) -> None:
     place = timm_folder(tmp_path / "vit", **TINY)
     made = lifecycle.export(place, tmp_path / f"model.{suffix}", run=RUN)
     assert made.difference <= 1e-5
     facts = metadata(open_model(place))
     assert json.loads(facts["labels"]) == list(NAMES)
     assert json.loads(facts["preprocessing"]) == {
-        **{"input_size": [3, 16, 16], "interpolation": "bilinear", "crop_pct": 0.9, "crop_mode": "squash"},
+        **{
+            "input_size": [3, 16, 16],
+            "interpolation": "bilinear",
+            "crop_pct": 0.9,
+            "crop_mode": "squash",
+        },
         **{"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]},
     }
 
@@ -221,7 +267,9 @@ def test_an_exported_file_is_worth_what_its_model_is(name: str, exported, tmp_pa
     assert (found.classes, found.dense, found.class_names) == (5, name == "dense", NAMES)
     assert found.input_format == descendant.input_format
     with torch.no_grad():
-        torch.testing.assert_close(found.model()(images(3)), descendant.model()(images(3)), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            found.model()(images(3)), descendant.model()(images(3)), rtol=0, atol=1e-5
+        )
 
 
 def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Path) -> None:
@@ -229,10 +277,15 @@ def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Pat
     descendant = model(SPEC.with_(image_size=task.image_size))
     path = export_descendant(descendant, tmp_path / "model.onnx", run=RUN).path
     found = open_exported(path, threads=1)
-    theirs, ours = (measure(one.model(), task, "validation", one.input_format, RUN) for one in (found, descendant))
+    theirs, ours = (
+        measure(one.model(), task, "validation", one.input_format, RUN)
+        for one in (found, descendant)
+    )
     assert theirs.correct == ours.correct
     Image.linear_gradient("L").resize((40, 30)).convert("RGB").save(tmp_path / "a.png")
-    (one,), (other,) = (lifecycle.predict(each, tmp_path / "a.png", run=RUN) for each in (path, descendant))
+    (one,), (other,) = (
+        lifecycle.predict(each, tmp_path / "a.png", run=RUN) for each in (path, descendant)
+    )
     assert one.classes == other.classes
     assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
     with pytest.raises(WrongCall, match="leave out --device and --precision"):
@@ -264,8 +317,14 @@ def test_files_that_are_not_exports_are_refused_in_one_line(exported, tmp_path: 
     outside = {"save_as_external_data": True, "location": "outside.bin", "size_threshold": 0}
     for path, words in (
         (lambda: change({"preprocessing": None}), "does not say how it takes images"),
-        (lambda: change({"preprocessing": "{}"}), "metadata are not those that `lgzoo export` writes"),
-        (lambda: change({"preprocessing": "["}), "metadata are not those that `lgzoo export` writes"),
+        (
+            lambda: change({"preprocessing": "{}"}),
+            "metadata are not those that `lgzoo export` writes",
+        ),
+        (
+            lambda: change({"preprocessing": "["}),
+            "metadata are not those that `lgzoo export` writes",
+        ),
         (lambda: change({"labels": '["a"]'}), "1 labels for 5 classes"),
         (lambda: change({"labels": "[1]"}), "metadata are not those"),
         (lambda: change(edit=fix_batch), "takes batches of 2 only"),
@@ -284,7 +343,10 @@ def test_files_that_are_not_exports_are_refused_in_one_line(exported, tmp_path: 
 def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch: pytest.MonkeyPatch) -> None:
     path = exported("plain", "onnx").path
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(Unavailable, match=r"onnxruntime, which is not installed: pip install 'learngene-zoo\[onnx\]'"):
+    with pytest.raises(
+        Unavailable,
+        match=r"onnxruntime, which is not installed: pip install 'learngene-zoo\[onnx\]'",
+    ):
         open_exported(path)
 
 
@@ -294,7 +356,9 @@ def test_options_that_nothing_looks_at_are_refused(tmp_path: Path) -> None:
         (("--task", "nosuch", "--format", "pt2"), "--task is for --dtype int8"),
         (("--max-drop", "0.1"), "--max-drop is for --dtype int8"),
     ):
-        result = CliRunner().invoke(main, ["export", str(place), *words, "-o", str(tmp_path / "model.pt2")])
+        result = CliRunner().invoke(
+            main, ["export", str(place), *words, "-o", str(tmp_path / "model.pt2")]
+        )
         assert (result.exit_code, message in result.stderr) == (2, True)
     with pytest.raises(WrongCall, match="the task 'nosuch' is for int8"):
         lifecycle.export(place, tmp_path / "model.pt2", task="nosuch")

@@ -47,7 +47,9 @@ def test_a_difference_is_accepted_up_to_a_share_of_the_largest_logit(
                 runtimes._difference(model, runner, images, dtype)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("is_wrong", [lambda count: count == 1, lambda count: count == 2, lambda count: count > 2])
+@pytest.mark.parametrize(
+    "is_wrong", [lambda count: count == 1, lambda count: count == 2, lambda count: count > 2]
+)
 @pytest.mark.parametrize("wrong", [1.0, float("nan"), float("inf")])
 def test_a_file_that_is_wrong_at_one_size_of_a_batch_is_refused(is_wrong, wrong: float) -> None:
     """One image, two (as it was traced), and more."""
@@ -62,7 +64,9 @@ def test_a_file_that_is_wrong_at_one_size_of_a_batch_is_refused(is_wrong, wrong:
 
 def test_logits_of_another_shape_are_refused() -> None:
     with pytest.raises(TrainingFailed, match="are not those of the model for 1 images"):
-        runtimes._difference(Logits(1.0), lambda shown: torch.zeros(1, 3), torch.zeros(5, 3, 4, 4), "fp32")
+        runtimes._difference(
+            Logits(1.0), lambda shown: torch.zeros(1, 3), torch.zeros(5, 3, 4, 4), "fp32"
+        )
 
 
 def test_a_file_says_everything_that_preprocessing_needs() -> None:

@@ -21,9 +21,9 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.loader import Batch, Loader, Share
+from learngene_zoo.tasks.loader import Batch, Loader, StepShare
 from learngene_zoo.tasks.task import IGNORED, Samples, Task
-from learngene_zoo.tasks.transforms import fitted_masks
+from learngene_zoo.tasks.transforms import fit_masks
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import (
@@ -53,7 +53,10 @@ class Blobs:
 
     def __getitems__(self, indices: Sequence[int]) -> Samples:
         masks = [self._mask(index) for index in indices]
-        images = [torch.where(mask == IGNORED, 60, mask * 100).to(torch.uint8).expand(3, -1, -1) for mask in masks]
+        images = [
+            torch.where(mask == IGNORED, 60, mask * 100).to(torch.uint8).expand(3, -1, -1)
+            for mask in masks
+        ]
         if len(self.shapes) == 1 and masks:
             return Samples(torch.stack(images), masks=torch.stack(masks))
         return Samples(images, masks=masks)
@@ -61,7 +64,10 @@ class Blobs:
     def _mask(self, index: int) -> torch.Tensor:
         height, width = self.shapes[index % len(self.shapes)]
         draws = np.random.default_rng(index).uniform(0.25, 0.75, 2)
-        down, across = torch.arange(height)[:, None] / height - draws[0], torch.arange(width) / width - draws[1]
+        down, across = (
+            torch.arange(height)[:, None] / height - draws[0],
+            torch.arange(width) / width - draws[1],
+        )
         far = (down.square() + across.square()).sqrt()
         mask = torch.where(far < 0.25, 1 + index % 2, 0)
         return torch.where((far - 0.25).abs() < 0.03, IGNORED, mask).to(torch.uint8)
@@ -107,7 +113,9 @@ def follows(batch: Batch) -> float:
 
 
 @pytest.mark.parametrize("augment", ["none", "light"])
-@pytest.mark.parametrize("shapes", [((16, 16),), ((24, 16), (40, 64), (16, 16))], ids=["equal", "other"])
+@pytest.mark.parametrize(
+    "shapes", [((16, 16),), ((24, 16), (40, 64), (16, 16))], ids=["equal", "other"]
+)
 def test_masks_follow_their_images(augment: str, shapes: Any) -> None:
     for batch in loader(task(Blobs(shapes)), augment=augment).epoch(1):
         assert (batch.labels.dtype, tuple(batch.labels.shape)) == (torch.int64, (12, 16, 16))
@@ -117,7 +125,9 @@ def test_masks_follow_their_images(augment: str, shapes: Any) -> None:
 
 def test_a_shift_moves_both_and_changes_from_epoch_to_epoch() -> None:
     given = task()
-    first, second = (torch.cat([b.labels for b in loader(given, shuffle=False).epoch(e)]) for e in (0, 1))
+    first, second = (
+        torch.cat([b.labels for b in loader(given, shuffle=False).epoch(e)]) for e in (0, 1)
+    )
     assert (first != second).flatten(1).any(dim=1).float().mean() > 0.9
     still = torch.cat([b.labels for b in loader(given, shuffle=False, augment="none").epoch(0)])
     assert (first != still).flatten(1).any(dim=1).float().mean() > 0.8
@@ -145,7 +155,9 @@ def test_pixels_depend_on_neither_batch_size_nor_workers(augment: str) -> None:
     def everything(**changes: Any) -> dict[int, tuple[bytes, bytes]]:
         batches = loader(task(), augment=augment, **changes).epoch(2)
         whole = (zip(batch.indices, batch.images, batch.labels) for batch in batches)
-        return {int(i): (x.numpy().tobytes(), y.numpy().tobytes()) for part in whole for i, x, y in part}
+        return {
+            int(i): (x.numpy().tobytes(), y.numpy().tobytes()) for part in whole for i, x, y in part
+        }
 
     before = torch.random.get_rng_state()
     alone = everything()
@@ -155,14 +167,16 @@ def test_pixels_depend_on_neither_batch_size_nor_workers(augment: str) -> None:
 
 
 def test_a_mask_is_resized_by_taking_what_lies_nearest() -> None:
-    mask = torch.tensor([[0, 0, 2, 2], [0, 0, 2, 2], [1, 1, 255, 255], [1, 1, 255, 255]], dtype=torch.uint8)
-    assert fitted_masks(mask[None], 2).tolist() == [[[0, 2], [1, 255]]]
-    assert fitted_masks(mask[None], 8)[0, ::2, ::2].tolist() == mask.tolist()
-    assert fitted_masks([mask[:2], mask[:, :2]], 2).tolist() == [[[0, 2], [0, 2]], [[0, 0], [1, 1]]]
+    mask = torch.tensor(
+        [[0, 0, 2, 2], [0, 0, 2, 2], [1, 1, 255, 255], [1, 1, 255, 255]], dtype=torch.uint8
+    )
+    assert fit_masks(mask[None], 2).tolist() == [[[0, 2], [1, 255]]]
+    assert fit_masks(mask[None], 8)[0, ::2, ::2].tolist() == mask.tolist()
+    assert fit_masks([mask[:2], mask[:, :2]], 2).tolist() == [[[0, 2], [0, 2]], [[0, 0], [1, 1]]]
 
 
 def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
-    made = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(Share(0, [], [], []))
+    made = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(StepShare(0, [], [], []))
     assert (tuple(made.images.shape), tuple(made.labels.shape)) == ((0, 3, 16, 16), (0, 16, 16))
 
 
@@ -174,8 +188,14 @@ def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
             lambda s: s._replace(masks=s.masks + 3),
             r"the mask of image \d+ of blobs holds \d+; expected 0 to 2",
         ),
-        (lambda s: s._replace(masks=s.masks[:, :8]), r"image \d+ of blobs has 16 x 16 pixels and its mask 8 x 16"),
-        (lambda s: Samples(list(s.images), masks=list(s.masks + 3)), "or 255 where a pixel does not count"),
+        (
+            lambda s: s._replace(masks=s.masks[:, :8]),
+            r"image \d+ of blobs has 16 x 16 pixels and its mask 8 x 16",
+        ),
+        (
+            lambda s: Samples(list(s.images), masks=list(s.masks + 3)),
+            "or 255 where a pixel does not count",
+        ),
     ],
     ids=["none", "values", "shape", "list"],
 )
@@ -202,10 +222,14 @@ def test_the_loss_is_the_mean_over_the_pixels_that_count() -> None:
     logits = torch.randn(2, 3, 4, 4)
     labels = torch.randint(3, (2, 4, 4))
     labels[0, :2] = IGNORED
-    loss = Segmentation(nn.Identity(), label_smoothing=0.1)(SimpleNamespace(images=logits, labels=labels))[CLASS_LOSS]
+    loss = Segmentation(nn.Identity(), label_smoothing=0.1)(
+        SimpleNamespace(images=logits, labels=labels)
+    )[CLASS_LOSS]
     pixels, told = logits.permute(0, 2, 3, 1).reshape(-1, 3), labels.flatten()
     counted = told != IGNORED
-    torch.testing.assert_close(loss, functional.cross_entropy(pixels[counted], told[counted], label_smoothing=0.1))
+    torch.testing.assert_close(
+        loss, functional.cross_entropy(pixels[counted], told[counted], label_smoothing=0.1)
+    )
 
 
 def test_a_batch_in_which_nothing_counts_costs_nothing() -> None:
@@ -236,7 +260,9 @@ def test_mean_intersection_over_union_by_hand() -> None:
 
 
 def test_a_class_that_is_only_given_counts_as_wrong() -> None:
-    rows = MeanIoU(2).rows(torch.tensor([[[[0.0, 1.0]], [[1.0, 0.0]]]]), torch.zeros(1, 1, 2, dtype=torch.long))
+    rows = MeanIoU(2).rows(
+        torch.tensor([[[[0.0, 1.0]], [[1.0, 0.0]]]]), torch.zeros(1, 1, 2, dtype=torch.long)
+    )
     assert MeanIoU(2).value(rows.sum(dim=0).numpy(), 1) == pytest.approx((1 / 2 + 0) / 2)
 
 
@@ -248,7 +274,9 @@ def test_its_interval_is_as_wide_as_images_differ_and_always_the_same() -> None:
     other = np.concatenate([draws, np.full((200, 2), 8)], axis=1)
     low, high = metric.interval(other)
     assert low < metric.value(other.sum(axis=0), 200) < high
-    assert high - low == pytest.approx(2 * 1.96 * (draws.mean(axis=1) / 8).std() / 200**0.5, rel=0.15)
+    assert high - low == pytest.approx(
+        2 * 1.96 * (draws.mean(axis=1) / 8).std() / 200**0.5, rel=0.15
+    )
     assert metric.interval(other) == (low, high)
 
 
@@ -285,7 +313,13 @@ def test_an_evaluation_counts_every_pixel_once(batch_size: int | None) -> None:
 
 
 def test_a_dense_model_learns() -> None:
-    trained = fit(start(), task(), Recipe(epochs=12, batch_size=6, lr=5e-3, augment="light"), Run(), guard=True)
+    trained = fit(
+        start(),
+        task(),
+        Recipe(epochs=12, batch_size=6, lr=5e-3, augment="light"),
+        Run(),
+        guard=True,
+    )
     metrics = trained.provenance["metrics"]
     assert metrics["validation_mIoU"] > 0.6
     assert trained.spec.dense
@@ -293,7 +327,9 @@ def test_a_dense_model_learns() -> None:
 
 
 def test_pieces_of_a_batch_and_operations_of_all_kinds_are_trained_on() -> None:
-    recipe = Recipe(epochs=1, batch_size=12, accumulate=3, augment="rand", label_smoothing=0.1, ema=0.9)
+    recipe = Recipe(
+        epochs=1, batch_size=12, accumulate=3, augment="rand", label_smoothing=0.1, ema=0.9
+    )
     trained = fit(start(), task(), recipe, Run(workers=1))
     assert 0 <= trained.provenance["metrics"]["validation_mIoU"] <= 1
 
@@ -304,9 +340,13 @@ def test_a_model_with_another_head_is_not_trained(changes: dict[str, Any]) -> No
         fit(start(**changes), task(), Recipe(epochs=1), Run())
 
 
-def test_a_segmentation_task_makes_a_dense_descendant_and_a_class_task_a_plain_one(tmp_path: Path) -> None:
+def test_a_segmentation_task_makes_a_dense_descendant_and_a_class_task_a_plain_one(
+    tmp_path: Path,
+) -> None:
     lifecycle.extract("scratch", out=tmp_path / "learngene")
-    dense = lifecycle.expand(tmp_path / "learngene", layers=1, task="scenes", out=tmp_path / "dense")
+    dense = lifecycle.expand(
+        tmp_path / "learngene", layers=1, task="scenes", out=tmp_path / "dense"
+    )
     assert (dense.spec.dense, dense.spec.classes) == (True, 6)
     assert dense.model()(torch.zeros(1, 3, 32, 32)).shape == (1, 6, 32, 32)
     assert not lifecycle.expand(tmp_path / "learngene", layers=1, task="digits").spec.dense
@@ -329,7 +369,9 @@ def test_torch_hub_gives_the_head_that_a_task_needs() -> None:
 
 def test_a_budget_chooses_among_dense_descendants() -> None:
     learngene = lifecycle.extract("scratch")
-    sizes = family(learngene.config, METHODS.load("scratch").expander, Target(classes=6, dense=True))
+    sizes = family(
+        learngene.config, METHODS.load("scratch").expander, Target(classes=6, dense=True)
+    )
     assert all(member.spec.dense for member in sizes)
     price = sorted(member.cost().flops for member in sizes)[2]
     chosen = lifecycle.expand(learngene, task="scenes", max_flops=price)

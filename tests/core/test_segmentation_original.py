@@ -44,7 +44,9 @@ def test_windows_cover_a_length_evenly() -> None:
         assert covered == set(range(length))
 
 
-def test_a_strip_whose_logits_would_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strip_whose_logits_would_not_fit_into_memory_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = task(Blobs(((16, 16), (16, 40))))
     monkeypatch.setattr(original, "MOST_RESIZED_LOGITS", 16 * 40 * 3)
     evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
@@ -66,7 +68,9 @@ def test_a_model_that_knows_every_pixel_is_nearly_right_at_any_size(workers: int
     data = task(Blobs(SIZES))
     found = evaluate_originals(Lightness(), data, "test", VIEW, Run(workers=workers))
     assert found.value > 0.85
-    ignored = evaluate_originals(Lightness(), data, "test", replace(VIEW, view=View(crop_mode="squash")), Run())
+    ignored = evaluate_originals(
+        Lightness(), data, "test", replace(VIEW, view=View(crop_mode="squash")), Run()
+    )
     assert ignored.value > 0.8
 
 
@@ -87,11 +91,17 @@ class Wide:
 def test_what_a_crop_leaves_out_counts() -> None:
     class Nothing(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return torch.tensor([1.0, 0.0, 0.0])[:, None, None].expand(len(images), 3, *images.shape[-2:])
+            return torch.tensor([1.0, 0.0, 0.0])[:, None, None].expand(
+                len(images), 3, *images.shape[-2:]
+            )
 
     data = task(Wide())
-    assert evaluate(Nothing(), data, "test", VIEW, Run()).value == 1.0  # the centre shows class 0 alone
-    assert evaluate_originals(Nothing(), data, "test", VIEW, Run()).value == pytest.approx((0.5 + 0) / 2)
+    assert (
+        evaluate(Nothing(), data, "test", VIEW, Run()).value == 1.0
+    )  # the centre shows class 0 alone
+    assert evaluate_originals(Nothing(), data, "test", VIEW, Run()).value == pytest.approx(
+        (0.5 + 0) / 2
+    )
     assert evaluate_originals(Lightness(), data, "test", VIEW, Run()).value == 1.0
 
 
@@ -110,7 +120,9 @@ def test_logits_are_averaged_where_windows_overlap() -> None:
 def test_classes_are_enlarged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(0))
     whole = classes_of(logits, torch.Size((31, 44)))
-    large = nn.functional.interpolate(logits[None], size=(31, 44), mode="bilinear", align_corners=False)[0]
+    large = nn.functional.interpolate(
+        logits[None], size=(31, 44), mode="bilinear", align_corners=False
+    )[0]
     assert torch.equal(whole, large.argmax(dim=0))
     monkeypatch.setattr(original, "MOST_LOGITS", 2 * 31 * 44)
     assert torch.equal(classes_of(logits, torch.Size((31, 44))), whole)
@@ -120,7 +132,7 @@ def test_processes_share_the_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(original, "join", lambda device: None)
     rows = []
-    monkeypatch.setattr(original, "gathered", lambda marks: rows.append(marks) or [marks])
+    monkeypatch.setattr(original, "gather_values", lambda marks: rows.append(marks) or [marks])
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         evaluate_originals(Lightness(), task(Blobs(SIZES)), "test", VIEW, Run(), images=7)
@@ -134,7 +146,9 @@ def test_the_verb_says_what_it_counts(tmp_path: Path) -> None:
     small = replace(scenes, open_split=lambda name: _First(scenes.split(name)))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, offline: small)
-        resized, whole = (lifecycle.evaluate(model, resolution=name) for name in ("resized", "original"))
+        resized, whole = (
+            lifecycle.evaluate(model, resolution=name) for name in ("resized", "original")
+        )
     assert (resized.resolution, whole.resolution, whole.images) == ("resized", "original", 6)
     assert whole.value == resized.value  # scenes are drawn in the model's size
 

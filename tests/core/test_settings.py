@@ -80,7 +80,12 @@ def test_later_nested_settings_have_a_prefix_whatever_their_names() -> None:
         training: Inner = Inner()
         schedule: Schedule = Schedule()
 
-    assert [s.name for s in settings_of(Two())] == ["lr", "steps", "schedule_warm", "schedule_parts"]
+    assert [s.name for s in settings_of(Two())] == [
+        "lr",
+        "steps",
+        "schedule_warm",
+        "schedule_parts",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,9 @@ def test_a_flat_record_is_a_group_in_python_alone() -> None:
     data = to_json(changed)
     assert (data["lr"], data["steps"], "group" in data) == (0.5, 5, False)
     assert from_json(Grouped, data, "here") == changed
-    assert from_json(Grouped, {"steps": 7}, "here").group == Inner(lr=0.5, steps=7)  # absent: as in the field's default
+    assert from_json(Grouped, {"steps": 7}, "here").group == Inner(
+        lr=0.5, steps=7
+    )  # absent: as in the field's default
     with pytest.raises(BadFile, match="unknown key 'group'; known are lr, quiet, steps, training"):
         from_json(Grouped, {"group": {}}, "here")
     with pytest.raises(BadFile, match="here: steps is true"):
@@ -132,7 +139,12 @@ def test_a_flat_record_is_a_group_in_python_alone() -> None:
 def test_what_an_option_knows() -> None:
     known = {s.name: s for s in settings_of(Outer())}
     assert known["mode"].choices == ("a", "b")
-    assert (known["keep"].kind, known["keep"].repeated, known["keep"].optional, known["keep"].help) == (
+    assert (
+        known["keep"].kind,
+        known["keep"].repeated,
+        known["keep"].optional,
+        known["keep"].help,
+    ) == (
         int,
         True,
         True,
@@ -161,7 +173,12 @@ def test_what_no_option_can_give_is_in_files_alone() -> None:
 
 def test_setting_leaves_by_name() -> None:
     changed = with_settings(Outer(), {"tuning_lr": 0.5, "lr": 0.4, "keep": (1, 2)})
-    assert (changed.tuning.lr, changed.training.lr, changed.keep, changed.tuning.steps) == (0.5, 0.4, (1, 2), 3)
+    assert (changed.tuning.lr, changed.training.lr, changed.keep, changed.tuning.steps) == (
+        0.5,
+        0.4,
+        (1, 2),
+        3,
+    )
     with pytest.raises(WrongCall, match="did you mean tuning_lr"):
         with_settings(Outer(), {"tunin_lr": 1.0})
     assert with_settings(Outer(), {"keep": [1, 2]}).keep == (1, 2), "a list, as JSON has them"
@@ -215,7 +232,10 @@ def test_json_and_back(value: Any) -> None:
         ({"name": "x", "rest": []}, "expected an object"),
         ({"name": "x", "numbers": {"a": float("inf")}}, "finite number"),
         ({"name": "x", "spec": {"layers": 2, "width": 8, "heads": 3}}, "3 heads do not divide"),
-        ({"name": "x", "spec": {"layers": 2, "width": 8, "heads": 2, "pool": "sum"}}, "must be one of token"),
+        (
+            {"name": "x", "spec": {"layers": 2, "width": 8, "heads": 2, "pool": "sum"}},
+            "must be one of token",
+        ),
     ],
 )
 def test_json_that_is_refused(data: Any, message: str) -> None:

@@ -13,7 +13,7 @@ from watching import watched
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.shelf import read_config
-from learngene_zoo.cli.listing import listing
+from learngene_zoo.cli.listing import print_listing
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.show import show
 from learngene_zoo.errors import BadFile, WrongCall
@@ -42,7 +42,12 @@ def test_names_are_the_folders_with_a_config(cards: Path) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "card"),
-    [("lsamd-base", "lsamd-base"), ("lsamd", "lsamd-mini"), ("tal", "tal-small"), ("ancestry", "ancestry-mini")],
+    [
+        ("lsamd-base", "lsamd-base"),
+        ("lsamd", "lsamd-mini"),
+        ("tal", "tal-small"),
+        ("ancestry", "ancestry-mini"),
+    ],
 )
 def test_a_card_is_found_by_its_name_or_its_method(cards: Path, reference: str, card: str) -> None:
     assert shelf.find(reference) == cards / card
@@ -52,7 +57,9 @@ def test_a_record_names_a_card_and_not_where_the_shelf_lies(cards: Path) -> None
     assert shelf.reference(shelf.find("tal")) == "tal-small"
     assert shelf.reference(Path("mine/learngene")) == str(Path("mine/learngene"))
     assert shelf.reference(cards / "empty") == str(cards / "empty")
-    assert shelf.reference(Path("mine/tal-small")) == str(Path("mine/tal-small")), "named like a card, but elsewhere"
+    assert shelf.reference(Path("mine/tal-small")) == str(Path("mine/tal-small")), (
+        "named like a card, but elsewhere"
+    )
 
 
 def test_a_folder_comes_before_a_card_only_if_it_holds_a_config(cards: Path) -> None:
@@ -106,7 +113,13 @@ def learngene(**changes: object) -> dict[str, object]:
     """The config.json of a learngene of the method `toy`."""
     tasks = [{"name": name, "source": "somewhere"} for name in ("signs", "glyphs")]
     ancestries = [{"source": "local", "spec": to_json(SPEC), "licence": "mit"}]
-    about = {"method": "toy", "format": 1, "spec": to_json(SPEC), "tasks": tasks, "ancestries": ancestries}
+    about = {
+        "method": "toy",
+        "format": 1,
+        "spec": to_json(SPEC),
+        "tasks": tasks,
+        "ancestries": ancestries,
+    }
     return {**about, **changes}
 
 
@@ -119,7 +132,7 @@ def put(place: Path, config: object) -> Path:
 def test_an_entry_is_what_the_whole_config_says(tmp_path: Path) -> None:
     folder = put(tmp_path / "toy-mini", learngene())
     config = read_config(folder)
-    assert shelf.entry(folder) == shelf.Entry(
+    assert shelf.entry(folder) == shelf.ShelfEntry(
         name="toy-mini",
         method=config.method,
         layers=config.spec.layers,
@@ -149,7 +162,9 @@ def test_a_card_that_ends_too_early_is_not_listed(tmp_path: Path, cut: int) -> N
 
 
 def test_an_entry_of_a_control_of_old_is_that_of_what_it_holds(tmp_path: Path) -> None:
-    folder = put(tmp_path / "old", learngene(method="stem", details={"config": learngene(ancestries=[])}))
+    folder = put(
+        tmp_path / "old", learngene(method="stem", details={"config": learngene(ancestries=[])})
+    )
     found = shelf.entry(folder)
     assert found is not None
     assert (found.method, found.licence) == ("toy", "unknown")
@@ -179,7 +194,10 @@ def test_a_card_that_cannot_be_listed_is_named(tmp_path: Path, config: object, s
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
     """A shelf of 300 cards that `show` understands."""
-    place, config = tmp_path / "many", (checkout / "cards" / "lsamd-mini" / "config.json").read_bytes()
+    place, config = (
+        tmp_path / "many",
+        (checkout / "cards" / "lsamd-mini" / "config.json").read_bytes(),
+    )
     for number in range(300):
         (place / f"method{number % 7}-size{number:03}").mkdir(parents=True)
         (place / f"method{number % 7}-size{number:03}" / "config.json").write_bytes(config)
@@ -189,14 +207,16 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Pat
 
 def test_a_list_reads_each_card_once(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with watched() as seen:
-        listing("learngenes", as_json=True)
+        print_listing("learngenes", as_json=True)
     assert len(json.loads(capsys.readouterr().out)) == 300
     read = [path for path in seen.opened if path.startswith(f"{many}{os.sep}")]
     assert sorted(read) == sorted(str(many / name / "config.json") for name in shelf.names())
 
 
 def complete() -> None:
-    found = ShellComplete(main, {}, "lgzoo", "_LGZOO_COMPLETE").get_completions(["expand", "method3-size010"], "--l")
+    found = ShellComplete(main, {}, "lgzoo", "_LGZOO_COMPLETE").get_completions(
+        ["expand", "method3-size010"], "--l"
+    )
     assert "--layers" in {item.value for item in found}
 
 
@@ -209,7 +229,9 @@ def complete() -> None:
         complete,
     ],
 )
-def test_what_is_about_one_card_neither_lists_nor_reads_the_others(many: Path, call: Callable[[], object]) -> None:
+def test_what_is_about_one_card_neither_lists_nor_reads_the_others(
+    many: Path, call: Callable[[], object]
+) -> None:
     with watched() as seen:
         call()
     touched = {path for path in seen.read if path.startswith(str(many))}
@@ -217,6 +239,9 @@ def test_what_is_about_one_card_neither_lists_nor_reads_the_others(many: Path, c
 
 
 def test_the_card_of_a_method_is_found_without_reading_any(many: Path) -> None:
-    with watched() as seen, pytest.raises(WrongCall, match=r"method3-size003, method3-size010.* and 31 more"):
+    with (
+        watched() as seen,
+        pytest.raises(WrongCall, match=r"method3-size003, method3-size010.* and 31 more"),
+    ):
         shelf.find("method3")
     assert not [path for path in seen.opened if path.startswith(str(many))]

@@ -11,10 +11,10 @@ from PIL import Image
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.card import learngene_card
-from learngene_zoo.artifacts.records import CardRecord, Cost
+from learngene_zoo.artifacts.records import CardCost, CardRecord
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.bench.cell import Arm
-from learngene_zoo.bench.extraction import seen
+from learngene_zoo.bench.extraction import count_images
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
@@ -68,31 +68,40 @@ def test_seconds_of_an_interrupted_extraction_add_up(tmp_path: Path) -> None:
 def test_a_card_and_readmes_table_say_what_it_cost() -> None:
     made = first_k(False)
     card = learngene_card(
-        replace(made.config, card=CardRecord(cost=Cost(seconds=252.0, images=106_000, params=264_200)))
+        replace(
+            made.config,
+            card=CardRecord(cost=CardCost(seconds=252.0, images=106_000, params=264_200)),
+        )
     )
     assert "saw 106,000 images (every pass counted) and took 4m 12s of one core" in card
     assert "264,200 numbers must be at hand" in card
-    assert table.cost_of(Cost(seconds=252.0, images=106_000, params=264_200)) == ["264.20K", "106.00K", "4m 12s"]
+    assert table.cost_of(CardCost(seconds=252.0, images=106_000, params=264_200)) == [
+        "264.20K",
+        "106.00K",
+        "4m 12s",
+    ]
     assert table.cost_of(None) == ["", "", ""]
 
 
-@pytest.mark.parametrize("wrong", [{"seconds": -1.0}, {"seconds": float("nan")}, {"images": -1}, {"params": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"seconds": -1.0}, {"seconds": float("nan")}, {"images": -1}, {"params": -1}]
+)
 def test_an_impossible_cost_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(WrongCall):
-        Cost(**{"seconds": 1.0, "images": 1, "params": 1, **wrong})  # type: ignore[arg-type]
+        CardCost(**{"seconds": 1.0, "images": 1, "params": 1, **wrong})  # type: ignore[arg-type]
 
 
 def test_images_are_those_of_training_or_those_that_are_looked_at(tmp_path: Path) -> None:
     looks = Arm(name="any", method="closed_form", settings={"images": 24})
     source = find_entry(SOURCE_TASK)
-    assert seen(looks, 0) == 24
-    assert seen(looks, 70) == 70  # of the steps, where there are any
+    assert count_images(looks, 0) == 24
+    assert count_images(looks, 70) == 70  # of the steps, where there are any
     assert source is not None
-    assert seen(replace(looks, settings={"images": 10**7}), 0) == source.sizes["train"]
-    assert seen(Arm(name="any", method="first_k"), 0) == 0
+    assert count_images(replace(looks, settings={"images": 10**7}), 0) == source.sizes["train"]
+    assert count_images(Arm(name="any", method="first_k"), 0) == 0
     for label in ("cat", "dog"):
         (tmp_path / "train" / label).mkdir(parents=True)
         for number in range(3):
             Image.new("RGB", (32, 32)).save(tmp_path / "train" / label / f"{number}.png")
     own = replace(looks, tasks=(f"folder:{tmp_path}",))
-    assert 0 < seen(own, 0) <= 6  # a task that no catalogue lists
+    assert 0 < count_images(own, 0) <= 6  # a task that no catalogue lists

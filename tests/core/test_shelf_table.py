@@ -41,12 +41,18 @@ def test_a_line_has_accuracies_and_mean_gains() -> None:
 
 def test_the_middle_size_is_shown_and_what_is_missing_is_named(tmp_path: Path) -> None:
     shutil.copytree(CARDS / "closed_form-mini", tmp_path / "closed_form-mini")
-    assert {(row.layers, row.width) for row in table.middle(read_config(tmp_path / "closed_form-mini")).values()} == {
-        (5, 64)
-    }
+    assert {
+        (row.layers, row.width)
+        for row in table.middle(read_config(tmp_path / "closed_form-mini")).values()
+    } == {(5, 64)}
     text = table.markdown([tmp_path / "closed_form-mini", tmp_path / "no such card"])
     assert text.count("\n") == 2
     assert "Not measured" not in text
     data = read_json(tmp_path / "closed_form-mini" / "config.json")
-    write_json(tmp_path / "closed_form-mini" / "config.json", {**data, "card": {**data["card"], "worth": None}})
-    assert table.markdown([tmp_path / "closed_form-mini"]).endswith("Not measured yet: `closed_form`.")
+    write_json(
+        tmp_path / "closed_form-mini" / "config.json",
+        {**data, "card": {**data["card"], "worth": None}},
+    )
+    assert table.markdown([tmp_path / "closed_form-mini"]).endswith(
+        "Not measured yet: `closed_form`."
+    )

@@ -14,10 +14,14 @@ from torch.nn import functional
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.spec import Segment
-from learngene_zoo.families.surgery import mapped
+from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
-from learngene_zoo.families.vit.modules import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
+from learngene_zoo.families.vit.modules import (
+    StitchedBlock,
+    StitchedDenseVisionTransformer,
+    StitchedVisionTransformer,
+)
 from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE, arguments
 from learngene_zoo.families.vit.spec import MOST_SEGMENTS, TABLE, ViTSpec
 from learngene_zoo.settings import Recipe
@@ -25,9 +29,17 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.training.loop import parameter_groups, stochastic_depth
 
 TWO = ViTSpec(
-    layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)
+    layers=3,
+    width=32,
+    heads=4,
+    image_size=32,
+    patch_size=8,
+    classes=5,
+    front=(Segment(layers=1, width=16, heads=2),),
 )
-THREE = TWO.with_(layers=4, front=(Segment(layers=1, width=16, heads=2), Segment(layers=2, width=24, heads=3)))
+THREE = TWO.with_(
+    layers=4, front=(Segment(layers=1, width=16, heads=2), Segment(layers=2, width=24, heads=3))
+)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 VARIANTS: list[dict[str, Any]] = [
     {},
@@ -57,12 +69,16 @@ def by_hand(spec: ViTSpec, state: StateDict) -> torch.Tensor:
     """Stem, blocks, linear layer, blocks, norm and head, each piece out of a plain model of its width."""
     start, tokens_BND = 0, torch.empty(0)
     for place, segment in enumerate(spec.segments):
-        plain = model_of(segment, _own(segment, state, start, stem=place == 0, tail=place == len(spec.front)))
+        plain = model_of(
+            segment, _own(segment, state, start, stem=place == 0, tail=place == len(spec.front))
+        )
         if place == 0:
             tokens_BND = plain.norm_pre(plain._pos_embed(plain.patch_embed(IMAGES_BCHW)))
         else:
             stitch = f"blocks.{start}.stitch"
-            tokens_BND = functional.linear(tokens_BND, state[f"{stitch}.weight"], state[f"{stitch}.bias"])
+            tokens_BND = functional.linear(
+                tokens_BND, state[f"{stitch}.weight"], state[f"{stitch}.bias"]
+            )
         for block in plain.blocks:
             tokens_BND = block(tokens_BND)
         start += segment.layers
@@ -94,12 +110,18 @@ def test_it_is_its_segments_one_after_the_other(changes: dict[str, Any], spec: V
 
 @pytest.mark.parametrize("spec", [TWO, THREE], ids=["two segments", "three"])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_its_tensors_are_as_the_table_says_and_its_spec_can_be_read_off(changes: dict[str, Any], spec: ViTSpec) -> None:
+def test_its_tensors_are_as_the_table_says_and_its_spec_can_be_read_off(
+    changes: dict[str, Any], spec: ViTSpec
+) -> None:
     spec = spec.with_(**changes)
     model = model_of(spec, initial(spec, 0))
-    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(shapes(spec).items())
+    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(
+        shapes(spec).items()
+    )
     found = spec_of(model)
-    assert [segment.hidden for segment in found.segments] == [segment.hidden for segment in spec.segments]
+    assert [segment.hidden for segment in found.segments] == [
+        segment.hidden for segment in spec.segments
+    ]
     assert found.with_(mlp_ratio=spec.mlp_ratio) == spec
     kind = StitchedDenseVisionTransformer if spec.dense else StitchedVisionTransformer
     assert type(model) is kind
@@ -108,7 +130,9 @@ def test_its_tensors_are_as_the_table_says_and_its_spec_can_be_read_off(changes:
 def test_where_the_stitches_are() -> None:
     model = empty(THREE)
     assert [type(block) is StitchedBlock for block in model.blocks] == [False, True, False, True]
-    assert [tuple(block.stitch.weight.shape) for block in model.blocks if hasattr(block, "stitch")] == [
+    assert [
+        tuple(block.stitch.weight.shape) for block in model.blocks if hasattr(block, "stitch")
+    ] == [
         (24, 16),
         (32, 24),
     ]
@@ -151,18 +175,24 @@ def test_its_tensors_start_as_those_of_its_segments() -> None:
         assert drawn["blocks.1.stitch.bias"].abs().sum() == 0
         first = initial(wide.first, 5, scheme)  # type: ignore[arg-type]
         assert all(
-            torch.equal(drawn[name], first[name]) for name in first if TABLE.is_stem(name) or TABLE.block_of(name) == 0
+            torch.equal(drawn[name], first[name])
+            for name in first
+            if TABLE.is_stem(name) or TABLE.block_of(name) == 0
         )
 
 
 def test_only_matrices_are_decayed_and_every_block_may_be_dropped() -> None:
     model = model_of(TWO, initial(TWO, 0))
     names = {id(tensor): name for name, tensor in model.named_parameters()}
-    decayed, others = ([names[id(p)] for p in group["params"]] for group in parameter_groups(model, Recipe()))
+    decayed, others = (
+        [names[id(p)] for p in group["params"]] for group in parameter_groups(model, Recipe())
+    )
     assert "blocks.1.stitch.weight" in decayed
     assert "blocks.1.stitch.bias" in others
     with stochastic_depth(model, 0.3):
-        assert [getattr(block.drop_path1, "drop_prob", 0.0) for block in model.blocks] == pytest.approx([0, 0.15, 0.3])
+        assert [
+            getattr(block.drop_path1, "drop_prob", 0.0) for block in model.blocks
+        ] == pytest.approx([0, 0.15, 0.3])
 
 
 def test_positions_are_resized_and_nothing_else() -> None:
@@ -176,10 +206,10 @@ def test_positions_are_resized_and_nothing_else() -> None:
 
 def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     with pytest.raises(WrongCall, match="more than one size"):
-        mapped(initial(TWO, 0), TWO, {"hidden": range(4)})
+        map_axes(initial(TWO, 0), TWO, {"hidden": range(4)})
     plain = TWO.with_(front=())
     with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is not a tensor of this model"):
-        mapped({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
+        map_axes({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
 
 
 @pytest.mark.parametrize(
@@ -197,7 +227,11 @@ def test_no_axis_is_cut_through_all_widths_at_once() -> None:
 )
 def test_impossible_segments_are_refused(front: list[tuple[int, int, int]], message: str) -> None:
     with pytest.raises(WrongCall, match=message):
-        TWO.with_(front=tuple(Segment(layers=layers, width=width, heads=heads) for layers, width, heads in front))
+        TWO.with_(
+            front=tuple(
+                Segment(layers=layers, width=width, heads=heads) for layers, width, heads in front
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -206,9 +240,15 @@ def test_impossible_segments_are_refused(front: list[tuple[int, int, int]], mess
         (lambda m: setattr(m.blocks[1].mlp, "act", nn.ReLU()), r"ReLU\(\) for blocks.1.mlp.act"),
         (lambda m: setattr(m.blocks[0], "attn", nn.Identity()), r"Identity for blocks.0.attn"),
         (lambda m: setattr(m.blocks[2], "mlp", nn.Identity()), r"Identity for blocks.2.mlp"),
-        (lambda m: setattr(m.blocks[1], "stitch", nn.Linear(16, 32, bias=False)), "bias=False.* for blocks.1.stitch"),
+        (
+            lambda m: setattr(m.blocks[1], "stitch", nn.Linear(16, 32, bias=False)),
+            "bias=False.* for blocks.1.stitch",
+        ),
         (lambda m: setattr(m.blocks[2], "stitch", nn.Linear(32, 32)), "a Block for blocks.2"),
-        (lambda m: setattr(m.blocks[2].attn, "num_heads", 2), r"attention of 2 heads of 8 for blocks\.2\.attn"),
+        (
+            lambda m: setattr(m.blocks[2].attn, "num_heads", 2),
+            r"attention of 2 heads of 8 for blocks\.2\.attn",
+        ),
     ],
 )
 def test_an_odd_stitched_model_is_refused_by_name(change: Any, message: str) -> None:

@@ -22,9 +22,17 @@ DATA = Path(__file__).parents[1] / "data"
 POOL = json.loads((DATA / "pool_tables.json").read_text())["rows"]
 SNNET = json.loads((DATA / "snnet_release.json").read_text())["rows"]
 TINY = ViTSpec(
-    layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)
+    layers=3,
+    width=32,
+    heads=4,
+    image_size=32,
+    patch_size=8,
+    classes=5,
+    front=(Segment(layers=1, width=16, heads=2),),
 )
-THREE = TINY.with_(layers=4, front=(Segment(layers=1, width=16, heads=2), Segment(layers=2, width=24, heads=3)))
+THREE = TINY.with_(
+    layers=4, front=(Segment(layers=1, width=16, heads=2), Segment(layers=2, width=24, heads=3))
+)
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"class_token": False, "pool": "avg"},
@@ -36,7 +44,9 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("row", POOL, ids=lambda row: f"{row['blocks']} blocks, {row['low']}-{row['high']}")
+@pytest.mark.parametrize(
+    "row", POOL, ids=lambda row: f"{row['blocks']} blocks, {row['low']}-{row['high']}"
+)
 def test_the_tables_of_learngene_pool(row: dict[str, Any]) -> None:
     found = cost(pool_path(row["low"], row["high"]), "fvcore")
     assert (found.params, found.flops) == (row["params"], row["flops"])
@@ -60,7 +70,9 @@ def pool_path(low: int, high: int) -> ViTSpec:
 
 def test_the_71_configurations_that_snnet_released() -> None:
     found = [cost(spec, "fvcore") for spec in snnet_paths()]
-    assert [(one.params, one.flops) for one in found] == [(row["params"], row["flops"]) for row in SNNET]
+    assert [(one.params, one.flops) for one in found] == [
+        (row["params"], row["flops"]) for row in SNNET
+    ]
     built = [cost(spec) for spec in snnet_paths()]
     assert built[:3] == found[:3], "anchors are counted whole by either"
     assert all(ours.params > theirs.params for ours, theirs in zip(built[3:], found[3:]))
@@ -83,7 +95,10 @@ def test_parameters_and_flops_by_hand() -> None:
     """1 block of width 16, a stitch, 2 of width 32; 17 tokens."""
     stem = 16 * 192 + 16 + 17 * 16 + 16
     tail = 2 * 32 + 5 * 32 + 5
-    assert count_params(TINY) == stem + (12 * 16**2 + 13 * 16) + (16 * 32 + 32) + 2 * (12 * 32**2 + 13 * 32) + tail
+    assert (
+        count_params(TINY)
+        == stem + (12 * 16**2 + 13 * 16) + (16 * 32 + 32) + 2 * (12 * 32**2 + 13 * 32) + tail
+    )
     narrow, wide = (17 * 12 * d**2 + 2 * 17**2 * d + 5 * 17 * d * 2 for d in (16, 32))
     expected = 16 * 192 * 16 + narrow + 17 * 16 * 32 + 2 * wide + 5 * 17 * 32 + 5 * 32
     assert flops(TINY) == expected
@@ -93,7 +108,9 @@ def test_parameters_and_flops_by_hand() -> None:
 def test_what_the_papers_leave_out() -> None:
     tokens, norm = (1 + 17) * 16, 2 * 32
     bare = TINY.with_(final_norm=False)
-    assert count_params(TINY, "fvcore") == count_params(bare, "fvcore") == count_params(TINY) - tokens
+    assert (
+        count_params(TINY, "fvcore") == count_params(bare, "fvcore") == count_params(TINY) - tokens
+    )
     assert count_params(bare) == count_params(TINY) - norm
     assert flops(bare) == flops(bare, "fvcore") == flops(TINY, "fvcore")
     plain = TINY.with_(front=())
@@ -116,8 +133,12 @@ def test_against_the_model_itself(changes: dict[str, Any], spec: ViTSpec) -> Non
 def test_thop_sees_only_the_parameters_of_layers(changes: dict[str, Any]) -> None:
     spec = THREE.with_(**changes)
     seen = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.LayerNorm)
-    layers = [module for module in model_of(spec, initial(spec, 0)).modules() if isinstance(module, seen)]
-    assert count_params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
+    layers = [
+        module for module in model_of(spec, initial(spec, 0)).modules() if isinstance(module, seen)
+    ]
+    assert count_params(spec, "thop") == sum(
+        tensor.numel() for layer in layers for tensor in layer.parameters()
+    )
 
 
 @pytest.mark.parametrize("spec", [TINY, THREE], ids=["two segments", "three"])
@@ -128,7 +149,9 @@ def test_its_cost_is_what_fvcore_counts(changes: dict[str, Any], spec: ViTSpec) 
     model = model_of(spec, initial(spec, 0))
     for block in model.blocks:
         block.attn.fused_attn = False  # one operation, which fvcore has no count for
-    counted = fvcore.FlopCountAnalysis(model, torch.zeros(1, 3, 32, 32)).unsupported_ops_warnings(False)
+    counted = fvcore.FlopCountAnalysis(model, torch.zeros(1, 3, 32, 32)).unsupported_ops_warnings(
+        False
+    )
     assert flops(spec) == counted.uncalled_modules_warnings(False).total()
 
 
@@ -137,9 +160,14 @@ def _counted(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, in
     normed = []
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
-            module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
+            module.register_forward_hook(
+                lambda module, inputs, output: normed.append(output.numel())
+            )
     with flop_counter() as counter, torch.no_grad():
         model(images)
-    by_operation = {str(operation): count // 2 for operation, count in counter.get_flop_counts()["Global"].items()}
+    by_operation = {
+        str(operation): count // 2
+        for operation, count in counter.get_flop_counts()["Global"].items()
+    }
     attention = sum(count for operation, count in by_operation.items() if "attention" in operation)
     return sum(by_operation.values()) - attention, attention, sum(normed)

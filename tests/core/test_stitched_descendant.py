@@ -19,8 +19,8 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.descendant import (
     Descendant,
+    apply_control,
     assemble,
-    controlled,
     fingerprint_of,
     load_descendant,
 )
@@ -43,14 +43,27 @@ from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import fit
 
 SPEC = ViTSpec(
-    layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)
+    layers=3,
+    width=32,
+    heads=4,
+    image_size=32,
+    patch_size=8,
+    classes=5,
+    front=(Segment(layers=1, width=16, heads=2),),
 )
-THREE = SPEC.with_(layers=4, front=(Segment(layers=1, width=16, heads=2), Segment(layers=2, width=24, heads=3)))
+THREE = SPEC.with_(
+    layers=4, front=(Segment(layers=1, width=16, heads=2), Segment(layers=2, width=24, heads=3))
+)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 def made(spec: ViTSpec = SPEC, **fields: Any) -> Descendant:
-    given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "pool"}, **fields}
+    given = {
+        "mean": (0.1, 0.2, 0.3),
+        "std": (0.4, 0.5, 0.6),
+        "provenance": {"method": "pool"},
+        **fields,
+    }
     return assemble(spec, tensors.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)
 
 
@@ -91,7 +104,12 @@ print(sorted(module for module in sys.modules if module.startswith("learngene_zo
 
 
 def test_timm_opens_its_folder_once_the_stitches_are_known(tmp_path: Path, checkout: Path) -> None:
-    cases = [SPEC, THREE, SPEC.with_(dense=True), SPEC.with_(class_token=False, pool="avg", registers=2)]
+    cases = [
+        SPEC,
+        THREE,
+        SPEC.with_(dense=True),
+        SPEC.with_(class_token=False, pool="avg", registers=2),
+    ]
     names = []
     for number, spec in enumerate(cases):
         case = made(spec)
@@ -137,7 +155,9 @@ def test_a_plain_descendants_folder_names_no_architecture_of_ours(tmp_path: Path
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_segments_that_cannot_be_are_a_bad_file(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_segments_that_cannot_be_are_a_bad_file(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     folder = made().save(tmp_path / "stitched")
     _change(folder, lambda config: config["model_args"], change)
     with pytest.raises(BadFile, match=message) as error:
@@ -147,7 +167,10 @@ def test_segments_that_cannot_be_are_a_bad_file(tmp_path: Path, change: dict[str
 
 @pytest.mark.parametrize(
     ("front", "message"),
-    [([[1, 16, 2]], "expected an object"), ([{"layers": 1, "width": 16}], "the key 'heads' is missing")],
+    [
+        ([[1, 16, 2]], "expected an object"),
+        ([{"layers": 1, "width": 16}], "the key 'heads' is missing"),
+    ],
 )
 def test_so_are_segments_of_our_own_record(tmp_path: Path, front: Any, message: str) -> None:
     folder = made().save(tmp_path / "stitched")
@@ -180,7 +203,9 @@ def test_a_missing_stitch_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"lacks the tensor blocks\.1\.stitch\.bias of shape \(32,\)"):
         case.with_state(state)
     wrong = {"blocks.1.stitch.weight": torch.zeros(16, 32)}
-    with pytest.raises(WrongCall, match=r"stitch\.weight has shape \(16, 32\); the model to build needs \(32, 16\)"):
+    with pytest.raises(
+        WrongCall, match=r"stitch\.weight has shape \(16, 32\); the model to build needs \(32, 16\)"
+    ):
         assemble(SPEC, wrong, seed=0)
 
 
@@ -189,10 +214,12 @@ def test_a_missing_stitch_is_named(tmp_path: Path) -> None:
 
 def test_controls_reach_the_stitches() -> None:
     case, name = made(), "blocks.1.stitch.weight"
-    mixed = controlled(case, "shuffled", 3)
+    mixed = apply_control(case, "shuffled", 3)
     assert not torch.equal(mixed.state[name], case.state[name])
-    assert torch.equal(mixed.state[name].flatten().sort().values, case.state[name].flatten().sort().values)
-    bare = controlled(case, "stem", 3)
+    assert torch.equal(
+        mixed.state[name].flatten().sort().values, case.state[name].flatten().sort().values
+    )
+    bare = apply_control(case, "stem", 3)
     assert torch.equal(bare.state[name], initial(SPEC, 3)[name])
     assert torch.equal(bare.state["pos_embed"], case.state["pos_embed"])
     assert torch.equal(bare.state["norm.weight"], case.state["norm.weight"])
@@ -215,8 +242,12 @@ def test_it_is_trained_judged_and_timed_like_any_other() -> None:
     start = made().for_task(task.name, task.class_names, seed=0)
     recipe = Recipe(epochs=1, images=16, batch_size=8, lr=1e-2, warmup=0.0, drop_path=0.1)
     tuned = fit(start, task, recipe, Run(threads=1))
-    changed = [name for name in start.state if not torch.equal(start.state[name], tuned.state[name])]
-    assert {"blocks.0.mlp.fc1.weight", "blocks.1.stitch.weight", "blocks.1.stitch.bias"} <= set(changed)
+    changed = [
+        name for name in start.state if not torch.equal(start.state[name], tuned.state[name])
+    ]
+    assert {"blocks.0.mlp.fc1.weight", "blocks.1.stitch.weight", "blocks.1.stitch.bias"} <= set(
+        changed
+    )
     assert tuned.provenance["metrics"]["training_images"] == 16
     assert evaluate(tuned.model(), task, "test", tuned.input_format, Run(threads=1)).images == 12
     assert latency(SPEC, Run(threads=1)) > 0
@@ -230,7 +261,8 @@ def test_it_is_no_ancestry(tmp_path: Path) -> None:
     assert spec_at(folder) == THREE
     for refused in (ancestry_spec, open_ancestry):
         with pytest.raises(
-            WrongCall, match=r"stitched model \(widths 16, 24, 32\); an ancestry model must have one width"
+            WrongCall,
+            match=r"stitched model \(widths 16, 24, 32\); an ancestry model must have one width",
         ):
             refused(folder)
     with pytest.raises(WrongCall, match="one width"):
@@ -240,10 +272,16 @@ def test_it_is_no_ancestry(tmp_path: Path) -> None:
 def test_its_card_says_its_widths_and_how_to_open_it(tmp_path: Path) -> None:
     card = (made(THREE).save(tmp_path / "stitched") / "README.md").read_text()
     assert "vit-4-layers-16-24-32-wide-pool" in card
-    assert "1 layers of width 16 with 2 heads, then 2 of width 24 with 3 heads, then 1 of width 32 with 4 heads" in card
+    assert (
+        "1 layers of width 16 with 2 heads, then 2 of width 24 with 3 heads, then 1 of width 32 with 4 heads"
+        in card
+    )
     assert "import learngene_zoo.timm  # registers the model with timm" in card
     both = (made(SPEC.with_(dense=True)).save(tmp_path / "dense") / "README.md").read_text()
-    assert "logits for every pixel. A linear layer, the stitch, leads from each width to the next." in both
+    assert (
+        "logits for every pixel. A linear layer, the stitch, leads from each width to the next."
+        in both
+    )
 
 
 def test_show_says_what_is_in_front(tmp_path: Path) -> None:
@@ -256,11 +294,17 @@ def test_show_says_what_is_in_front(tmp_path: Path) -> None:
     fewer = CliRunner().invoke(main, ["show", str(folder), "--convention", "fvcore", "--json"])
     assert json.loads(fewer.stdout)["params"] < row["params"]
     plain = made(SPEC.with_(front=())).save(tmp_path / "plain")
-    assert "front" not in json.loads(CliRunner().invoke(main, ["show", str(plain), "--json"]).stdout)
+    assert "front" not in json.loads(
+        CliRunner().invoke(main, ["show", str(plain), "--json"]).stdout
+    )
 
 
 def test_rows_have_the_key_front_where_any_member_is_stitched() -> None:
-    members = [Member(spec=SPEC.with_(front=())), Member(spec=SPEC, settings={"low": 1}), Member(spec=THREE)]
+    members = [
+        Member(spec=SPEC.with_(front=())),
+        Member(spec=SPEC, settings={"low": 1}),
+        Member(spec=THREE),
+    ]
     assert [row["front"] for row in size_rows(members, "exact")] == ["", "1x16", "1x16+2x24"]
     assert "front" not in size_rows(members[:1], "exact")[0]
 
@@ -273,7 +317,10 @@ class Paths(Expander):
 
     def family(self, config: LearngeneConfig) -> Sequence[Member]:
         fronts = {low: (Segment(layers=low, width=16, heads=2),) if low else () for low in range(3)}
-        return [Member(spec=config.spec.with_(front=front), settings={"low": low}) for low, front in fronts.items()]
+        return [
+            Member(spec=config.spec.with_(front=front), settings={"low": low})
+            for low, front in fronts.items()
+        ]
 
     def __call__(self, learngene: Any, target: Target, run: Run) -> Descendant:
         raise AssertionError("nothing is built here")

@@ -11,7 +11,14 @@ from safetensors.torch import load_file, save_file
 
 from learngene_zoo import storage as folder
 from learngene_zoo.errors import BadFile
-from learngene_zoo.storage import Tensors, load_result, read_json, save_result, write_json, write_tensors
+from learngene_zoo.storage import (
+    Tensors,
+    load_result,
+    read_json,
+    save_result,
+    write_json,
+    write_tensors,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +50,20 @@ def test_json_is_written_without_what_json_has_not(tmp_path: Path) -> None:
 
 def test_tensors_that_share_memory_are_written_each(tmp_path: Path) -> None:
     whole = torch.arange(12.0).view(3, 4)
-    state = {"whole": whole, "again": whole, "row": whole[1], "turned": whole.T, "count": torch.tensor([3])}
+    state = {
+        "whole": whole,
+        "again": whole,
+        "row": whole[1],
+        "turned": whole.T,
+        "count": torch.tensor([3]),
+    }
     write_tensors(tmp_path / "t.safetensors", state)
     read = Tensors(tmp_path / "t.safetensors")
     assert set(read) == set(state)
     assert all(torch.equal(read[name], state[name]) for name in state)
     assert read.shapes()["turned"] == (4, 3)
-    assert read.floating("row")
-    assert not read.floating("count")
+    assert read.is_floating("row")
+    assert not read.is_floating("count")
     assert load_file(tmp_path / "t.safetensors").keys() == state.keys()
     with pytest.raises(KeyError):
         read["none"]
@@ -86,7 +99,10 @@ def test_a_number_that_is_not_finite_is_refused_when_it_is_read(
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_finite_numbers_whose_sum_overflows_are_fine(tmp_path: Path, dtype: torch.dtype) -> None:
-    save_file({"large": torch.full((1000,), torch.finfo(dtype).max, dtype=dtype)}, tmp_path / "t.safetensors")
+    save_file(
+        {"large": torch.full((1000,), torch.finfo(dtype).max, dtype=dtype)},
+        tmp_path / "t.safetensors",
+    )
     assert Tensors(tmp_path / "t.safetensors")["large"].max() == torch.finfo(dtype).max
 
 
@@ -99,9 +115,12 @@ def _header(text: str) -> bytes:
     [
         b"",
         b"\x80\x04pickle",
-        _header(json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})) + b"\0" * 15,
-        _header(json.dumps({"a": {"dtype": "F32", "shape": [10**15], "data_offsets": [0, 16]}})) + b"\0" * 16,
-        _header(json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [-16, 0]}})) + b"\0" * 16,
+        _header(json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}))
+        + b"\0" * 15,
+        _header(json.dumps({"a": {"dtype": "F32", "shape": [10**15], "data_offsets": [0, 16]}}))
+        + b"\0" * 16,
+        _header(json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [-16, 0]}}))
+        + b"\0" * 16,
         _header("{"),
         struct.pack("<Q", 2**60),
     ],
@@ -136,11 +155,21 @@ HALVES = b'{"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}'
     ("header", "said"),
     [
         (b'{"a": ' + ONE + b', "a": ' + HALVES + b"}", "the key 'a' occurs twice"),
-        (b'{"__metadata__": {"format": "pt", "format": "tf"}, "a": ' + ONE + b"}", "the key 'format' occurs twice"),
-        (b'{"' + b"a" * 501 + b'": ' + ONE + b"}", "the name of a tensor has 501 characters; expected at most 500"),
+        (
+            b'{"__metadata__": {"format": "pt", "format": "tf"}, "a": ' + ONE + b"}",
+            "the key 'format' occurs twice",
+        ),
+        (
+            b'{"' + b"a" * 501 + b'": ' + ONE + b"}",
+            "the name of a tensor has 501 characters; expected at most 500",
+        ),
     ],
 )
-def test_a_header_that_two_readers_read_differently_is_refused(header: bytes, said: str, tmp_path: Path) -> None:
+def test_a_header_that_two_readers_read_differently_is_refused(
+    header: bytes, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(BadFile, match=said):
         Tensors(write_raw(tmp_path / "t.safetensors", header, bytes(4)))
-    assert list(Tensors(write_raw(tmp_path / "t.safetensors", b'{"a": ' + ONE + b"}", bytes(4)))) == ["a"]
+    assert list(
+        Tensors(write_raw(tmp_path / "t.safetensors", b'{"a": ' + ONE + b"}", bytes(4)))
+    ) == ["a"]

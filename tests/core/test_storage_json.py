@@ -64,12 +64,16 @@ TWICE = [
 
 
 @pytest.mark.parametrize(("data", "key"), TWICE)
-def test_a_key_that_occurs_twice_is_refused_wherever_it_stands(data: bytes, key: str, tmp_path: Path) -> None:
+def test_a_key_that_occurs_twice_is_refused_wherever_it_stands(
+    data: bytes, key: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=rf"the key '{key}' occurs twice in one object"):
         parse_json(data)
     (tmp_path / "config.json").write_bytes(data)
     for before in ("", "card"):
-        with pytest.raises(BadFile, match=rf"config\.json is not valid JSON: the key '{key}' occurs twice"):
+        with pytest.raises(
+            BadFile, match=rf"config\.json is not valid JSON: the key '{key}' occurs twice"
+        ):
             read_json(tmp_path / "config.json", before)
 
 
@@ -82,6 +86,10 @@ def test_many_keys_cost_no_more_than_their_number() -> None:
 def test_every_reader_of_json_is_the_one_that_refuses() -> None:
     """`json.loads` takes the last of two values; only `storage` calls it, and the grid for a text that it has made."""
     root = Path(__file__).parents[2]
-    files = [*root.glob("learngene_zoo/**/*.py"), *root.glob("plugins/**/*.py"), root / "hubconf.py"]
+    files = [
+        *root.glob("learngene_zoo/**/*.py"),
+        *root.glob("plugins/**/*.py"),
+        root / "hubconf.py",
+    ]
     users = {path.name for path in files if "json.load" in path.read_text(encoding="utf-8")}
     assert users == {"storage.py", "grid.py"}

@@ -43,19 +43,31 @@ SUITE = Suite(name="{name}", title="a stranger's", entries=tuple(map(entry, {tas
 """
 
 
-def install(site: Path, name: str, tasks: Sequence[str] = (), source: str | None = None, package: str = "") -> None:
+def install(
+    site: Path, name: str, tasks: Sequence[str] = (), source: str | None = None, package: str = ""
+) -> None:
     """Leave in `site` what pip leaves of a package that registers a suite."""
     package = package or f"zoo_{name}_{len(sys.modules)}"  # a name that no other test has imported
     info = site / f"{package}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{catalogue.SUITES.group}]\n{name} = {package}:SUITE\n")
-    (site / f"{package}.py").write_text(SOURCE.format(name=name, tasks=tuple(tasks)) if source is None else source)
+    (info / "entry_points.txt").write_text(
+        f"[{catalogue.SUITES.group}]\n{name} = {package}:SUITE\n"
+    )
+    (site / f"{package}.py").write_text(
+        SOURCE.format(name=name, tasks=tuple(tasks)) if source is None else source
+    )
 
 
 def test_the_suites_in_tree_are_found_with_the_default_one_first() -> None:
     good, broken = catalogue.suites()
-    assert [suite.name for suite in good] == ["mini", "decathlon", "lsamd12", "pictures", "tal_unseen"]
+    assert [suite.name for suite in good] == [
+        "mini",
+        "decathlon",
+        "lsamd12",
+        "pictures",
+        "tal_unseen",
+    ]
     assert not broken
     names = [entry.name for entry in catalogue.entries()]
     assert len(set(names)) == len(names)
@@ -85,7 +97,10 @@ def test_a_strangers_suite_is_listed_shown_and_named(site: Path) -> None:
 BROKEN = [
     ("raise RuntimeError('not today')", r"fails to import: RuntimeError\('not today'\)"),
     ("SUITE = 3", "expected a learngene_zoo Suite at .*, got int"),
-    ("from lgzoo_mini.suite import MINI as SUITE", "is registered as 'faces' but its own name is 'mini'"),
+    (
+        "from lgzoo_mini.suite import MINI as SUITE",
+        "is registered as 'faces' but its own name is 'mini'",
+    ),
     (SOURCE.format(name="faces", tasks=()), "the suite 'faces' has no tasks"),
     (SOURCE.format(name="faces", tasks=("one", "one")), "uses the name 'one' twice"),
     (SOURCE.format(name="faces", tasks=("faces",)), "uses the name 'faces' twice"),
@@ -93,13 +108,21 @@ BROKEN = [
         SOURCE.format(name="faces", tasks=("one",)).replace("open=", "tasks=('two',), open="),
         "task of the suite 'faces'",
     ),
-    (SOURCE.format(name="faces", tasks=("glyphs",)), "uses the name 'glyphs', which another suite uses too"),
-    (SOURCE.format(name="faces", tasks=("decathlon",)), "uses the name 'decathlon', which another suite uses too"),
+    (
+        SOURCE.format(name="faces", tasks=("glyphs",)),
+        "uses the name 'glyphs', which another suite uses too",
+    ),
+    (
+        SOURCE.format(name="faces", tasks=("decathlon",)),
+        "uses the name 'decathlon', which another suite uses too",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("source", "words"), BROKEN)
-def test_a_broken_suite_is_refused_by_name_and_disturbs_nobody(site: Path, source: str, words: str) -> None:
+def test_a_broken_suite_is_refused_by_name_and_disturbs_nobody(
+    site: Path, source: str, words: str
+) -> None:
     before = catalogue.entries()
     install(site, "faces", source=source)
     assert catalogue.entries() == before
@@ -131,9 +154,15 @@ def test_a_suite_in_tree_stays_when_a_stranger_claims_its_name(site: Path) -> No
 
 def test_what_to_do_instead_is_added_where_the_hub_is_not_available() -> None:
     source = HubSource(reference="a/b", alternative="set X to a folder of it")
-    with pytest.raises(Unavailable, match="no network; or set X to a folder of it"), source.or_alternative():
+    with (
+        pytest.raises(Unavailable, match="no network; or set X to a folder of it"),
+        source.or_alternative(),
+    ):
         raise Unavailable("no network")
-    with pytest.raises(Unavailable, match=r"no network$"), HubSource(reference="a/b").or_alternative():
+    with (
+        pytest.raises(Unavailable, match=r"no network$"),
+        HubSource(reference="a/b").or_alternative(),
+    ):
         raise Unavailable("no network")
 
 
@@ -170,14 +199,28 @@ class Noise:
         if self.global_state:
             torch.rand(1)
         salt = indices[0] if self.shaken else 0
-        rows = [np.random.default_rng([self.seed, salt, index]).integers(0, 256, (3, 8, 8)) for index in indices]
+        rows = [
+            np.random.default_rng([self.seed, salt, index]).integers(0, 256, (3, 8, 8))
+            for index in indices
+        ]
         images = torch.from_numpy(np.stack(rows)).to(self.dtype)
-        return images if self.masks is None else Samples(images, torch.zeros(len(rows), 8, 8, dtype=self.masks))
+        return (
+            images
+            if self.masks is None
+            else Samples(images, torch.zeros(len(rows), 8, 8, dtype=self.masks))
+        )
 
 
 SIZES = split_sizes(6, 4, 4)
 ENTRY = Entry(
-    name="noise", title="Noise", classes=2, sizes=SIZES, licence="CC0-1.0", description="-", image_size=8, flip=True
+    name="noise",
+    title="Noise",
+    classes=2,
+    sizes=SIZES,
+    licence="CC0-1.0",
+    description="-",
+    image_size=8,
+    flip=True,
 )
 
 
@@ -199,7 +242,10 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]
 
     def make(entry: Entry = ENTRY, of_split: dict[str, Any] | None = None, **changes: Any) -> Suite:
         suite = Suite(
-            name="noises", title="-", entries=(entry,), open=lambda e, offline: opened(e, changes, **(of_split or {}))
+            name="noises",
+            title="-",
+            entries=(entry,),
+            open=lambda e, offline: opened(e, changes, **(of_split or {})),
         )
         good, broken = catalogue.suites()
         monkeypatch.setattr(catalogue, "suites", lambda: ((*good, suite), broken))
@@ -223,9 +269,15 @@ LAWS: list[tuple[dict[str, Any], str]] = [
     ({"sizes": split_sizes(6, 4, 5)}, "lists noise with .*'test': 4.*'test': 5"),
     ({"class_names": ("even", "even")}, "does not give noise 2 class names"),
     ({"of_split": {"count": 3}}, "promises 6 images in train of noise"),
-    ({"of_split": {"labels_from": 1}}, r"has the label \[2\] in train of noise, which has 2 classes"),
+    (
+        {"of_split": {"labels_from": 1}},
+        r"has the label \[2\] in train of noise, which has 2 classes",
+    ),
     ({"of_split": {"dtype": torch.float32}}, r"has an image of torch.float32 \(3, 8, 8\)"),
-    ({"of_split": {"global_state": True}}, "draws from the global random state to read train of noise"),
+    (
+        {"of_split": {"global_state": True}},
+        "draws from the global random state to read train of noise",
+    ),
     ({"of_split": {"shaken": True}}, "changes with the order of reading"),
     (
         {"entry": MASKED, "of_split": {"masks": torch.int64}},
@@ -236,13 +288,21 @@ LAWS: list[tuple[dict[str, Any], str]] = [
 
 
 LAWS += [
-    ({"of_split": {"count": -1}}, "breaks the law 'every split opens, and knows its labels': train of noise raised"),
-    ({"open_split": lambda name: [1, 2]}, "'every split opens, and knows its labels': train of noise raised Attrib"),
+    (
+        {"of_split": {"count": -1}},
+        "breaks the law 'every split opens, and knows its labels': train of noise raised",
+    ),
+    (
+        {"open_split": lambda name: [1, 2]},
+        "'every split opens, and knows its labels': train of noise raised Attrib",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "words"), LAWS)
-def test_a_broken_law_is_named(registered: Callable[..., Suite], changes: dict[str, Any], words: str) -> None:
+def test_a_broken_law_is_named(
+    registered: Callable[..., Suite], changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(AssertionError, match=f"the suite noises .*{words}"):
         check_suite(registered(**changes))
 
@@ -251,16 +311,23 @@ def test_an_error_of_a_suite_is_told_with_the_promise_that_it_breaks(
     registered: Callable[..., Suite],
 ) -> None:
     suite = replace(registered(), open=lambda entry, offline: {}["photos"])
-    with pytest.raises(AssertionError, match="'every task opens, or is Unavailable': noise raised KeyError: 'photos'"):
+    with pytest.raises(
+        AssertionError,
+        match="'every task opens, or is Unavailable': noise raised KeyError: 'photos'",
+    ):
         check_suite(suite)
 
 
 def test_a_suite_must_be_registered_and_cheap_to_list(site: Path) -> None:
-    stranger = Suite(name="noises", title="-", entries=(ENTRY,), open=lambda entry, offline: opened(entry, {}))
+    stranger = Suite(
+        name="noises", title="-", entries=(ENTRY,), open=lambda entry, offline: opened(entry, {})
+    )
     with pytest.raises(AssertionError, match="the suite noises is not registered"):
         check_suite(stranger)
     install(site, "faces", source="import numpy\n" + SOURCE.format(name="faces", tasks=("smiles",)))
-    with pytest.raises(AssertionError, match="imports numpy when it is listed; import it in `open`"):
+    with pytest.raises(
+        AssertionError, match="imports numpy when it is listed; import it in `open`"
+    ):
         check_suite(catalogue.suite("faces"))
 
 

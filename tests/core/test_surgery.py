@@ -9,12 +9,20 @@ from timm.layers import resample_abs_pos_embed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import table_of
-from learngene_zoo.families.surgery import mapped
+from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import check_state, initial, model_of, shapes, take_blocks
 from learngene_zoo.families.vit.spec import ViTSpec, axis_sizes
 
 SPEC = ViTSpec(
-    layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, registers=2, qk_norm=True, layer_scale=0.1
+    layers=3,
+    width=32,
+    heads=4,
+    image_size=32,
+    patch_size=8,
+    classes=5,
+    registers=2,
+    qk_norm=True,
+    layer_scale=0.1,
 )
 STATE = initial(SPEC, 0)
 
@@ -45,7 +53,9 @@ def _nothing_is_mutated() -> Iterator[None]:
 
 def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
     """Whether two states have the same names in the same order, and the same numbers."""
-    return list(first) == list(second) and all(torch.equal(first[name], second[name]) for name in first)
+    return list(first) == list(second) and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def test_taking_every_block_is_identity() -> None:
@@ -61,7 +71,11 @@ def test_a_taken_state_fits_its_spec_and_shares_what_repeats() -> None:
     taken = take_blocks(STATE, SPEC, [1, 1, 2, 2, 0])
     check_state(taken, SPEC.with_(layers=5), "taken")
     assert list(taken) == list(shapes(SPEC.with_(layers=5)))
-    assert taken["blocks.0.mlp.fc1.weight"] is taken["blocks.1.mlp.fc1.weight"] is STATE["blocks.1.mlp.fc1.weight"]
+    assert (
+        taken["blocks.0.mlp.fc1.weight"]
+        is taken["blocks.1.mlp.fc1.weight"]
+        is STATE["blocks.1.mlp.fc1.weight"]
+    )
 
 
 def test_taking_reads_what_it_keeps_and_that_once() -> None:
@@ -82,19 +96,21 @@ def test_removing_the_head() -> None:
 
 def test_selecting_everything_is_identity() -> None:
     for axis, size in axis_sizes(SPEC).items():
-        assert same(mapped(STATE, SPEC, {axis: range(size)}), STATE)
+        assert same(map_axes(STATE, SPEC, {axis: range(size)}), STATE)
 
 
 def test_selecting_a_head_takes_its_rows_of_query_key_and_value() -> None:
-    cut = mapped(STATE, SPEC, {"heads": [2]})
+    cut = map_axes(STATE, SPEC, {"heads": [2]})
     rows = [part * 32 + 2 * 8 + row for part in range(3) for row in range(8)]
     assert torch.equal(cut["blocks.1.attn.qkv.weight"], STATE["blocks.1.attn.qkv.weight"][rows])
-    assert torch.equal(cut["blocks.1.attn.proj.weight"], STATE["blocks.1.attn.proj.weight"][:, 16:24])
+    assert torch.equal(
+        cut["blocks.1.attn.proj.weight"], STATE["blocks.1.attn.proj.weight"][:, 16:24]
+    )
     assert cut["blocks.1.mlp.fc1.weight"] is STATE["blocks.1.mlp.fc1.weight"]
 
 
 def test_half_of_every_width_is_a_model() -> None:
-    half = mapped(STATE, SPEC, {"width": range(0, 32, 2), "heads": [0, 3], "hidden": range(64)})
+    half = map_axes(STATE, SPEC, {"width": range(0, 32, 2), "heads": [0, 3], "hidden": range(64)})
     narrow = SPEC.with_(width=16, heads=2)
     check_state(half, narrow, "half")
     assert model_of(narrow, half)(torch.zeros(1, 3, 32, 32)).shape == (1, 5)
@@ -102,16 +118,16 @@ def test_half_of_every_width_is_a_model() -> None:
 
 def test_a_permutation_of_the_hidden_units_is_the_same_function() -> None:
     images_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    turned = mapped(STATE, SPEC, {"hidden": list(reversed(range(128))), "heads": [3, 1, 0, 2]})
+    turned = map_axes(STATE, SPEC, {"hidden": list(reversed(range(128))), "heads": [3, 1, 0, 2]})
     outputs = [model_of(SPEC, state)(images_BCHW) for state in (STATE, turned)]
     assert torch.allclose(*outputs, atol=1e-6)
     assert not same(STATE, turned)
 
 
 def test_selecting_composes() -> None:
-    first = mapped(STATE, SPEC, {"hidden": [5, 3, 1]})
-    second = mapped(first, SPEC.with_(mlp_ratio=3 / 32), {"hidden": [2, 0]})
-    assert same(second, mapped(STATE, SPEC, {"hidden": [1, 5]}))
+    first = map_axes(STATE, SPEC, {"hidden": [5, 3, 1]})
+    second = map_axes(first, SPEC.with_(mlp_ratio=3 / 32), {"hidden": [2, 0]})
+    assert same(second, map_axes(STATE, SPEC, {"hidden": [1, 5]}))
 
 
 @pytest.mark.parametrize(
@@ -125,14 +141,17 @@ def test_selecting_composes() -> None:
 )
 def test_selecting_what_is_not_there(axis: str, indices: list[int], message: str) -> None:
     with pytest.raises(WrongCall, match=message):
-        mapped(STATE, SPEC, {axis: indices})
+        map_axes(STATE, SPEC, {axis: indices})
 
 
 def test_positions_are_resized_as_timm_does() -> None:
     larger = SPEC.with_(image_size=64)
     resized = tensors.resize_positions(STATE, SPEC, larger)
     check_state(resized, larger, "resized")
-    assert torch.equal(resized["pos_embed"], resample_abs_pos_embed(STATE["pos_embed"], [8, 8], num_prefix_tokens=3))
+    assert torch.equal(
+        resized["pos_embed"],
+        resample_abs_pos_embed(STATE["pos_embed"], [8, 8], num_prefix_tokens=3),
+    )
     assert torch.equal(resized["pos_embed"][:, :3], STATE["pos_embed"][:, :3])
     assert same(tensors.resize_positions(STATE, SPEC, SPEC), STATE)
 
@@ -147,18 +166,20 @@ def test_positions_without_tokens_before_the_patches() -> None:
 
 def test_shuffling_keeps_the_numbers_and_loses_their_places() -> None:
     names = ["pos_embed", "blocks.0.mlp.fc1.weight"]
-    mixed = tensors.shuffled(STATE, names, 3)
+    mixed = tensors.shuffle_tensors(STATE, names, 3)
     assert list(mixed) == list(STATE)
     for name in STATE:
         assert torch.equal(mixed[name].flatten().sort()[0], STATE[name].flatten().sort()[0])
         assert torch.equal(mixed[name], STATE[name]) == (name not in names)
-    assert same(mixed, tensors.shuffled(STATE, names, 3))
-    assert not torch.equal(mixed["pos_embed"], tensors.shuffled(STATE, names, 4)["pos_embed"])
+    assert same(mixed, tensors.shuffle_tensors(STATE, names, 3))
+    assert not torch.equal(
+        mixed["pos_embed"], tensors.shuffle_tensors(STATE, names, 4)["pos_embed"]
+    )
 
 
 def test_a_tensor_is_shuffled_by_its_own_name_alone() -> None:
-    alone = tensors.shuffled({"pos_embed": STATE["pos_embed"]}, ["pos_embed"], 3)
-    assert torch.equal(alone["pos_embed"], tensors.shuffled(STATE, STATE, 3)["pos_embed"])
+    alone = tensors.shuffle_tensors({"pos_embed": STATE["pos_embed"]}, ["pos_embed"], 3)
+    assert torch.equal(alone["pos_embed"], tensors.shuffle_tensors(STATE, STATE, 3)["pos_embed"])
 
 
 def test_casting_keeps_sharing_and_leaves_integers() -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.tasks.catalogue import open_task, suite
-from learngene_zoo.tasks.sheet import COLUMNS, ROWS, rows_of, shown_classes, write_sheet
+from learngene_zoo.tasks.sheet import COLUMNS, ROWS, collect_rows, select_classes, write_sheet
 from learngene_zoo.tasks.splits import PixelSplit
 from learngene_zoo.tasks.task import IGNORED, Samples, Task
 
@@ -54,8 +54,8 @@ class Masked:
 
 
 def test_at_most_twenty_classes_evenly_chosen_are_shown() -> None:
-    assert shown_classes(3) == [0, 1, 2]
-    chosen = shown_classes(300)
+    assert select_classes(3) == [0, 1, 2]
+    chosen = select_classes(300)
     assert len(set(chosen)) == ROWS
     assert (chosen[0], chosen[-1]) == (0, 299)
     assert set(np.diff(chosen)) <= {15, 16}
@@ -63,8 +63,13 @@ def test_at_most_twenty_classes_evenly_chosen_are_shown() -> None:
 
 def test_a_row_shows_pictures_of_its_class() -> None:
     labels = np.arange(40) % 4
-    images = torch.from_numpy(labels * 10).to(torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8).clone()
-    rows = rows_of(a_task(PixelSplit(images, labels), 5), "train")
+    images = (
+        torch.from_numpy(labels * 10)
+        .to(torch.uint8)[:, None, None, None]
+        .expand(-1, 1, 8, 8)
+        .clone()
+    )
+    rows = collect_rows(a_task(PixelSplit(images, labels), 5), "train")
     assert list(rows) == [0, 1, 2, 3]  # nothing is shown of a class that has no picture
     for label, pictures in rows.items():
         assert pictures.shape == (COLUMNS, 8, 8, 3)
@@ -73,7 +78,7 @@ def test_a_row_shows_pictures_of_its_class() -> None:
 
 def test_of_masks_each_class_has_the_pictures_that_show_most_of_it() -> None:
     task = a_task(Masked(), 3, kind="segmentation")
-    rows = rows_of(task, "train")
+    rows = collect_rows(task, "train")
     assert list(rows) == [0, 1]  # no picture shows class 2
     assert rows[1].shape == (5, 8, 16, 3)
     coloured = rows[1][:, 0, 8:]  # the first line of each mask: class 1, then class 0, then ignored
@@ -84,11 +89,13 @@ def test_of_masks_each_class_has_the_pictures_that_show_most_of_it() -> None:
 
 
 def test_a_sheet_is_a_picture_that_is_the_same_every_time(tmp_path: Path) -> None:
-    paths = [write_sheet(open_task("digits"), tmp_path / f"{name}.png", split="test") for name in "ab"]
+    paths = [
+        write_sheet(open_task("digits"), tmp_path / f"{name}.png", split="test") for name in "ab"
+    ]
     assert paths[0].read_bytes() == paths[1].read_bytes()
     with Image.open(paths[0]) as sheet:
         pixels = np.asarray(sheet.convert("RGB"))
-    pictures = rows_of(open_task("digits"), "test")[9]
+    pictures = collect_rows(open_task("digits"), "test")[9]
     last = pixels[-68:-4, -COLUMNS * 64 :].reshape(64, COLUMNS, 64, 3)
     assert (last[::2, :, ::2].transpose(1, 0, 2, 3) == pictures).all()
 
@@ -110,7 +117,9 @@ def test_nothing_is_replaced_unless_it_is_said(tmp_path: Path) -> None:
 
 
 def test_a_split_without_images_is_an_error_that_says_so(tmp_path: Path) -> None:
-    empty = a_task(PixelSplit(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), np.zeros(0, dtype=np.int64)), 2)
+    empty = a_task(
+        PixelSplit(torch.zeros(0, 1, 8, 8, dtype=torch.uint8), np.zeros(0, dtype=np.int64)), 2
+    )
     with pytest.raises(BadData, match="toy has no train images"):
         write_sheet(empty, tmp_path / "sheet.png")
     assert not list(tmp_path.iterdir())
@@ -121,7 +130,9 @@ def test_show_draws_a_sheet_of_ones_own_folder(tmp_path: Path) -> None:
     for name in ("猫", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for number in range(12):
-            Image.new("RGB", (30 + number, 20), (10 * number, 0, 0)).save(tmp_path / "photos" / name / f"{number}.png")
+            Image.new("RGB", (30 + number, 20), (10 * number, 0, 0)).save(
+                tmp_path / "photos" / name / f"{number}.png"
+            )
     result = call("show", f"folder:{tmp_path / 'photos'}", "-o", tmp_path / "sheet.png", "--json")
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""  # no word of a letter that the font lacks
@@ -133,14 +144,21 @@ def test_show_draws_a_sheet_of_ones_own_folder(tmp_path: Path) -> None:
 
 def test_show_tells_of_a_task_without_opening_it() -> None:
     row = json.loads(call("show", "cifar100", "--json").stdout)
-    assert (row["task"], row["classes"], row["train"], row["licence"]) == ("cifar100", 100, 45_000, "unknown")
+    assert (row["task"], row["classes"], row["train"], row["licence"]) == (
+        "cifar100",
+        100,
+        45_000,
+        "unknown",
+    )
     assert "path" not in row
 
 
 def test_show_lists_the_tasks_of_a_suite() -> None:
     rows = json.loads(call("show", "mini", "--json").stdout)
     assert [row["name"] for row in rows] == list(suite("mini").tasks)
-    assert all(row["train"] >= 1_000 and row["licence"] and row["suites"] == ["mini"] for row in rows)
+    assert all(
+        row["train"] >= 1_000 and row["licence"] and row["suites"] == ["mini"] for row in rows
+    )
     assert all(name in call("show", "mini").stdout for name in suite("mini").tasks)
 
 

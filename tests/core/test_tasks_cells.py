@@ -14,8 +14,8 @@ from pyarrow import Table, parquet
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.check import check_before_training
-from learngene_zoo.tasks.findings import findings
-from learngene_zoo.tasks.images import Cell, decoded, make_cell
+from learngene_zoo.tasks.findings import check_task
+from learngene_zoo.tasks.images import StoredImage, decode_image, make_stored_image
 from learngene_zoo.tasks.streams import hub
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -32,7 +32,8 @@ def write_table(path: Path, images: list[Any]) -> None:
     labels = [number % 2 for number in range(len(images))]
     features = Features({"image": Image(), "label": ClassLabel(names=["cat", "dog"])})
     cells = [
-        {"bytes": None, "path": image} if isinstance(image, str) else {"bytes": image, "path": None} for image in images
+        {"bytes": None, "path": image} if isinstance(image, str) else {"bytes": image, "path": None}
+        for image in images
     ]
     columns = {"image": cells, "label": labels}  # by pyarrow: `datasets` would read the files
     parquet.write_table(Table.from_pydict(columns, schema=features.arrow_schema), path)
@@ -64,48 +65,72 @@ def outside(data: Path) -> list[str]:
 
 def test_no_row_opens_a_file_elsewhere(data: Path) -> None:
     for path in outside(data):
-        with pytest.raises(BadData, match=r"^row 7: its image is the file .* below .*; store the bytes$"):
-            decoded(Cell(None, path, (data,)), "row 7")
+        with pytest.raises(
+            BadData, match=r"^row 7: its image is the file .* below .*; store the bytes$"
+        ):
+            decode_image(StoredImage(None, path, (data,)), "row 7")
 
 
 def test_paths_below_the_folder_are_read(data: Path) -> None:
     (data / "also.png").symlink_to(data / "cats" / "inside.png")
-    for path in ("cats/inside.png", str(data / "cats" / "inside.png"), "./cats/inside.png", "also.png"):
-        assert decoded(Cell(None, path, (data,)), "it")[:, 0, 0].tolist() == list(RED)
+    for path in (
+        "cats/inside.png",
+        str(data / "cats" / "inside.png"),
+        "./cats/inside.png",
+        "also.png",
+    ):
+        assert decode_image(StoredImage(None, path, (data,)), "it")[:, 0, 0].tolist() == list(RED)
 
 
 def test_bytes_count_before_a_path_and_are_bytes(data: Path) -> None:
-    cell = make_cell({"bytes": png(BLUE), "path": str(data / "cats" / "inside.png")}, (data,))
-    assert decoded(cell, "it")[:, 0, 0].tolist() == list(BLUE)
+    cell = make_stored_image(
+        {"bytes": png(BLUE), "path": str(data / "cats" / "inside.png")}, (data,)
+    )
+    assert decode_image(cell, "it")[:, 0, 0].tolist() == list(BLUE)
     for value in (str(data / "cats" / "inside.png"), 7, [1, 2]):
-        with pytest.raises(BadData, match=r"^it: its bytes are of type (str|int|list); store bytes"):
-            decoded(make_cell({"bytes": value}), "it")
+        with pytest.raises(
+            BadData, match=r"^it: its bytes are of type (str|int|list); store bytes"
+        ):
+            decode_image(make_stored_image({"bytes": value}), "it")
 
 
 def test_a_row_with_neither_has_no_image() -> None:
     with pytest.raises(BadData, match=r"^it: there is no image"):
-        decoded(make_cell({"bytes": None, "path": None}), "it")
+        decode_image(make_stored_image({"bytes": None, "path": None}), "it")
 
 
 def test_a_dictionary_from_a_plugin_opens_no_path(data: Path) -> None:
     with pytest.raises(BadData, match="rows may only name images whose bytes are in the row"):
-        decoded({"bytes": None, "path": str(data / "cats" / "inside.png")}, "it")
+        decode_image({"bytes": None, "path": str(data / "cats" / "inside.png")}, "it")
 
 
-def test_parquet_of_a_stranger_is_refused_by_row_and_file(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_of_a_stranger_is_refused_by_row_and_file(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LGZOO_CACHE", str(data.parent / "cache"))
-    write_table(data / "rows.parquet", [png()] * 20 + [str(data.parent / "elsewhere" / "0.png")] + [png()] * 19)
+    write_table(
+        data / "rows.parquet",
+        [png()] * 20 + [str(data.parent / "elsewhere" / "0.png")] + [png()] * 19,
+    )
     for named in (data, data / "rows.parquet"):
         task = open_task(f"parquet:{named}")
-        place = [(split, list(task.split(split).members)) for split in ("train", "validation", "test")]  # type: ignore[attr-defined]
+        place = [
+            (split, list(task.split(split).members)) for split in ("train", "validation", "test")
+        ]  # type: ignore[attr-defined]
         split, members = next((split, members) for split, members in place if 20 in members)
         index = members.index(20)
-        with pytest.raises(BadData, match=r"^parquet:.* train row 20: its image is the file .*elsewhere/0\.png"):
+        with pytest.raises(
+            BadData, match=r"^parquet:.* train row 20: its image is the file .*elsewhere/0\.png"
+        ):
             task.split(split).__getitems__([index])
-        with pytest.raises(BadData, match=r"train row 20: its image is the file .*elsewhere/0\.png"):
+        with pytest.raises(
+            BadData, match=r"train row 20: its image is the file .*elsewhere/0\.png"
+        ):
             check_before_training(task, range(len(task.split("train"))), workers=0)
-        rows, _ = findings(task, workers=0)
-        assert ["its image is the file" in row["found"] for row in rows if "row 20" in row["what"]] == [True]
+        rows, _ = check_task(task, workers=0)
+        assert [
+            "its image is the file" in row["found"] for row in rows if "row 20" in row["what"]
+        ] == [True]
 
 
 def test_parquet_beside_its_pictures_is_read(data: Path) -> None:
@@ -124,11 +149,13 @@ def test_parquet_beside_its_pictures_is_read(data: Path) -> None:
         "filecache::hf://datasets/org/name/0.png", 7,
     ],
 )  # fmt: skip
-def test_rows_of_a_stream_name_files_of_their_own_data_set_only(address: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_stream_name_files_of_their_own_data_set_only(
+    address: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fsspec.open", lambda *_: pytest.fail("it was opened"))
     cell = hub._fetch_image({"bytes": None, "path": address}, "row 3", "org/name")
     with pytest.raises(BadData, match=r"^row 3: its image is the file"):
-        decoded(cell, "row 3")
+        decode_image(cell, "row 3")
 
 
 @pytest.mark.parametrize("chain", ["", "zip://cats/0.png::"])
@@ -139,4 +166,4 @@ def test_rows_of_a_stream_may_name_files_of_their_own_data_set(
     monkeypatch.setattr("fsspec.open", lambda *_: io.BytesIO(png()))
     address = f"{chain}hf://datasets/org/name{revision}/train/0.png"
     fetched = hub._fetch_image({"bytes": None, "path": address}, "row 3", "org/name")
-    assert np.array_equal(decoded(fetched, "row 3"), decoded(png(), "it"))
+    assert np.array_equal(decode_image(fetched, "row 3"), decode_image(png(), "it"))

@@ -22,7 +22,7 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import check
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.check import check_before_training
-from learngene_zoo.tasks.findings import findings
+from learngene_zoo.tasks.findings import check_task
 from learngene_zoo.training.objectives import training_images
 
 VIEW = InputFormat(image_size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -41,7 +41,11 @@ def photographs(tmp_path: Path) -> Path:
     for split, count in (("train", 12), ("val", 2), ("test", 2)):
         for label, name in enumerate(("cat", "dog")):
             for number in range(count):
-                draw(top / split / name / f"{number}.png", 1000 * len(split) + 100 * label + number, (12 + number, 10))
+                draw(
+                    top / split / name / f"{number}.png",
+                    1000 * len(split) + 100 * label + number,
+                    (12 + number, 10),
+                )
     return top
 
 
@@ -50,7 +54,9 @@ def tear(path: Path) -> None:
 
 
 def doctor(*words: str | Path, code: int = 0) -> list[dict[str, str]]:
-    result = CliRunner().invoke(main, ["doctor", "--check-images", "--workers", "0", "--json", *map(str, words)])
+    result = CliRunner().invoke(
+        main, ["doctor", "--check-images", "--workers", "0", "--json", *map(str, words)]
+    )
     assert result.exit_code == code, result.output
     found: list[dict[str, str]] = json.loads(result.stdout)
     return found
@@ -65,10 +71,16 @@ def test_a_sound_folder_has_nothing_to_say(photographs: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_everything_that_is_wrong_is_listed(photographs: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_that_is_wrong_is_listed(
+    photographs: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 2000)
     torn, empty = photographs / "train/cat/3.png", photographs / "test/dog/1.png"
-    huge, twin, other = photographs / "val/cat/0.png", photographs / "test/cat/0.png", photographs / "train/dog/5.png"
+    huge, twin, other = (
+        photographs / "val/cat/0.png",
+        photographs / "test/cat/0.png",
+        photographs / "train/dog/5.png",
+    )
     tear(torn)
     empty.write_bytes(b"")
     draw(huge, 1, (50, 50))
@@ -76,7 +88,7 @@ def test_everything_that_is_wrong_is_listed(photographs: Path, workers: int, mon
     other.write_bytes((photographs / "train/cat/1.png").read_bytes())
     for number in range(3):
         (photographs / f"train/dog/{number}.png").unlink()
-    rows, readable = findings(open_task(f"folder:{photographs}"), workers)
+    rows, readable = check_task(open_task(f"folder:{photographs}"), workers)
     assert [(row["status"], row["found"][:16]) for row in rows[:3]] == [
         ("bad", "20 of 21 images "),
         ("bad", "3 of 4 images re"),
@@ -85,15 +97,25 @@ def test_everything_that_is_wrong_is_listed(photographs: Path, workers: int, mon
     found = {(row["what"], row["status"]): row["found"] for row in rows[3:]}
     assert len(found) == 6
     assert "cannot be read" in found[str(torn), "bad"]
-    assert found[str(empty), "bad"].startswith("the image cannot be read (cannot identify image file); ")
+    assert found[str(empty), "bad"].startswith(
+        "the image cannot be read (cannot identify image file); "
+    )
     assert "too large" in found[str(huge), "bad"]
-    assert found[str(twin), "info"] == f"in test, is the same file as {photographs}/train/cat/0.png in train"
-    assert found[str(other), "info"] == f"of class dog, is the same file as {photographs}/train/cat/1.png of cat"
+    assert (
+        found[str(twin), "info"]
+        == f"in test, is the same file as {photographs}/train/cat/0.png in train"
+    )
+    assert (
+        found[str(other), "info"]
+        == f"of class dog, is the same file as {photographs}/train/cat/1.png of cat"
+    )
     assert found["class dog", "info"].startswith("has 9 training images")
     assert [len(readable.split(name)) for name in ("train", "validation", "test")] == [20, 3, 3]
 
 
-def test_the_doctor_exits_with_1_and_draws_what_can_be_read(photographs: Path, tmp_path: Path) -> None:
+def test_the_doctor_exits_with_1_and_draws_what_can_be_read(
+    photographs: Path, tmp_path: Path
+) -> None:
     tear(photographs / "train/cat/3.png")
     sheet = tmp_path / "sheet.png"
     rows = doctor("--task", f"folder:{photographs}", "-o", sheet, code=1)
@@ -119,25 +141,27 @@ def test_wrong_calls(words: list[str], message: str) -> None:
     assert (result.exit_code, message in result.stderr) == (2, True)
 
 
-def test_tables_are_read_and_streams_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_read_and_streams_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     rows = {"image": [encoded(n) for n in range(20)], "label": list("ab") * 10}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "data.parquet")
     task = open_task(f"parquet:{tmp_path}/data.parquet")
-    assert [row["status"] for row in findings(task, 0)[0][:3]] == ["ok"] * 3
-    monkeypatch.setattr(check, "decoded", lambda *image: pytest.fail("it was decoded again"))
+    assert [row["status"] for row in check_task(task, 0)[0][:3]] == ["ok"] * 3
+    monkeypatch.setattr(check, "decode_image", lambda *image: pytest.fail("it was decoded again"))
     train(task)
     rows["image"][11] = rows["image"][11][:50]
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "data.parquet")
     monkeypatch.undo()
-    found = findings(open_task(f"parquet:{tmp_path}/data.parquet"), 0)[0]
+    found = check_task(open_task(f"parquet:{tmp_path}/data.parquet"), 0)[0]
     assert [row["what"].rpartition("/")[2] for row in found if row["status"] == "bad"][1:] == [
         "data.parquet train row 11"
     ]
     with pytest.raises(WrongCall, match="is streamed; the images of folder"):
-        findings(open_task(f"wds:{shards(tmp_path / 'tars')}"), 0)
+        check_task(open_task(f"wds:{shards(tmp_path / 'tars')}"), 0)
 
 
 def train(task: Any, **recipe: Any) -> None:
@@ -148,18 +172,26 @@ def test_a_training_names_broken_pictures_before_its_first_step(photographs: Pat
     task = open_task(f"folder:{photographs}")
     train(task)
     tear(photographs / "val/dog/1.png")
-    with pytest.raises(BadData, match=r"^\S*/val/dog/1.png: the image cannot be read .*replace or remove it$"):
+    with pytest.raises(
+        BadData, match=r"^\S*/val/dog/1.png: the image cannot be read .*replace or remove it$"
+    ):
         train(task)
     for number in range(5):
         tear(photographs / f"train/cat/{number}.png")
-    with pytest.raises(BadData, match=r"^6 images of .*/train/cat/0.png: .*; and 3 more \(lgzoo doctor"):
+    with pytest.raises(
+        BadData, match=r"^6 images of .*/train/cat/0.png: .*; and 3 more \(lgzoo doctor"
+    ):
         train(task)
-    training_images(task, VIEW, Recipe(epochs=0, batch_size=4), Run())  # nothing is trained: nothing is read
+    training_images(
+        task, VIEW, Recipe(epochs=0, batch_size=4), Run()
+    )  # nothing is trained: nothing is read
 
 
-def test_a_file_that_is_no_image_is_found_by_its_header(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_no_image_is_found_by_its_header(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (photographs / "test/dog/0.png").write_bytes(b"")
-    monkeypatch.setattr(check, "decoded", lambda *image: pytest.fail("it was decoded"))
+    monkeypatch.setattr(check, "decode_image", lambda *image: pytest.fail("it was decoded"))
     with pytest.raises(BadData, match=r"test/dog/0.png: the image cannot be read"):
         train(open_task(f"folder:{photographs}"))
 
@@ -178,8 +210,12 @@ def test_what_was_found_whole_is_remembered_by_size_and_time(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     task, read = open_task(f"folder:{photographs}"), []
-    real = check.Reader.__getitem__
-    monkeypatch.setattr(check.Reader, "__getitem__", lambda self, places: read.extend(places) or real(self, places))
+    real = check.PictureReader.__getitem__
+    monkeypatch.setattr(
+        check.PictureReader,
+        "__getitem__",
+        lambda self, places: read.extend(places) or real(self, places),
+    )
     train(task)
     assert len(read) == 2 * 32  # each header, each picture
     read.clear()
@@ -195,7 +231,9 @@ def test_what_was_found_whole_is_remembered_by_size_and_time(
     assert len(read) == 2 * 32
 
 
-def test_it_ends_in_time_and_goes_on_in_the_next(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_in_time_and_goes_on_in_the_next(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = open_task(f"folder:{photographs}")
     monkeypatch.setattr(check, "SECONDS", -1.0)
     tear(photographs / "train/cat/0.png")
@@ -210,5 +248,5 @@ def test_nothing_is_read_once_the_time_is_up(photographs: Path) -> None:
     used, known = list(range(len(splits["train"]))), np.zeros(0, dtype=np.uint64)
     now = time.monotonic()
     for deadline, count in ((now - 1, 0), (now + 60, len(used))):
-        met = check._Unknown(splits, used, known, deadline)
+        met = check._UncheckedChunks(splits, used, known, deadline)
         assert sum(len(chunk) for chunk in met) == sum(len(chunk) for chunk in met.met) == count

@@ -19,13 +19,15 @@ from learngene_zoo.families.spec import InputFormat, View
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.deit import _posterized, changed, seeds_of
+from learngene_zoo.tasks.deit import _posterize, apply_deit_augmentation, seeds_of
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import Classification, training_images
 
-FORMAT = InputFormat(image_size=48, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), view=View(crop_pct=0.9))
+FORMAT = InputFormat(
+    image_size=48, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), view=View(crop_pct=0.9)
+)
 
 
 def seeded(seed: int) -> None:
@@ -36,7 +38,8 @@ def seeded(seed: int) -> None:
 
 def photographs(count: int) -> list[torch.Tensor]:
     return [
-        torch.from_numpy(np.random.default_rng(n).integers(0, 256, (3, 50 + n, 64), np.uint8)) for n in range(count)
+        torch.from_numpy(np.random.default_rng(n).integers(0, 256, (3, 50 + n, 64), np.uint8))
+        for n in range(count)
     ]
 
 
@@ -44,9 +47,16 @@ def photographs(count: int) -> list[torch.Tensor]:
 def test_it_is_timm_s_transform(flip: bool) -> None:
     images = photographs(8)
     seeds = seeds_of("deit", 1, 2, range(8))
-    arguments: Any = {"mean": FORMAT.mean, "interpolation": "bicubic", "hflip": 0.5 * flip, "color_jitter": 0.3}
-    theirs = create_transform(48, True, auto_augment="rand-m9-mstd0.5-inc1", use_prefetcher=True, **arguments)
-    ours = changed(images, FORMAT, seeds, flip)
+    arguments: Any = {
+        "mean": FORMAT.mean,
+        "interpolation": "bicubic",
+        "hflip": 0.5 * flip,
+        "color_jitter": 0.3,
+    }
+    theirs = create_transform(
+        48, True, auto_augment="rand-m9-mstd0.5-inc1", use_prefetcher=True, **arguments
+    )
+    ours = apply_deit_augmentation(images, FORMAT, seeds, flip)
     for image, seed, made in zip(images, seeds, ours, strict=True):
         seeded(seed)
         assert torch.equal(made, theirs(Image.fromarray(image.permute(1, 2, 0).numpy())))
@@ -55,8 +65,10 @@ def test_it_is_timm_s_transform(flip: bool) -> None:
 def test_posterising_to_no_bits_is_black() -> None:
     """timm draws it now and then, and newer versions of PIL refuse it."""
     image = Image.fromarray(photographs(1)[0].permute(1, 2, 0).numpy())
-    assert np.asarray(_posterized(image, 0)).max() == 0
-    assert np.array_equal(np.asarray(_posterized(image, 3, fillcolor=(1, 2, 3))), np.asarray(image) & 0xE0)
+    assert np.asarray(_posterize(image, 0)).max() == 0
+    assert np.array_equal(
+        np.asarray(_posterize(image, 3, fillcolor=(1, 2, 3))), np.asarray(image) & 0xE0
+    )
 
 
 @pytest.fixture
@@ -65,7 +77,9 @@ def digits() -> Task:
 
 
 def test_a_quarter_of_the_images_is_erased_after_the_normalisation(digits: Task) -> None:
-    data = Loader(digits, "train", digits.input_format, batch_size=300, images=300, augment="deit", seed=5)
+    data = Loader(
+        digits, "train", digits.input_format, batch_size=300, images=300, augment="deit", seed=5
+    )
     images = next(data.epoch(0)).images
     outside = (images.abs() > 1).flatten(1).any(dim=1)  # beyond what a pixel can be: noise
     assert 0.17 < outside.float().mean() < 0.33
@@ -75,7 +89,7 @@ def test_a_quarter_of_the_images_is_erased_after_the_normalisation(digits: Task)
 def test_a_small_image_is_shifted_by_up_to_four_pixels(digits: Task) -> None:
     whole = InputFormat(image_size=32, mean=(0.0,) * 3, std=(1 / 255,) * 3)
     white = [torch.full((3, 32, 32), 255, dtype=torch.uint8)] * 200
-    made = changed(white, whole, seeds_of("deit", 0, 0, range(200)), False)
+    made = apply_deit_augmentation(white, whole, seeds_of("deit", 0, 0, range(200)), False)
     assert made.shape == (200, 3, 32, 32)
     borders = [int((image[0, 16] == 0).sum()) for image in made]
     assert max(borders[n] for n in range(200) if made[n].max() == 255) <= 32
@@ -89,7 +103,11 @@ def test_it_refuses_masks() -> None:
 
 
 def rows(batches: Any) -> list[tuple[int, bytes]]:
-    return [(int(i), image.numpy().tobytes()) for batch in batches for i, image in zip(batch.indices, batch.images)]
+    return [
+        (int(i), image.numpy().tobytes())
+        for batch in batches
+        for i, image in zip(batch.indices, batch.images)
+    ]
 
 
 @pytest.mark.parametrize("augment", ["light", "rand", "deit"])
@@ -100,14 +118,23 @@ def test_an_image_is_repeated_with_draws_of_its_own(digits: Task, augment: Any) 
     found = rows(three.epoch(4))
     assert three.steps == 3
     assert [index for index, _ in found] == [index for index, _ in plain[:10] for _ in range(3)]
-    assert found[::3] == plain[:10]  # the first of the copies is the one that there would be without
+    assert (
+        found[::3] == plain[:10]
+    )  # the first of the copies is the one that there would be without
     assert sum(found[n][1] != found[n + 1][1] for n in range(0, 30, 3)) >= 8
     assert [len(batch.images) for batch in three.epoch(4, start=2)] == [10]
     assert rows(three.epoch(4, start=1)) == found[10:]
 
 
 def test_processes_share_the_copies(digits: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings: Any = {"batch_size": 8, "images": 24, "seed": 3, "shuffle": True, "augment": "light", "repeats": 3}
+    settings: Any = {
+        "batch_size": 8,
+        "images": 24,
+        "seed": 3,
+        "shuffle": True,
+        "augment": "light",
+        "repeats": 3,
+    }
     alone = rows(Loader(digits, "train", digits.input_format, **settings).epoch(0))
     monkeypatch.setenv("WORLD_SIZE", "2")
     shares = []
@@ -135,7 +162,15 @@ def test_a_stream_repeats_as_a_folder_does(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_a_training_with_all_of_it_resumes_exactly(digits: Task, tmp_path: Path) -> None:
     recipe = Recipe(
-        epochs=2, images=40, batch_size=12, lr=3e-3, mixup=0.8, cutmix=1.0, augment="deit", repeats=3, ema=0.99996
+        epochs=2,
+        images=40,
+        batch_size=12,
+        lr=3e-3,
+        mixup=0.8,
+        cutmix=1.0,
+        augment="deit",
+        repeats=3,
+        ema=0.99996,
     )
 
     def objective() -> Classification:
@@ -147,7 +182,9 @@ def test_a_training_with_all_of_it_resumes_exactly(digits: Task, tmp_path: Path)
         return training_images(digits, digits.input_format, recipe, Run(workers=workers))
 
     whole, begun, rest = objective(), objective(), objective()
-    assert len(list(train(whole, batches(0), recipe, Run()))) == 8  # the last of 12, 12, 12 and 4 is not lost
+    assert (
+        len(list(train(whole, batches(0), recipe, Run()))) == 8
+    )  # the last of 12, 12, 12 and 4 is not lost
     run = Run(folder=tmp_path, resume=True)
     for step in train(begun, batches(1), recipe, run, seconds_between_checkpoints=0):
         if step.step == 6:
@@ -156,4 +193,9 @@ def test_a_training_with_all_of_it_resumes_exactly(digits: Task, tmp_path: Path)
     for (name, ours), theirs in zip(rest.state_dict().items(), whole.state_dict().values()):
         assert torch.equal(ours, theirs), name
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [line.split('"images": ')[1].split(",")[0] for line in lines] == ["12", "12", "12", "4"] * 2
+    assert [line.split('"images": ')[1].split(",")[0] for line in lines] == [
+        "12",
+        "12",
+        "12",
+        "4",
+    ] * 2

@@ -16,10 +16,12 @@ from learngene_zoo.families.spec import InputFormat, View
 from learngene_zoo.tasks import fitted, splits
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 
-FORMAT = InputFormat(image_size=16, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), view=View(crop_pct=0.8))
+FORMAT = InputFormat(
+    image_size=16, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), view=View(crop_pct=0.8)
+)
 
 
 @pytest.fixture
@@ -29,7 +31,9 @@ def task(tmp_path: Path) -> Task:
         (tmp_path / name).mkdir()
         for number in range(12):
             size = draw.integers(12, 40, 2)
-            Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(tmp_path / name / f"{number}.png")
+            Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(
+                tmp_path / name / f"{number}.png"
+            )
     return open_task(f"folder:{tmp_path}")
 
 
@@ -37,18 +41,20 @@ def task(tmp_path: Path) -> Task:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of the images that are decoded."""
     paths: list[str] = []
-    read = splits.read
+    read = splits.decode_samples
 
     def watch(samples: Any) -> Any:
         listed = list(samples)
         paths.extend(sample.where for sample in listed)
         return read(listed)
 
-    monkeypatch.setattr(splits, "read", watch)
+    monkeypatch.setattr(splits, "decode_samples", watch)
     return paths
 
 
-def read_epochs(task: Task, input_format: InputFormat = FORMAT, **settings: Any) -> list[torch.Tensor]:
+def read_epochs(
+    task: Task, input_format: InputFormat = FORMAT, **settings: Any
+) -> list[torch.Tensor]:
     loader = Loader(task, "train", input_format, batch_size=4, shuffle=True, seed=3, **settings)
     return [batch.images for epoch in range(2) for batch in loader.epoch(epoch)]
 
@@ -67,7 +73,9 @@ def test_the_pixels_are_those_of_images_that_are_decoded_every_time(
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(kept, plain))
 
 
-def test_another_loader_finds_them_and_another_format_does_not(task: Task, decoded: list[str]) -> None:
+def test_another_loader_finds_them_and_another_format_does_not(
+    task: Task, decoded: list[str]
+) -> None:
     read_epochs(task)
     count = len(decoded)
     read_epochs(task, augment="light")
@@ -79,7 +87,7 @@ def test_another_loader_finds_them_and_another_format_does_not(task: Task, decod
 
 
 def test_parts_of_a_split_share_them(task: Task, decoded: list[str]) -> None:
-    parts = with_validation(replace(task, sizes={**task.sizes, "validation": 0}))
+    parts = ensure_validation(replace(task, sizes={**task.sizes, "validation": 0}))
     for split in ("train", "validation", "validation"):
         for batch in Loader(parts, split, FORMAT, batch_size=4).epoch(0):
             assert len(batch.images)
@@ -87,12 +95,16 @@ def test_parts_of_a_split_share_them(task: Task, decoded: list[str]) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"augment": "rand"}, {"augment": "deit"}, {"workers": 1}])
-def test_nothing_is_kept_where_every_epoch_fits_anew_or_workers_read(task: Task, settings: dict[str, Any]) -> None:
+def test_nothing_is_kept_where_every_epoch_fits_anew_or_workers_read(
+    task: Task, settings: dict[str, Any]
+) -> None:
     read_epochs(task, **settings)
     assert task.split("train").fitted == {}
 
 
-def test_the_limit_counts_the_images_that_are_read(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_counts_the_images_that_are_read(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fitted, "MAX_BYTES", 8 * 3 * 16 * 16)
     read_epochs(task, images=10)
     assert task.split("train").fitted == {}

@@ -12,7 +12,13 @@ import torch
 from PIL import Image, ImageCms
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.images import _colour, decoded, decoded_mask, header, is_deep_grey
+from learngene_zoo.tasks.images import (
+    _convert_to_rgb,
+    decode_image,
+    decode_mask,
+    is_deep_grey,
+    read_size,
+)
 
 WHITE = (255, 255, 255)
 ORIENTATION = 0x0112
@@ -35,7 +41,7 @@ def stored(image: Image.Image, kind: str = "png", **how: Any) -> bytes:
 
 
 def seen(data: bytes) -> np.ndarray:
-    return decoded(data, "it").permute(1, 2, 0).numpy()
+    return decode_image(data, "it").permute(1, 2, 0).numpy()
 
 
 def photograph(size: tuple[int, int] = (13, 7)) -> Image.Image:
@@ -60,7 +66,7 @@ def test_a_photograph_of_a_phone_stands_upright_as_does_its_mask() -> None:
     plain = Image.open(io.BytesIO(data)).transpose(Image.Transpose.ROTATE_270)
     assert np.array_equal(seen(data), np.array(plain))
     classes = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
-    mask = decoded_mask(stored(classes, exif=exif), "it")
+    mask = decode_mask(stored(classes, exif=exif), "it")
     assert np.array_equal(mask.numpy(), np.array(classes.transpose(Image.Transpose.ROTATE_270)))
 
 
@@ -80,7 +86,9 @@ def test_what_is_transparent_is_seen_over_white(mode: str) -> None:
     image = photograph().convert(mode)
     image.putalpha(Image.linear_gradient("L").resize(image.size))
     got = seen(stored(image))
-    assert np.abs(got.astype(int) - over_white(image)).max() <= 1  # PIL rounds its two ways to mix differently
+    assert (
+        np.abs(got.astype(int) - over_white(image)).max() <= 1
+    )  # PIL rounds its two ways to mix differently
     assert got[0].min() > 230 > got[-1].min()
 
 
@@ -97,7 +105,12 @@ def test_a_palette_may_have_a_transparent_entry(kind: str) -> None:
 def test_a_palette_may_have_an_alpha_for_each_entry() -> None:
     image = photograph().quantize(4)
     data = stored(image, transparency=bytes([255, 0, 128, 255]))
-    assert np.abs(seen(data).astype(int) - over_white(Image.open(io.BytesIO(data)).convert("RGBA"))).max() <= 1
+    assert (
+        np.abs(
+            seen(data).astype(int) - over_white(Image.open(io.BytesIO(data)).convert("RGBA"))
+        ).max()
+        <= 1
+    )
 
 
 @pytest.mark.parametrize(("mode", "clear"), [("1", 255), ("L", 7), ("RGB", (1, 2, 3))])
@@ -105,7 +118,9 @@ def test_one_colour_may_be_transparent(mode: str, clear: Any) -> None:
     image = photograph().convert(mode)
     image.putpixel((3, 2), clear)
     expected = np.array(image.convert("RGB"))
-    expected[np.all(expected == np.array(Image.new(mode, (1, 1), clear).convert("RGB")), axis=2)] = 255
+    expected[
+        np.all(expected == np.array(Image.new(mode, (1, 1), clear).convert("RGB")), axis=2)
+    ] = 255
     assert np.array_equal(seen(stored(image, transparency=clear)), expected)
 
 
@@ -140,7 +155,9 @@ def test_sixteen_bits_are_scaled_by_the_bits_in_use(kind: str, brightest: int, s
 def test_both_byte_orders_are_read() -> None:
     deep = np.linspace(0, 4_095, 12).astype(np.uint16).reshape(3, 4)
     for order in "<>":
-        image = Image.frombytes("I;16" if order == "<" else "I;16B", (4, 3), deep.astype(f"{order}u2").tobytes())
+        image = Image.frombytes(
+            "I;16" if order == "<" else "I;16B", (4, 3), deep.astype(f"{order}u2").tobytes()
+        )
         assert np.array_equal(seen(stored(image, "tiff"))[..., 0], deep >> 4)
 
 
@@ -192,7 +209,11 @@ def test_grey_of_eight_bits_is_not_scaled() -> None:
 
 def test_sixteen_bits_may_have_a_transparent_value() -> None:
     deep = np.array([[0, 30_000, 60_000]], dtype=np.uint16)
-    assert seen(stored(Image.fromarray(deep), transparency=30_000))[0, :, 0].tolist() == [0, 255, 234]
+    assert seen(stored(Image.fromarray(deep), transparency=30_000))[0, :, 0].tolist() == [
+        0,
+        255,
+        234,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -214,43 +235,60 @@ def test_inks_are_seen_as_their_profile_says() -> None:
     image = photograph((16, 16)).convert("CMYK")
     data = stored(image, "jpeg", quality=100)
     assert np.array_equal(seen(data), np.array(Image.open(io.BytesIO(data)).convert("RGB")))
-    assert np.array_equal(seen(stored(image, "tiff", icc_profile=b"no profile")), np.array(image.convert("RGB")))
-    other = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()  # of other colours: it is ignored
-    assert np.array_equal(seen(stored(image, "tiff", icc_profile=other)), np.array(image.convert("RGB")))
+    assert np.array_equal(
+        seen(stored(image, "tiff", icc_profile=b"no profile")), np.array(image.convert("RGB"))
+    )
+    other = ImageCms.ImageCmsProfile(
+        ImageCms.createProfile("sRGB")
+    ).tobytes()  # of other colours: it is ignored
+    assert np.array_equal(
+        seen(stored(image, "tiff", icc_profile=other)), np.array(image.convert("RGB"))
+    )
 
 
 @pytest.mark.parametrize("kind", ["gif", "png", "webp", "tiff"])
 def test_the_first_frame_of_an_animation_counts(kind: str) -> None:
-    frames = [Image.new("RGB", (9, 5), colour) for colour in ((200, 30, 20), (0, 0, 255), (0, 255, 0))]
+    frames = [
+        Image.new("RGB", (9, 5), colour) for colour in ((200, 30, 20), (0, 0, 255), (0, 255, 0))
+    ]
     how: dict[str, Any] = {"lossless": True} if kind == "webp" else {}
     got = seen(stored(frames[0], kind, save_all=True, append_images=frames[1:], **how))
     assert np.array_equal(got, np.array(frames[0]))
 
 
-def test_absurd_sizes_are_refused_before_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absurd_sizes_are_refused_before_decoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "huge.png"
     with monkeypatch.context() as patched:
         patched.setattr(Image, "MAX_IMAGE_PIXELS", None)
         Image.new("1", (12_000, 12_000)).save(path)
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda image: pytest.fail("it was decoded"))
-    with pytest.raises(BadData, match=r"huge\.png: the image is too large \(144 million pixels by its header"):
-        decoded(str(path), str(path))
+    with pytest.raises(
+        BadData, match=r"huge\.png: the image is too large \(144 million pixels by its header"
+    ):
+        decode_image(str(path), str(path))
 
 
 def test_colours_stay_as_they_are() -> None:
-    assert torch.equal(decoded(stored(photograph()), "it").permute(1, 2, 0), torch.from_numpy(np.array(photograph())))
+    assert torch.equal(
+        decode_image(stored(photograph()), "it").permute(1, 2, 0),
+        torch.from_numpy(np.array(photograph())),
+    )
 
 
 @pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000), (101, 1), (30_000, 299)])
 def test_a_strip_is_refused_by_name(size: tuple[int, int]) -> None:
     data = stored(Image.new("L", size))
     where = f"{size[0]} x {size[1]} pixels, and one side may be at most 100 times the other"
-    for call in (decoded, decoded_mask, header):
-        with pytest.raises(BadData, match=rf"^strip\.png: the image is {where}; crop it or remove it$"):
+    for call in (decode_image, decode_mask, read_size):
+        with pytest.raises(
+            BadData, match=rf"^strip\.png: the image is {where}; crop it or remove it$"
+        ):
             call(data, "strip.png")
-    assert header(stored(Image.new("L", (100, 1))), "it") == (100, 1)
+    assert read_size(stored(Image.new("L", (100, 1))), "it") == (100, 1)
 
 
 def test_an_associated_alpha_is_seen_over_white() -> None:
     grey = Image.new("LA", (3, 2), (100, 128)).convert("La")
-    assert abs(int(np.array(_colour(grey))[0, 0, 0]) - (100 * 128 + 255 * 127) // 255) <= 1
+    assert abs(int(np.array(_convert_to_rgb(grey))[0, 0, 0]) - (100 * 128 + 255 * 127) // 255) <= 1

@@ -29,7 +29,9 @@ def build(top: Path, counts: Counts) -> Path:
 
 def picture(number: int) -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 256, (3, 4, 3), dtype=np.uint8)).save(stream, "png")
+    Image.fromarray(np.random.default_rng(number).integers(0, 256, (3, 4, 3), dtype=np.uint8)).save(
+        stream, "png"
+    )
     return stream.getvalue()
 
 
@@ -141,7 +143,16 @@ def test_layouts_that_are_refused_with_the_line_to_type(tmp_path: Path, name: st
 
 
 def test_whole_words_name_a_split() -> None:
-    for word in ("restrain", "latest", "contest", "devices", "evaluation_of_trains", "detrain", "intraining", "valley"):
+    for word in (
+        "restrain",
+        "latest",
+        "contest",
+        "devices",
+        "evaluation_of_trains",
+        "detrain",
+        "intraining",
+        "valley",
+    ):
         assert find_roles(word) == [], word
     for word in (
         "imagenet-train",
@@ -154,7 +165,11 @@ def test_whole_words_name_a_split() -> None:
     ):
         assert find_roles(word) == ["train"], word
     assert find_roles("train-val") == ["train", "validation"]
-    assert (find_roles("HoldOut"), find_roles("MRITest"), find_roles("test1")) == ([], ["test"], ["test"])
+    assert (find_roles("HoldOut"), find_roles("MRITest"), find_roles("test1")) == (
+        [],
+        ["test"],
+        ["test"],
+    )
 
 
 def test_the_folder_itself_is_named_as_training_split(tmp_path: Path) -> None:
@@ -176,9 +191,16 @@ def test_the_folder_itself_is_named_as_training_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", ["test", "train"])
 def test_names_that_differ_in_their_unicode_form_are_one_class(tmp_path: Path, split: str) -> None:
     composed, taken_apart = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
-    top = build(tmp_path, {**both("train"), f"train/{composed}": 10, f"{split}/{taken_apart}": 10, "test/cat": 1})
+    top = build(
+        tmp_path,
+        {**both("train"), f"train/{composed}": 10, f"{split}/{taken_apart}": 10, "test/cat": 1},
+    )
     task = open_task(f"folder:{top}")
-    assert task.class_names == (composed, "cat", "dog") or task.class_names == ("cat", "café", "dog")
+    assert task.class_names == (composed, "cat", "dog") or task.class_names == (
+        "cat",
+        "café",
+        "dog",
+    )
     labels = np.concatenate([task.split(name).labels for name in task.sizes])
     assert np.bincount(labels)[task.class_names.index(composed)] == 20
 
@@ -192,5 +214,7 @@ def test_links_to_class_folders_and_below_them(tmp_path: Path) -> None:
     task = open_task(f"folder:{top}")
     assert (task.class_names, sum(task.sizes.values())) == (("cat", "dog"), 20)
     (top / "emu").symlink_to(tmp_path / "gone", target_is_directory=True)
-    with pytest.raises(BadData, match=r"link .*/emu leads nowhere \(to .*/gone\); correct or remove it"):
+    with pytest.raises(
+        BadData, match=r"link .*/emu leads nowhere \(to .*/gone\); correct or remove it"
+    ):
         open_task(f"folder:{top}")

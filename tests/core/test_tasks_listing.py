@@ -25,10 +25,26 @@ def names(top: Path) -> list[str]:
 
 
 def test_every_suffix_that_pillow_decodes_is_a_picture(tmp_path: Path) -> None:
-    files = [draw(tmp_path / f"a{suffix}", kind="JPEG") for suffix in (".jpg", ".jfif", ".JPE", ".mpo")]
-    files += [draw(tmp_path / f"b{suffix}") for suffix in (".png", ".jp2", ".tga", ".ico", ".qoi", ".PNM", ".apng")]
+    files = [
+        draw(tmp_path / f"a{suffix}", kind="JPEG") for suffix in (".jpg", ".jfif", ".JPE", ".mpo")
+    ]
+    files += [
+        draw(tmp_path / f"b{suffix}")
+        for suffix in (".png", ".jp2", ".tga", ".ico", ".qoi", ".PNM", ".apng")
+    ]
     assert names(tmp_path) == sorted(file.name for file in files)
-    assert not list_suffixes() & {".pdf", ".eps", ".ps", ".svg", ".mpg", ".mp4", ".h5", ".txt", ".json", ".wmf"}
+    assert not list_suffixes() & {
+        ".pdf",
+        ".eps",
+        ".ps",
+        ".svg",
+        ".mpg",
+        ".mp4",
+        ".h5",
+        ".txt",
+        ".json",
+        ".wmf",
+    }
 
 
 def test_a_file_without_a_suffix_is_read_by_its_first_bytes(tmp_path: Path) -> None:
@@ -67,7 +83,14 @@ def test_links_are_followed_and_what_is_reached_twice_is_listed_once(tmp_path: P
 
 def test_what_systems_put_there_is_hidden(tmp_path: Path) -> None:
     draw(tmp_path / "a.png")
-    for name in (".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX/._a.png", "@eaDir/a.png", ".cache/a.png"):
+    for name in (
+        ".DS_Store",
+        "Thumbs.db",
+        "desktop.ini",
+        "__MACOSX/._a.png",
+        "@eaDir/a.png",
+        ".cache/a.png",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     listing = list_pictures(tmp_path)

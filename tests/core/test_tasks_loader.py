@@ -14,7 +14,7 @@ import torch
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.loader import Batch, Loader, Share
+from learngene_zoo.tasks.loader import Batch, Loader, StepShare
 from learngene_zoo.tasks.task import Task
 
 
@@ -39,7 +39,9 @@ def by_index(batches: Iterator[Batch]) -> dict[int, tuple[bytes, int]]:
 @pytest.mark.parametrize("augment", ["none", "light", "rand", "deit"])
 def test_pixels_depend_on_neither_batch_size_nor_order(digits: Task, augment: str) -> None:
     whole = by_index(loader(digits, augment=augment, images=40, batch_size=40).epoch(2))
-    pieces = by_index(loader(digits, augment=augment, images=40, batch_size=7, shuffle=False).epoch(2))
+    pieces = by_index(
+        loader(digits, augment=augment, images=40, batch_size=7, shuffle=False).epoch(2)
+    )
     assert whole == pieces
     assert len(whole) == 40
 
@@ -49,7 +51,10 @@ def test_augmentation_changes_with_epoch_and_seed(digits: Task, augment: str) ->
     settings = {"augment": augment, "shuffle": False, "images": 250}
     first = by_index(loader(digits, **settings).epoch(0))
     assert first == by_index(loader(digits, **settings).epoch(0))
-    for other in (by_index(loader(digits, **settings).epoch(1)), by_index(loader(digits, **settings, seed=4).epoch(0))):
+    for other in (
+        by_index(loader(digits, **settings).epoch(1)),
+        by_index(loader(digits, **settings, seed=4).epoch(0)),
+    ):
         shared = first.keys() & other.keys()
         assert len(shared) > 30
         assert sum(first[index] != other[index] for index in shared) > 0.9 * len(shared)
@@ -70,7 +75,9 @@ def test_an_epoch_left_early_does_not_disturb_the_next(digits: Task) -> None:
     assert by_index(helped.epoch(1)) == by_index(loader(digits).epoch(1))
 
 
-def test_resuming_continues_and_skips_without_loading(digits: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_continues_and_skips_without_loading(
+    digits: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = loader(digits)
     whole = list(data.epoch(1))
     asked: list[int] = []
@@ -105,7 +112,9 @@ def test_steps_and_dropping(digits: Task) -> None:
     assert loader(digits, drop_last=False).steps == loader(digits, shuffle=False).steps == 16
     assert loader(digits, images=20).steps == 1
     # Fewer than eight full batches: what is left over would be more than a ninth of the images.
-    assert [loader(digits, images=images).steps for images in (8 * 64 + 63, 8 * 64, 8 * 64 - 1, 65, 64)] == [
+    assert [
+        loader(digits, images=images).steps for images in (8 * 64 + 63, 8 * 64, 8 * 64 - 1, 65, 64)
+    ] == [
         8,
         8,
         8,
@@ -123,7 +132,9 @@ def test_a_last_batch_has_an_image_for_every_process_or_is_dropped(
     monkeypatch.setenv("WORLD_SIZE", "4")
     for images, sizes in ((131, [16, 16]), (134, [16, 16, 1]), (135, [16, 16, 1])):
         monkeypatch.setenv("RANK", "3")
-        assert [len(batch.images) for batch in loader(digits, images=images).epoch(0)] == sizes[: 2 + (images > 131)]
+        assert [len(batch.images) for batch in loader(digits, images=images).epoch(0)] == sizes[
+            : 2 + (images > 131)
+        ]
         steps = set()
         for rank in range(4):
             monkeypatch.setenv("RANK", str(rank))
@@ -144,13 +155,19 @@ def test_a_limit_is_balanced_nested_and_seeded(digits: Task) -> None:
 
 def test_shuffling_is_a_permutation_that_changes_with_the_epoch(digits: Task) -> None:
     data = loader(digits, drop_last=False, augment="none")
-    orders = [torch.cat([batch.indices for batch in data.epoch(epoch)]).tolist() for epoch in (0, 1)]
+    orders = [
+        torch.cat([batch.indices for batch in data.epoch(epoch)]).tolist() for epoch in (0, 1)
+    ]
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(1000))
 
 
-@pytest.mark.parametrize(("workers", "augment"), [(0, "rand"), (0, "light"), (1, "light"), (0, "deit")])
-def test_loading_leaves_the_global_random_state_alone(digits: Task, workers: int, augment: str) -> None:
+@pytest.mark.parametrize(
+    ("workers", "augment"), [(0, "rand"), (0, "light"), (1, "light"), (0, "deit")]
+)
+def test_loading_leaves_the_global_random_state_alone(
+    digits: Task, workers: int, augment: str
+) -> None:
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tobytes()
     list(loader(digits, images=64, workers=workers, augment=augment).epoch(0))
     assert torch.equal(before[0], torch.get_rng_state())
@@ -178,7 +195,11 @@ def test_no_flips_where_the_task_forbids_them(digits: Task) -> None:
     mirrored = {}
     for flip in (False, True):
         task = replace(digits, flip=flip)
-        made = next(Loader(task, "train", input_format, batch_size=200, augment="light").epoch(0)).images.round().byte()
+        made = (
+            next(Loader(task, "train", input_format, batch_size=200, augment="light").epoch(0))
+            .images.round()
+            .byte()
+        )
         mirrored[flip] = sum(_is_shift(got, one.flip(-1)) for got, one in zip(made, raw))
     assert mirrored[False] == 0
     assert 60 < mirrored[True] < 140
@@ -186,7 +207,11 @@ def test_no_flips_where_the_task_forbids_them(digits: Task) -> None:
 
 def _is_shift(got: torch.Tensor, image: torch.Tensor) -> bool:
     """Whether the middle of `got` is a piece of `image`, at most four pixels away."""
-    return any(torch.equal(got[:, 4:28, 4:28], image[:, y : y + 24, x : x + 24]) for y in range(9) for x in range(9))
+    return any(
+        torch.equal(got[:, 4:28, 4:28], image[:, y : y + 24, x : x + 24])
+        for y in range(9)
+        for x in range(9)
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,5 +247,5 @@ class Broken:
 def test_what_workers_get_can_be_pickled_whatever_opens_the_task(digits: Task) -> None:
     opened = replace(digits, open_split=lambda name: digits.split(name))
     made = pickle.loads(pickle.dumps(loader(opened)._pictures))
-    share = Share(0, [3, 1], [3, 1], [0, 0])
+    share = StepShare(0, [3, 1], [3, 1], [0, 0])
     assert torch.equal(made[share].images, loader(digits)._pictures[share].images)

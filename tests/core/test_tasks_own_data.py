@@ -39,7 +39,9 @@ def class_folders(top: Path, counts: dict[str, int]) -> Path:
     for name, count in counts.items():
         (top / name).mkdir(parents=True)
         for number in range(count):
-            picture(number, tuple(MODES)[number % 3], (14 + number, 20)).save(top / name / f"{number}.png")
+            picture(number, tuple(MODES)[number % 3], (14 + number, 20)).save(
+                top / name / f"{number}.png"
+            )
     return top
 
 
@@ -80,7 +82,9 @@ def test_files_that_are_no_images_are_left_out_and_named(tmp_path: Path) -> None
     (tmp_path / "cat" / ".DS_Store").write_bytes(b"hidden")
     (tmp_path / "cat" / "._1.png").write_bytes(b"what macOS leaves on other disks")
     task = open_task(f"folder:{tmp_path}")
-    assert task.notes == (f"2 files left out: 1 .txt, 1 .csv; first: {tmp_path / 'cat' / 'notes.txt'}",)
+    assert task.notes == (
+        f"2 files left out: 1 .txt, 1 .csv; first: {tmp_path / 'cat' / 'notes.txt'}",
+    )
     assert clean.notes == ()
     assert (task.class_names, task.sizes) == (clean.class_names, clean.sizes)
 
@@ -108,18 +112,30 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "dog has 0 images; add some or remove it; also wrong: class folder .*/emu, class folder .*/fox$",
     ),
     "a class of text": (
-        lambda top: (class_folders(top, {"cat": 3, "dog": 0}), (top / "dog" / "a.txt").write_text("no")),
+        lambda top: (
+            class_folders(top, {"cat": 3, "dog": 0}),
+            (top / "dog" / "a.txt").write_text("no"),
+        ),
         r"dog has 0 images, only .*a\.txt",
     ),
     "nothing": (lambda top: None, "no class folders"),
-    "pictures in place of classes": (lambda top: picture(1).save(top / "1.png"), "but no class folders; sort them"),
+    "pictures in place of classes": (
+        lambda top: picture(1).save(top / "1.png"),
+        "but no class folders; sort them",
+    ),
     "only a test split": (
         lambda top: class_folders(top / "test", {"a": 2, "b": 2}),
         "has no training folder, only test/; say what to train on: --task folder:.*:train=test$",
     ),
-    "too few": (lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(), "one class"),
+    "too few": (
+        lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(),
+        "one class",
+    ),
     "splits that differ": (
-        lambda top: (class_folders(top / "train", {"a": 2, "b": 2}), class_folders(top / "test", {"a": 2, "c": 2})),
+        lambda top: (
+            class_folders(top / "train", {"a": 2, "b": 2}),
+            class_folders(top / "test", {"a": 2, "c": 2}),
+        ),
         "class folder .*/test/c is in test and not in train; add training images of 'c' or remove it",
     ),
 }
@@ -166,15 +182,26 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table(
-    count: int, *, names: list[str] | None = None, label: str = "label", image: str = "image", **more: Any
+    count: int,
+    *,
+    names: list[str] | None = None,
+    label: str = "label",
+    image: str = "image",
+    **more: Any,
 ) -> Any:
     from datasets import ClassLabel, Dataset, Features, Value
     from datasets import Image as ImageFeature
 
     labels = [number % 3 if names else "xyz"[number % 3] for number in range(count)]
-    rows = {image: [{"bytes": encoded(number), "path": None} for number in range(count)], label: labels, **more}
+    rows = {
+        image: [{"bytes": encoded(number), "path": None} for number in range(count)],
+        label: labels,
+        **more,
+    }
     features = {image: ImageFeature(), label: ClassLabel(names=names) if names else Value("string")}
-    return Dataset.from_dict(rows, features=Features({**features, **{key: Value("int64") for key in more}}))
+    return Dataset.from_dict(
+        rows, features=Features({**features, **{key: Value("int64") for key in more}})
+    )
 
 
 @pytest.mark.usefixtures("cache")
@@ -187,10 +214,15 @@ def table(
         ({"label": "category", "number": list(range(30))}, ("x", "y", "z")),
     ],
 )
-def test_columns_are_read_from_the_features(tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...]) -> None:
+def test_columns_are_read_from_the_features(
+    tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...]
+) -> None:
     (tmp_path / "data").mkdir()
     table(30, **settings).to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
-    for reference in (f"parquet:{tmp_path / 'data'}", f"parquet:{tmp_path / 'data' / 'train-00000-of-00001.parquet'}"):
+    for reference in (
+        f"parquet:{tmp_path / 'data'}",
+        f"parquet:{tmp_path / 'data' / 'train-00000-of-00001.parquet'}",
+    ):
         task = open_task(reference)
         assert task.class_names == names
         assert sum(task.sizes.values()) == 30
@@ -247,9 +279,11 @@ def test_the_hub_s_layout_is_read_and_pinned(monkeypatch: pytest.MonkeyPatch) ->
     from datasets import DatasetDict
 
     asked = []
-    tables = DatasetDict(train=table(30, names=["p", "q", "r"]), valid=table(6, names=["p", "q", "r"]))
+    tables = DatasetDict(
+        train=table(30, names=["p", "q", "r"]), valid=table(6, names=["p", "q", "r"])
+    )
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(hub_data, "_pinned", lambda name, revision: ("0" * 40, "mit"))
+    monkeypatch.setattr(hub_data, "_pin_revision", lambda name, revision: ("0" * 40, "mit"))
     monkeypatch.setattr(hub_data, "_load", lambda *call: asked.append(call) or tables)
     task = open_task("hf:some/data:small")
     assert asked == [("some/data", "small", "0" * 40, False)]
@@ -293,7 +327,9 @@ def test_references_that_cannot_be_meant(reference: str) -> None:
         open_task(reference)
 
 
-def test_deep_grey_is_noted_once_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deep_grey_is_noted_once_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = open_task(f"folder:{class_folders(tmp_path, {'cat': 12, 'dog': 12})}")
     with print_activities():
         Loader(task, "train", task.input_format, batch_size=4)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.seeds import balanced, interleaved, stratified_parts
+from learngene_zoo.seeds import draw_balanced, interleave_classes, stratified_parts
 from learngene_zoo.tasks.splits import (
     Labelled,
-    completed,
-    in_roles,
+    assign_roles,
+    complete_splits,
     task_of,
 )
 from learngene_zoo.tasks.task import Sample
@@ -30,9 +30,11 @@ class Rows:
         return Sample(None, f"row {row}")
 
 
-def made(labels: np.ndarray = LABELS, counts: dict[str, int] | None = None, **others: np.ndarray) -> dict[str, Any]:
+def made(
+    labels: np.ndarray = LABELS, counts: dict[str, int] | None = None, **others: np.ndarray
+) -> dict[str, Any]:
     found = {name: Labelled(Rows(), part) for name, part in {"train": labels, **others}.items()}
-    return completed("x", found, counts or {})
+    return complete_splits("x", found, counts or {})
 
 
 def test_the_images_of_every_split_never_change() -> None:
@@ -43,14 +45,30 @@ def test_the_images_of_every_split_never_change() -> None:
 
 
 def test_the_order_of_classes_never_changes() -> None:
-    assert interleaved(LABELS, 0).tolist()[:12] == [15, 1, 39, 7, 33, 44, 37, 2, 29, 0, 13, 35]
-    assert interleaved(LABELS, 1).tolist() != interleaved(LABELS, 0).tolist()
-    assert [part.tolist() for part in stratified_parts(LABELS, [5, 4], 0)] == [[1, 7, 15, 33, 39], [2, 29, 37, 44]]
-    assert balanced(LABELS, 9, 0).tolist() == [1, 2, 7, 15, 26, 33, 37, 39, 44]
+    assert interleave_classes(LABELS, 0).tolist()[:12] == [
+        15,
+        1,
+        39,
+        7,
+        33,
+        44,
+        37,
+        2,
+        29,
+        0,
+        13,
+        35,
+    ]
+    assert interleave_classes(LABELS, 1).tolist() != interleave_classes(LABELS, 0).tolist()
+    assert [part.tolist() for part in stratified_parts(LABELS, [5, 4], 0)] == [
+        [1, 7, 15, 33, 39],
+        [2, 29, 37, 44],
+    ]
+    assert draw_balanced(LABELS, 9, 0).tolist() == [1, 2, 7, 15, 26, 33, 37, 39, 44]
 
 
 def test_every_beginning_has_the_classes_in_their_shares() -> None:
-    order = interleaved(LABELS, 3)
+    order = interleave_classes(LABELS, 3)
     assert sorted(order.tolist()) == list(range(len(LABELS)))
     for count in range(1, len(LABELS) + 1):
         got = np.bincount(LABELS[order[:count]], minlength=3)
@@ -58,8 +76,12 @@ def test_every_beginning_has_the_classes_in_their_shares() -> None:
 
 
 def test_equally_many_of_each_class_and_nested() -> None:
-    chosen = [balanced(LABELS, count, 3) for count in (6, 12, 24)]
-    assert [np.bincount(LABELS[one]).tolist() for one in chosen] == [[2, 2, 2], [4, 4, 4], [8, 8, 8]]
+    chosen = [draw_balanced(LABELS, count, 3) for count in (6, 12, 24)]
+    assert [np.bincount(LABELS[one]).tolist() for one in chosen] == [
+        [2, 2, 2],
+        [4, 4, 4],
+        [8, 8, 8],
+    ]
     assert set(chosen[0]) < set(chosen[1]) < set(chosen[2])
 
 
@@ -91,7 +113,10 @@ def test_every_class_keeps_training_images(name: str) -> None:
     parts = made(labels)
     left = np.bincount(parts["train"].labels, minlength=len(sizes))
     assert (left >= 1).all()
-    if name not in ("30 classes of 2", "two classes of 2"):  # where there is a test image only if some class keeps one
+    if name not in (
+        "30 classes of 2",
+        "two classes of 2",
+    ):  # where there is a test image only if some class keeps one
         assert (left >= np.minimum(sizes, 2)).all()
     every = np.concatenate([part.members for part in parts.values()])
     assert sorted(every.tolist()) == list(range(len(labels)))
@@ -125,7 +150,9 @@ def test_classes_without_test_images_are_named_in_one_line() -> None:
     splits = {"train": Labelled(Rows(), LABELS), "test": Labelled(Rows(), LABELS[LABELS != 1])}
     assert task_of("x", splits, ("a", "b", "c")).notes == ("one class has no test images: b",)
     assert task_of("x", {"train": Labelled(Rows(), LABELS)}, ("a", "b", "c")).notes == ()
-    with pytest.raises(BadData, match=r"class 'b' has no training images \(nor have c\); add some or remove"):
+    with pytest.raises(
+        BadData, match=r"class 'b' has no training images \(nor have c\); add some or remove"
+    ):
         task_of("x", {"train": Labelled(Rows(), labels * 0)}, ("a", "b", "c"))
 
 
@@ -136,7 +163,9 @@ def test_too_few_images_for_a_split() -> None:
         made(LABELS[:1])
 
 
-@pytest.mark.parametrize(("label", "said"), [(3, "row 47 in train: expected a label 0 to 2, got 3"), (-1, "got -1")])
+@pytest.mark.parametrize(
+    ("label", "said"), [(3, "row 47 in train: expected a label 0 to 2, got 3"), (-1, "got -1")]
+)
 def test_a_label_outside_the_classes_is_named(label: int, said: str) -> None:
     labels = np.array([*LABELS[:-1], label])
     with pytest.raises(BadData, match=said):
@@ -145,5 +174,5 @@ def test_a_label_outside_the_classes_is_named(label: int, said: str) -> None:
 
 def test_roles_of_stored_splits() -> None:
     stored = {"train": 1, "validation": 2, "test": 3, "extra": 4}
-    assert in_roles(stored, {"test": "validation"}) == {"train": 1, "extra": 4, "test": 2}
-    assert in_roles(stored, {"test": "missing"}) == stored
+    assert assign_roles(stored, {"test": "validation"}) == {"train": 1, "extra": 4, "test": 2}
+    assert assign_roles(stored, {"test": "missing"}) == stored

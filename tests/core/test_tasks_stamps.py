@@ -55,24 +55,30 @@ def test_a_copy_has_the_same_stamp_and_times_do_not_count(tmp_path: Path) -> Non
 CHANGES: dict[str, Callable[[Path], object]] = {
     "swapped classes": swap,
     "another name": lambda top: (top / "cat" / "1.bmp").rename(top / "cat" / "1b.bmp"),
-    "one byte": lambda top: (top / "dog" / "7.bmp").write_bytes((top / "dog" / "7.bmp").read_bytes()[:-1] + b"!"),
+    "one byte": lambda top: (top / "dog" / "7.bmp").write_bytes(
+        (top / "dog" / "7.bmp").read_bytes()[:-1] + b"!"
+    ),
     "one less": lambda top: (top / "dog" / "7.bmp").unlink(),
     "moved to the other class": lambda top: (top / "dog" / "7.bmp").rename(top / "cat" / "7b.bmp"),
     "a class renamed": lambda top: (top / "dog").rename(top / "wolf"),
 }
 
 
-@pytest.mark.parametrize("most", [stamps.READ_WHOLE, 0])
+@pytest.mark.parametrize("most", [stamps.MAX_READ_WHOLE, 0])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_changes_the_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, most: int) -> None:
-    monkeypatch.setattr(stamps, "READ_WHOLE", most)
+def test_a_change_changes_the_stamp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, most: int
+) -> None:
+    monkeypatch.setattr(stamps, "MAX_READ_WHOLE", most)
     before = stamp_of(build(tmp_path))
     CHANGES[change](tmp_path)
     assert stamp_of(tmp_path) != before
 
 
-def test_large_files_are_read_in_three_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stamps, "READ_WHOLE", 0)
+def test_large_files_are_read_in_three_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stamps, "MAX_READ_WHOLE", 0)
     file = tmp_path / "a"
     content = bytearray(os.urandom(100_000))
 
@@ -94,11 +100,17 @@ def test_what_is_built_in_has_no_stamp() -> None:
 
 def start_training(top: Path, out: Path, run: Run) -> Any:
     spec = ViTSpec(image_size=8, patch_size=4, layers=1, width=8, heads=2, mlp_ratio=1.0, classes=2)
-    start = assemble(spec, {}, seed=0, scheme="timm", mean=(0.5,) * 3, std=(0.5,) * 3, provenance={})
-    return lifecycle.finetune(start, task=f"folder:{top}", recipe=Recipe(epochs=1), out=out, run=run)
+    start = assemble(
+        spec, {}, seed=0, scheme="timm", mean=(0.5,) * 3, std=(0.5,) * 3, provenance={}
+    )
+    return lifecycle.finetune(
+        start, task=f"folder:{top}", recipe=Recipe(epochs=1), out=out, run=run
+    )
 
 
-def test_a_run_is_not_resumed_on_other_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_not_resumed_on_other_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from learngene_zoo.training import tuning
 
     top, begun = build(tmp_path / "data"), []
@@ -116,7 +128,9 @@ def test_a_run_is_not_resumed_on_other_labels(tmp_path: Path, monkeypatch: pytes
         start_training(top, tmp_path / "out", Run(resume=True))
     assert begun[0] == begun[1]
     swap(top)
-    with pytest.raises(Refused, match=r"the data folder:.*/data changed since the run in .*out\.run began") as caught:
+    with pytest.raises(
+        Refused, match=r"the data folder:.*/data changed since the run in .*out\.run began"
+    ) as caught:
         start_training(top, tmp_path / "out", Run(resume=True))
     assert "start over with --force" in str(caught.value)
     assert len(begun) == 2
@@ -130,7 +144,9 @@ def test_cells_of_a_bench_know_their_data(tmp_path: Path) -> None:
 
     def grid(task: str, **more: Any) -> Any:
         arm = Arm(name="a", method="first_k", **more)
-        return cells(tasks=[task], layers=[2], seeds=[0], epochs=[1], arms=[arm], recipe=Recipe())[0]
+        return cells(tasks=[task], layers=[2], seeds=[0], epochs=[1], arms=[arm], recipe=Recipe())[
+            0
+        ]
 
     built_in = grid("digits")
     assert (built_in.data, built_in.extraction.data) == ({}, {})

@@ -20,7 +20,13 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.streams import tars
-from learngene_zoo.tasks.streams.order import Order, beginning, completed, role, shown
+from learngene_zoo.tasks.streams.order import (
+    EpochOrder,
+    assign_splits,
+    complete_streams,
+    count_used,
+    iterate_shown,
+)
 from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.training.evaluate import evaluate
 
@@ -44,7 +50,9 @@ def test_every_image_comes_once_with_its_label_and_pixels(task: Task) -> None:
         for index, (data, label) in found.items():
             wanted = pixels(index).transpose(2, 0, 1).astype(np.float32)
             assert label == index % CLASSES
-            assert np.allclose(np.frombuffer(data, dtype=np.float32).reshape(3, 8, 8), wanted, atol=1e-3)
+            assert np.allclose(
+                np.frombuffer(data, dtype=np.float32).reshape(3, 8, 8), wanted, atol=1e-3
+            )
     test = list(loader(task, "test", shuffle=False).epoch(0))
     assert [index for batch in test for index in batch.indices.tolist()] == list(range(15))
 
@@ -57,8 +65,13 @@ def test_the_order_is_a_permutation_by_seed_and_epoch(task: Task) -> None:
     first = order(0)
     assert sorted(first) == list(range(100))
     assert first == order(0)
-    assert len({tuple(found) for found in (first, order(1), order(0, seed=4), order(0, window=21))}) == 4
-    assert {index // 25 for index in first[:20]} == {first[0] // 25}  # a window reaches no further than itself
+    assert (
+        len({tuple(found) for found in (first, order(1), order(0, seed=4), order(0, window=21))})
+        == 4
+    )
+    assert {index // 25 for index in first[:20]} == {
+        first[0] // 25
+    }  # a window reaches no further than itself
 
 
 def test_an_epoch_begun_late_is_the_same_and_opens_no_earlier_shard(
@@ -68,8 +81,8 @@ def test_an_epoch_begun_late_is_the_same_and_opens_no_earlier_shard(
     whole = list(data.epoch(1))
     assert len(whole) == data.steps == 8
     opened: list[str] = []
-    real = tars.opened
-    monkeypatch.setattr(tars, "opened", lambda place: opened.append(place) or real(place))
+    real = tars.open_file
+    monkeypatch.setattr(tars, "open_file", lambda place: opened.append(place) or real(place))
     rest = list(data.epoch(1, start=6))
     assert all(equal(a, b) for a, b in zip(whole[6:], rest, strict=True))
     assert len(opened) == 2
@@ -84,14 +97,18 @@ def test_workers_change_nothing(task: Task) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_processes_share_every_global_batch(task: Task, monkeypatch: pytest.MonkeyPatch, shuffle: bool) -> None:
+def test_processes_share_every_global_batch(
+    task: Task, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
     settings = {"batch_size": 8, "shuffle": shuffle, "drop_last": False, "augment": "none"}
     alone = [by_index(iter([batch])) for batch in loader(task, "validation", **settings).epoch(0)]
     shares = []
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "4")
-        shares.append([by_index(iter([batch])) for batch in loader(task, "validation", **settings).epoch(0)])
+        shares.append(
+            [by_index(iter([batch])) for batch in loader(task, "validation", **settings).epoch(0)]
+        )
     assert [len(share[1]) for share in shares] == [1, 1, 0, 0]
     for step, batch in enumerate(alone):
         assert {k: v for share in shares for k, v in share[step].items()} == batch
@@ -104,7 +121,9 @@ def test_processes_share_batches_of_any_size(task: Task, monkeypatch: pytest.Mon
     shares = []
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
-        shares.append([batch.indices.tolist() for batch in loader(task, "validation", **settings).epoch(0)])
+        shares.append(
+            [batch.indices.tolist() for batch in loader(task, "validation", **settings).epoch(0)]
+        )
     assert shares == [[[0, 2, 4], [5, 7, 9]], [[1, 3], [6, 8]]]
 
 
@@ -117,14 +136,17 @@ class Held:
         return 10
 
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
-        return torch.stack([torch.from_numpy(pixels(1000 + index)).permute(2, 0, 1) for index in indices])
+        return torch.stack(
+            [torch.from_numpy(pixels(1000 + index)).permute(2, 0, 1) for index in indices]
+        )
 
 
 @pytest.mark.parametrize("augment", ["none", "light"])
 def test_in_order_it_shows_what_a_loader_of_the_same_images_does(task: Task, augment: str) -> None:
     held = replace(task, open_split=lambda split: Held(), open_stream=None)
     stream, other = (
-        Loader(data, "validation", VIEW, batch_size=4, seed=3, augment=augment).epoch(2) for data in (task, held)
+        Loader(data, "validation", VIEW, batch_size=4, seed=3, augment=augment).epoch(2)
+        for data in (task, held)
     )
     assert all(equal(one, other) for one, other in zip(stream, other, strict=True))
 
@@ -146,7 +168,7 @@ class Counting:
 def test_no_more_than_two_windows_are_held(counts: tuple[int, ...]) -> None:
     for mine in (lambda places: places >= 0, lambda places: places % 7 == 3):
         stream = Counting(counts)
-        for _ in shown(stream, counts, Order(1, 100), 0, mine):
+        for _ in iterate_shown(stream, counts, EpochOrder(1, 100), 0, mine):
             stream.alive -= 1
         assert stream.alive == 0
         assert 10 < stream.most <= 200
@@ -160,7 +182,9 @@ def test_loading_leaves_the_global_random_state_alone(task: Task) -> None:
     assert before[2] == np.random.get_state()[1].tobytes()
 
 
-def test_a_limit_is_nested_and_opens_only_its_shards(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_is_nested_and_opens_only_its_shards(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def used(count: int, seed: int = 3) -> set[int]:
         return set(by_index(loader(task, images=count, seed=seed, drop_last=False).epoch(0)))
 
@@ -168,12 +192,12 @@ def test_a_limit_is_nested_and_opens_only_its_shards(task: Task, monkeypatch: py
     assert used(30) < used(60)
     assert len({frozenset(used(25, seed)) for seed in range(8)}) > 1
     opened: list[str] = []
-    real = tars.opened
-    monkeypatch.setattr(tars, "opened", lambda place: opened.append(place) or real(place))
+    real = tars.open_file
+    monkeypatch.setattr(tars, "open_file", lambda place: opened.append(place) or real(place))
     used(25)
     assert len(opened) == 1
     assert loader(task, images=1000).images == 100
-    assert sum(beginning((4, 0, 3), 5, seed=0)) == 5
+    assert sum(count_used((4, 0, 3), 5, seed=0)) == 5
 
 
 @pytest.mark.parametrize(
@@ -211,7 +235,12 @@ def test_missing_splits_are_parts_of_the_training_images(tmp_path: Path) -> None
         "there is no validation split: one training image in 10 is used",
     )
     found = {
-        split: {image for image, _ in by_index(loader(task, split, shuffle=False, augment="none").epoch(0)).values()}
+        split: {
+            image
+            for image, _ in by_index(
+                loader(task, split, shuffle=False, augment="none").epoch(0)
+            ).values()
+        }
         for split in task.sizes
     }
     assert {split: len(images) for split, images in found.items()} == dict(task.sizes)
@@ -222,37 +251,48 @@ def test_missing_splits_are_parts_of_the_training_images(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("missing", [("test",), ("validation",), ("test", "validation")])
-def test_the_parts_are_a_function_of_the_number_and_of_the_wanted_size(missing: tuple[str, ...]) -> None:
-    roles = role(np.arange(1000), missing)
-    assert (roles[317:400] == role(np.arange(317, 400), missing)).all()
+def test_the_parts_are_a_function_of_the_number_and_of_the_wanted_size(
+    missing: tuple[str, ...],
+) -> None:
+    roles = assign_splits(np.arange(1000), missing)
+    assert (roles[317:400] == assign_splits(np.arange(317, 400), missing)).all()
     shares = {"test": 200 if "test" in missing else 0}
     shares["validation"] = (1000 - shares["test"]) // 10 if "validation" in missing else 0
-    assert np.bincount(roles, minlength=3).tolist() == [1000 - sum(shares.values()), *reversed(shares.values())]
+    assert np.bincount(roles, minlength=3).tolist() == [
+        1000 - sum(shares.values()),
+        *reversed(shares.values()),
+    ]
 
 
 def test_of_many_shards_whole_ones_are_taken() -> None:
     stream = Counting((4,) * 60)
-    parts = completed("many", {"train": stream})
-    assert {split: len(part.counts) for split, part in parts.items()} == {"train": 44, "validation": 4, "test": 12}
+    parts = complete_streams("many", {"train": stream})
+    assert {split: len(part.counts) for split, part in parts.items()} == {
+        "train": 44,
+        "validation": 4,
+        "test": 12,
+    }
     assert {count for part in parts.values() for count in part.counts} == {4}
     assert len(set.union(*(set(part.shards) for part in parts.values()))) == 60  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("count", "whole"), [(49, False), (50, True)])
 def test_whole_shards_are_taken_from_fifty_on(count: int, whole: bool) -> None:
-    parts = completed("many", {"train": Counting((4,) * count)})
+    parts = complete_streams("many", {"train": Counting((4,) * count)})
     assert (sum(len(part.counts) for part in parts.values()) == count) is whole
 
 
 def test_one_shard_is_shuffled_anew_in_every_epoch() -> None:
-    order = Order(seed=3, window=50)
+    order = EpochOrder(seed=3, window=50)
     found = [order.places(epoch, 0, 100, 100).tolist() for epoch in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
     assert sorted(found[2]) == list(range(100))
     assert set(found[2][:50]) == set(range(50))
 
 
-def test_the_documented_example_makes_tars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> None:
+def test_the_documented_example_makes_tars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     text = (checkout / "docs" / "streaming.md").read_text(encoding="utf-8")
     exec(text.split("```python\n")[1].split("```")[0], {})
@@ -289,7 +329,9 @@ def test_a_model_is_trained_on_a_stream(task: Task) -> None:
     recipe = Recipe(epochs=6, batch_size=20, lr=1e-2, augment="none")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.LayerNorm(192), nn.Linear(192, CLASSES))
-    steps = list(train(Classification(model), training_images(task, VIEW, recipe, Run()), recipe, Run()))
+    steps = list(
+        train(Classification(model), training_images(task, VIEW, recipe, Run()), recipe, Run())
+    )
     assert len(steps) == 30
     assert steps[-1].loss < 0.5 * steps[0].loss
 
@@ -302,18 +344,20 @@ from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.runs.run import join, rank
-from learngene_zoo.runs.run import gathered
+from learngene_zoo.runs.run import gather_values
 import test_tasks_streaming as ours, streaming_toy as toy
 task = open_task("wds:" + sys.argv[1])
 done = evaluate(ours.Reader(), task, "test", toy.VIEW, Run(), batch_size=4)
 seen = [sorted(toy.by_index(iter([batch]))) for batch in toy.loader(task).epoch(1)]
-shares = gathered(seen)
+shares = gather_values(seen)
 print("step", json.dumps([done.correct, [sorted(a + b) for a, b in zip(*shares)], [len(a) for a in shares[0]]]))
 """
 
 
 @pytest.mark.slow
-def test_two_processes_read_as_one(tmp_path: Path, stored: Path, torchrun: Callable[..., str]) -> None:
+def test_two_processes_read_as_one(
+    tmp_path: Path, stored: Path, torchrun: Callable[..., str]
+) -> None:
     task = open_task(f"wds:{stored}")
     wanted = [sorted(by_index(iter([batch]))) for batch in loader(task).epoch(1)]
     program = tmp_path / "judge.py"

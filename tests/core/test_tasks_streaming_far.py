@@ -80,11 +80,13 @@ def test_tars_far_away_are_the_same(
     assert (most is None) == (set(handler.asked) == {None})
 
 
-def test_a_server_without_ranges_is_read_over_again(stored: Path, served: tuple[str, type[Quiet]]) -> None:
+def test_a_server_without_ranges_is_read_over_again(
+    stored: Path, served: tuple[str, type[Quiet]]
+) -> None:
     address, handler = served
     data = (stored / "train-000.tar").read_bytes()
     handler.most = len(data) - 5
-    file = places.opened(f"{address}/train-000.tar")
+    file = places.open_file(f"{address}/train-000.tar")
     got = file.read(len(data) - 9)
     handler.most, handler.ranges = None, False
     assert got + file.read(100) == data
@@ -114,7 +116,10 @@ def table(first: int, count: int, names: bool = True, label: str = "label") -> A
 
     numbers = range(first, first + count)
     labels = [n % 3 if names else "xyz"[n % 3] for n in numbers]
-    features = {"image": ImageFeature(), label: ClassLabel(names=["p", "q", "r"]) if names else Value("string")}
+    features = {
+        "image": ImageFeature(),
+        label: ClassLabel(names=["p", "q", "r"]) if names else Value("string"),
+    }
     rows = {"image": [{"bytes": encoded(n), "path": None} for n in numbers], label: labels}
     return Dataset.from_dict(rows, features=Features(features))
 
@@ -127,7 +132,7 @@ def on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     datasets.disable_progress_bars()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(hub_data, "_reviewed", lambda source: (None, "mit"))
+    monkeypatch.setattr(hub_data, "_check_reviewed", lambda source: (None, "mit"))
     (tmp_path / "org" / "name" / "data").mkdir(parents=True)
     return tmp_path / "org" / "name" / "data"
 
@@ -140,7 +145,10 @@ def test_a_repository_is_streamed(on_hub: Path, names: bool) -> None:
     task = open_task("hf-stream:org/name")
     assert task.class_names == (("p", "q", "r") if names else ("x", "y", "z"))
     assert dict(task.sizes) == {"train": 48, "validation": 9, "test": 12}
-    assert (task.licence, task.notes) == ("mit", ("there is no test split: one training image in 5 is used",))
+    assert (task.licence, task.notes) == (
+        "mit",
+        ("there is no test split: one training image in 5 is used",),
+    )
     found = list(loader(task, "validation", shuffle=False, augment="none").epoch(0))
     assert found[0].labels.tolist() == [n % 3 for n in range(1000, 1009)]
     assert (found[0].images[4].numpy().round() == pixels(1004).transpose(2, 0, 1)).all()

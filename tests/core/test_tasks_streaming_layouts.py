@@ -65,7 +65,10 @@ def records(numbers: range, word: Any, key: str = "split") -> list[tuple[str, by
     found = []
     for number in numbers:
         record = {"label": number % 3, key: word(number)}
-        found += [(f"{number:03d}.png", encoded(number)), (f"{number:03d}.json", json.dumps(record).encode())]
+        found += [
+            (f"{number:03d}.png", encoded(number)),
+            (f"{number:03d}.json", json.dumps(record).encode()),
+        ]
     return found
 
 
@@ -83,17 +86,26 @@ def test_records_divide_the_images(tmp_path: Path, beside: bool) -> None:
     assert sizes_of(task) == (36, 12, 12)
     seen = by_index(loader(task, "test", augment="none", shuffle=False, drop_last=False).epoch(0))
     numbers = [number for number in range(60) if number % 5 == 3]
-    assert [label for _, label in (seen[index] for index in sorted(seen))] == [number % 3 for number in numbers]
+    assert [label for _, label in (seen[index] for index in sorted(seen))] == [
+        number % 3 for number in numbers
+    ]
     write_tar(tmp_path / "1.tar", records(range(30, 60), lambda number: "extra"))
     (tmp_path / "sizes.json").unlink(missing_ok=True)
-    with pytest.raises(BadData, match="an image has the split 'extra'; expected train, validation or test"):
+    with pytest.raises(
+        BadData, match="an image has the split 'extra'; expected train, validation or test"
+    ):
         open_task(f"wds:{tmp_path}")
 
 
 def test_records_that_contradict_the_names_are_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "train.tar", records(range(30), lambda number: "train"))
-    write_tar(tmp_path / "test.tar", records(range(30, 60), lambda number: "test" if number > 30 else "train"))
-    with pytest.raises(BadData, match="an image of test has the split 'train'; correct it or the file's name"):
+    write_tar(
+        tmp_path / "test.tar",
+        records(range(30, 60), lambda number: "test" if number > 30 else "train"),
+    )
+    with pytest.raises(
+        BadData, match="an image of test has the split 'train'; correct it or the file's name"
+    ):
         open_task(f"wds:{tmp_path}")
     write_tar(tmp_path / "test.tar", records(range(30, 60), lambda number: "test"))
     assert open_task(f"wds:{tmp_path}").sizes["test"] == 30
@@ -103,7 +115,10 @@ def labelled(labels: list[Any], kind: str = "cls") -> list[tuple[str, bytes]]:
     files = []
     for number, label in enumerate(labels):
         content = json.dumps({"label": label}) if kind == "json" else str(label)
-        files += [(f"{number:04d}.png", encoded(number)), (f"{number:04d}.{kind}", content.encode())]
+        files += [
+            (f"{number:04d}.png", encoded(number)),
+            (f"{number:04d}.{kind}", content.encode()),
+        ]
     return files
 
 
@@ -120,8 +135,13 @@ def test_a_class_that_made_splits_would_empty_stops_with_its_name(tmp_path: Path
         else:
             sizes = sizes_of(task)
             assert task.notes[-1] == "one class has no test images: rare"
-    assert len(said) == sizes[1] + sizes[2] == 11, "as often as the only image of the class is taken"
-    assert all("class 'rare' has no training image once a test and a validation split are made" in one for one in said)
+    assert len(said) == sizes[1] + sizes[2] == 11, (
+        "as often as the only image of the class is taken"
+    )
+    assert all(
+        "class 'rare' has no training image once a test and a validation split are made" in one
+        for one in said
+    )
 
 
 def test_labels_and_names_of_several_forms_are_one(tmp_path: Path) -> None:
@@ -142,7 +162,9 @@ def test_pictures_of_other_kinds_are_read(tmp_path: Path) -> None:
     stream = io.BytesIO()
     Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(stream, "TIFF")
     files = [
-        f for n in range(40) for f in ((f"{n:03d}.tiff", stream.getvalue()), (f"{n:03d}.cls", str(n % 2).encode()))
+        f
+        for n in range(40)
+        for f in ((f"{n:03d}.tiff", stream.getvalue()), (f"{n:03d}.cls", str(n % 2).encode()))
     ]
     write_tar(tmp_path / "x.tar", files)
     batch = next(loader(open_task(f"wds:{tmp_path}"), augment="none").epoch(0))

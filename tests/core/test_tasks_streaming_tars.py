@@ -20,7 +20,7 @@ from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.ownership import write_draft_mark
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.streams import tars
-from learngene_zoo.tasks.streams.places import braces
+from learngene_zoo.tasks.streams.places import expand_braces
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_braces(pattern: str, names: list[str]) -> None:
-    assert sorted(braces(pattern)) == sorted(names)
+    assert sorted(expand_braces(pattern)) == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,12 @@ SIZES = [
     ("sizes.json", {f"{name}.tar": 10 for name in ("train", "val", "test")}),
     (
         "_info.json",
-        {"splits": {name: {"filenames": [f"{name}.tar"], "shard_lengths": [10]} for name in ("train", "val", "test")}},
+        {
+            "splits": {
+                name: {"filenames": [f"{name}.tar"], "shard_lengths": [10]}
+                for name in ("train", "val", "test")
+            }
+        },
     ),
 ]
 
@@ -84,17 +89,21 @@ def test_files_beside_the_tars_save_the_counting(
         write_tar(tmp_path / f"{split}.tar", pairs(100 * number, 10))
     (tmp_path / name).write_text(json.dumps(content))
     (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n")
-    monkeypatch.setattr(tars, "kept", never)
+    monkeypatch.setattr(tars, "load_facts", never)
     task = open_task(f"wds:{tmp_path}")
     assert dict(task.sizes) == {"train": 10, "validation": 10, "test": 10}
     assert sorted(by_index(loader(task, batch_size=5).epoch(0))) == list(range(10))
 
 
-def test_counts_are_kept_and_what_a_killed_process_left_of_them_goes(stored: Path, cache: Path) -> None:
+def test_counts_are_kept_and_what_a_killed_process_left_of_them_goes(
+    stored: Path, cache: Path
+) -> None:
     open_task(f"wds:{stored}")
     (kept,) = cache.rglob("*.json")
     text = kept.read_text()
-    dead = kept.with_name(f".{kept.name}.{_machine()}-{2**30}-1-abcdef.draft")  # no process has this number
+    dead = kept.with_name(
+        f".{kept.name}.{_machine()}-{2**30}-1-abcdef.draft"
+    )  # no process has this number
     dead.mkdir()
     write_draft_mark(dead)
     (dead / kept.name).write_text(text[:5])
@@ -105,14 +114,30 @@ def test_counts_are_kept_and_what_a_killed_process_left_of_them_goes(stored: Pat
 
 
 @pytest.mark.parametrize(
-    "classes", [["a", "b", "c"], {"a": 0, "b": 1, "c": 2}, {"0": "a", "1": "b", "2": "c"}, {"c": 2, "a": 0, "b": 1}]
+    "classes",
+    [
+        ["a", "b", "c"],
+        {"a": 0, "b": 1, "c": 2},
+        {"0": "a", "1": "b", "2": "c"},
+        {"c": 2, "a": 0, "b": 1},
+    ],
 )
 def test_labels_are_numbers_or_names_in_cls_or_json(tmp_path: Path, classes: Any) -> None:
-    labels = [("cls", b"0"), ("cls", b"02\n"), ("cls", b"b"), ("json", b'{"label": 1}'), ("json", b'{"class": "c"}')]
+    labels = [
+        ("cls", b"0"),
+        ("cls", b"02\n"),
+        ("cls", b"b"),
+        ("json", b'{"label": 1}'),
+        ("json", b'{"class": "c"}'),
+    ]
     files = [
         file
         for number, (kind, data) in enumerate(labels * 4)
-        for file in ((f"{number}.JPG", encoded(number, "jpeg")), (f"{number}.{kind}", data), (f"{number}.txt", b"hi"))
+        for file in (
+            (f"{number}.JPG", encoded(number, "jpeg")),
+            (f"{number}.{kind}", data),
+            (f"{number}.txt", b"hi"),
+        )
     ]
     write_tar(tmp_path / "train.tar", files)
     write_tar(tmp_path / "val.tar", files)
@@ -125,7 +150,11 @@ def test_labels_are_numbers_or_names_in_cls_or_json(tmp_path: Path, classes: Any
 
 
 def test_names_without_a_list_are_sorted(tmp_path: Path) -> None:
-    files = [f for n in range(60) for f in ((f"{n}.png", encoded(n)), (f"{n}.cls", b"10" if n % 2 else b"9"))]
+    files = [
+        f
+        for n in range(60)
+        for f in ((f"{n}.png", encoded(n)), (f"{n}.cls", b"10" if n % 2 else b"9"))
+    ]
     assert open_task(f"wds:{write_tar(tmp_path / 'numbers.tar', files)}").class_names == ("9", "10")
     named = [(name, {b"10": b"ant", b"9": b"bee"}.get(data, data)) for name, data in files]
     task = open_task(f"wds:{write_tar(tmp_path / 'names.tar', named)}")
@@ -154,14 +183,21 @@ def test_images_are_counted_once_until_a_tar_changes(
 @pytest.mark.parametrize("style", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
 def test_long_names_and_folders(tmp_path: Path, style: int) -> None:
     folder = "a" * (60 if style == tarfile.USTAR_FORMAT else 120)
-    files = [(f"{folder}/{'é' * (style != tarfile.USTAR_FORMAT)}{'b' * 80}{name}", data) for name, data in pairs(0, 60)]
-    path = write_tar(tmp_path / "long.tar", files, format=style, pax_headers={"comment": "made by a test"})
+    files = [
+        (f"{folder}/{'é' * (style != tarfile.USTAR_FORMAT)}{'b' * 80}{name}", data)
+        for name, data in pairs(0, 60)
+    ]
+    path = write_tar(
+        tmp_path / "long.tar", files, format=style, pax_headers={"comment": "made by a test"}
+    )
     task = open_task(f"wds:{path}")
     assert sum(task.sizes.values()) == 60
     assert len(by_index(loader(task).epoch(0))) == task.sizes["train"]
 
 
-def test_nothing_is_unpacked_wherever_its_name_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_unpacked_wherever_its_name_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path / "in")
     files = [
@@ -208,25 +244,51 @@ TAR_FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a link": (linked, "9999.png is a link"),
     "a pickle": (with_files(("70.png", PICTURE), ("70.pth", b"x")), "70.pth may hold a pickle"),
-    "a pickled label": (with_files(("70.png", PICTURE), ("70.cls.pyd", b"x")), "70.cls.pyd may hold a pickle"),
+    "a pickled label": (
+        with_files(("70.png", PICTURE), ("70.cls.pyd", b"x")),
+        "70.cls.pyd may hold a pickle",
+    ),
     "no label": (with_files(("70.png", PICTURE)), "x.tar: 70 has no label; add 70.cls"),
     "no image": (with_files(("70.cls", b"1")), "x.tar: 70 has 0 images"),
-    "two images": (with_files(("70.png", PICTURE), ("70.jpg", PICTURE), ("70.cls", b"1")), "70 has 2 images"),
-    "the same twice": (with_files(("70.png", PICTURE), ("70.png", PICTURE)), "70.png is there twice"),
-    "a label below 0": (with_files(("70.png", PICTURE), ("70.cls", b"-1")), "70.cls holds -1, which is not a class"),
+    "two images": (
+        with_files(("70.png", PICTURE), ("70.jpg", PICTURE), ("70.cls", b"1")),
+        "70 has 2 images",
+    ),
+    "the same twice": (
+        with_files(("70.png", PICTURE), ("70.png", PICTURE)),
+        "70.png is there twice",
+    ),
+    "a label below 0": (
+        with_files(("70.png", PICTURE), ("70.cls", b"-1")),
+        "70.cls holds -1, which is not a class",
+    ),
     "a long label": (
         with_files(("70.png", PICTURE), ("70.cls", b"x" * 1001)),
         "70.cls holds a label of 1001 characters",
     ),
     "a huge label": (
-        with_files(("70.png", PICTURE), ("70.json", b'{"caption": "' + b"x" * 2**20 + b'", "label": 1}')),
+        with_files(
+            ("70.png", PICTURE), ("70.json", b'{"caption": "' + b"x" * 2**20 + b'", "label": 1}')
+        ),
         "70.json has [0-9]+ bytes; expected a label",
     ),
     "an empty label": (with_files(("70.png", PICTURE), ("70.cls", b" ")), "70.cls holds no label"),
-    "no text": (with_files(("70.png", PICTURE), ("70.cls", b"\xff\xfe")), "70.cls cannot be read as cls"),
-    "no json": (with_files(("70.png", PICTURE), ("70.json", b"{")), "70.json cannot be read as json"),
-    "json of no label": (with_files(("70.png", PICTURE), ("70.json", b'{"id": 3}')), "70.json holds no label"),
-    "json of a list": (with_files(("70.png", PICTURE), ("70.json", b"[3]")), "70.json holds no label"),
+    "no text": (
+        with_files(("70.png", PICTURE), ("70.cls", b"\xff\xfe")),
+        "70.cls cannot be read as cls",
+    ),
+    "no json": (
+        with_files(("70.png", PICTURE), ("70.json", b"{")),
+        "70.json cannot be read as json",
+    ),
+    "json of no label": (
+        with_files(("70.png", PICTURE), ("70.json", b'{"id": 3}')),
+        "70.json holds no label",
+    ),
+    "json of a list": (
+        with_files(("70.png", PICTURE), ("70.json", b"[3]")),
+        "70.json holds no label",
+    ),
     "one class": (lambda path: write_tar(path, pairs(0, 1)) and None, "has one class"),
     "nothing": (lambda path: write_tar(path, []) and None, "has no training images"),
 }
@@ -255,17 +317,22 @@ def test_an_unreadable_image_is_named(tmp_path: Path, content: bytes, workers: i
 def test_a_label_outside_the_list_is_named(tmp_path: Path) -> None:
     write_tar(tmp_path / "x.tar", pairs(0, 60))
     (tmp_path / "classes.txt").write_text("a\nb\nc\n")
-    with pytest.raises(BadData, match=r"x\.tar: \d+ has the label [34], which is none of the 3 classes"):
+    with pytest.raises(
+        BadData, match=r"x\.tar: \d+ has the label [34], which is none of the 3 classes"
+    ):
         list(loader(open_task(f"wds:{tmp_path}")).epoch(0))
 
 
 @pytest.mark.parametrize(
-    ("told", "words"), [(61, "holds 60 images and 61 were counted"), (59, "holds 60 images and 59 were counted")]
+    ("told", "words"),
+    [(61, "holds 60 images and 61 were counted"), (59, "holds 60 images and 59 were counted")],
 )
 def test_a_wrong_count_beside_a_tar_is_an_error(tmp_path: Path, told: int, words: str) -> None:
     for split in ("train", "val", "test"):
         write_tar(tmp_path / f"{split}.tar", pairs(0, 60))
-    (tmp_path / "sizes.json").write_text(json.dumps({"train.tar": told, "val.tar": 60, "test.tar": 60}))
+    (tmp_path / "sizes.json").write_text(
+        json.dumps({"train.tar": told, "val.tar": 60, "test.tar": 60})
+    )
     (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n")
     with pytest.raises(BadData, match=words):
         list(loader(open_task(f"wds:{tmp_path}"), drop_last=False).epoch(0))
@@ -323,7 +390,9 @@ def test_a_tar_of_no_split_beside_others_of_one(tmp_path: Path) -> None:
 def masked(first: int, count: int, value: int = 2) -> list[tuple[str, bytes]]:
     def mask(number: int) -> bytes:
         stream = io.BytesIO()
-        Image.fromarray(np.where(pixels(number)[:, :, 0] > 127, value, 0).astype(np.uint8)).save(stream, "png")
+        Image.fromarray(np.where(pixels(number)[:, :, 0] > 127, value, 0).astype(np.uint8)).save(
+            stream, "png"
+        )
         return stream.getvalue()
 
     numbers = range(first, first + count)
@@ -369,7 +438,9 @@ def test_a_cut_tar_gives_what_is_whole_and_says_where_it_ends(
     found: list[str] = []
 
     def read_all() -> None:
-        for group in tars.groups(kind(whole[:bytes_left]), "x.tar", lambda number, kind: True):
+        for group in tars.iterate_groups(
+            kind(whole[:bytes_left]), "x.tar", lambda number, kind: True
+        ):
             found.append(group.key)
 
     with pytest.raises(BadData, match=rf"x.tar is damaged or cut short after {last} \({reason}\)"):

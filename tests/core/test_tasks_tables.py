@@ -27,7 +27,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 def picture(number: int) -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 256, (3, 4, 3), dtype=np.uint8)).save(stream, "png")
+    Image.fromarray(np.random.default_rng(number).integers(0, 256, (3, 4, 3), dtype=np.uint8)).save(
+        stream, "png"
+    )
     return stream.getvalue()
 
 
@@ -101,9 +103,15 @@ def test_several_columns_that_could_be_the_labels_are_named(tmp_path: Path) -> N
 
 NAMES: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
     "words": ({"train-00000-of-00001.parquet": 20, "test-00000-of-00001.parquet": 10}, (18, 2, 10)),
-    "Hive": ({"split=train/0.parquet": 20, "split=val/0.parquet": 10, "split=test/0.parquet": 10}, (20, 10, 10)),
+    "Hive": (
+        {"split=train/0.parquet": 20, "split=val/0.parquet": 10, "split=test/0.parquet": 10},
+        (20, 10, 10),
+    ),
     "folders": ({"my-train/a.parquet": 20, "my-test/a.parquet": 10}, (18, 2, 10)),
-    "outer folders": ({"train/eu/a.parquet": 10, "train/us/a.parquet": 10, "test/eu/a.parquet": 10}, (18, 2, 10)),
+    "outer folders": (
+        {"train/eu/a.parquet": 10, "train/us/a.parquet": 10, "test/eu/a.parquet": 10},
+        (18, 2, 10),
+    ),
     "the nearest name": ({"test/train.parquet": 20, "test/holdout.parquet": 10}, (18, 2, 10)),
     "capitals": ({"MyTrain.parquet": 20, "MyVal.parquet": 10}, (16, 10, 4)),
     "no words": ({"latest/restrain.parquet": 10, "contest/devices.parquet": 10}, (14, 2, 4)),
@@ -135,13 +143,19 @@ def test_a_column_divides_the_rows(tmp_path: Path) -> None:
     write(file, pa.array(TWENTY), split=pa.array(words).dictionary_encode())
     assert dict(open_task(f"parquet:{file}").sizes) == {"train": 12, "validation": 4, "test": 4}
     write(file, pa.array(TWENTY), split=pa.array([*words[:-1], "extra"]))
-    with pytest.raises(BadData, match="row 19: column 'split' says 'extra'; expected train, validation or test"):
+    with pytest.raises(
+        BadData, match="row 19: column 'split' says 'extra'; expected train, validation or test"
+    ):
         open_task(f"parquet:{file}")
     write(file, pa.array(TWENTY), split=pa.array(["val", "test"] * 10))
-    with pytest.raises(BadData, match="column 'split' names no training rows, only test, validation"):
+    with pytest.raises(
+        BadData, match="column 'split' names no training rows, only test, validation"
+    ):
         open_task(f"parquet:{file}")
     write(file, pa.array(TWENTY), split=pa.array(["left", "right"] * 10))
-    assert open_task(f"parquet:{file}").notes == ("column 'split' names no split, so it is not used",)
+    assert open_task(f"parquet:{file}").notes == (
+        "column 'split' names no split, so it is not used",
+    )
 
 
 def test_a_column_that_contradicts_the_files_is_refused(tmp_path: Path) -> None:
@@ -149,7 +163,9 @@ def test_a_column_that_contradicts_the_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "test.parquet", pa.array(TWENTY), split=pa.array(["test"] * 20))
     assert open_task(f"parquet:{tmp_path}").sizes["test"] == 20
     write(tmp_path / "test.parquet", pa.array(TWENTY), split=pa.array(["test"] * 19 + ["train"]))
-    with pytest.raises(BadData, match="test row 19: column 'split' says train; correct it or the file's name"):
+    with pytest.raises(
+        BadData, match="test row 19: column 'split' says train; correct it or the file's name"
+    ):
         open_task(f"parquet:{tmp_path}")
 
 

@@ -28,7 +28,7 @@ from learngene_zoo.settings import Recipe, from_json, to_json
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import IGNORED, Task
-from learngene_zoo.tasks.transforms import fit_images, fitted_masks
+from learngene_zoo.tasks.transforms import fit_images, fit_masks
 
 SPEC = ViTSpec(layers=2, width=8, heads=2, image_size=32, patch_size=16, classes=2)
 SIZES = ((51, 40), (40, 51), (29, 90), (32, 32), (20, 21), (64, 33))
@@ -52,13 +52,17 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Task:
         for name in ("a", "b"):
             (top / split / name).mkdir(parents=True)
             for number, (width, height) in enumerate(SIZES):
-                pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
+                pixels = np.random.default_rng(number).integers(
+                    0, 256, (height, width, 3), dtype=np.uint8
+                )
                 Image.fromarray(pixels).save(top / split / name / f"{number}.png")
     return open_task(f"folder:{top}")
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_timm_sees_the_pixels_that_we_evaluate(photographs: Task, tmp_path: Path, view: View) -> None:
+def test_timm_sees_the_pixels_that_we_evaluate(
+    photographs: Task, tmp_path: Path, view: View
+) -> None:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     made = assemble(SPEC, {}, seed=0, mean=mean, std=std, view=view)
     model = timm.create_model(f"local-dir:{made.save(tmp_path / 'model')}", pretrained=True)
@@ -68,7 +72,9 @@ def test_timm_sees_the_pixels_that_we_evaluate(photographs: Task, tmp_path: Path
     theirs = torch.stack([transform(Image.open(path).convert("RGB")) for path in paths])
 
     def pixels(images: torch.Tensor) -> torch.Tensor:
-        return ((images * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]) * 255).round()
+        return (
+            (images * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]) * 255
+        ).round()
 
     assert torch.equal(pixels(ours), pixels(theirs))
     # The pixels are equal; (p - 255 mean) / (255 std) and (p / 255 - mean) / std are rounded differently.
@@ -90,7 +96,10 @@ def written(place: Path, **images: Any) -> Path:
     ("images", "view"),
     [
         ({"crop_pct": 0.9}, DEIT),
-        ({"crop_pct": None, "interpolation": "bilinear"}, View(crop_pct=0.875, interpolation="bilinear")),
+        (
+            {"crop_pct": None, "interpolation": "bilinear"},
+            View(crop_pct=0.875, interpolation="bilinear"),
+        ),
         ({"crop_mode": "squash"}, View(crop_mode="squash")),
         ({"crop_mode": "border"}, View(crop_mode="border")),
         ({}, USUAL_VIEW),
@@ -99,7 +108,9 @@ def written(place: Path, **images: Any) -> Path:
 def test_the_view_is_the_ancestry_s_own(tmp_path: Path, images: dict[str, Any], view: View) -> None:
     ancestry = open_ancestry(str(written(tmp_path / "it", **images)))
     assert ancestry.record.view == ancestry.input_format.view == view
-    theirs = resolve_model_data_config(timm.create_model(f"local-dir:{tmp_path / 'it'}", pretrained=True))
+    theirs = resolve_model_data_config(
+        timm.create_model(f"local-dir:{tmp_path / 'it'}", pretrained=True)
+    )
     ours = resolve_model_data_config(ancestry.model())
     assert json.loads(json.dumps(ours)) == json.loads(json.dumps(theirs))
 
@@ -131,7 +142,10 @@ def test_it_goes_through_learngene_and_descendant(tmp_path: Path) -> None:
 
 
 def test_what_came_later_is_in_no_file_and_no_key_while_it_is_as_before(tmp_path: Path) -> None:
-    assert not {"repeats", "crop_pct"} & {*to_json(Recipe()), *to_json(open_ancestry("bundled").record)}
+    assert not {"repeats", "crop_pct"} & {
+        *to_json(Recipe()),
+        *to_json(open_ancestry("bundled").record),
+    }
     record = open_ancestry(str(written(tmp_path / "it", crop_pct=0.9))).record
     for value in (Recipe(repeats=3), Recipe(), record):
         assert from_json(type(value), to_json(value), "it") == value
@@ -151,5 +165,5 @@ def test_the_usual_view_changes_no_key() -> None:
 def test_a_mask_goes_along_with_its_image(view: View, size: tuple[int, int]) -> None:
     mask = torch.zeros(1, *size, dtype=torch.uint8)
     mask[:, size[0] // 3 :, size[1] // 4 : -size[1] // 4] = 200
-    image, mask = fit_images(mask[:, None], 32, view, (IGNORED,))[:, 0], fitted_masks(mask, 32, view)
+    image, mask = fit_images(mask[:, None], 32, view, (IGNORED,))[:, 0], fit_masks(mask, 32, view)
     assert ((image.float() - mask.float()).abs() > 110).float().mean() < 0.01

@@ -6,7 +6,10 @@ import pytest
 
 from learngene_zoo.text import choose_columns, terminal_width, text_table, wrap_words
 
-ROWS = [["lsamd", "7", "keep the blocks that most data sets share"], ["a-method-with-a-long-name", "12", ""]]
+ROWS = [
+    ["lsamd", "7", "keep the blocks that most data sets share"],
+    ["a-method-with-a-long-name", "12", ""],
+]
 
 
 def test_without_a_width_columns_are_as_wide_as_their_content_and_stay_in_line() -> None:
@@ -22,7 +25,9 @@ def test_columns_are_aligned_below_a_heading() -> None:
     assert lines[0] == "methods"
     assert lines[1] == "name                        layers   title"
     assert set(lines[2]) == {"─"}
-    assert lines[3] == "lsamd                            7   keep the blocks that most data sets share"
+    assert (
+        lines[3] == "lsamd                            7   keep the blocks that most data sets share"
+    )
     assert lines[4] == "a-method-with-a-long-name       12"
     assert len(lines[2]) == max(map(len, lines))
 
@@ -70,7 +75,11 @@ def test_a_narrow_column_comes_back_once_a_wide_one_has_gone() -> None:
 
 
 def test_a_path_is_folded_after_a_slash_only() -> None:
-    assert wrap_words("/home/somebody/pictures/of/animals", 16) == ["/home/somebody/", "pictures/of/", "animals"]
+    assert wrap_words("/home/somebody/pictures/of/animals", 16) == [
+        "/home/somebody/",
+        "pictures/of/",
+        "animals",
+    ]
     assert wrap_words("mini,paper,smoke", 12) == ["mini,paper,", "smoke"]
     assert wrap_words("one two  three", 8) == ["one two", "three"]
     assert wrap_words("unbreakable", 4) == ["unbreakable"]

@@ -30,16 +30,24 @@ COMMIT = "a" * 40
 RUN = Run(threads=1)
 ONE_EPOCH = Recipe(epochs=1, batch_size=16, lr=1e-3)
 # One convolutional, one with batch norms and their counters, one with two heads.
-KINDS = {"convnext_atto": {"depths": (1, 1, 1, 1), "dims": (4, 4, 8, 8)}, "test_resnet": {}, "test_vit": {}}
+KINDS = {
+    "convnext_atto": {"depths": (1, 1, 1, 1), "dims": (4, 4, 8, 8)},
+    "test_resnet": {},
+    "test_vit": {},
+}
 
 
-def written(folder: Path, name: str = "test_resnet", size: int = 32, classes: int = 3, **arguments: object) -> Path:
+def written(
+    folder: Path, name: str = "test_resnet", size: int = 32, classes: int = 3, **arguments: object
+) -> Path:
     """A folder as timm itself writes it, with random weights."""
     images = {"input_size": (3, size, size), "mean": (0.1, 0.2, 0.3)}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sized = {"img_size": size} if "vit" in name else {}
-        model = timm.create_model(name, num_classes=classes, pretrained_cfg_overlay=images, **sized, **arguments)
+        model = timm.create_model(
+            name, num_classes=classes, pretrained_cfg_overlay=images, **sized, **arguments
+        )
     save_for_hf(model, folder, safe_serialization=True, model_args={**sized, **arguments})
     return folder
 
@@ -55,17 +63,25 @@ def answers(model: torch.nn.Module, size: int = 32) -> torch.Tensor:
         return model.eval()(images)
 
 
-@pytest.mark.parametrize(("name", "width"), [("convnext_atto", 8), ("test_resnet", 96), ("test_vit", 64)])
+@pytest.mark.parametrize(
+    ("name", "width"), [("convnext_atto", 8), ("test_resnet", 96), ("test_vit", 64)]
+)
 def test_its_width_is_that_of_its_features(name: str, width: int, tmp_path: Path) -> None:
     assert load_timm_model(written(tmp_path / name, name, **KINDS[name])).width == width
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_folder_of_timms_is_the_same_model_here_and_back_in_timm(name: str, tmp_path: Path) -> None:
+def test_a_folder_of_timms_is_the_same_model_here_and_back_in_timm(
+    name: str, tmp_path: Path
+) -> None:
     theirs = written(tmp_path / "theirs", name, **KINDS[name])
     opened = timm_model.open_model(theirs)
     assert isinstance(opened, TimmModel)
-    assert (opened.classes, opened.input_format.image_size, opened.input_format.mean) == (3, 32, (0.1, 0.2, 0.3))
+    assert (opened.classes, opened.input_format.image_size, opened.input_format.mean) == (
+        3,
+        32,
+        (0.1, 0.2, 0.3),
+    )
     expected = answers(timm.create_model(f"local-dir:{theirs}", pretrained=True))
     assert torch.equal(answers(opened.model()), expected)
     tuned = opened.for_task("new", ("a", "b"), seed=1)
@@ -80,7 +96,9 @@ def test_what_was_trained_here_needs_nothing_of_ours(resnet: Path, tmp_path: Pat
     load_timm_model(resnet).for_task("new", ("a", "b"), seed=1).save(tmp_path / "ours")
     alone = f"import timm, torch; m = timm.create_model('local-dir:{tmp_path}/ours', pretrained=True).eval()"
     alone += "; x = torch.linspace(-1, 1, 6144).view(2, 3, 32, 32); print(m(x).tolist())"
-    done = subprocess.run([sys.executable, "-P", "-c", alone], capture_output=True, text=True, check=True, env={})
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", alone], capture_output=True, text=True, check=True, env={}
+    )
     expected = answers(timm_model.open_model(tmp_path / "ours").model())
     assert torch.allclose(torch.tensor(json.loads(done.stdout)), expected, atol=1e-6)
 
@@ -89,8 +107,13 @@ def test_only_the_head_is_fresh_and_it_is_a_function_of_the_seed(resnet: Path) -
     opened = load_timm_model(resnet)
     one, same, other = (opened.for_task("t", ("a", "b"), seed=seed).state for seed in (1, 1, 2))
     assert all(torch.equal(one[name], same[name]) for name in one)
-    assert {name for name in one if not torch.equal(one[name], other[name])} == {"fc.weight", "fc.bias"}
-    assert all(torch.equal(one[name], opened.state[name]) for name in one if not name.startswith("fc."))
+    assert {name for name in one if not torch.equal(one[name], other[name])} == {
+        "fc.weight",
+        "fc.bias",
+    }
+    assert all(
+        torch.equal(one[name], opened.state[name]) for name in one if not name.startswith("fc.")
+    )
 
 
 def test_a_head_is_kept_only_for_classes_of_the_same_names(resnet: Path) -> None:
@@ -98,7 +121,9 @@ def test_a_head_is_kept_only_for_classes_of_the_same_names(resnet: Path) -> None
     named = opened.for_task("pets", ("cat", "dog", "emu"), seed=1)
     assert named.for_task("others", ("cat", "dog", "emu"), seed=2).state is named.state
     assert named.for_task("pets", ("cat", "dog", "eel"), seed=2).state is not named.state
-    assert opened.for_task("pets", ("cat", "dog", "emu"), seed=2).state is not opened.state, "its own names are unknown"
+    assert opened.for_task("pets", ("cat", "dog", "emu"), seed=2).state is not opened.state, (
+        "its own names are unknown"
+    )
     with pytest.raises(WrongCall, match="one class per pixel"):
         opened.for_task("scenes", ("sky", "sea"), seed=1, dense=True)
 
@@ -106,50 +131,75 @@ def test_a_head_is_kept_only_for_classes_of_the_same_names(resnet: Path) -> None
 def test_training_and_measuring_one_is_as_for_a_descendant(
     resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name))
+    monkeypatch.setattr(
+        "learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name)
+    )
     calls = [lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, run=RUN) for _ in range(2)]
     assert all(torch.equal(calls[0].state[name], calls[1].state[name]) for name in calls[0].state)
-    made = lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, keep="last", out=tmp_path / "tuned", run=RUN)
+    made = lifecycle.finetune(
+        resnet, task="tiny", recipe=ONE_EPOCH, keep="last", out=tmp_path / "tuned", run=RUN
+    )
     assert made.state["bn1.num_batches_tracked"] == 3, "it was trained"
     shown = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "tuned"), "--json"]).stdout)
     assert (shown["architecture"], shown["classes"], shown["image_size"]) == ("test_resnet", 3, 32)
     assert shown["validation_accuracy"] == made.provenance["metrics"]["validation_accuracy"]
     found = lifecycle.evaluate(tmp_path / "tuned", task="tiny", run=RUN)
     assert found.images == 12
-    assert lifecycle.finetune(tmp_path / "tuned", task="tiny", recipe=Recipe(epochs=0)).class_names == made.class_names
+    assert (
+        lifecycle.finetune(tmp_path / "tuned", task="tiny", recipe=Recipe(epochs=0)).class_names
+        == made.class_names
+    )
 
 
 def test_a_model_whose_classes_have_other_names_is_not_scored(resnet: Path) -> None:
     task = tiny_task()
     named = load_timm_model(resnet).for_task("pets", ("class 0", "class 1", "class 2"), seed=1)
     check_head(named, task)
-    with pytest.raises(WrongCall, match="class 1 is 'dog' for the model and 'class 1' for the task; train it first"):
+    with pytest.raises(
+        WrongCall, match="class 1 is 'dog' for the model and 'class 1' for the task; train it first"
+    ):
         check_head(named.with_state(named.state, class_names=("class 0", "dog", "class 2")), task)
-    ours = assemble(ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+    ours = assemble(
+        ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
+    )
     check_head(ours, task)  # it knows no names: their number counts
     with pytest.raises(WrongCall, match="class 0 is 'class 2'"):
-        check_head(Descendant(spec=ours.spec, state=ours.state, class_names=task.class_names[::-1]), task)
+        check_head(
+            Descendant(spec=ours.spec, state=ours.state, class_names=task.class_names[::-1]), task
+        )
 
 
-def test_a_name_of_timms_is_pinned_as_ancestries_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_of_timms_is_pinned_as_ancestries_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "models--timm--test_resnet.r160_in1k" / "snapshots" / COMMIT
     written(place, size=160, classes=1000)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo_id, filename, **_: str(place / filename))
+    monkeypatch.setattr(
+        huggingface_hub, "hf_hub_download", lambda repo_id, filename, **_: str(place / filename)
+    )
     (place / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     opened = timm_model.open_model("timm:test_resnet")
     assert opened.provenance["origin"]["revision"] == COMMIT
     assert opened.provenance["origin"]["sha256"]
     assert opened.licence == "cc-by-4.0"
     assert (opened.classes, opened.input_format.image_size) == (1000, 160)
-    assert timm_model.open_model("hf-hub:timm/test_resnet.r160_in1k").provenance["origin"]["revision"] == COMMIT
-    with pytest.raises(WrongCall, match="no timm model named 'tast_resnet'; did you mean test_resnet"):
+    assert (
+        timm_model.open_model("hf-hub:timm/test_resnet.r160_in1k").provenance["origin"]["revision"]
+        == COMMIT
+    )
+    with pytest.raises(
+        WrongCall, match="no timm model named 'tast_resnet'; did you mean test_resnet"
+    ):
         timm_model.open_model("timm:tast_resnet")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_args": {"checkpoint_path": "/tmp/evil"}}, "argument checkpoint_path is '/tmp/evil'"),
+        (
+            {"model_args": {"checkpoint_path": "/tmp/evil"}},
+            "argument checkpoint_path is '/tmp/evil'",
+        ),
         ({"model_args": {"act_layer": "os.system('x')"}}, "argument act_layer"),
         ({"model_args": {"stem_width": 10**9}}, "argument stem_width"),
         ({"model_args": {"nobody": 1}}, "does not hold the model"),
@@ -158,7 +208,9 @@ def test_a_name_of_timms_is_pinned_as_ancestries_are(tmp_path: Path, monkeypatch
         ({"pretrained_cfg": {"input_size": [3, 32, 48]}}, "only square images"),
     ],
 )
-def test_a_folder_that_is_not_to_be_trusted(resnet: Path, tmp_path: Path, change: dict, message: str) -> None:
+def test_a_folder_that_is_not_to_be_trusted(
+    resnet: Path, tmp_path: Path, change: dict, message: str
+) -> None:
     config = json.loads((resnet / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
     (tmp_path / "model.safetensors").write_bytes((resnet / "model.safetensors").read_bytes())

@@ -65,12 +65,15 @@ def test_the_device_is_torchs_own_unless_it_is_named() -> None:
         assert {tensor.device.type for tensor in model.state_dict().values()} == {"meta"}
 
 
-def test_an_entry_without_a_learngene_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_entry_without_a_learngene_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "ancestry-mini").mkdir()
     (tmp_path / "ancestry-mini" / "config.json").write_text("{}")
     monkeypatch.setattr(shelf, "cards_folder", lambda: tmp_path)
     with pytest.raises(
-        WrongCall, match=r"pool_vit needs a learngene, and the shelf has none of pool .*extract pool"
+        WrongCall,
+        match=r"pool_vit needs a learngene, and the shelf has none of pool .*extract pool",
     ) as told:
         torch_hub.method_vit("pool")
     assert "ancestry-mini" not in str(told.value)
@@ -80,7 +83,10 @@ def test_scratch_builds_random_weights_and_what_is_not_shipped_is_no_entry() -> 
     model, _ = built("scratch", task="digits", layers=2, embed_dim=64, num_heads=2)
     assert (len(model.blocks), model.embed_dim, model.num_classes) == (2, 64, 10)
     assert "scratch_vit" in torch_hub.entries()
-    for name, why in (("distillation_vit", "no learngene of distillation comes"), ("ligo_vit", "ligo trains when")):
+    for name, why in (
+        ("distillation_vit", "no learngene of distillation comes"),
+        ("ligo_vit", "ligo trains when"),
+    ):
         assert name not in torch_hub.entries()
         with pytest.raises(AttributeError, match=f"no entry named '{name}': {why}"):
             torch_hub.entry(name)
@@ -89,7 +95,12 @@ def test_scratch_builds_random_weights_and_what_is_not_shipped_is_no_entry() -> 
 
 
 def test_without_a_task_and_classes_a_model_has_no_head() -> None:
-    for options, classes in (({}, 0), ({"num_classes": 7}, 7), ({"classes": 5}, 5), ({"task": "digits"}, 10)):
+    for options, classes in (
+        ({}, 0),
+        ({"num_classes": 7}, 7),
+        ({"classes": 5}, 5),
+        ({"task": "digits"}, 10),
+    ):
         assert built("lsamd", layers=5, **options)[0].num_classes == classes
     model, told = built("lsamd", layers=5)
     assert (model(torch.zeros(1, 3, 32, 32)).shape, told) == ((1, model.embed_dim), [])
@@ -102,5 +113,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         import accelerate  # noqa: F401
 
     monkeypatch.setattr("learngene_zoo.lifecycle.expand", needs)
-    with pytest.raises(Unavailable, match="the package accelerate, which is not installed: pip install accelerate"):
+    with pytest.raises(
+        Unavailable, match="the package accelerate, which is not installed: pip install accelerate"
+    ):
         torch_hub.method_vit("lsamd", layers=5)

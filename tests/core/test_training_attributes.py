@@ -22,7 +22,7 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.fit import fit, stalled
+from learngene_zoo.training.fit import check_progress, fit
 from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import (
     CLASS_LOSS,
@@ -53,9 +53,17 @@ class Cloths:
         colours = torch.cat([torch.eye(3), torch.ones(1, 3)])[index % 4]
         dark = torch.zeros(3, 8, 8)
         dark[1, ::2], dark[2, :, ::2] = 1, 1
-        images = colours[:, :, None, None] * (150 + 100 * light[:, None, None, None]) * (1 - dark[stripes])[:, None]
-        stripes_known = torch.where(index % 5 == 0, NAN, stripes.float())  # not known of every cloth
-        return Samples(images.to(torch.uint8), attributes=torch.stack([stripes_known, light], dim=1))
+        images = (
+            colours[:, :, None, None]
+            * (150 + 100 * light[:, None, None, None])
+            * (1 - dark[stripes])[:, None]
+        )
+        stripes_known = torch.where(
+            index % 5 == 0, NAN, stripes.float()
+        )  # not known of every cloth
+        return Samples(
+            images.to(torch.uint8), attributes=torch.stack([stripes_known, light], dim=1)
+        )
 
 
 TASK = Task(
@@ -88,7 +96,10 @@ def test_a_category_and_a_number_by_hand() -> None:
     assert attribute_loss(answers, torch.tensor([1.0, 0.0, NAN])).item() == pytest.approx(
         (math.log(2) + math.log(4 / 3)) / 2
     )
-    assert attribute_loss(torch.tensor([[1.0], [7.0], [-2.0]]), torch.tensor([0.0, NAN, -4.0])).item() == 2.5
+    assert (
+        attribute_loss(torch.tensor([[1.0], [7.0], [-2.0]]), torch.tensor([0.0, NAN, -4.0])).item()
+        == 2.5
+    )
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -120,15 +131,19 @@ def test_class_and_attributes_come_from_one_pass_and_are_summed() -> None:
     pooled = vit.forward_head(vit.forward_features(given.images), pre_logits=True)
     answers = functional.linear(pooled, objective.reader.weight, objective.reader.bias)
     torch.testing.assert_close(
-        losses["attributes/stripes"], 0.5 * functional.cross_entropy(answers[:1, :3], torch.tensor([2]))
+        losses["attributes/stripes"],
+        0.5 * functional.cross_entropy(answers[:1, :3], torch.tensor([2])),
     )
     torch.testing.assert_close(
-        losses["attributes/light"], 0.5 * (answers[:, 3] - torch.tensor([0.5, -1.0])).square().mean()
+        losses["attributes/light"],
+        0.5 * (answers[:, 3] - torch.tensor([0.5, -1.0])).square().mean(),
     )
 
 
 def test_what_reads_the_attributes_is_a_function_of_the_seed() -> None:
-    first, same, other = (ClassAndAttributes(model(), TASK.attributes, seed=seed).reader for seed in (1, 1, 2))
+    first, same, other = (
+        ClassAndAttributes(model(), TASK.attributes, seed=seed).reader for seed in (1, 1, 2)
+    )
     assert torch.equal(first.weight, same.weight)
     assert not torch.equal(first.weight, other.weight)
     assert first.weight.std().item() == pytest.approx(24**-0.5, rel=0.3)
@@ -137,7 +152,9 @@ def test_what_reads_the_attributes_is_a_function_of_the_seed() -> None:
 
 def test_the_objective_follows_the_task() -> None:
     assert isinstance(objective_for(TASK, model(), RECIPE, 0), ClassAndAttributes)
-    assert isinstance(objective_for(replace(TASK, attributes=()), model(), RECIPE, 0), Classification)
+    assert isinstance(
+        objective_for(replace(TASK, attributes=()), model(), RECIPE, 0), Classification
+    )
     with pytest.raises(ValueError, match="no attributes"):
         objective_for(TASK, model(), RECIPE, 0)(batch(None))
 
@@ -148,7 +165,9 @@ def test_the_objective_follows_the_task() -> None:
 def test_attributes_are_learnt_and_only_the_class_is_judged() -> None:
     vit = model()
     objective = objective_for(TASK, vit, RECIPE, 0)
-    steps = list(train(objective, training_images(TASK, TASK.input_format, RECIPE, Run()), RECIPE, Run()))
+    steps = list(
+        train(objective, training_images(TASK, TASK.input_format, RECIPE, Run()), RECIPE, Run())
+    )
     assert steps[0].losses["attributes/stripes"] > 0.8
     assert steps[-1].losses["attributes/stripes"] < 0.3
     assert steps[-1].losses["attributes/light"] < 0.5 * steps[0].losses["attributes/light"]
@@ -169,11 +188,16 @@ def test_pieces_of_a_batch_and_workers_carry_the_attributes() -> None:
     run = Run(workers=1)
     steps = list(
         train(
-            objective_for(TASK, model(), recipe, 0), training_images(TASK, TASK.input_format, recipe, run), recipe, run
+            objective_for(TASK, model(), recipe, 0),
+            training_images(TASK, TASK.input_format, recipe, run),
+            recipe,
+            run,
         )
     )
     assert len(steps) == 6
-    assert all(set(step.losses) == {CLASS_LOSS, "attributes/stripes", "attributes/light"} for step in steps)
+    assert all(
+        set(step.losses) == {CLASS_LOSS, "attributes/stripes", "attributes/light"} for step in steps
+    )
 
 
 def test_the_guard_looks_at_the_class_whatever_else_is_summed() -> None:
@@ -183,8 +207,8 @@ def test_the_guard_looks_at_the_class_whatever_else_is_summed() -> None:
             yield Step(epoch=0, step=number, steps=100, losses=losses, lr=0.1, end_of_epoch=False)
 
     with pytest.raises(TrainingFailed, match="guessing among 10"):
-        list(stalled(steps(math.log(10), 3.0), 10))
-    assert len(list(stalled(steps(math.log(10) - 0.5, 0.5), 10))) == 100
+        list(check_progress(steps(math.log(10), 3.0), 10))
+    assert len(list(check_progress(steps(math.log(10) - 0.5, 0.5), 10))) == 100
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -207,13 +231,21 @@ def test_images_with_attributes_are_not_mixed(mixing: dict[str, float]) -> None:
     [
         (None, "got none"),
         (torch.zeros(4, 3), "of shape \\(4, 3\\)"),
-        (torch.tensor([[0.0, 0.0]] * 3 + [[3.0, 0.0]]), "image 3 of cloths has stripes 3.0; expected one of 0 to 2"),
+        (
+            torch.tensor([[0.0, 0.0]] * 3 + [[3.0, 0.0]]),
+            "image 3 of cloths has stripes 3.0; expected one of 0 to 2",
+        ),
         (torch.tensor([[-1.0, 0.0]] * 4), "has stripes -1.0"),
         (torch.tensor([[0.5, 0.0]] * 4), "has stripes 0.5"),
-        (torch.tensor([[0.0, math.inf]] * 4), "image 0 of cloths has light inf; expected a finite number"),
+        (
+            torch.tensor([[0.0, math.inf]] * 4),
+            "image 0 of cloths has light inf; expected a finite number",
+        ),
     ],
 )
-def test_attributes_that_do_not_fit_the_task_are_bad_data(attributes: torch.Tensor | None, message: str) -> None:
+def test_attributes_that_do_not_fit_the_task_are_bad_data(
+    attributes: torch.Tensor | None, message: str
+) -> None:
     class Wrong(Cloths):
         labels = np.arange(4)
 
@@ -229,5 +261,7 @@ def test_attributes_that_do_not_fit_the_task_are_bad_data(attributes: torch.Tens
 
 
 def test_a_recipe_that_shows_nothing_may_name_any_augmentation() -> None:
-    images = training_images(TASK, TASK.input_format, replace(RECIPE, epochs=0, augment="light"), Run())
+    images = training_images(
+        TASK, TASK.input_format, replace(RECIPE, epochs=0, augment="light"), Run()
+    )
     assert images.images == len(TASK.split("train"))

@@ -18,15 +18,19 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import automatic
-from learngene_zoo.training.automatic import RATES, largest, settled
+from learngene_zoo.training.automatic import RATES, largest, resolve_auto
 
 TASK = tiny_task()
-START = assemble(ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+START = assemble(
+    ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
+)
 RUN = Run(threads=1, device="cpu")
 RECIPE = Recipe(epochs=10, batch_size=16, lr=5e-4, warmup=3.0)
 
 
-@pytest.mark.parametrize(("room", "most", "found"), [(1, 99, 1), (7, 99, 4), (8, 99, 8), (10**6, 100, 64), (3, 1, 1)])
+@pytest.mark.parametrize(
+    ("room", "most", "found"), [(1, 99, 1), (7, 99, 4), (8, 99, 8), (10**6, 100, 64), (3, 1, 1)]
+)
 def test_the_largest_power_of_two_that_fits(room: int, most: int, found: int) -> None:
     asked = []
     assert largest(lambda size: asked.append(size) or size <= room, most) == found
@@ -39,9 +43,15 @@ def test_a_model_too_large_for_a_single_image_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(("accumulate", "batch_size"), [(1, 64), (3, 63), (100, 100)])
-def test_a_processor_has_a_stated_batch_that_can_be_accumulated(accumulate: int, batch_size: int) -> None:
-    recipe, record = settled(
-        START, TASK, replace(RECIPE, batch_size=accumulate, accumulate=accumulate), RUN, ["batch_size"]
+def test_a_processor_has_a_stated_batch_that_can_be_accumulated(
+    accumulate: int, batch_size: int
+) -> None:
+    recipe, record = resolve_auto(
+        START,
+        TASK,
+        replace(RECIPE, batch_size=accumulate, accumulate=accumulate),
+        RUN,
+        ["batch_size"],
     )
     assert (recipe.batch_size, record) == (batch_size, {"batch_size": "auto"})
 
@@ -73,33 +83,45 @@ def test_the_rate_that_validates_best_is_taken(
     monkeypatch: pytest.MonkeyPatch, values: tuple[float | Exception, ...], rate: float
 ) -> None:
     asked = scripted(monkeypatch, *values)
-    recipe, record = settled(START, TASK, RECIPE, RUN, ["lr"])
+    recipe, record = resolve_auto(START, TASK, RECIPE, RUN, ["lr"])
     assert recipe == replace(RECIPE, lr=rate)
     assert [one["lr"] for one in record["lr"]] == [one.lr for one in asked] == list(RATES)
     assert {(one.epochs, one.images, one.warmup) for one in asked} == {(2, 48, 1.0)}
 
 
-def test_an_interrupted_search_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interrupted_search_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     run = replace(RUN, folder=tmp_path, resume=True)
     scripted(monkeypatch, 0.0, 0.0, 0.1, 0.4, MemoryError())
     with pytest.raises(MemoryError):
-        settled(START, TASK, RECIPE, run, ["lr"])
+        resolve_auto(START, TASK, RECIPE, run, ["lr"])
     asked = scripted(monkeypatch, 0.3, 0.2)
-    recipe, record = settled(START, TASK, RECIPE, run, ["lr"])
+    recipe, record = resolve_auto(START, TASK, RECIPE, run, ["lr"])
     assert [one.lr for one in asked] == [1e-3, 3e-3]
     assert recipe.lr == 3e-4
     assert [one["validation"] for one in record["lr"]] == [0.0, 0.0, 0.1, 0.4, 0.3, 0.2]
 
 
-def test_what_was_found_is_what_is_trained_with_and_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_was_found_is_what_is_trained_with_and_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
-    call: dict[str, Any] = {"task": "tiny", "epochs": 2, "lr": "auto", "batch_size": "auto", "run": RUN}
+    call: dict[str, Any] = {
+        "task": "tiny",
+        "epochs": 2,
+        "lr": "auto",
+        "batch_size": "auto",
+        "run": RUN,
+    }
     made = lifecycle.finetune(START, **call, out=tmp_path / "tuned")
     found = {one["lr"]: one["validation"] for one in made.provenance["found"]["lr"]}
     recipe = made.provenance["recipe"]
     assert recipe["batch_size"] == 64
     assert recipe["lr"] == max(found, key=lambda rate: found[rate])
-    by_hand = lifecycle.finetune(START, task="tiny", epochs=2, lr=recipe["lr"], batch_size=64, run=RUN)
+    by_hand = lifecycle.finetune(
+        START, task="tiny", epochs=2, lr=recipe["lr"], batch_size=64, run=RUN
+    )
     assert by_hand.identity == made.identity
 
 

@@ -25,10 +25,10 @@ from learngene_zoo.training.distillation import (
     LossSum,
     Teacher,
     TokenLoss,
+    convert_images,
     divergence,
     logits_loss,
-    observing,
-    presented,
+    record_features,
     teacher_for,
 )
 from learngene_zoo.training.objectives import Classification
@@ -52,7 +52,9 @@ def test_the_divergence_has_a_direction() -> None:
     student, teacher = (torch.randn(4, 3, generator=generator) for _ in range(2))
     forward = divergence(student, teacher, 3.0)
     assert divergence(teacher, student, 3.0, "student-teacher").item() == forward.item()
-    assert divergence(student, teacher, 3.0, "student-teacher").item() != pytest.approx(forward.item(), rel=1e-3)
+    assert divergence(student, teacher, 3.0, "student-teacher").item() != pytest.approx(
+        forward.item(), rel=1e-3
+    )
 
 
 def models() -> list[Any]:
@@ -60,7 +62,9 @@ def models() -> list[Any]:
 
 
 def batch() -> Batch:
-    return next(iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
+    return next(
+        iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0))
+    )
 
 
 def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
@@ -69,14 +73,17 @@ def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
     given = InputFormat(image_size=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     pixels_BCHW = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     normalised = {
-        format: (pixels_BCHW - torch.tensor(format.mean).view(3, 1, 1)) / torch.tensor(format.std).view(3, 1, 1)
+        format: (pixels_BCHW - torch.tensor(format.mean).view(3, 1, 1))
+        / torch.tensor(format.std).view(3, 1, 1)
         for format in (own, given)
     }
-    torch.testing.assert_close(presented(normalised[given], given, own), normalised[own])
-    assert presented(normalised[own], own, own) is normalised[own]
-    larger = presented(normalised[given], given, replace(own, image_size=32))
+    torch.testing.assert_close(convert_images(normalised[given], given, own), normalised[own])
+    assert convert_images(normalised[own], own, own) is normalised[own]
+    larger = convert_images(normalised[given], given, replace(own, image_size=32))
     pixels = larger * torch.tensor(own.std).view(3, 1, 1) + torch.tensor(own.mean).view(3, 1, 1)
-    resized = functional.interpolate(pixels_BCHW, (32, 32), mode="bicubic", antialias=True).clamp(0, 1)
+    resized = functional.interpolate(pixels_BCHW, (32, 32), mode="bicubic", antialias=True).clamp(
+        0, 1
+    )
     torch.testing.assert_close(pixels, resized)
 
 
@@ -85,7 +92,9 @@ def test_the_loss_is_the_weighted_sum_of_labels_and_teacher(softness: Any) -> No
     student, teacher = models()
     images = batch().images
     imitation = logits_loss(softness, 2.0)
-    losses = Distilled(Classification(student), student, Teacher(teacher), imitation, (0.75, 0.5))(batch())
+    losses = Distilled(Classification(student), student, Teacher(teacher), imitation, (0.75, 0.5))(
+        batch()
+    )
     labels = functional.cross_entropy(student(images), batch().labels)
     far = divergence(student(images), teacher(images), 2.0)
     if softness == "hard":
@@ -96,7 +105,9 @@ def test_the_loss_is_the_weighted_sum_of_labels_and_teacher(softness: Any) -> No
 
 def test_the_teacher_is_neither_trained_nor_saved_nor_copied() -> None:
     student, teacher = models()
-    objective = Distilled(Classification(student), student, Teacher(teacher), logits_loss(), (0.5, 0.5))
+    objective = Distilled(
+        Classification(student), student, Teacher(teacher), logits_loss(), (0.5, 0.5)
+    )
     assert len(list(objective.parameters())) == len(list(student.parameters()))
     assert deepcopy(objective).teacher is objective.teacher
     sum(objective(batch()).values()).backward()
@@ -108,7 +119,7 @@ def test_the_teacher_is_neither_trained_nor_saved_nor_copied() -> None:
 def test_features_are_read_off_a_pass_that_is_made_anyway() -> None:
     model, _ = models()
     images = batch().images
-    with torch.no_grad(), observing(model, (0, 2)) as seen:
+    with torch.no_grad(), record_features(model, (0, 2)) as seen:
         logits = model(images)
         tokens = model.norm_pre(model._pos_embed(model.patch_embed(images)))
     assert torch.equal(seen.logits, logits)
@@ -122,7 +133,7 @@ def test_features_are_read_off_a_pass_that_is_made_anyway() -> None:
 
 def test_the_tokens_of_a_stream_are_those_before_the_final_norm() -> None:
     model, _ = models()
-    with torch.no_grad(), observing(model) as seen:
+    with torch.no_grad(), record_features(model) as seen:
         normed = model.forward_features(batch().images)
         assert torch.equal(model.norm(seen.tokens), normed)
     assert not model.norm._forward_pre_hooks
@@ -131,7 +142,10 @@ def test_the_tokens_of_a_stream_are_those_before_the_final_norm() -> None:
 def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
     """By hand: a student of two channels, its maps set; one patch, beside a class token that only the teacher has."""
     one = tiny_ancestry().spec.with_(image_size=4, patch_size=4)
-    student, teacher = one.with_(width=2, heads=1, pool="avg", class_token=False), one.with_(width=2, heads=1)
+    student, teacher = (
+        one.with_(width=2, heads=1, pool="avg", class_token=False),
+        one.with_(width=2, heads=1),
+    )
     loss = TokenLoss(student, teacher, 0)
     assert loss.whole is not None
     with torch.no_grad():
@@ -154,7 +168,10 @@ def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
 def test_tokens_are_whitened_one_by_one_and_the_mean_patch_stands_for_a_class_token() -> None:
     """By hand: four patches, and maps that change nothing; only the teacher has a class token."""
     four = tiny_ancestry().spec.with_(image_size=8, patch_size=4)
-    student, teacher = four.with_(width=2, heads=1, pool="avg", class_token=False), four.with_(width=2, heads=1)
+    student, teacher = (
+        four.with_(width=2, heads=1, pool="avg", class_token=False),
+        four.with_(width=2, heads=1),
+    )
     loss = TokenLoss(student, teacher, 0)
     assert loss.whole is not None
     with torch.no_grad():
@@ -162,7 +179,9 @@ def test_tokens_are_whitened_one_by_one_and_the_mean_patch_stands_for_a_class_to
             layer.weight.copy_(torch.eye(2))
             layer.bias.zero_()
     given = Features(streams=[torch.tensor([[[1.0, 1.0], [3.0, 1.0], [1.0, 3.0], [3.0, 3.0]]])])
-    target = Features(streams=[torch.tensor([[[5.0, 3.0], [-7.0, 9.0], [9.0, 1.0], [0.0, 100.0], [2.0, 4.0]]])])
+    target = Features(
+        streams=[torch.tensor([[[5.0, 3.0], [-7.0, 9.0], [9.0, 1.0], [0.0, 100.0], [2.0, 4.0]]])]
+    )
     # Whitened, the teacher's class token is (1, -1), and its patches are (-1, 1), (1, -1), (-1, 1) and (-1, 1).
     patches, token = ((1 + 0) + (1 + 1) + (1 + 1) + (3 + 1)) / 8, (1 / 4 + (3 - 1)) / 2
     assert loss(given, target)["tokens"].item() == pytest.approx(patches + token, abs=1e-4)
@@ -173,13 +192,19 @@ def test_a_sum_of_losses_trains_the_maps_that_it_needs() -> None:
     spec = tiny_ancestry(classes=3).spec
     tokens = TokenLoss(spec, spec, 0)
     objective = Distilled(
-        Classification(student), student, Teacher(teacher), LossSum([(1.0, logits_loss()), (8.0, tokens)]), (0.5, 0.25)
+        Classification(student),
+        student,
+        Teacher(teacher),
+        LossSum([(1.0, logits_loss()), (8.0, tokens)]),
+        (0.5, 0.25),
     )
     losses = objective(batch())
     assert set(losses) == {"cross_entropy", "distillation", "tokens"}
-    with observing(student) as given, observing(teacher) as target:
+    with record_features(student) as given, record_features(teacher) as target:
         student(batch().images), teacher(batch().images)
-    assert losses["tokens"].item() == pytest.approx(0.25 * 8 * tokens(given, target)["tokens"].item(), rel=1e-5)
+    assert losses["tokens"].item() == pytest.approx(
+        0.25 * 8 * tokens(given, target)["tokens"].item(), rel=1e-5
+    )
     sum(losses.values()).backward()
     assert all(parameter.grad is not None for parameter in tokens.parameters())
     assert {id(one) for one in tokens.parameters()} < {id(one) for one in objective.parameters()}
@@ -208,13 +233,17 @@ def test_one_of_other_classes_is_fine_tuned_however_many_they_are(names: tuple[s
     assert teacher_for(ancestry, tiny_task(), BRIEF, Run())[1]["training_images"] == 16
 
 
-def test_one_of_another_task_is_fine_tuned_whole_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_another_task_is_fine_tuned_whole_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ancestry, run = tiny_ancestry(), Run(folder=tmp_path / "run", resume=True)
     before = {name: tensor.clone() for name, tensor in ancestry.state.items()}
     teacher, record = teacher_for(ancestry, tiny_task(), BRIEF, run)
     assert record["training_images"] == 16
     assert teacher.spec == ancestry.spec.with_(classes=3)
-    assert not torch.equal(teacher.state["blocks.0.mlp.fc1.weight"], before["blocks.0.mlp.fc1.weight"])
+    assert not torch.equal(
+        teacher.state["blocks.0.mlp.fc1.weight"], before["blocks.0.mlp.fc1.weight"]
+    )
     assert all(torch.equal(ancestry.state[name], before[name]) for name in before)
     monkeypatch.setattr(distillation, "fit", lambda *args: pytest.fail("it is trained already"))
     again, metrics = teacher_for(ancestry, tiny_task(), BRIEF, run)
@@ -233,7 +262,9 @@ def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distillation, "fit", counted)
         first, second = (Run(folder=tmp_path / name, shared=tmp_path / "shared") for name in "ab")
-        teachers = [teacher_for(tiny_ancestry(), tiny_task(), BRIEF, run)[0] for run in (first, second)]
+        teachers = [
+            teacher_for(tiny_ancestry(), tiny_task(), BRIEF, run)[0] for run in (first, second)
+        ]
         assert len(trained) == 1
         assert torch.equal(teachers[0].state["head.weight"], teachers[1].state["head.weight"])
         teacher_for(tiny_ancestry(seed=1), tiny_task(), BRIEF, second)
@@ -245,4 +276,7 @@ def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path)
 def test_without_epochs_it_is_the_ancestry_with_the_head_that_fits() -> None:
     """As for weights whose classes have no names: their head is kept where it has as many classes."""
     teacher, _ = teacher_for(tiny_ancestry(classes=3), tiny_task(), replace(BRIEF, epochs=0), Run())
-    assert all(torch.equal(teacher.state[name], tensor) for name, tensor in tiny_ancestry(classes=3).state.items())
+    assert all(
+        torch.equal(teacher.state[name], tensor)
+        for name, tensor in tiny_ancestry(classes=3).state.items()
+    )

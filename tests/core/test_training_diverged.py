@@ -21,12 +21,14 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import loop, tuning
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.fit import describe_chance, find_constant_share, fit, stalled
+from learngene_zoo.training.fit import check_progress, describe_chance, find_constant_share, fit
 from learngene_zoo.training.objectives import CLASS_LOSS
 from learngene_zoo.training.tuning import tune
 
 TASK = tiny_task()
-START = assemble(ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+START = assemble(
+    ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
+)
 RECIPE = Recipe(epochs=4, batch_size=16, lr=3e-3)
 RUN = Run(threads=1, device="cpu")
 
@@ -83,18 +85,26 @@ def test_the_best_epoch_before_it_diverged_is_kept_and_named(
     made = tune(START, TASK, RECIPE, RUN, **settings)
     metrics: Any = made.provenance["metrics"]
     assert is_same(made, seen[kept])
-    assert (metrics["kept_epoch"], metrics["diverged"], len(metrics["history"])) == (kept, True, epoch)
+    assert (metrics["kept_epoch"], metrics["diverged"], len(metrics["history"])) == (
+        kept,
+        True,
+        epoch,
+    )
     steps = TASK.sizes["train"] // 16
     assert metrics["warning"].startswith(
         f"the training diverged: the loss cross_entropy is nan at step {(epoch - 1) * steps + 1} of {4 * steps}, which was "
         f"not taken; the weights of epoch {kept} are kept (validation accuracy {values[kept]:.4f}); "
     )
-    assert metrics["warning"].endswith("train again with a smaller --lr (0.003 was used), or with --clip 1")
+    assert metrics["warning"].endswith(
+        "train again with a smaller --lr (0.003 was used), or with --clip 1"
+    )
     assert "at_chance" not in metrics
     assert "the training diverged" in made.files["report.html"]
 
 
-def test_the_weights_before_training_are_kept_if_no_epoch_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weights_before_training_are_kept_if_no_epoch_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def train(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
         for step in loop.train(objective, *args, **kwargs):
             poison(objective)
@@ -134,8 +144,16 @@ def test_the_last_step_leaves_no_weights_that_are_not_finite() -> None:
     run_fit()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch.optim.AdamW, "step", lambda self, *_: poison_groups(self))
-        with pytest.raises(TrainingFailed, match=r"^the (weights|loss) .* try a lower --lr, or --clip 1$"):
-            fit(START, TASK, replace(RECIPE, epochs=1, batch_size=TASK.sizes["train"]), RUN, judge=False)
+        with pytest.raises(
+            TrainingFailed, match=r"^the (weights|loss) .* try a lower --lr, or --clip 1$"
+        ):
+            fit(
+                START,
+                TASK,
+                replace(RECIPE, epochs=1, batch_size=TASK.sizes["train"]),
+                RUN,
+                judge=False,
+            )
 
 
 def poison_groups(optimizer: torch.optim.Optimizer) -> None:
@@ -151,20 +169,37 @@ def test_what_a_constant_answer_reaches() -> None:
     assert find_constant_share(TASK) == share
     assert describe_chance(share + 0.01, TASK, RECIPE) == ""
     said = describe_chance(share, TASK, RECIPE)
-    assert said.startswith(f"the model is no better than a constant answer on {len(labels)} validation images ")
+    assert said.startswith(
+        f"the model is no better than a constant answer on {len(labels)} validation images "
+    )
     assert "train again with a smaller --lr (0.003 was used)" in said
 
 
 def call(tmp_path: Path, *words: str) -> tuple[int, list[str]]:
     START.save(tmp_path / "start", force=True)
-    call = ["finetune", str(tmp_path / "start"), "--task", "tiny", "--epochs", "2", "--threads", "1", "--device", "cpu"]
+    call = [
+        "finetune",
+        str(tmp_path / "start"),
+        "--task",
+        "tiny",
+        "--epochs",
+        "2",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ]
     got = CliRunner().invoke(main, [*call, "-o", str(tmp_path / "tuned"), "--force", *words])
     assert got.exception is None or isinstance(got.exception, SystemExit), got.exception
-    return got.exit_code, [line for line in got.stderr.splitlines() if line.startswith(("warning", "error"))]
+    return got.exit_code, [
+        line for line in got.stderr.splitlines() if line.startswith(("warning", "error"))
+    ]
 
 
 @pytest.mark.parametrize(
-    ("values", "code"), [((0.9, 0.9, 0.9), 0), ((0.0, 0.0, 0.0), 1)], ids=["has learnt something", "has learnt nothing"]
+    ("values", "code"),
+    [((0.9, 0.9, 0.9), 0), ((0.0, 0.0, 0.0), 1)],
+    ids=["has learnt something", "has learnt nothing"],
 )
 def test_the_exit_code_says_whether_the_model_knows_anything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, values: tuple[float, ...], code: int
@@ -180,7 +215,9 @@ def test_the_exit_code_says_whether_the_model_knows_anything(
     assert all(bool(torch.isfinite(tensor).all()) for tensor in state.values())
 
 
-def test_a_model_at_chance_is_written_with_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_at_chance_is_written_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
     script_values(monkeypatch, 0.0, 0.0, 0.0)
@@ -192,20 +229,29 @@ def test_a_model_at_chance_is_written_with_a_warning(monkeypatch: pytest.MonkeyP
 
 def test_a_loss_above_that_of_guessing_stops_a_training_from_scratch() -> None:
     steps = [
-        loop.Step(epoch=0, step=number, steps=100, losses={CLASS_LOSS: 40.0}, lr=10.0, end_of_epoch=False)
+        loop.Step(
+            epoch=0, step=number, steps=100, losses={CLASS_LOSS: 40.0}, lr=10.0, end_of_epoch=False
+        )
         for number in range(1, 101)
     ]
-    with pytest.raises(TrainingFailed, match=r"^after 50 of 100 steps the loss is 40\.000, no better than the 1\.099"):
-        list(stalled(iter(steps), 3))
+    with pytest.raises(
+        TrainingFailed,
+        match=r"^after 50 of 100 steps the loss is 40\.000, no better than the 1\.099",
+    ):
+        list(check_progress(iter(steps), 3))
 
 
 def test_distillation_that_diverges_ends_in_one_line() -> None:
     from learngene_zoo.training.distillation import Distilled, guide, logits_loss
 
-    nan = replace(START, state={name: tensor * float("nan") for name, tensor in START.state.items()})
+    nan = replace(
+        START, state={name: tensor * float("nan") for name, tensor in START.state.items()}
+    )
 
     def lesson(objective: torch.nn.Module, model: Any) -> torch.nn.Module:
-        return Distilled(objective, model, guide(nan, START.input_format, RUN), logits_loss(), (0.5, 0.5))
+        return Distilled(
+            objective, model, guide(nan, START.input_format, RUN), logits_loss(), (0.5, 0.5)
+        )
 
     made = tune(START, TASK, RECIPE, RUN, lesson=lesson)
     warning = str(made.provenance["metrics"]["warning"])  # type: ignore[index]

@@ -93,7 +93,9 @@ def test_leaves_modes_gradients_and_randomness_alone():
 
 
 def test_bf16():
-    assert evaluate(Reader(), TASK, "test", TASK.input_format, Run(precision="bf16")).value == 20 / 31
+    assert (
+        evaluate(Reader(), TASK, "test", TASK.input_format, Run(precision="bf16")).value == 20 / 31
+    )
 
 
 class Seen(Reader):
@@ -144,21 +146,36 @@ def tiny_vit() -> nn.Module:
 
     torch.manual_seed(0)
     return timm.create_model(
-        "vit_tiny_patch16_224", img_size=8, patch_size=4, embed_dim=16, num_heads=2, depth=2, num_classes=CLASSES
+        "vit_tiny_patch16_224",
+        img_size=8,
+        patch_size=4,
+        embed_dim=16,
+        num_heads=2,
+        depth=2,
+        num_classes=CLASSES,
     )
 
 
 def test_a_vit_learns_from_the_real_loader_and_resumes_exactly(tmp_path):
     task = replace(TASK, sizes=SIZES)
     recipe = Recipe(
-        epochs=3, batch_size=10, lr=3e-3, drop_path=0.3, mixup=0.2, label_smoothing=0.1, ema=0.9, accumulate=2
+        epochs=3,
+        batch_size=10,
+        lr=3e-3,
+        drop_path=0.3,
+        mixup=0.2,
+        label_smoothing=0.1,
+        ema=0.9,
+        accumulate=2,
     )
 
     def objective() -> nn.Module:
         return Classification(tiny_vit(), recipe.label_smoothing)
 
     def loader() -> Loader:
-        return Loader(task, "train", task.input_format, batch_size=10, seed=4, shuffle=True, augment="light")
+        return Loader(
+            task, "train", task.input_format, batch_size=10, seed=4, shuffle=True, augment="light"
+        )
 
     whole, parts = objective(), objective()
     list(train(whole, loader(), recipe, Run()))

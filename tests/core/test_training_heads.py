@@ -47,15 +47,25 @@ def test_the_head_is_the_scaled_ridge_regression(descendant: Descendant) -> None
     headed, record = initialise_head(fresh, task, replace(GENTLE, images=300), Run())
     features = compute_features(fresh.model(), task, "train", fresh.input_format, Run(), images=300)
     ridge = fit_ridge(features, 10)
-    assert torch.allclose(headed.state["head.weight"].double(), torch.from_numpy(ridge.scale * ridge.weight), atol=1e-5)
-    assert torch.allclose(headed.state["head.bias"].double(), torch.from_numpy(ridge.scale * ridge.bias), atol=1e-5)
-    assert {name for name in fresh.state if not torch.equal(fresh.state[name], headed.state[name])} == {
+    assert torch.allclose(
+        headed.state["head.weight"].double(),
+        torch.from_numpy(ridge.scale * ridge.weight),
+        atol=1e-5,
+    )
+    assert torch.allclose(
+        headed.state["head.bias"].double(), torch.from_numpy(ridge.scale * ridge.bias), atol=1e-5
+    )
+    assert {
+        name for name in fresh.state if not torch.equal(fresh.state[name], headed.state[name])
+    } == {
         "head.weight",
         "head.bias",
     }
     assert (record["init"], record["images"], record["penalty"]) == ("ridge", 300, ridge.penalty)
     value = evaluate(headed.model(), task, "validation", headed.input_format, Run()).value
-    assert value > evaluate(fresh.model(), task, "validation", fresh.input_format, Run()).value + 0.5
+    assert (
+        value > evaluate(fresh.model(), task, "validation", fresh.input_format, Run()).value + 0.5
+    )
     assert value == pytest.approx(record["left_out_accuracy"], abs=0.06)
 
 
@@ -88,12 +98,18 @@ def test_the_head_of_a_class_for_every_pixel_is_a_regression_on_patches() -> Non
     spec = SPEC.with_(classes=scenes.classes, dense=True, image_size=32)
     dense = assemble(spec, {}, seed=0, mean=scenes.mean, std=scenes.std)
     headed, record = initialise_head(dense, scenes, replace(GENTLE, images=40), Run())
-    features = compute_features(dense.model(), scenes, "train", dense.input_format, Run(), images=40)
+    features = compute_features(
+        dense.model(), scenes, "train", dense.input_format, Run(), images=40
+    )
     assert features.values.shape == (len(features.labels), 16)
     assert (record["images"], record["patches"]) == (40, len(features.labels))
     assert 0 < record["patches"] <= 40 * 16
     ridge = fit_ridge(features, scenes.classes)
-    assert torch.allclose(headed.state["head.weight"].double(), torch.from_numpy(ridge.scale * ridge.weight), atol=1e-5)
+    assert torch.allclose(
+        headed.state["head.weight"].double(),
+        torch.from_numpy(ridge.scale * ridge.weight),
+        atol=1e-5,
+    )
 
 
 def test_it_knows_the_classes_of_pixels_before_any_training() -> None:
@@ -101,19 +117,24 @@ def test_it_knows_the_classes_of_pixels_before_any_training() -> None:
     start = lifecycle.expand("closed_form-mini", layers=4, width=64, task="scenes")
     headed, _ = initialise_head(start, scenes, replace(BRIEF, images=100), Run())
     before, after = (
-        evaluate(model.model(), scenes, "validation", model.input_format, Run()).value for model in (start, headed)
+        evaluate(model.model(), scenes, "validation", model.input_format, Run()).value
+        for model in (start, headed)
     )
     assert after > before + 0.1
 
 
-def test_the_images_of_a_class_for_every_pixel_are_limited_by_their_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_images_of_a_class_for_every_pixel_are_limited_by_their_patches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scenes = open_task("scenes")
     dense = assemble(SPEC.with_(classes=scenes.classes, dense=True, image_size=32), {}, seed=0)
     monkeypatch.setattr(heads, "MAX_PATCHES", 16 * 30)
     _, record = initialise_head(dense, scenes, replace(BRIEF, images=40), Run())
     assert record["images"] == 30
     text = heads.describe_head(record)
-    assert text.startswith(f"the head starts from a ridge regression on {record['patches']} patches of 30 images (each")
+    assert text.startswith(
+        f"the head starts from a ridge regression on {record['patches']} patches of 30 images (each"
+    )
 
 
 def test_a_patch_has_the_most_frequent_class_of_its_pixels_that_count() -> None:
@@ -138,8 +159,13 @@ def test_timm_s_classifiers_get_it_too(name: str, layers: list[str]) -> None:
     images = {**model.pretrained_cfg, "input_size": (3, 32, 32)}
     arguments: dict[str, Any] = {"img_size": 32} if "patch16" in name else {}
     made = timm.create_model(name, num_classes=3, **arguments)
-    kept = {key: images[key] for key in ("input_size", "mean", "std", "classifier", "interpolation", "crop_pct")}
-    start = TimmModel(architecture=name, arguments=arguments, images=kept, classes=3, state=made.state_dict())
+    kept = {
+        key: images[key]
+        for key in ("input_size", "mean", "std", "classifier", "interpolation", "crop_pct")
+    }
+    start = TimmModel(
+        architecture=name, arguments=arguments, images=kept, classes=3, state=made.state_dict()
+    )
     task = tiny_task(classes=3)
     headed, record = initialise_head(start, task, GENTLE, Run())
     assert record["init"] == "ridge"
@@ -170,8 +196,12 @@ def test_a_head_that_knows_the_classes_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("head", "known"), [("ridge", True), ("random", False)])
-def test_fine_tuning_starts_from_it_unless_told_otherwise(descendant: Descendant, head: str, known: bool) -> None:
-    made = lifecycle.finetune(descendant, task="digits", head=head, epochs=1, images=200, lr=1e-5, run=Run())
+def test_fine_tuning_starts_from_it_unless_told_otherwise(
+    descendant: Descendant, head: str, known: bool
+) -> None:
+    made = lifecycle.finetune(
+        descendant, task="digits", head=head, epochs=1, images=200, lr=1e-5, run=Run()
+    )
     metrics: Any = made.provenance["metrics"]
     first = metrics["history"][0]
     assert first["epoch"] == 0
@@ -181,7 +211,9 @@ def test_fine_tuning_starts_from_it_unless_told_otherwise(descendant: Descendant
 
 
 def test_a_training_that_loses_what_was_inherited_keeps_epoch_0(descendant: Descendant) -> None:
-    made = lifecycle.finetune(descendant, task="digits", epochs=1, images=200, lr=0.3, clip=1.0, run=Run())
+    made = lifecycle.finetune(
+        descendant, task="digits", epochs=1, images=200, lr=0.3, clip=1.0, run=Run()
+    )
     metrics: Any = made.provenance["metrics"]
     values = [row["validation_accuracy"] for row in metrics["history"]]
     assert values[1] < values[0]
@@ -199,19 +231,28 @@ def test_few_images_are_used_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fit", "mode"), [(None, "center"), ("crop", "center"), ("pad", "border"), ("stretch", "squash")]
+    ("fit", "mode"),
+    [(None, "center"), ("crop", "center"), ("pad", "border"), ("stretch", "squash")],
 )
 def test_the_fit_of_pictures_is_recorded_in_the_model(fit: Any, mode: str) -> None:
     for start in (assemble(SPEC, {}, seed=0), _timm_model()):
         found = start.with_fit(fit).input_format.view
         assert found.crop_mode == mode
-        assert found.crop_pct == (start.input_format.view.crop_pct if fit in (None, "crop") else 1.0)
+        assert found.crop_pct == (
+            start.input_format.view.crop_pct if fit in (None, "crop") else 1.0
+        )
         assert start.with_fit("pad").with_fit("crop").input_format.view.crop_pct == 1.0
 
 
 def _timm_model() -> TimmModel:
     made = timm.create_model("resnet10t", num_classes=3)
-    images = {"input_size": (3, 32, 32), "mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_pct": 0.875, "classifier": "fc"}
+    images = {
+        "input_size": (3, 32, 32),
+        "mean": (0.5,) * 3,
+        "std": (0.5,) * 3,
+        "crop_pct": 0.875,
+        "classifier": "fc",
+    }
     return TimmModel(architecture="resnet10t", images=images, classes=3, state=made.state_dict())
 
 
@@ -228,21 +269,28 @@ def test_the_watch_keeps_the_start_where_no_epoch_is_better() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_a_new_head_stretches_and_a_kept_one_sees_pictures_as_before(descendant: Descendant) -> None:
+def test_a_new_head_stretches_and_a_kept_one_sees_pictures_as_before(
+    descendant: Descendant,
+) -> None:
     task, scenes = open_task("digits"), open_task("scenes")
     assert lifecycle.choose_fit(descendant, task) == "stretch"
     assert lifecycle.choose_fit(descendant, scenes) is None
     assert lifecycle.choose_fit(descendant.with_fit("pad"), task) is None
     cropped = lifecycle.finetune(descendant, task="digits", epochs=0, images=40, fit="crop")
     stretched = lifecycle.finetune(descendant, task="digits", epochs=0, images=40)
-    assert (cropped.input_format.view.crop_mode, stretched.input_format.view.crop_mode) == ("center", "squash")
+    assert (cropped.input_format.view.crop_mode, stretched.input_format.view.crop_mode) == (
+        "center",
+        "squash",
+    )
     assert lifecycle.choose_fit(cropped, task) is None
     assert lifecycle.choose_fit(cropped, open_task("petals")) == "stretch"
     again = lifecycle.finetune(cropped, task="digits", epochs=0, images=40)
     assert again.input_format.view.crop_mode == "center"
 
 
-def test_a_probe_fits_pictures_as_a_fine_tuning_would(descendant: Descendant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_fits_pictures_as_a_fine_tuning_would(
+    descendant: Descendant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
 
     def watch(model: Any, task: Any, split: str, shown: Any, *rest: Any, **more: Any) -> Any:
@@ -257,7 +305,9 @@ def test_a_probe_fits_pictures_as_a_fine_tuning_would(descendant: Descendant, mo
 
 def test_the_scale_is_limited_by_the_learning_rate(descendant: Descendant) -> None:
     task = open_task("digits")
-    features = compute_features(descendant.model(), task, "train", descendant.input_format, Run(), images=300)
+    features = compute_features(
+        descendant.model(), task, "train", descendant.input_format, Run(), images=300
+    )
     ridge = fit_ridge(features, 10)
     total = np.abs(ridge.weight).sum(axis=1).mean()
     assert limit_scale(ridge, 1e-6) == ridge.scale

@@ -15,11 +15,13 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.checkpoint import newest_step
-from learngene_zoo.training.fit import prepared
+from learngene_zoo.training.fit import prepare_training
 from learngene_zoo.training.interrupts import defer_interrupts
 from learngene_zoo.training.loop import train
 
-START = assemble(ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+START = assemble(
+    ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
+)
 RECIPE = Recipe(epochs=3, batch_size=8, augment="none")
 
 
@@ -30,12 +32,16 @@ def usual_handler() -> Any:
     signal.signal(signal.SIGINT, before)
 
 
-def run_training(run: Run, interrupt_at: int | None = None, again: bool = False) -> dict[str, torch.Tensor]:
-    model, objective, loader = prepared(START, tiny_task(classes=3), RECIPE, run)
+def run_training(
+    run: Run, interrupt_at: int | None = None, again: bool = False
+) -> dict[str, torch.Tensor]:
+    model, objective, loader = prepare_training(START, tiny_task(classes=3), RECIPE, run)
     for step in train(objective, loader, RECIPE, run):
         if step.step == interrupt_at:
             signal.raise_signal(signal.SIGINT)
-            assert newest_step(run.folder or Path()) < step.step, "nothing is kept before the body of the loop is done"
+            assert newest_step(run.folder or Path()) < step.step, (
+                "nothing is kept before the body of the loop is done"
+            )
             if again:
                 signal.raise_signal(signal.SIGINT)
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -58,13 +64,17 @@ def test_where_it_went_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "training goes on after step 5 of " in capsys.readouterr().err
 
 
-def test_the_first_one_is_announced_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_first_one_is_announced_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "quiet"), interrupt_at=5)
     assert "interrupted" not in capfd.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "run", lines=True), interrupt_at=5)
-    assert capfd.readouterr().err.count("interrupted: saving after this step; press Ctrl-C again") == 1
+    assert (
+        capfd.readouterr().err.count("interrupted: saving after this step; press Ctrl-C again") == 1
+    )
 
 
 def test_a_second_one_ends_it_at_once(tmp_path: Path) -> None:
@@ -75,7 +85,7 @@ def test_a_second_one_ends_it_at_once(tmp_path: Path) -> None:
 
 def test_without_a_folder_the_first_one_ends_it() -> None:
     steps: list[int] = []
-    _, objective, loader = prepared(START, tiny_task(classes=3), RECIPE, Run())
+    _, objective, loader = prepare_training(START, tiny_task(classes=3), RECIPE, Run())
 
     def interrupt_each() -> None:
         for step in train(objective, loader, RECIPE, Run()):

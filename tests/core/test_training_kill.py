@@ -26,7 +26,13 @@ ENVIRONMENT = {
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(TOY), str(folder / "run"), str(folder / "result.safetensors"), *options]
+    command = [
+        sys.executable,
+        str(TOY),
+        str(folder / "run"),
+        str(folder / "result.safetensors"),
+        *options,
+    ]
     return subprocess.Popen(
         command,
         env=ENVIRONMENT,
@@ -49,7 +55,9 @@ def whole(tmp_path_factory):
     """The result and the metrics of a training that nobody interrupts."""
     folder = tmp_path_factory.mktemp("whole")
     assert start(folder).wait(timeout=120) == 0
-    return dict(Tensors(folder / "result.safetensors")), (folder / "run" / "metrics.jsonl").read_text()
+    return dict(Tensors(folder / "result.safetensors")), (
+        folder / "run" / "metrics.jsonl"
+    ).read_text()
 
 
 def assert_same(folder: Path, whole: tuple[dict[str, torch.Tensor], str]) -> None:
@@ -110,7 +118,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "moments",
-    [(13, 31), pytest.param((7, 13, 20, 31), marks=pytest.mark.exhaustive)],  # 14 operations write one checkpoint
+    [
+        (13, 31),
+        pytest.param((7, 13, 20, 31), marks=pytest.mark.exhaustive),
+    ],  # 14 operations write one checkpoint
     ids=str,
 )
 def test_killed_between_any_two_operations_of_writing_a_checkpoint(tmp_path, whole, moments):

@@ -20,7 +20,9 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.training.loop import learning_rate, train
 from learngene_zoo.training.objectives import Classification
 
-RECIPE = Recipe(epochs=3, batch_size=8, lr=1e-2, warmup=1.0, ema=0.9, mixup=0.3, cutmix=0.3, clip=1.0)
+RECIPE = Recipe(
+    epochs=3, batch_size=8, lr=1e-2, warmup=1.0, ema=0.9, mixup=0.3, cutmix=0.3, clip=1.0
+)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +54,10 @@ def plain(recipe: Recipe, dropout: float = 0.0) -> nn.Module:
     objective, loader = toy_objective(dropout), ToyLoader()
     matrices = [p for p in objective.parameters() if p.dim() > 1]
     vectors = [p for p in objective.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
     optimizer = torch.optim.AdamW(groups)
     objective.train()
     for epoch in range(recipe.epochs):
@@ -128,7 +133,11 @@ def test_every_step_draws_anew_whatever_came_before(tmp_path):
 
 def test_a_run_with_another_plan_is_not_resumed(tmp_path):
     for step in train(
-        toy_objective(), ToyLoader(), RECIPE, Run(folder=tmp_path, plan="a"), seconds_between_checkpoints=0
+        toy_objective(),
+        ToyLoader(),
+        RECIPE,
+        Run(folder=tmp_path, plan="a"),
+        seconds_between_checkpoints=0,
     ):
         if step.step == 3:
             break
@@ -162,7 +171,9 @@ def test_resuming_is_exact(tmp_path, stop):
     objective, steps = trained(run=run, seconds_between_checkpoints=0)
     assert steps[0].step == stop  # left in its body: that step's checkpoint was not written yet
     assert_equal(whole, objective)
-    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()] == list(range(1, 16))
+    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()] == list(
+        range(1, 16)
+    )
 
 
 def test_resuming_what_is_finished_costs_nothing(tmp_path):
@@ -202,7 +213,9 @@ def test_the_moving_average_is_what_is_kept():
     for step in train(objective, ToyLoader(), recipe, Run()):
         decay = min(0.8, 1 - step.step ** (-2 / 3))
         now = {name: t.clone() for name, t in objective.state_dict().items()}
-        average = {k: decay * average[k] + (1 - decay) * v for k, v in now.items()} if average else now
+        average = (
+            {k: decay * average[k] + (1 - decay) * v for k, v in now.items()} if average else now
+        )
     for name, tensor in objective.state_dict().items():
         torch.testing.assert_close(tensor, average[name], msg=name)
 
@@ -232,12 +245,17 @@ class Exploding(nn.Module):
     def forward(self, batch):
         self.calls += 1
         losses = self.inner(batch)
-        return {**losses, "extra": losses["cross_entropy"] * (math.nan if self.calls >= self.when else 0.0)}
+        return {
+            **losses,
+            "extra": losses["cross_entropy"] * (math.nan if self.calls >= self.when else 0.0),
+        }
 
 
 def test_a_loss_that_is_not_finite_stops_training_and_keeps_the_last_checkpoint(tmp_path):
     objective = Exploding(8)
-    steps = train(objective, ToyLoader(), RECIPE, Run(folder=tmp_path), seconds_between_checkpoints=0)
+    steps = train(
+        objective, ToyLoader(), RECIPE, Run(folder=tmp_path), seconds_between_checkpoints=0
+    )
     with pytest.raises(TrainingFailed, match="loss extra is nan at step 8 of 15"):
         list(steps)
     assert [place.name for place in tmp_path.glob("*checkpoint-*")] == ["checkpoint-7"]
@@ -247,7 +265,11 @@ def test_a_loss_that_is_not_finite_stops_training_and_keeps_the_last_checkpoint(
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     objective = toy_objective()
     steps = train(
-        objective, ToyLoader(), replace(RECIPE, ema=None), Run(folder=tmp_path), seconds_between_checkpoints=0
+        objective,
+        ToyLoader(),
+        replace(RECIPE, ema=None),
+        Run(folder=tmp_path),
+        seconds_between_checkpoints=0,
     )
     next(steps)
     next(steps)
@@ -265,7 +287,9 @@ def test_bf16_and_fp32_in_one_process():
     assert_equal(exact, again)
     assert not torch.equal(exact.model.net[1].weight, rough.model.net[1].weight)
     assert rough.model.net[1].weight.dtype == torch.float32
-    torch.testing.assert_close(exact.model.net[1].weight, rough.model.net[1].weight, rtol=0.1, atol=0.02)
+    torch.testing.assert_close(
+        exact.model.net[1].weight, rough.model.net[1].weight, rtol=0.1, atol=0.02
+    )
 
 
 def test_groups_may_scale_the_learning_rate():
@@ -273,7 +297,9 @@ def test_groups_may_scale_the_learning_rate():
         return [{"params": list(module.parameters()), "lr_scale": 1e-9, "weight_decay": 0.0}]
 
     objective, steps = trained(Recipe(epochs=1, lr=1e-2), groups=slow)
-    torch.testing.assert_close(objective.model.net[1].weight, toy_objective().model.net[1].weight, atol=1e-7, rtol=0)
+    torch.testing.assert_close(
+        objective.model.net[1].weight, toy_objective().model.net[1].weight, atol=1e-7, rtol=0
+    )
     assert steps[0].lr == 1e-2
 
 
@@ -354,4 +380,6 @@ def test_an_objective_can_be_trained_twice_and_saved(tmp_path: Path):
 @pytest.mark.exhaustive
 def test_compiled_training_is_nearly_the_same():
     recipe = Recipe(epochs=1, lr=1e-2)
-    assert_close(trained(replace(recipe, compile=True), dropout=0.0)[0], trained(recipe, dropout=0.0)[0])
+    assert_close(
+        trained(replace(recipe, compile=True), dropout=0.0)[0], trained(recipe, dropout=0.0)[0]
+    )

@@ -20,9 +20,9 @@ from learngene_zoo.seeds import seed_step
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.checkpoint import Checkpoint
-from learngene_zoo.training.fit import stalled
+from learngene_zoo.training.fit import check_progress
 from learngene_zoo.training.loop import Step, learning_rate, parameter_groups, stochastic_depth
-from learngene_zoo.training.objectives import Classification, mixing
+from learngene_zoo.training.objectives import Classification, make_mixup
 from learngene_zoo.training.trackers import metrics_file
 
 
@@ -40,7 +40,9 @@ def test_cosine():
 
 
 def test_poly():
-    assert rates(schedule="poly", power=0.9) == pytest.approx([(1 - t / 100) ** 0.9 for t in range(100)])
+    assert rates(schedule="poly", power=0.9) == pytest.approx(
+        [(1 - t / 100) ** 0.9 for t in range(100)]
+    )
 
 
 def test_warmup_rises_linearly_to_the_peak_and_the_rest_follows():
@@ -58,7 +60,9 @@ def test_warmup_longer_than_training():
 def test_decay_is_for_matrices_only():
     from timm.models.vision_transformer import VisionTransformer
 
-    vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=1, num_classes=3, init_values=0.1)
+    vit = VisionTransformer(
+        img_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=1, num_classes=3, init_values=0.1
+    )
     vit.pos_embed.requires_grad_(True)
     vit.patch_embed.requires_grad_(False)
     decayed, others = parameter_groups(nn.ModuleDict({"model": vit}), Recipe(weight_decay=0.3))
@@ -70,7 +74,9 @@ def test_decay_is_for_matrices_only():
         "blocks.0.mlp.fc2.weight",
         "head.weight",
     }
-    assert {"cls_token", "pos_embed", "norm.weight", "blocks.0.ls1.gamma"} <= {names[id(p)] for p in others["params"]}
+    assert {"cls_token", "pos_embed", "norm.weight", "blocks.0.ls1.gamma"} <= {
+        names[id(p)] for p in others["params"]
+    }
     assert len(decayed["params"]) + len(others["params"]) == len(names) - 2
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
 
@@ -89,22 +95,28 @@ def test_seeds_are_functions_of_seed_step_and_rank():
 
 
 @pytest.mark.parametrize("size", [1, 5, 8])
-@pytest.mark.parametrize("recipe", [Recipe(mixup=1.0), Recipe(cutmix=1.0), Recipe(mixup=0.5, cutmix=0.5)])
+@pytest.mark.parametrize(
+    "recipe", [Recipe(mixup=1.0), Recipe(cutmix=1.0), Recipe(mixup=0.5, cutmix=0.5)]
+)
 def test_mixing_keeps_the_shares_of_labels(size, recipe):
     seed_step(0, 1, 0)
     images = torch.arange(size).float()[:, None, None, None].expand(size, 3, 8, 8)
     batch = Batch(images, torch.arange(size), torch.arange(size))
-    mixed = mixing(recipe, classes=size)(batch)
+    mixed = make_mixup(recipe, classes=size)(batch)
     assert mixed.images.shape == images.shape
     assert mixed.labels.shape == (size, size)
     torch.testing.assert_close(mixed.labels.sum(dim=1), torch.ones(size))
     # Image i is constantly i, so that the mean pixel and the mean label are mixed alike.
-    torch.testing.assert_close(mixed.images.mean(dim=(1, 2, 3)), mixed.labels @ torch.arange(size).float())
-    assert torch.equal(batch.images, torch.arange(size).float()[:, None, None, None].expand(size, 3, 8, 8))
+    torch.testing.assert_close(
+        mixed.images.mean(dim=(1, 2, 3)), mixed.labels @ torch.arange(size).float()
+    )
+    assert torch.equal(
+        batch.images, torch.arange(size).float()[:, None, None, None].expand(size, 3, 8, 8)
+    )
 
 
 def test_no_mixing():
-    assert mixing(Recipe(), classes=3) is None
+    assert make_mixup(Recipe(), classes=3) is None
 
 
 def test_drop_path_rises_linearly_and_goes_away():
@@ -112,8 +124,12 @@ def test_drop_path_rises_linearly_and_goes_away():
 
     vit = timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=8, num_heads=1, depth=3)
     with stochastic_depth(nn.ModuleDict({"model": vit}), 0.4):
-        assert [getattr(block.drop_path1, "drop_prob", 0.0) for block in vit.blocks] == pytest.approx([0.0, 0.2, 0.4])
-        assert [getattr(block.drop_path2, "drop_prob", 0.0) for block in vit.blocks] == pytest.approx([0.0, 0.2, 0.4])
+        assert [
+            getattr(block.drop_path1, "drop_prob", 0.0) for block in vit.blocks
+        ] == pytest.approx([0.0, 0.2, 0.4])
+        assert [
+            getattr(block.drop_path2, "drop_prob", 0.0) for block in vit.blocks
+        ] == pytest.approx([0.0, 0.2, 0.4])
     assert all(isinstance(block.drop_path1, nn.Identity) for block in vit.blocks)
 
 
@@ -160,12 +176,17 @@ def test_threads_are_applied():
 def steps(losses: list[float], first: int = 1, total: int | None = None):
     for number, loss in enumerate(losses, start=first):
         yield Step(
-            epoch=0, step=number, steps=total or len(losses), losses={"cross_entropy": loss}, lr=0.1, end_of_epoch=False
+            epoch=0,
+            step=number,
+            steps=total or len(losses),
+            losses={"cross_entropy": loss},
+            lr=0.1,
+            end_of_epoch=False,
         )
 
 
 def test_the_guard_stops_what_stays_at_chance():
-    guarded = stalled(steps([math.log(10)] * 1000), 10)
+    guarded = check_progress(steps([math.log(10)] * 1000), 10)
     assert [next(guarded).step for _ in range(99)] == list(range(1, 100))
     with pytest.raises(TrainingFailed, match=r"after 100 of 1000 steps the loss is 2\.303"):
         next(guarded)
@@ -174,14 +195,16 @@ def test_the_guard_stops_what_stays_at_chance():
 def test_the_guard_lets_pass_what_learns_what_is_short_and_what_is_resumed():
     chance = math.log(10)
     falling = [chance * (1 - n / 1000) for n in range(1000)]
-    assert len(list(stalled(steps(falling), 10))) == 1000
-    assert len(list(stalled(steps([chance] * 40), 10))) == 40
-    assert len(list(stalled(steps([chance] * 100, first=500, total=1000), 10))) == 100
+    assert len(list(check_progress(steps(falling), 10))) == 1000
+    assert len(list(check_progress(steps([chance] * 40), 10))) == 40
+    assert len(list(check_progress(steps([chance] * 100, first=500, total=1000), 10))) == 100
 
 
 def written(folder, step, **training):
     weights = {"a": torch.full((3,), float(step)), "n": torch.tensor(step)}
-    made = Checkpoint(step=step, training=training, tensors={"weights": weights, "step": {"a": torch.tensor(1.0)}})
+    made = Checkpoint(
+        step=step, training=training, tensors={"weights": weights, "step": {"a": torch.tensor(1.0)}}
+    )
     checkpoint.save(folder, made)
     return made
 
@@ -245,7 +268,9 @@ def damage_missing(place):
     (place / checkpoint.TENSORS).unlink()
 
 
-@pytest.mark.parametrize("damage", [damage_cut, damage_record, damage_keys, damage_format, damage_missing])
+@pytest.mark.parametrize(
+    "damage", [damage_cut, damage_record, damage_keys, damage_format, damage_missing]
+)
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, damage):
     written(tmp_path / "other", 3)
     written(tmp_path, 12)
@@ -267,11 +292,18 @@ def test_metrics_are_written_by_the_first_process(rank, written, tmp_path, monke
 
 def test_lines_of_later_steps_and_lines_cut_short_are_forgotten(tmp_path):
     lines = [json.dumps({"step": step, "loss": 0.5}) for step in range(1, 6)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines[:2], '{"step": 2, "lo', *lines[2:], '{"loss": 3']))
+    (tmp_path / "metrics.jsonl").write_text(
+        "\n".join([*lines[:2], '{"step": 2, "lo', *lines[2:], '{"loss": 3'])
+    )
     with metrics_file(tmp_path, 3) as log:
         log({"loss": 0.25}, 4)
     kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["loss"]) for line in kept] == [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.25)]
+    assert [(line["step"], line["loss"]) for line in kept] == [
+        (1, 0.5),
+        (2, 0.5),
+        (3, 0.5),
+        (4, 0.25),
+    ]
 
 
 def test_no_checkpoints(tmp_path):
@@ -285,9 +317,14 @@ def test_no_checkpoints(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value", "words"),
-    [("clip", 0.0, "clip is 0.0; it must be above 0"), ("power", -1.0, "power is -1.0; it must be at least 0")],
+    [
+        ("clip", 0.0, "clip is 0.0; it must be above 0"),
+        ("power", -1.0, "power is -1.0; it must be at least 0"),
+    ],
 )
-def test_a_recipe_refuses_a_clip_of_nothing_and_a_schedule_that_rises(field: str, value: float, words: str) -> None:
+def test_a_recipe_refuses_a_clip_of_nothing_and_a_schedule_that_rises(
+    field: str, value: float, words: str
+) -> None:
     with pytest.raises(WrongCall, match=words):
         Recipe(**{field: value})
 
@@ -305,6 +342,8 @@ def test_a_line_of_an_epoch_says_how_many_there_are(capsys: pytest.CaptureFixtur
     from learngene_zoo.runs.run import Run
     from learngene_zoo.training.trackers import epoch_lines
 
-    with epoch_lines(Run(lines=True, name="search/digits"), "super net", done=0, steps=6, epochs=3) as watch:
+    with epoch_lines(
+        Run(lines=True, name="search/digits"), "super net", done=0, steps=6, epochs=3
+    ) as watch:
         watch({"epoch": 2, "loss": 0.5}, 6)
     assert capsys.readouterr().err == "search/digits: super net: epoch 3 of 3: loss 0.5000, 0 s\n"

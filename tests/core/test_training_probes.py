@@ -35,24 +35,32 @@ def draw_features(images: int, width: int, classes: int = 3, seed: int = 0) -> F
     generator = np.random.default_rng(seed)
     labels_N = np.arange(images) % classes
     means_KD = generator.normal(size=(classes, width))
-    values_ND = means_KD[labels_N] + 1.5 * generator.normal(size=(images, width)) * np.linspace(0.1, 3, width)
+    values_ND = means_KD[labels_N] + 1.5 * generator.normal(size=(images, width)) * np.linspace(
+        0.1, 3, width
+    )
     return Features(values_ND.astype(np.float32), labels_N)
 
 
-def solve_directly(features: Features, classes: int, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+def solve_directly(
+    features: Features, classes: int, penalty: float
+) -> tuple[np.ndarray, np.ndarray]:
     """The weights and the intercept from the normal equations of standardised features, whose intercept is not penalised."""
     values = features.values.astype(np.float64)
     mean, std = values.mean(axis=0), values.std(axis=0)
     extended = np.concatenate([(values - mean) / std, np.ones((len(values), 1))], axis=1)
     damping = penalty * len(values) * np.diag([1.0] * values.shape[1] + [0.0])
-    solved = np.linalg.solve(extended.T @ extended + damping, extended.T @ np.eye(classes)[features.labels])
+    solved = np.linalg.solve(
+        extended.T @ extended + damping, extended.T @ np.eye(classes)[features.labels]
+    )
     weight = (solved[:-1] / std[:, None]).T
     return weight, solved[-1] - weight @ mean
 
 
 @pytest.mark.parametrize("shape", [(40, 5), (12, 30), (30, 30)])
 @pytest.mark.parametrize("penalty", [1e-2, 1.0])
-def test_the_ridge_regression_solves_the_normal_equations(shape: tuple[int, int], penalty: float) -> None:
+def test_the_ridge_regression_solves_the_normal_equations(
+    shape: tuple[int, int], penalty: float
+) -> None:
     features = draw_features(*shape)
     found = fit_ridge(features, 3, penalty)
     weight, bias = solve_directly(features, 3, penalty)
@@ -62,7 +70,9 @@ def test_the_ridge_regression_solves_the_normal_equations(shape: tuple[int, int]
 
 
 @pytest.mark.parametrize("shape", [(24, 5), (12, 30)])
-def test_predictions_without_an_image_are_those_of_a_regression_on_the_others(shape: tuple[int, int]) -> None:
+def test_predictions_without_an_image_are_those_of_a_regression_on_the_others(
+    shape: tuple[int, int],
+) -> None:
     """Standardised by all images, as the closed form has it."""
     features = draw_features(*shape)
     values = features.values.astype(np.float64)
@@ -97,26 +107,38 @@ def test_the_scale_is_the_one_that_labels_were_drawn_with(scale: float) -> None:
     chance_NK /= chance_NK.sum(axis=1, keepdims=True)
     labels_N = (generator.random((3000, 1)) < chance_NK.cumsum(axis=1)).argmax(axis=1)
     assert calibrate_scale(values_NK, labels_N)[0] == pytest.approx(scale, rel=0.25)
-    assert calibrate_scale(0.05 * np.eye(4)[labels_N], labels_N)[0] == pytest.approx(100, rel=0.01)  # the bound
+    assert calibrate_scale(0.05 * np.eye(4)[labels_N], labels_N)[0] == pytest.approx(
+        100, rel=0.01
+    )  # the bound
     assert calibrate_scale(-np.eye(4)[labels_N], labels_N)[0] == pytest.approx(1, rel=0.01)
 
 
 def test_neighbours_vote_by_their_similarity() -> None:
-    train = Features(np.array([[1, 0], [0.9, 0.1], [0, 2], [0.1, 1]], np.float32), np.array([0, 1, 2, 2]))
+    train = Features(
+        np.array([[1, 0], [0.9, 0.1], [0, 2], [0.1, 1]], np.float32), np.array([0, 1, 2, 2])
+    )
     queries = np.array([[5, 0], [0, 0.1], [1, 1.05]], np.float32)
     assert classify_by_neighbours(train, queries, 3, 1).tolist() == [0, 2, 2]
     for k in (2, 3, 4, 9):
         votes = np.zeros((3, 3))
         for query, row in enumerate(queries):
-            cosines = train.values @ row / np.linalg.norm(train.values, axis=1) / np.linalg.norm(row)
+            cosines = (
+                train.values @ row / np.linalg.norm(train.values, axis=1) / np.linalg.norm(row)
+            )
             for nearest in np.argsort(-cosines)[:k]:
                 votes[query, train.labels[nearest]] += np.exp(cosines[nearest] / 0.07)
-        assert classify_by_neighbours(train, queries, 3, k).tolist() == votes.argmax(axis=1).tolist()
+        assert (
+            classify_by_neighbours(train, queries, 3, k).tolist() == votes.argmax(axis=1).tolist()
+        )
     assert (choose_neighbours(239, 12), choose_neighbours(240, 12)) == (5, 20)
 
 
 def test_shots_are_drawn_of_every_class_and_use_the_penalty_of_big_vision() -> None:
-    train, held_out, task = draw_features(50, 8), draw_features(30, 8, seed=0), replace(tiny_task(classes=3))
+    train, held_out, task = (
+        draw_features(50, 8),
+        draw_features(30, 8, seed=0),
+        replace(tiny_task(classes=3)),
+    )
     one, other = draw_shots(train, 5, 1), draw_shots(train, 5, 2)
     assert np.bincount(one.labels).tolist() == [5, 5, 5]
     assert not np.array_equal(one.values, other.values)
@@ -129,7 +151,9 @@ def test_shots_are_drawn_of_every_class_and_use_the_penalty_of_big_vision() -> N
     for draw in range(3):
         seen = draw_shots(train, 5, derive_seed(7, "shots", draw))
         weight, bias = solve_directly(seen, 3, FEW_SHOT_PENALTY / 15)
-        shares.append(((held_out.values @ weight.T + bias).argmax(axis=1) == held_out.labels).mean())
+        shares.append(
+            ((held_out.values @ weight.T + bias).argmax(axis=1) == held_out.labels).mean()
+        )
     assert found.value == pytest.approx(np.mean(shares))
     assert found.interval[0] < found.value < found.interval[1]
 
@@ -176,7 +200,9 @@ def test_the_verb_measures_models_and_ancestry_models(tmp_path: Path) -> None:
     (ridge,) = lifecycle.probe(made, task="digits", images=200)
     assert ridge.training_images == 200
     assert ridge.value > 0.5
-    few = lifecycle.probe("bundled", task="digits", kind="knn", shots=(1, 5), draws=2, image_size=32)
+    few = lifecycle.probe(
+        "bundled", task="digits", kind="knn", shots=(1, 5), draws=2, image_size=32
+    )
     assert [one.shots for one in few] == [1, 5]
     assert 0.3 < few[0].value < few[1].value
     with pytest.raises(WrongCall, match="a class for every pixel"):

@@ -59,7 +59,9 @@ def test_the_page_has_both_colour_schemes_and_no_fixed_width_beyond_a_telephone(
     assert PAGE_COLOURS in page
     assert "@media (prefers-color-scheme: dark)" in page
     assert '<meta name="viewport" content="width=device-width">' in page
-    assert all(int(width) <= 368 for width in re.findall(r"[; {]width: ?(\d+)px", page))  # 400 less the margins
+    assert all(
+        int(width) <= 368 for width in re.findall(r"[; {]width: ?(\d+)px", page)
+    )  # 400 less the margins
     assert not re.search(r'<svg[^>]* width="', page)
     assert page.count("<table") == page.count('<div class="scroll"><table')
     style = re.search(r"<style>(.*)</style>", page, re.DOTALL)

@@ -13,7 +13,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.models import Tuning, _lesson
+from learngene_zoo.lifecycle.models import FinetuneConfig, _lesson
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.loader import Batch
@@ -28,8 +28,17 @@ TASK = tiny_task()
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a classifier of the task that is sure of its answers."""
     folder = tmp_path_factory.mktemp("taught") / "teacher"
-    made = assemble(SPEC.with_(layers=2), {}, seed=7, scheme="fan_in", task=TASK.name, class_names=TASK.class_names)
-    sure = {name: 4 * value if name.startswith("head") else value for name, value in made.state.items()}
+    made = assemble(
+        SPEC.with_(layers=2),
+        {},
+        seed=7,
+        scheme="fan_in",
+        task=TASK.name,
+        class_names=TASK.class_names,
+    )
+    sure = {
+        name: 4 * value if name.startswith("head") else value for name, value in made.state.items()
+    }
     made.with_state(sure).save(folder)
     return str(folder)
 
@@ -41,7 +50,7 @@ def student() -> Descendant:
 
 @pytest.mark.parametrize(("answers", "share"), [("soft", 0.1), ("hard", 0.5)])
 def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
-    tuning = Tuning(teacher=teacher, answers=answers, share=share)
+    tuning = FinetuneConfig(teacher=teacher, answers=answers, share=share)
     lesson, record = _lesson(tuning, student(), TASK, Run())
     assert lesson is not None
     assert record["source"] == teacher
@@ -50,7 +59,9 @@ def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
         torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0)),
         torch.tensor([0, 1, 2, 0, 1]),
     )
-    losses = lesson(Classification(model), model)(Batch(images=images, labels=labels, indices=torch.arange(5)))
+    losses = lesson(Classification(model), model)(
+        Batch(images=images, labels=labels, indices=torch.arange(5))
+    )
     with torch.no_grad():
         from learngene_zoo.artifacts.descendant import load_descendant
 
@@ -66,11 +77,20 @@ def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
     )
 
 
-def test_a_model_learns_from_its_teacher_and_says_so(teacher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_learns_from_its_teacher_and_says_so(
+    teacher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda *_, **__: TASK)
-    settings: dict[str, Any] = {"task": "tiny", "epochs": 1, "batch_size": 16, "ema": 0.5, "keep": "last"}
+    settings: dict[str, Any] = {
+        "task": "tiny",
+        "epochs": 1,
+        "batch_size": 16,
+        "ema": 0.5,
+        "keep": "last",
+    }
     alone, taught = (
-        lifecycle.finetune(student(), **settings, **extra) for extra in ({}, {"teacher": teacher, "share": 0.9})
+        lifecycle.finetune(student(), **settings, **extra)
+        for extra in ({}, {"teacher": teacher, "share": 0.9})
     )
     assert "teacher" not in alone.provenance
     assert taught.provenance["teacher"]["share"] == 0.9
@@ -81,6 +101,10 @@ def test_a_model_learns_from_its_teacher_and_says_so(teacher: str, monkeypatch: 
 
 def test_what_is_about_a_teacher_needs_one() -> None:
     for changes in ({"share": 0.5}, {"temperature": 1.0}, {"answers": "hard"}):
-        with pytest.raises(WrongCall, match="share, temperature and answers are about a teacher; name one"):
-            replace(Tuning(), **changes)
-    assert to_json(Tuning()) == {"keep": "best", "patience": None}, "what is without a teacher is recorded as before"
+        with pytest.raises(
+            WrongCall, match="share, temperature and answers are about a teacher; name one"
+        ):
+            replace(FinetuneConfig(), **changes)
+    assert to_json(FinetuneConfig()) == {"keep": "best", "patience": None}, (
+        "what is without a teacher is recorded as before"
+    )

@@ -48,7 +48,9 @@ def assert_close(one: Path, other: Path, **tolerance: float) -> None:
     ours, theirs = Tensors(one / "result.safetensors"), Tensors(other / "result.safetensors")
     assert set(ours) == set(theirs)
     for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], msg=lambda text, n=name: f"{n}: {text}", **tolerance)
+        torch.testing.assert_close(
+            ours[name], theirs[name], msg=lambda text, n=name: f"{n}: {text}", **tolerance
+        )
 
 
 @pytest.mark.slow
@@ -63,7 +65,9 @@ def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, alone,
     lines = [json.loads(line) for line in (tmp_path / "two" / "run" / "metrics.jsonl").open()]
     expected = [json.loads(line) for line in (tmp_path / "one" / "run" / "metrics.jsonl").open()]
     assert [line["step"] for line in lines] == list(range(1, 16))
-    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in expected], rel=1e-4)
+    assert [line["loss"] for line in lines] == pytest.approx(
+        [line["loss"] for line in expected], rel=1e-4
+    )
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import loop, tuning
@@ -29,7 +29,9 @@ from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.tuning import tune
 
 TASK = tiny_task()
-START = assemble(ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+START = assemble(
+    ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0
+)
 RECIPE = Recipe(epochs=4, batch_size=16, lr=3e-3)
 RUN = Run(threads=1, device="cpu")
 
@@ -71,7 +73,11 @@ def same(one: Descendant, weights: dict[str, torch.Tensor]) -> bool:
     ],
 )
 def test_which_epoch_is_kept_and_when_it_stops(
-    monkeypatch: pytest.MonkeyPatch, values: tuple[float, ...], settings: dict[str, Any], epochs: int, kept: int
+    monkeypatch: pytest.MonkeyPatch,
+    values: tuple[float, ...],
+    settings: dict[str, Any],
+    epochs: int,
+    kept: int,
 ) -> None:
     seen = scripted(monkeypatch, *values)
     made = tune(START, TASK, RECIPE, RUN, **settings)
@@ -121,12 +127,20 @@ def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
     for name in ("config.json", "model.safetensors", "report.html", "README.md"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert whole.provenance["metrics"]["history"]
-    assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == [".lgzoo", "metrics.jsonl", "run.json"]
+    assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == [
+        ".lgzoo",
+        "metrics.jsonl",
+        "run.json",
+    ]
 
 
-def test_force_replaces_what_a_fine_tuning_wrote(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_force_replaces_what_a_fine_tuning_wrote(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
-    call = partial(lifecycle.finetune, START, task="tiny", out=tmp_path / "out", run=RUN, epochs=1, keep="last")
+    call = partial(
+        lifecycle.finetune, START, task="tiny", out=tmp_path / "out", run=RUN, epochs=1, keep="last"
+    )
     call(lr=1e-3)
     before = (tmp_path / "out" / "report.html").read_bytes()
     call(lr=3e-3, force=True)
@@ -138,7 +152,9 @@ def test_an_older_best_epoch_stays_until_no_checkpoint_needs_it(
 ) -> None:
     scripted(monkeypatch, 0.0, 0.1, 0.2, 0.3, 0.4)
     run = replace(RUN, folder=tmp_path)
-    tune(START, TASK, RECIPE, run)  # too quick for a checkpoint before the last step: any start may be needed
+    tune(
+        START, TASK, RECIPE, run
+    )  # too quick for a checkpoint before the last step: any start may be needed
     assert [place.name for place in tmp_path.glob("best-*")] == ["best-4"]
     checkpoint = tmp_path / "checkpoint-6"  # as if one had been written after the second epoch
     next(tmp_path.glob("checkpoint-*")).rename(checkpoint)
@@ -157,7 +173,9 @@ def test_lines_of_epochs_go_to_stderr_and_their_numbers_to_the_metrics(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert re.fullmatch(r"epoch 0 of 2, before training: validation accuracy [01]\.\d{4}", lines[0])
-    assert re.fullmatch(r"epoch 2 of 2: loss \d\.\d{4}, validation accuracy [01]\.\d{4}, [\d.]+m?s", lines[2])
+    assert re.fullmatch(
+        r"epoch 2 of 2: loss \d\.\d{4}, validation accuracy [01]\.\d{4}, [\d.]+m?s", lines[2]
+    )
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     epochs = [line for line in logged if "validation/value" in line]
     assert [line["step"] for line in epochs] == [3, 6]
@@ -177,24 +195,31 @@ def test_a_task_without_validation_images_lends_some_of_its_training_images() ->
 
     sizes = {"train": 40, "validation": 0, "test": 4}
     bare = replace(TASK, sizes=sizes, open_split=lambda name: Numbered())
-    lent = with_validation(bare)
+    lent = ensure_validation(bare)
     assert lent.sizes == {"train": 36, "validation": 4, "test": 4}
     train, validation = (lent.split(name) for name in ("train", "validation"))
     shown = [*train.__getitems__(range(36)), *validation.__getitems__(range(4))]
     assert sorted(shown) == list(range(40)), "no image is in both, and none is lost"
     assert sorted(validation.labels.tolist()) == [0, 1, 2, 3]
     assert isinstance(lent.split("test"), Numbered)
-    assert with_validation(TASK) is TASK
+    assert ensure_validation(TASK) is TASK
     with pytest.raises(BadData, match="no validation images"):
-        with_validation(
-            replace(bare, open_split=lambda name: TASK.split("test").__class__(torch.zeros(1), np.zeros(1)))
+        ensure_validation(
+            replace(
+                bare,
+                open_split=lambda name: TASK.split("test").__class__(torch.zeros(1), np.zeros(1)),
+            )
         )
 
 
 def test_what_was_lent_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = replace(TASK, sizes={**TASK.sizes, "validation": 0})
     metrics = tune(START, bare, replace(RECIPE, epochs=1), RUN).provenance["metrics"]
-    assert (metrics["validation_taken_from"], metrics["validation_images"], metrics["training_images"]) == (
+    assert (
+        metrics["validation_taken_from"],
+        metrics["validation_images"],
+        metrics["training_images"],
+    ) == (
         "train",
         5,
         43,
@@ -212,7 +237,9 @@ def test_the_report_is_one_page_that_loads_and_runs_nothing() -> None:
     assert evil not in page
     assert "&lt;script&gt;" in page
     assert not re.findall(r"<script|<link|https?:|url\(", page)
-    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)', page))
+    assert all(
+        source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)', page)
+    )
     wrong = round(12 * (1 - made.provenance["metrics"]["test_accuracy"]))
     assert page.count("<figure>") == wrong > 0
     assert f"{made.provenance['metrics']['test_accuracy']:.4f}" in page
@@ -239,7 +266,9 @@ def test_the_test_images_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(asked) == {"validation"}
 
 
-@pytest.mark.parametrize(("width", "rate"), [(32, 3e-3), (96, 3e-3), (192, 1.5e-3), (384, 7.5e-4), (768, 3.75e-4)])
+@pytest.mark.parametrize(
+    ("width", "rate"), [(32, 3e-3), (96, 3e-3), (192, 1.5e-3), (384, 7.5e-4), (768, 3.75e-4)]
+)
 def test_the_usual_learning_rate_falls_with_the_width(width: int, rate: float) -> None:
     assert lifecycle.rate_for(width) == rate
 
@@ -277,12 +306,19 @@ def make_heir(*widths: Any, inherited: bool = True) -> Descendant:
         (make_heir(64, 128), (5e-5, 0.75)),
         (make_heir(96), (3e-3, 1.0)),  # the bundled one
         (make_heir(384, inherited=False), (3e-3, 1.0)),
-        (replace(START, provenance={"ancestries": ["odd", {"spec": None}, {"spec": {"width": "x"}}]}), (3e-3, 1.0)),
+        (
+            replace(
+                START, provenance={"ancestries": ["odd", {"spec": None}, {"spec": {"width": "x"}}]}
+            ),
+            (3e-3, 1.0),
+        ),
         (START, (3e-3, 1.0)),
     ],
     ids=["wide", "the widest counts", "narrow", "nothing inherited", "odd records", "from scratch"],
 )
-def test_what_inherits_from_a_wide_model_is_trained_gently(model: Descendant, rates: tuple[float, float]) -> None:
+def test_what_inherits_from_a_wide_model_is_trained_gently(
+    model: Descendant, rates: tuple[float, float]
+) -> None:
     assert lifecycle.choose_rates(model) == rates
 
 
@@ -292,7 +328,9 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
 
     def take(**named: Any) -> tuple[float, float]:
-        made: Any = lifecycle.finetune(make_heir(384), task="tiny", run=replace(RUN, lines=True), **named)
+        made: Any = lifecycle.finetune(
+            make_heir(384), task="tiny", run=replace(RUN, lines=True), **named
+        )
         return made.provenance["recipe"]["lr"], made.provenance["recipe"].get("layer_decay", 1.0)
 
     assert take(epochs=1) == (5e-5, 0.75)
@@ -321,16 +359,29 @@ def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 BY_LSAMD = replace(START, provenance={"method": "lsamd"})
 
 
-def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def taken(task: str, **named: Any) -> dict[str, Any]:
-        monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name))
-        made: Any = lifecycle.finetune(BY_LSAMD, task=task, preset="paper", epochs=1, run=RUN, **named)
+        monkeypatch.setattr(
+            "learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name)
+        )
+        made: Any = lifecycle.finetune(
+            BY_LSAMD, task=task, preset="paper", epochs=1, run=RUN, **named
+        )
         return dict(made.provenance["recipe"])
 
     cars = taken("cars")  # LSAMD, Table 5, column Des-Net
-    assert (cars["lr"], cars["batch_size"], cars["schedule"], cars["power"]) == (1e-5, 128, "poly", 0.9)
+    assert (cars["lr"], cars["batch_size"], cars["schedule"], cars["power"]) == (
+        1e-5,
+        128,
+        "poly",
+        0.9,
+    )
     assert [taken(task)["lr"] for task in ("flowers102", "inat2019")] == [1e-4, 5e-5]
-    assert taken("tiny")["lr"] == lifecycle.rate_for(START.width) == 3e-3, "the paper has no such task"
+    assert taken("tiny")["lr"] == lifecycle.rate_for(START.width) == 3e-3, (
+        "the paper has no such task"
+    )
     assert taken("cars", lr=0.5)["lr"] == 0.5
     assert taken("cars", batch_size=16)["batch_size"] == 16
 
@@ -343,7 +394,11 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(monkeypatch: p
             {"preset": "papr"},
             "no preset for fine-tuning descendants of lsamd named 'papr'; did you mean paper",
         ),
-        (BY_LSAMD, {"preset": "paper", "recipe": RECIPE}, "a recipe is given and the preset 'paper'"),
+        (
+            BY_LSAMD,
+            {"preset": "paper", "recipe": RECIPE},
+            "a recipe is given and the preset 'paper'",
+        ),
         (
             START,
             {"preset": "paper"},

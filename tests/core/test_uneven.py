@@ -16,7 +16,7 @@ from learngene_zoo.comparison import flop_counter
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Segment
-from learngene_zoo.families.surgery import mapped
+from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import StitchedBlock
@@ -31,7 +31,9 @@ FRONT = (
     Segment(layers=2, width=32, heads=4, mlp_ratio=3.34375, stitch=False),  # a hidden width of 107
 )
 UNEVEN = NARROW.with_(front=FRONT)
-STITCHED = UNEVEN.with_(front=(Segment(layers=1, width=16, heads=3, attention_width=24), *FRONT[1:]))
+STITCHED = UNEVEN.with_(
+    front=(Segment(layers=1, width=16, heads=3, attention_width=24), *FRONT[1:])
+)
 MODELS = {"narrow": NARROW, "uneven": UNEVEN, "stitched": STITCHED}
 VARIANTS: list[dict[str, Any]] = [
     {},
@@ -47,10 +49,14 @@ IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(
 
 @pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_tensors_spec_and_cost_are_those_of_the_built_model(changes: dict[str, Any], spec: ViTSpec) -> None:
+def test_tensors_spec_and_cost_are_those_of_the_built_model(
+    changes: dict[str, Any], spec: ViTSpec
+) -> None:
     spec = spec.with_(**changes)
     model = model_of(spec, initial(spec, 0))
-    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(shapes(spec).items())
+    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(
+        shapes(spec).items()
+    )
     assert cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
     found = spec_of(model)
     assert shapes(found) == shapes(spec)
@@ -67,18 +73,23 @@ def test_flops_of_the_matrices_are_counted(spec: ViTSpec) -> None:
         block.attn.fused_attn = False  # the counter sees its two products
     with flop_counter() as counter, torch.no_grad():
         model(IMAGES_BCHW[:1])
-    norms = 5 * spec.tokens * (2 * sum(part.layers * part.width for part in spec.segments) + spec.width)
+    norms = (
+        5 * spec.tokens * (2 * sum(part.layers * part.width for part in spec.segments) + spec.width)
+    )
     assert cost(spec).flops == counter.get_total_flops() // 2 + norms
 
 
 def test_heads_that_nothing_reads_may_as_well_be_gone() -> None:
     """The function of a model with a head taken out is that of the whole one whose projection ignores this head."""
     whole = initial(PLAIN, 0, "fan_in")
-    cut = mapped(whole, PLAIN, {"heads": [0, 1, 3]})
+    cut = map_axes(whole, PLAIN, {"heads": [0, 1, 3]})
     for block in range(PLAIN.layers):
         whole[f"blocks.{block}.attn.proj.weight"][:, 16:24] = 0
     with torch.no_grad():
-        got, wanted = (model_of(spec, state).eval()(IMAGES_BCHW) for spec, state in ((NARROW, cut), (PLAIN, whole)))
+        got, wanted = (
+            model_of(spec, state).eval()(IMAGES_BCHW)
+            for spec, state in ((NARROW, cut), (PLAIN, whole))
+        )
     assert (got - wanted).abs().max() < 1e-6
     assert got.abs().max() > 0.1
 
@@ -88,7 +99,11 @@ def test_only_where_the_widths_differ_is_a_stitch() -> None:
         name: [type(block) is StitchedBlock for block in model_of(spec, initial(spec, 0)).blocks]
         for name, spec in MODELS.items()
     }
-    assert kinds == {"narrow": [False] * 4, "uneven": [False] * 4, "stitched": [False, True, False, False]}
+    assert kinds == {
+        "narrow": [False] * 4,
+        "uneven": [False] * 4,
+        "stitched": [False, True, False, False],
+    }
     assert [(spec.stitched, spec.plain) for spec in (PLAIN, *MODELS.values())] == [
         (False, True),
         (False, False),
@@ -116,7 +131,11 @@ def test_what_cannot_be_is_refused() -> None:
     for changes, words in {
         (("attention_width", 30), ("heads", 4)): "4 heads do not divide a width of 30; try 3",
         (("attention_width", 0),): "attention_width is 0",
-        (("attention_width", 24), ("heads", 3), ("pool", "map")): "pool 'map' has heads as wide as the model",
+        (
+            ("attention_width", 24),
+            ("heads", 3),
+            ("pool", "map"),
+        ): "pool 'map' has heads as wide as the model",
         (
             ("front", (Segment(layers=1, width=16, heads=2, stitch=False),)),
         ): "without a stitch, a width of 16 cannot become 32",
@@ -125,5 +144,7 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(WrongCall, match=words):
             PLAIN.with_(**dict(changes))
     bad = {**arguments(UNEVEN), "front": [[1, 32, 2, 16]]}
-    with pytest.raises(BadFile, match=r"each \[layers, width, heads\] or \[layers, width, heads, attention width"):
+    with pytest.raises(
+        BadFile, match=r"each \[layers, width, heads\] or \[layers, width, heads, attention width"
+    ):
         spec_values("learngene_stitched_vit", bad, "config.json")

@@ -22,12 +22,16 @@ def test_counts(text: str, value: int) -> None:
     assert parse_count(text) == value
 
 
-@pytest.mark.parametrize(("text", "value"), [("15ms", 0.015), ("2s", 2.0), ("250us", 0.00025), ("1.5 s", 1.5)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("15ms", 0.015), ("2s", 2.0), ("250us", 0.00025), ("1.5 s", 1.5)]
+)
 def test_durations(text: str, value: float) -> None:
     assert parse_seconds(text) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["", "M", "-3M", "0", "3X", "20 M M", "1e999", "inf", "nan", "0x10"])
+@pytest.mark.parametrize(
+    "text", ["", "M", "-3M", "0", "3X", "20 M M", "1e999", "inf", "nan", "0x10"]
+)
 def test_what_is_no_count(text: str) -> None:
     with pytest.raises(WrongCall, match="20M"):
         parse_count(text)
@@ -46,5 +50,12 @@ def test_for_people() -> None:
         "5.72M",
         "17.58G",
     ]
-    assert [human_seconds(value) for value in (0.012, 3.44, 306, 3720)] == ["12ms", "3.4s", "5m 06s", "1h 02m"]
-    assert [human_seconds(value) for value in (119.6, 3599.7)] == ["2m 00s", "1h 00m"], "rounded, not cut"
+    assert [human_seconds(value) for value in (0.012, 3.44, 306, 3720)] == [
+        "12ms",
+        "3.4s",
+        "5m 06s",
+        "1h 02m",
+    ]
+    assert [human_seconds(value) for value in (119.6, 3599.7)] == ["2m 00s", "1h 00m"], (
+        "rounded, not cut"
+    )

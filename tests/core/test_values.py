@@ -22,7 +22,7 @@ from learngene_zoo.artifacts import publication, records
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.bench import extraction, pictures, ray_executor, statistics, trial
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
-from learngene_zoo.bench.extraction import Spent
+from learngene_zoo.bench.extraction import ExtractionCost
 from learngene_zoo.cli import expand as cli_expand
 from learngene_zoo.cli import listing
 from learngene_zoo.cli.main import main
@@ -49,19 +49,29 @@ SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size
 
 def test_a_plan_over_these_very_tasks_does_not_depend_on_how_far_tasks_differ() -> None:
     near, far = (statistics.Spread(tasks=tasks, seeds=0.2, rest=0.5) for tasks in (0.0, 40.0))
-    assert statistics.planned(3, 4, near, "seeds") == pytest.approx(statistics.planned(3, 4, far, "seeds"))
-    assert statistics.planned(3, 4, far, "tasks") > 5 * statistics.planned(3, 4, near, "tasks")
+    assert statistics.plan_effect(3, 4, near, "seeds") == pytest.approx(
+        statistics.plan_effect(3, 4, far, "seeds")
+    )
+    assert statistics.plan_effect(3, 4, far, "tasks") > 5 * statistics.plan_effect(
+        3, 4, near, "tasks"
+    )
 
 
-def test_a_forward_pass_counts_as_a_third_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_pass_counts_as_a_third_of_a_training_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Backward passes cost about two forward ones."""
     works = [Work(images=100, trained=6), Work(images=100, trained=0, frozen=6)]
     for chosen, layers in ((works[:1], 600), (works[1:], 200), (works, 800)):
-        monkeypatch.setattr(extraction, "_works", lambda *_, chosen=chosen: chosen)
-        assert extraction.planned(Extraction(arm=Arm(name="tal", method="tal"), seed=0)) == pytest.approx(layers)
+        monkeypatch.setattr(extraction, "_estimate_works", lambda *_, chosen=chosen: chosen)
+        assert extraction.estimate_work(
+            Extraction(arm=Arm(name="tal", method="tal"), seed=0)
+        ) == pytest.approx(layers)
 
 
-def test_the_control_of_shuffled_weights_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_control_of_shuffled_weights_has_a_seed_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from learngene_zoo.artifacts import descendant
 
     seeds: dict[str, int] = {}
@@ -71,12 +81,12 @@ def test_the_control_of_shuffled_weights_has_a_seed_of_its_own(monkeypatch: pyte
         return start
 
     start, task = assemble(SPEC, {}, seed=0, scheme="fan_in"), tiny_task()
-    monkeypatch.setattr(descendant, "controlled", controlled)
-    monkeypatch.setattr(trial, "expanded", lambda *_: start)
+    monkeypatch.setattr(descendant, "apply_control", controlled)
+    monkeypatch.setattr(trial, "expand_cell", lambda *_: start)
     for control in ("shuffled", "stem"):
         arm = Arm(name="one", method="lsamd", control=control)  # type: ignore[arg-type]
         cell = Cell(arm=arm, task=task.name, layers=2, seed=0, recipe=Recipe())
-        trial.build(cell, None, task, Run(seed=7))  # type: ignore[arg-type]
+        trial.build_start(cell, None, task, Run(seed=7))  # type: ignore[arg-type]
     assert seeds == {"shuffled": derive_seed(7, "shuffle"), "stem": 7}
 
 
@@ -92,7 +102,7 @@ def test_a_learngene_that_another_machine_extracted_is_copied_here(
     extracted = Extraction(arm=Arm(name="tal", method="tal"), seed=0)
     cell = Cell(arm=extracted.arm, task="digits", layers=2, seed=0, recipe=Recipe())
     answers = {
-        "extracted": (extracted, Spent(), b"packed"),
+        "extracted": (extracted, ExtractionCost(), b"packed"),
         "cell": (cell, "row", None),
         "failed": (extracted, "failure", None),
     }
@@ -133,7 +143,9 @@ def test_the_versions_are_those_of_the_packages() -> None:
     records.versions.cache_clear()
     found = dict(records.versions())
     assert found.pop("learngene_zoo") == __version__
-    assert found == {name: version(name) for name in ("torch", "timm", "safetensors", "accelerate", "datasets")}
+    assert found == {
+        name: version(name) for name in ("torch", "timm", "safetensors", "accelerate", "datasets")
+    }
 
 
 def test_only_a_learngene_is_published_with_descendants(tmp_path: Path) -> None:
@@ -147,7 +159,9 @@ def test_objects_are_shown_in_one_line() -> None:
     import learngene_zoo as lg
     from learngene_zoo.artifacts.ancestry import open_ancestry
 
-    made = replace(assemble(SPEC, {}, seed=0), provenance={"method": "first_k"}, folder=Path("model"))
+    made = replace(
+        assemble(SPEC, {}, seed=0), provenance={"method": "first_k"}, folder=Path("model")
+    )
     params = f"{made.cost().params:,}"
     shown = f"Descendant(first_k: 2 layers, width 16, {params} parameters, task=None, classes=3, folder='model')"
     assert repr(made) == shown
@@ -160,7 +174,11 @@ def test_objects_are_shown_in_one_line() -> None:
 # Models.
 
 
-RATES = [name for name in signature(VisionTransformer).parameters if name.endswith(("drop_rate", "path_rate"))]
+RATES = [
+    name
+    for name in signature(VisionTransformer).parameters
+    if name.endswith(("drop_rate", "path_rate"))
+]
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -172,13 +190,17 @@ def test_rates_of_dropping_out_change_no_model(rate: str) -> None:
     assert spec_in({**config, "model_args": {"depth": 2, rate: 0.1}}, "FILE") == plain
 
 
-@pytest.mark.parametrize("names", [["scale_attn_norm"], ["scale_mlp_norm"], ["scale_attn_norm", "scale_mlp_norm"]])
+@pytest.mark.parametrize(
+    "names", [["scale_attn_norm"], ["scale_mlp_norm"], ["scale_attn_norm", "scale_mlp_norm"]]
+)
 @pytest.mark.parametrize("value", [True, False])
 def test_norms_within_attention_and_mlp_come_together(names: list[str], value: bool) -> None:
     config = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"num_classes": 5}}
     arguments = {"depth": 2, **dict.fromkeys(names, value)}
     if value and len(names) == 1:
-        with pytest.raises(BadFile, match="has one of scale_attn_norm and scale_mlp_norm; only both are supported"):
+        with pytest.raises(
+            BadFile, match="has one of scale_attn_norm and scale_mlp_norm; only both are supported"
+        ):
             spec_in({**config, "model_args": arguments}, "FILE")
         return
     spec = spec_in({**config, "model_args": arguments}, "FILE")
@@ -188,11 +210,15 @@ def test_norms_within_attention_and_mlp_come_together(names: list[str], value: b
 
 def test_a_packed_gate_needs_an_even_hidden_width() -> None:
     ViTSpec(layers=1, width=48, heads=3, mlp="swiglu_packed", mlp_ratio=2.0)
-    with pytest.raises(WrongCall, match=r"'swiglu_packed' needs an even hidden width; 45 x 3.0 gives 135"):
+    with pytest.raises(
+        WrongCall, match=r"'swiglu_packed' needs an even hidden width; 45 x 3.0 gives 135"
+    ):
         ViTSpec(layers=1, width=45, heads=3, mlp="swiglu_packed", mlp_ratio=3.0)
 
 
-def test_a_gpu_that_is_not_there_is_named_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_is_named_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -201,7 +227,9 @@ def test_a_gpu_that_is_not_there_is_named_with_those_that_are(monkeypatch: pytes
         assert open_device(Run(device=name)) == torch.device("cuda", number)
     assert chosen == [0, 0, 1]
     for name in ("cuda:2", "cuda:7"):
-        with pytest.raises(Unavailable, match=f"{name} does not exist: this machine has 2 GPUs, counted from 0"):
+        with pytest.raises(
+            Unavailable, match=f"{name} does not exist: this machine has 2 GPUs, counted from 0"
+        ):
             open_device(Run(device=name))
 
 
@@ -209,14 +237,18 @@ def test_a_gpu_that_is_not_there_is_named_with_those_that_are(monkeypatch: pytes
 
 
 def test_a_run_keeps_things_in_its_folder_and_in_those_of_its_parts(tmp_path: Path) -> None:
-    assert list(run_folder._places(tmp_path)) == [tmp_path]
+    assert list(run_folder._iterate_folders(tmp_path)) == [tmp_path]
     (tmp_path / "other").mkdir()
     inner = tmp_path / "parts" / "one" / "parts" / "two"
     inner.mkdir(parents=True)
-    found = list(run_folder._places(tmp_path))
+    found = list(run_folder._iterate_folders(tmp_path))
     assert found[0] == tmp_path
     assert found[1] == tmp_path / "parts"
-    assert set(found[2:]) == {inner, *inner.parents} - {tmp_path / "parts", tmp_path, *tmp_path.parents}
+    assert set(found[2:]) == {inner, *inner.parents} - {
+        tmp_path / "parts",
+        tmp_path,
+        *tmp_path.parents,
+    }
 
 
 def test_only_a_marked_draft_is_removed(tmp_path: Path) -> None:
@@ -235,7 +267,9 @@ def test_only_a_marked_draft_is_removed(tmp_path: Path) -> None:
 # Tasks.
 
 
-@pytest.mark.parametrize(("kind", "tasks"), [("none", []), ("one", [SOURCE_TASK]), ("many", list(DEFAULT_TASKS))])
+@pytest.mark.parametrize(
+    ("kind", "tasks"), [("none", []), ("one", [SOURCE_TASK]), ("many", list(DEFAULT_TASKS))]
+)
 def test_the_tasks_of_an_extraction_that_names_none(kind: str, tasks: list[str]) -> None:
     method = replace(METHODS.load("lsamd"), tasks=kind)  # type: ignore[arg-type]
     assert method.references(()) == tasks
@@ -252,11 +286,16 @@ def test_what_a_task_records() -> None:
 
 def test_of_several_classes_that_are_not_in_train_the_first_is_named() -> None:
     with pytest.raises(BadData, match="x: class 'ant' of test is not in train"):
-        splits.classes_of_train("x", {"train": ["bee"], "test": ["bee", "cat", "ant", "dog"]})
-    assert splits.classes_of_train("x", {"train": ["bee", "cat"], "test": ["cat"]}) == {"bee", "cat"}
+        splits.check_train_classes("x", {"train": ["bee"], "test": ["bee", "cat", "ant", "dog"]})
+    assert splits.check_train_classes("x", {"train": ["bee", "cat"], "test": ["cat"]}) == {
+        "bee",
+        "cat",
+    }
 
 
-def test_a_connection_that_breaks_is_waited_for_twice_as_long_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_breaks_is_waited_for_twice_as_long_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Broken:
         def readinto(self, buffer: Any) -> int:
             raise OSError("broken")
@@ -268,15 +307,18 @@ def test_a_connection_that_breaks_is_waited_for_twice_as_long_each_time(monkeypa
 
     waited: list[float] = []
     monkeypatch.setattr(places.time, "sleep", waited.append)
-    monkeypatch.setattr(places.Remote, "_connect", connect)
+    monkeypatch.setattr(places.RemoteFile, "_connect", connect)
     with pytest.raises(Unavailable, match=r"broken"):
-        places.Remote("https://x.org/a.tar").readinto(bytearray(8))
+        places.RemoteFile("https://x.org/a.tar").readinto(bytearray(8))
     assert waited == [2.0**number for number in range(places.TRIES - 1)]
     assert len(waited) >= 2
 
 
 IMAGES = [
-    torch.randint(0, 256, (3, 20, 20), generator=torch.Generator().manual_seed(n), dtype=torch.uint8) for n in (1, 2)
+    torch.randint(
+        0, 256, (3, 20, 20), generator=torch.Generator().manual_seed(n), dtype=torch.uint8
+    )
+    for n in (1, 2)
 ]
 FORMAT = InputFormat(image_size=16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 
@@ -291,12 +333,12 @@ def test_an_augmentation_mirrors_only_where_a_mirrored_picture_keeps_its_label(
         made.append((size, flip))
         return lambda *images: torch.zeros(3, size, size) if len(images) == 1 else images
 
-    monkeypatch.setattr(transforms, "_change", change)
-    transforms.augmented(IMAGES, None, "rand", FORMAT, (7, 1, [3, 5], flip))
+    monkeypatch.setattr(transforms, "_create_rand", change)
+    transforms.augment_images(IMAGES, None, "rand", FORMAT, (7, 1, [3, 5], flip))
     assert made == [(16, flip)]
-    steps = [transforms._joint_change(16, flip).transforms]
+    steps = [transforms._create_joint_rand(16, flip).transforms]
     monkeypatch.undo()
-    steps.append(transforms._change(16, flip).transforms)
+    steps.append(transforms._create_rand(16, flip).transforms)
     for own in steps:
         assert any(isinstance(step, v2.RandomHorizontalFlip) for step in own) == flip
 
@@ -304,17 +346,29 @@ def test_an_augmentation_mirrors_only_where_a_mirrored_picture_keeps_its_label(
 def test_erasing_has_seeds_of_its_own() -> None:
     how = (7, 3, [4, 9], True)
     whole = transforms.fit_images(IMAGES, 16, FORMAT.view)
-    changed = deit.changed(list(whole), FORMAT, deit.seeds_of("deit", 7, 3, [4, 9]), True)
-    right = deit.erased(transforms.normalised(changed, FORMAT), deit.seeds_of("erased", 7, 3, [4, 9]))
-    found, _ = transforms.augmented(IMAGES, None, "deit", FORMAT, how)
+    changed = deit.apply_deit_augmentation(
+        list(whole), FORMAT, deit.seeds_of("deit", 7, 3, [4, 9]), True
+    )
+    right = deit.erase_rectangles(
+        transforms.normalise_images(changed, FORMAT), deit.seeds_of("erased", 7, 3, [4, 9])
+    )
+    found, _ = transforms.augment_images(IMAGES, None, "deit", FORMAT, how)
     assert torch.equal(found, right)
 
 
 def test_pictures_with_masks_are_moved_as_far_as_randaugment_moves_pictures() -> None:
     """torchvision's own ranges for a side of 331 pixels, at magnitude 9 of 30."""
     space = v2.RandAugment()._AUGMENTATION_SPACE
-    right = {name: float(how(31, 331, 331)[9]) for name, (how, _) in space.items() if how(31, 331, 331) is not None}
-    choice = next(one for one in transforms._joint_change(16, False).transforms if isinstance(one, v2.RandomChoice))
+    right = {
+        name: float(how(31, 331, 331)[9])
+        for name, (how, _) in space.items()
+        if how(31, 331, 331) is not None
+    }
+    choice = next(
+        one
+        for one in transforms._create_joint_rand(16, False).transforms
+        if isinstance(one, v2.RandomChoice)
+    )
     affine = [one for one in choice.transforms if isinstance(one, v2.RandomAffine)]
     shears = [one.shear for one in affine if one.shear is not None]
     assert [max(np.tan(np.deg2rad(np.abs(shear)))) for shear in shears] == pytest.approx(
@@ -324,7 +378,9 @@ def test_pictures_with_masks_are_moved_as_far_as_randaugment_moves_pictures() ->
         (pytest.approx(right["TranslateX"] / 331, rel=0.01), 0.0),
         (0.0, pytest.approx(right["TranslateY"] / 331, rel=0.01)),
     ]
-    assert [one.degrees for one in affine if any(one.degrees)] == [[-right["Rotate"], right["Rotate"]]]
+    assert [one.degrees for one in affine if any(one.degrees)] == [
+        [-right["Rotate"], right["Rotate"]]
+    ]
     jitters = [one for one in choice.transforms if isinstance(one, v2.ColorJitter)]
     for jitter, name, field in zip(
         jitters, ("Brightness", "Color", "Contrast"), ("brightness", "saturation", "contrast")
@@ -342,25 +398,39 @@ def test_pictures_with_masks_are_moved_as_far_as_randaugment_moves_pictures() ->
 def test_a_curve_has_a_point_for_every_epoch() -> None:
     drawn = report._curve("loss", [(1, 4.0), (2, 2.0), (3, 3.0)])
     points = [
-        tuple(map(float, pair.split(","))) for pair in re.search(r'polyline points="([^"]*)"', drawn)[1].split(" ")
+        tuple(map(float, pair.split(",")))
+        for pair in re.search(r'polyline points="([^"]*)"', drawn)[1].split(" ")
     ]  # type: ignore[index]
     assert [x for x, _ in points] == [40.0, 220.0, 400.0]
     assert [y for _, y in points] == [30.0, 150.0, 90.0]  # the largest is at the top
 
 
-def test_columns_of_numbers_alone_are_aligned_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_of_numbers_alone_are_aligned_to_the_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from learngene_zoo.cli.job import print_rows
 
-    print_rows([{"count": 5, "mixed": 7}, {"count": 1000, "mixed": "abcdefgh"}, {"count": None, "mixed": None}], False)
+    print_rows(
+        [
+            {"count": 5, "mixed": 7},
+            {"count": 1000, "mixed": "abcdefgh"},
+            {"count": None, "mixed": None},
+        ],
+        False,
+    )
     lines = capsys.readouterr().out.splitlines()
     five, thousand = (next(line for line in lines if word in line) for word in ("7", "abcdefgh"))
     assert five.index("5") == thousand.index("1000") + 3
     assert five.index("7") == thousand.index("abcdefgh")
 
 
-def test_without_a_learngene_the_line_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_learngene_the_line_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(WrongCall, match=r"no learngene at ./learngene; .*`lgzoo extract closed_form`"):
+    with pytest.raises(
+        WrongCall, match=r"no learngene at ./learngene; .*`lgzoo extract closed_form`"
+    ):
         cli_expand.find(None)
 
 
@@ -370,7 +440,9 @@ def test_a_suite_that_cannot_be_used_is_named(
     broken = SimpleNamespace(name="mine", reference="my_package:SUITE")
     monkeypatch.setattr(listing.catalogue, "suites", lambda: ((), [broken]))
     listing.task_rows()
-    assert "suite mine of my_package:SUITE cannot be used; see lgzoo doctor" in capsys.readouterr().err
+    assert (
+        "suite mine of my_package:SUITE cannot be used; see lgzoo doctor" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("is_terminal", "words"), [(True, []), (False, []), (True, ["--quiet"])])
@@ -387,7 +459,8 @@ def test_publishing_shows_a_bar_on_a_terminal_only(
 
     monkeypatch.setattr(publish, "carry_out", carry_out)
     monkeypatch.setattr(
-        "learngene_zoo.cli.hub.sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: is_terminal))
+        "learngene_zoo.cli.hub.sys",
+        SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: is_terminal)),
     )
     assemble(SPEC, {}, seed=0, scheme="fan_in").save(tmp_path / "model")
     CliRunner().invoke(main, ["publish", str(tmp_path / "model"), "me/model", *words])

@@ -10,15 +10,28 @@ from torch import nn
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
-from learngene_zoo.families.vit.host import spec_of, trimmed
+from learngene_zoo.families.vit.host import spec_of, trim_state
 from learngene_zoo.families.vit.names import ARCHITECTURE, architecture_name, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 AIM = {
-    **{"norm": "rms", "norm_eps": 1e-5, "mlp": "swiglu", "activation": "silu", "embed_norm": True, "fc_norm": False},
-    **{"class_token": False, "pool": "avg", "qkv_bias": False, "proj_bias": False, "mlp_ratio": 2.75},
+    **{
+        "norm": "rms",
+        "norm_eps": 1e-5,
+        "mlp": "swiglu",
+        "activation": "silu",
+        "embed_norm": True,
+        "fc_norm": False,
+    },
+    **{
+        "class_token": False,
+        "pool": "avg",
+        "qkv_bias": False,
+        "proj_bias": False,
+        "mlp_ratio": 2.75,
+    },
 }
 VARIANTS = [
     {},
@@ -56,7 +69,15 @@ VARIANTS = [
     {"mlp": "swiglu_packed", "registers": 4, "layer_scale": 1e-5, "scale_norms": True},
     AIM,
     {**AIM, "norm_eps": 1e-6, "fc_norm": None},
-    {**AIM, "norm": "layer", "norm_eps": 1e-6, "embed_norm": False, "proj_bias": True, "pool": "map", "fc_norm": None},
+    {
+        **AIM,
+        "norm": "layer",
+        "norm_eps": 1e-6,
+        "embed_norm": False,
+        "proj_bias": True,
+        "pool": "map",
+        "fc_norm": None,
+    },
 ]
 
 
@@ -88,12 +109,16 @@ def test_shapes_are_those_of_timm_in_its_order(changes: dict) -> None:
     spec = TINY.with_(**changes)
     with torch.device("meta"):
         model = timm.create_model(architecture_name(spec), weight_init="skip", **arguments(spec))
-    assert list(shapes(spec).items()) == [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
+    assert list(shapes(spec).items()) == [
+        (name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()
+    ]
 
 
 def test_a_hidden_width_that_no_ratio_hits_exactly() -> None:
     for hidden in range(1, 100, 2):
-        model = empty(TINY.with_(layers=1, width=28, mlp_ratio=math.nextafter(hidden / 28, math.inf)))
+        model = empty(
+            TINY.with_(layers=1, width=28, mlp_ratio=math.nextafter(hidden / 28, math.inf))
+        )
         assert spec_of(model).hidden == model.blocks[0].mlp.fc1.out_features
 
 
@@ -107,7 +132,11 @@ def test_images_of_another_size_where_the_model_takes_them() -> None:
     [
         ({"act_layer": "hard_swish"}, "Hardswish"),
         ({"norm_layer": "simplenorm"}, "SimpleNorm"),
-        pytest.param({"norm_layer": lambda *a, **k: nn.LayerNorm(*a, eps=1e-12, **k)}, "norm_eps is 1e-12", id="eps"),
+        pytest.param(
+            {"norm_layer": lambda *a, **k: nn.LayerNorm(*a, eps=1e-12, **k)},
+            "norm_eps is 1e-12",
+            id="eps",
+        ),
         ({"mlp_layer": timm.layers.GluMlp}, "a GluMlp whose gate is last"),
         ({"mlp_layer": timm.layers.GatedMlp}, "GatedMlp"),
         ({"block_fn": timm.models.vision_transformer.ParallelScalingBlock}, "ParallelScalingBlock"),
@@ -126,7 +155,9 @@ def test_images_of_another_size_where_the_model_takes_them() -> None:
 )
 def test_what_a_spec_cannot_say_is_refused(changes: dict, message: str) -> None:
     with torch.device("meta"):
-        model = timm.create_model(ARCHITECTURE, weight_init="skip", **{**arguments(TINY), **changes})
+        model = timm.create_model(
+            ARCHITECTURE, weight_init="skip", **{**arguments(TINY), **changes}
+        )
     with pytest.raises(WrongCall, match=message) as error:
         spec_of(model)
     assert "supported are" in str(error.value)
@@ -145,7 +176,9 @@ def test_a_block_unlike_the_others_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: timm.create_model("beit_base_patch16_224"), lambda: nn.Linear(1, 1)], ids=["beit", "linear"]
+    "make",
+    [lambda: timm.create_model("beit_base_patch16_224"), lambda: nn.Linear(1, 1)],
+    ids=["beit", "linear"],
 )
 def test_what_is_no_plain_vit_is_refused(make: object) -> None:
     with torch.device("meta"), pytest.raises(WrongCall, match="is not a plain ViT; supported are"):
@@ -153,23 +186,37 @@ def test_what_is_no_plain_vit_is_refused(make: object) -> None:
 
 
 def test_a_distilled_model_is_read_without_its_distillation_token() -> None:
-    sizes = {"depth": 2, "embed_dim": 32, "num_heads": 4, "img_size": 32, "patch_size": 8, "num_classes": 5}
+    sizes = {
+        "depth": 2,
+        "embed_dim": 32,
+        "num_heads": 4,
+        "img_size": 32,
+        "patch_size": 8,
+        "num_classes": 5,
+    }
     distilled = timm.create_model("deit_tiny_distilled_patch16_224", **sizes).eval()
     assert spec_of(distilled) == TINY
-    state, left_out = trimmed(state_of(distilled))
+    state, left_out = trim_state(state_of(distilled))
     assert left_out == ("distillation token and its head",)
     model = model_of(TINY, state)
     tokens = distilled.patch_embed(IMAGES_BCHW) + state["pos_embed"][:, 1:]
     first = (state["cls_token"] + distilled.pos_embed[:, :1]).expand(2, -1, -1)
     with torch.no_grad():
-        wanted = distilled.head(distilled.norm(distilled.blocks(torch.cat([first, tokens], dim=1)))[:, 0])
+        wanted = distilled.head(
+            distilled.norm(distilled.blocks(torch.cat([first, tokens], dim=1)))[:, 0]
+        )
         assert torch.equal(model(IMAGES_BCHW), wanted)
-    assert trimmed(state) == (state, ())
+    assert trim_state(state) == (state, ())
 
 
 def test_training_only_layers_do_not_matter() -> None:
     assert (
-        spec_of(built_by_timm(TINY, drop_path_rate=0.3, proj_drop_rate=0.1, patch_drop_rate=0.2, drop_rate=0.1)) == TINY
+        spec_of(
+            built_by_timm(
+                TINY, drop_path_rate=0.3, proj_drop_rate=0.1, patch_drop_rate=0.2, drop_rate=0.1
+            )
+        )
+        == TINY
     )
 
 

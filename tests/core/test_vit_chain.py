@@ -23,10 +23,25 @@ FLOORED = "vit_so400m_patch14_siglip_gap_384"
 # What each kind adds: nothing, registers without class token, no norms at the end; quick GELU; a norm's epsilon; patches that leave
 # pixels over; tanh GELU; pooling by attention, of patches or of all tokens; RMSNorm; SwiGLU in one tensor or two; further norms.
 KINDS = [
-    *("deit_tiny_patch16_224", "vit_medium_patch16_reg4_gap_256", "vit_base_patch16_radio_v3", DISTILLED),
-    *("vit_base_patch16_clip_quickgelu_224", "vit_base_patch32_clip_224", FLOORED, "vit_base_patch32_siglip_gap_256"),
+    *(
+        "deit_tiny_patch16_224",
+        "vit_medium_patch16_reg4_gap_256",
+        "vit_base_patch16_radio_v3",
+        DISTILLED,
+    ),
+    *(
+        "vit_base_patch16_clip_quickgelu_224",
+        "vit_base_patch32_clip_224",
+        FLOORED,
+        "vit_base_patch32_siglip_gap_256",
+    ),
     *("vit_base_patch16_siglip_224", "vit_large_patch16_siglip_512", "test_vit3", "test_vit4"),
-    *("vit_giant_patch14_reg4_dinov2", "aimv2_large_patch14_224", "beit3_base_patch16_224", "vit_base_patch16_rpn_224"),
+    *(
+        "vit_giant_patch14_reg4_dinov2",
+        "aimv2_large_patch14_224",
+        "beit3_base_patch16_224",
+        "vit_base_patch16_rpn_224",
+    ),
 ]
 BRIEF = Recipe(epochs=1, images=16, batch_size=16, warmup=0.0)
 
@@ -51,23 +66,31 @@ def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) ->
     ancestry = open_ancestry(str(start.folder))
     whole = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
     assert whole.spec == ancestry.spec
-    whole = whole.with_state({**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}})
+    whole = whole.with_state(
+        {**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}}
+    )
     kept(whole, made / f"{start.name}-whole")
     with torch.no_grad():
         same = torch.equal(whole.model()(images(start.spec)), start.model(images(start.spec)))
     assert same == (start.name != DISTILLED)
-    assert ancestry.record.left_out == (("distillation token and its head",) if start.name == DISTILLED else ())
+    assert ancestry.record.left_out == (
+        ("distillation token and its head",) if start.name == DISTILLED else ()
+    )
 
 
 def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, made: Path) -> None:
     assert [member.spec.layers for member in lifecycle.plan(start.folder / "learngene")] == [3, 4]
     size = 3 * start.spec.patch_size
-    deeper = lifecycle.expand(start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN)
+    deeper = lifecycle.expand(
+        start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN
+    )
     assert (deeper.spec.layers, deeper.spec.image_size, deeper.spec.classes) == (5, size, 10)
     kept(deeper, made / f"{start.name}-deeper")
     tuned = lifecycle.finetune(made / f"{start.name}-deeper", recipe=BRIEF, keep="last", run=RUN)
     kept(tuned, made / f"{start.name}-tuned")
-    changed = {name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])}
+    changed = {
+        name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])
+    }
     assert changed == set(deeper.state)
     again = lifecycle.extract("scratch", ancestries=[str(made / f"{start.name}-tuned")], run=RUN)
     assert again.config.spec == tuned.spec  # a descendant is an ancestry model
@@ -97,21 +120,27 @@ KIND_CHANGES = {
         for method in ("pool", "tal")
     ],
 )
-def test_methods_that_serve_only_this_family_serve_every_kind(changes: dict, method: str, tmp_path: Path) -> None:
+def test_methods_that_serve_only_this_family_serve_every_kind(
+    changes: dict, method: str, tmp_path: Path
+) -> None:
     spec = ViTSpec(layers=3, width=32, heads=2, classes=10, image_size=32, patch_size=8, **changes)
     assemble(spec, {}, seed=0, scheme="fan_in").save(tmp_path / "ancestry")
     named, settings = [str(tmp_path / "ancestry")], METHODS.load(method).presets["smoke"]
     planned = lifecycle.plan(method, ancestries=named, extractor=settings)
-    made = lifecycle.extract(method, ancestries=named, tasks="digits", extractor=settings, out=tmp_path / "m", run=RUN)
+    made = lifecycle.extract(
+        method, ancestries=named, tasks="digits", extractor=settings, out=tmp_path / "m", run=RUN
+    )
     assert lifecycle.plan(tmp_path / "m") == planned
     for member in (planned[0], planned[-1]):
         run = Run(threads=1, ancestry=named[0])
-        built = lifecycle.expand(made, target=member.target, task="digits", run=run, **member.settings)
+        built = lifecycle.expand(
+            made, target=member.target, task="digits", run=run, **member.settings
+        )
         assert built.spec == member.spec.with_(classes=10)
         assert isinstance(built.spec, ViTSpec)
-        assert {name: getattr(built.spec, name) == getattr(spec, name) for name in changes} == dict.fromkeys(
-            changes, method == "pool"
-        )  # a hypernetwork predicts plain models only
+        assert {
+            name: getattr(built.spec, name) == getattr(spec, name) for name in changes
+        } == dict.fromkeys(changes, method == "pool")  # a hypernetwork predicts plain models only
         with torch.no_grad():
             assert built.model()(images(built.spec)).isfinite().all()
 
@@ -125,4 +154,6 @@ assert other.num_classes == other.head.out_features == 7
 def test_timm_opens_all_of_them_without_this_package(made: Path) -> None:
     """After the tests above: what they wrote."""
     stages = ("deeper", "shallow", "tuned", "whole")
-    assert differences(made, OPENED) == dict.fromkeys([f"{name}-{stage}" for name in KINDS for stage in stages], 0.0)
+    assert differences(made, OPENED) == dict.fromkeys(
+        [f"{name}-{stage}" for name in KINDS for stage in stages], 0.0
+    )

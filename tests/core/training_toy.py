@@ -57,7 +57,12 @@ class ToyModel(nn.Module):
     def __init__(self, dropout: float = 0.2) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Flatten(), nn.Linear(18, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(dropout), nn.Linear(16, CLASSES)
+            nn.Flatten(),
+            nn.Linear(18, 16),
+            nn.GELU(),
+            nn.LayerNorm(16),
+            nn.Dropout(dropout),
+            nn.Linear(16, CLASSES),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -90,11 +95,25 @@ def main() -> None:
 
 def run_training(given: argparse.Namespace) -> None:
     objective = toy_objective(given.dropout)
-    recipe = Recipe(epochs=given.epochs, batch_size=given.batch, lr=1e-2, warmup=1.0, ema=0.9, mixup=0.2, clip=1.0)
+    recipe = Recipe(
+        epochs=given.epochs,
+        batch_size=given.batch,
+        lr=1e-2,
+        warmup=1.0,
+        ema=0.9,
+        mixup=0.2,
+        clip=1.0,
+    )
     if given.dropout == 0:  # what draws differs from process to process
         recipe = Recipe(epochs=given.epochs, batch_size=given.batch, lr=1e-2, ema=0.9)
     run = Run(folder=given.folder, resume=given.resume)
-    steps = train(objective, ToyLoader(batch_size=given.batch), recipe, run, seconds_between_checkpoints=given.seconds)
+    steps = train(
+        objective,
+        ToyLoader(batch_size=given.batch),
+        recipe,
+        run,
+        seconds_between_checkpoints=given.seconds,
+    )
     for step in steps:
         print(f"step {step.step}\n", end="", flush=True)  # one write: torchrun's ranks share a file
         time.sleep(given.delay)

@@ -19,7 +19,19 @@ NUMBERS = [
     0, 1, -1, 2, 3, 7, 16, 255, 512, 513, 4096, 16384, 65536, 10**6, 2**31, 2**53 + 1, 2**63 - 1, 2**64, -(2**63), 10**30, 10**400,
     0.0, -0.0, 0.5, 1.0, 1.5, 1e-320, 1e300, -1e300, float("inf"), float("nan"),
 ]  # fmt: skip
-OTHERS: list[Any] = [None, True, False, [], {}, [[]], [{}], {"": {}}, [0] * 300, {"a": 1}, ["a", "a"]]
+OTHERS: list[Any] = [
+    None,
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    [{}],
+    {"": {}},
+    [0] * 300,
+    {"a": 1},
+    ["a", "a"],
+]
 
 
 def anything(random: Random) -> Any:
@@ -55,7 +67,13 @@ def _places(data: Any) -> Any:
     waiting = [data]
     while waiting:
         value = waiting.pop()
-        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        inner = (
+            value.items()
+            if isinstance(value, dict)
+            else enumerate(value)
+            if isinstance(value, list)
+            else ()
+        )
         for key, item in inner:
             yield value, key
             waiting.append(item)
@@ -72,12 +90,18 @@ def _near(holder: Any, key: Any, random: Random) -> None:
         holder[key] = not value
     elif isinstance(value, (int, float)):
         step = random.choice((1, 2, 10, 1000, 10**9))
-        holder[key] = random.choice([value + step, value - step, value * step, -value, float(value), str(value)])
+        holder[key] = random.choice(
+            [value + step, value - step, value * step, -value, float(value), str(value)]
+        )
     elif isinstance(value, str):
         part = random.choice(NAMES)
-        holder[key] = random.choice([value + part, part + value, value[:-1], value.upper(), [value], value * 9])
+        holder[key] = random.choice(
+            [value + part, part + value, value[:-1], value.upper(), [value], value * 9]
+        )
     elif isinstance(value, list):
-        holder[key] = random.choice([value[:-1], value * 2, value[::-1], [*value, anything(random)], value * 100])
+        holder[key] = random.choice(
+            [value[:-1], value * 2, value[::-1], [*value, anything(random)], value * 100]
+        )
     elif isinstance(value, dict):
         holder[key] = random.choice(
             [list(value), list(value.values()), {**value, random.choice(NAMES): anything(random)}]
@@ -103,7 +127,16 @@ def _swap(holder: Any, key: Any, random: Random) -> None:
     holder[key], holder[other] = holder[other], holder[key]
 
 
-_CHANGES: list[Callable[[Any, Any, Random], None]] = [_replace, _replace, _near, _near, _near, _drop, _rename, _swap]
+_CHANGES: list[Callable[[Any, Any, Random], None]] = [
+    _replace,
+    _replace,
+    _near,
+    _near,
+    _near,
+    _drop,
+    _rename,
+    _swap,
+]
 
 
 def json_file(data: bytes, random: Random) -> bytes:
@@ -144,7 +177,9 @@ def spoilt(data: bytes, random: Random) -> bytes:
             spoiled[at:at] = random.randbytes(size)
         elif at < len(spoiled):
             spoiled[at] = (
-                spoiled[at] ^ (1 << random.randrange(8)) if kind == 4 else random.choice((0, 255, 128, 34, 91, 123))
+                spoiled[at] ^ (1 << random.randrange(8))
+                if kind == 4
+                else random.choice((0, 255, 128, 34, 91, 123))
             )
     return bytes(spoiled)
 
@@ -167,10 +202,19 @@ def tensors_file(data: bytes, random: Random) -> bytes:
         entry = spec[name]
         choice = random.randrange(6)
         if choice == 0:
-            entry["dtype"] = random.choice(["I32", "I64", "F64", "F16", "BF16", "BOOL", "U8", "F8_E4M3", "X", "F32"])
+            entry["dtype"] = random.choice(
+                ["I32", "I64", "F64", "F16", "BF16", "BOOL", "U8", "F8_E4M3", "X", "F32"]
+            )
         elif choice == 1:
             entry["shape"] = random.choice(
-                [entry["shape"][::-1], [1, *entry["shape"]], entry["shape"][:-1], [2**40], [0], [-1]]
+                [
+                    entry["shape"][::-1],
+                    [1, *entry["shape"]],
+                    entry["shape"][:-1],
+                    [2**40],
+                    [0],
+                    [-1],
+                ]
             )
         elif choice == 2:
             entry["data_offsets"] = [
@@ -211,12 +255,18 @@ def toml_file(data: bytes, random: Random) -> bytes:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if value is None:
         return "nothing"
-    return {"Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}.get(text := json.dumps(value), text)
+    return {"Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}.get(
+        text := json.dumps(value), text
+    )
 
 
 # Names that a pickle must not reach, and what it would do with them.

@@ -58,15 +58,28 @@ def lgzoo(*words: str) -> None:
     """
     done = CliRunner().invoke(main, [*words])
     printed = done.stdout + done.stderr
-    wrong = [letter for letter in set(printed) - {"\n"} if not letter.isprintable() and letter not in "\u200c\u200d"]
+    wrong = [
+        letter
+        for letter in set(printed) - {"\n"}
+        if not letter.isprintable() and letter not in "\u200c\u200d"
+    ]
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
-    if wrong or "unexpected" in printed or "Traceback" in printed or "run again with --debug" in printed:
+    if (
+        wrong
+        or "unexpected" in printed
+        or "Traceback" in printed
+        or "run again with --debug" in printed
+    ):
         raise BrokenOutput(printed[-2000:])
     if "out of memory" in printed:
         raise BrokenOutput(f"sizes are not bounded before memory is asked for: {printed[-2000:]}")
-    if done.exit_code not in (0, 1, 2) or len(errors) != bool(done.exit_code) or (done.exit_code and done.stdout):
+    if (
+        done.exit_code not in (0, 1, 2)
+        or len(errors) != bool(done.exit_code)
+        or (done.exit_code and done.stdout)
+    ):
         raise BrokenOutput(f"exit {done.exit_code}: {printed[-2000:]}")
     if done.exit_code:
         raise ZooError(errors[0])
@@ -120,7 +133,18 @@ def train_model(folder: Path, random: Random) -> None:
     if random.random() < 0.5:
         lgzoo("evaluate", str(folder / "descendant"), *task, "--offline", "--threads", "1")
     else:
-        brief = ("--epochs", "1", "--images", "4", "--batch-size", "4", "--threads", "1", "-o", str(folder / "out"))
+        brief = (
+            "--epochs",
+            "1",
+            "--images",
+            "4",
+            "--batch-size",
+            "4",
+            "--threads",
+            "1",
+            "-o",
+            str(folder / "out"),
+        )
         lgzoo("finetune", str(folder / "descendant"), *task, *brief, "--offline")
 
 
@@ -147,8 +171,8 @@ def read_bench(folder: Path, random: Random) -> None:
         return
     found = report.read_summary(folder)
     costs = report.read_costs(folder, found)
-    tables.markdown(report.overview(folder)[0])
-    report.csv_text([report.flat(line) for line in found.lines])
+    tables.markdown(report.build_overview(folder)[0])
+    report.csv_text([report.flatten_line(line) for line in found.lines])
     page(found, report.read_grid(folder), {"cost": ""}, costs)
 
 
@@ -191,9 +215,9 @@ def read_published(folder: Path, random: Random) -> None:
 
 def read_release(folder: Path, random: Random) -> None:
     """A hypernetwork that somebody released."""
-    from lgzoo_tal.released import read
+    from lgzoo_tal.released import read_hypernet
 
-    read(next(path for path in sorted(folder.iterdir()) if path.suffix == ".pt"))
+    read_hypernet(next(path for path in sorted(folder.iterdir()) if path.suffix == ".pt"))
 
 
 def manifest_file(data: bytes, random: Random) -> bytes:
@@ -203,7 +227,10 @@ def manifest_file(data: bytes, random: Random) -> bytes:
     spoiled = json_file(data, random)
     with suppress(Exception):  # most changes leave nothing that has a digest
         found = json.loads(spoiled)
-        records = {name: FileRecord(sha256=one["sha256"], bytes=one["bytes"]) for name, one in found["files"].items()}
+        records = {
+            name: FileRecord(sha256=one["sha256"], bytes=one["bytes"])
+            for name, one in found["files"].items()
+        }
         return json.dumps({**found, "digest": manifest_of(records).digest}).encode()
     return spoiled
 

@@ -95,7 +95,9 @@ def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str])
         if not str(error).strip():
             return f"{about}an error without a word"
     except TooLong:
-        return f"{about}it takes more than {MOST_SECONDS:g} seconds\n{traceback.format_exc()[-1500:]}"
+        return (
+            f"{about}it takes more than {MOST_SECONDS:g} seconds\n{traceback.format_exc()[-1500:]}"
+        )
     except Exception:  # what is not one of our errors is the fault that is looked for
         return f"{about}{traceback.format_exc()[-2500:]}"
     faults = sorted(set(seen.faults(folder, Path(os.environ["LGZOO_CACHE"]))) - usual)
@@ -103,9 +105,15 @@ def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str])
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_changed_by_chance(target: Target, wholes: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_changed_by_chance(
+    target: Target, wholes: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     only, asked = request.config.getoption("--fuzz-only"), request.config.getoption("--fuzz-cases")
-    numbers = [only] if only is not None else range(max(1, round(asked * target.share / sum(t.share for t in TARGETS))))
+    numbers = (
+        [only]
+        if only is not None
+        else range(max(1, round(asked * target.share / sum(t.share for t in TARGETS))))
+    )
     usual: set[str] = set()
     for number in range(WHOLE):
         shutil.rmtree(tmp_path / "case", ignore_errors=True)

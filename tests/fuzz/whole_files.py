@@ -50,9 +50,15 @@ def templates(root: Path) -> None:
     photos(root / "trained" / "photos")
     (root / "models").mkdir()
     shutil.copytree(OLD / "lsamd" / "descendant", root / "models" / "descendant")
-    made = {"method": "train", "seed": 0, "metrics": {"task": "x", "validation_accuracy": 0.5, "training_images": 3}}
+    made = {
+        "method": "train",
+        "seed": 0,
+        "metrics": {"task": "x", "validation_accuracy": 0.5, "training_images": 3},
+    }
     record = {"name": "x", "source": "hf:a/b", "classes": 2, "images": 3}
-    own = assemble(SPEC, {}, seed=0, task="x", provenance={**made, "trained_on": record, "licence": "mit"})
+    own = assemble(
+        SPEC, {}, seed=0, task="x", provenance={**made, "trained_on": record, "licence": "mit"}
+    )
     own = replace(own, class_names=("red0", "red200"))
     own.save(root / "trained" / "descendant")
     own.save(root / "ancestry" / "ancestry")
@@ -77,7 +83,9 @@ def photos(folder: Path) -> None:
     for red in (0, 200):
         (folder / f"red{red}").mkdir(parents=True)
         for shade in range(6):
-            Image.new("RGB", (16, 16), (red, 20 * shade, 0)).save(folder / f"red{red}" / f"{shade}.png")
+            Image.new("RGB", (16, 16), (red, 20 * shade, 0)).save(
+                folder / f"red{red}" / f"{shade}.png"
+            )
 
 
 def interrupted_run(folder: Path, model: Any) -> None:
@@ -99,7 +107,9 @@ def interrupted_run(folder: Path, model: Any) -> None:
     with pytest.MonkeyPatch.context() as patch, suppress(Killed), chdir(folder):
         patch.setenv("LGZOO_CACHE", str(folder / "cache"))
         patch.setattr(checkpoint, "save", save_and_die)
-        lifecycle.finetune("model", task="folder:photos", recipe=RECIPE, out="out", run=Run(threads=1))
+        lifecycle.finetune(
+            "model", task="folder:photos", recipe=RECIPE, out="out", run=Run(threads=1)
+        )
 
 
 def checkpoints(folder: Path) -> None:
@@ -129,7 +139,10 @@ def bench(folder: Path) -> None:
         for task in ("digits", "signs") for layers in (3, 6) for seed in (0, 1) for epochs in (1, 2)
     ]  # fmt: skip
     (folder / RESULTS).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arms = [{"name": name, "method": name.split()[0], "settings": {"keep": [1, 2]}} for name in ("lsamd", "scratch")]
+    arms = [
+        {"name": name, "method": name.split()[0], "settings": {"keep": [1, 2]}}
+        for name in ("lsamd", "scratch")
+    ]
     grid = {
         "cost": True,
         "settings": {"tasks": ["digits"], "lr": 1e-3},
@@ -159,11 +172,15 @@ def releases(root: Path) -> None:
     from lgzoo_tal.hypernet import Hypernet
     from lgzoo_tal.hypernet_spec import HypernetSpec
 
-    spec = HypernetSpec(hidden=16, layers=1, heads=2, decoder="conv", widest=4, classes=10, spatial=11)
+    spec = HypernetSpec(
+        hidden=16, layers=1, heads=2, decoder="conv", widest=4, classes=10, spatial=11
+    )
     state = dict(Hypernet(spec, 1).state_dict())
     writers: dict[str, Callable[[Path], object]] = {
         "pickle": lambda path: path.write_bytes(pickle.dumps(state, protocol=4)),
-        "zip": lambda path: torch.save({"state_dict": state, "config": {"hid": 16}, "epoch": 3}, path),
+        "zip": lambda path: torch.save(
+            {"state_dict": state, "config": {"hid": 16}, "epoch": 3}, path
+        ),
         "old": lambda path: torch.save(state, path, _use_new_zipfile_serialization=False),
     }
     for name, write in writers.items():

@@ -54,10 +54,16 @@ def lgzoo(hub: StandIn) -> Lgzoo:
         before = len(hub.requests)
         done = CliRunner().invoke(main, [str(word) for word in words])
         errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert len(errors) == (0 if done.exit_code == 0 else 1) or "interrupted" in done.stderr, done.stderr
+        assert len(errors) == (0 if done.exit_code == 0 else 1) or "interrupted" in done.stderr, (
+            done.stderr
+        )
         error = errors[0].removeprefix("error: ") if errors else ""
         return SimpleNamespace(
-            code=done.exit_code, out=done.stdout, told=done.stderr, error=error, requests=hub.requests[before:]
+            code=done.exit_code,
+            out=done.stdout,
+            told=done.stderr,
+            error=error,
+            requests=hub.requests[before:],
         )
 
     return run

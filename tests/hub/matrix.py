@@ -62,13 +62,17 @@ class Matrix:
     # The calls: "" or the one line that they end with
 
     def publish(self, name: str) -> str:
-        return self.lgzoo("publish", self.first[0], name, "--tag", "v1", "--descendant", self.first[1], "-q")
+        return self.lgzoo(
+            "publish", self.first[0], name, "--tag", "v1", "--descendant", self.first[1], "-q"
+        )
 
     def publish_again(self, name: str) -> str:
         return self.lgzoo("publish", self.second, name, "--tag", "v2", "-q")
 
     def fetch(self, name: str) -> str:
-        return self.lgzoo("fetch", f"{name}@v1", "-q", "-o", self.place / "out" / name.replace("/", "-"))
+        return self.lgzoo(
+            "fetch", f"{name}@v1", "-q", "-o", self.place / "out" / name.replace("/", "-")
+        )
 
     def torch_hub(self, name: str) -> str:
         import torch
@@ -84,8 +88,13 @@ class Matrix:
         if told:
             assert "\n" not in told
             return told
-        wanted = torch.hub.load(str(ROOT), "descendant", str(self.first[0]), layers=2, source="local")
-        assert all(torch.equal(a, b) for a, b in zip(made.state_dict().values(), wanted.state_dict().values()))
+        wanted = torch.hub.load(
+            str(ROOT), "descendant", str(self.first[0]), layers=2, source="local"
+        )
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(made.state_dict().values(), wanted.state_dict().values())
+        )
         return ""
 
     def lgzoo(self, *words: object) -> str:
@@ -95,7 +104,9 @@ class Matrix:
 
         done = CliRunner().invoke(main, [str(word) for word in words])
         # That the Hub takes long is said while it does, and is not how the call ends.
-        told = "\n".join(line for line in done.stderr.splitlines() if not line.startswith(WAITING)).strip()
+        told = "\n".join(
+            line for line in done.stderr.splitlines() if not line.startswith(WAITING)
+        ).strip()
         assert (done.exit_code == 0) == (told == ""), (done.exit_code, done.stderr)
         if told:
             assert done.exit_code in (1, 2), done.exit_code
@@ -123,14 +134,19 @@ class Matrix:
     def published(self, name: str, tag: str) -> dict[str, bytes]:
         """What a repository holds at a tag if all is well."""
         from learngene_zoo.artifacts.hub import Repository
-        from learngene_zoo.artifacts.publication import publication
+        from learngene_zoo.artifacts.publication import build_publication
 
         (first, member), second = self.first, self.second
-        made = publication(
-            first if tag == "v1" else second, Repository(name, tag), members=[member] if tag == "v1" else []
+        made = build_publication(
+            first if tag == "v1" else second,
+            Repository(name, tag),
+            members=[member] if tag == "v1" else [],
         )
         sources = {path: content.source for path, content in made.files.items()}
-        return {path: source if isinstance(source, bytes) else source.read_bytes() for path, source in sources.items()}
+        return {
+            path: source if isinstance(source, bytes) else source.read_bytes()
+            for path, source in sources.items()
+        }
 
     def requests(self, verb: str) -> list[str]:
         """The kinds of requests that a call sends when nothing is broken."""
@@ -176,7 +192,10 @@ class Matrix:
         if repo is None:
             assert told
             return
-        before, wanted = {} if tag == "v1" else self.published(name, "v1"), self.published(name, tag)
+        before, wanted = (
+            {} if tag == "v1" else self.published(name, "v1"),
+            self.published(name, tag),
+        )
         trees = {sha: self.hub.files(name, sha) for sha in repo.commits}
         for sha, tree in trees.items():
             known = tree in ({}, before, wanted)
@@ -215,7 +234,12 @@ def artifacts(place: Path) -> tuple[tuple[Path, Path], Path]:
     extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 3)})
     for seed in (5, 6):
         ancestry = assemble(spec, {}, seed=seed).save(place / f"ancestry-{seed}")
-        lg.extract("lsamd", ancestries=[str(ancestry)], extractor=extractor, out=place / f"learngene-{seed}")
+        lg.extract(
+            "lsamd",
+            ancestries=[str(ancestry)],
+            extractor=extractor,
+            out=place / f"learngene-{seed}",
+        )
     lg.expand(place / "learngene-5", layers=3, out=place / "three")
     return (place / "learngene-5", place / "three"), place / "learngene-6"
 
@@ -233,13 +257,16 @@ def table(results: dict[Case, str | None]) -> str:
         outcome = "wrong" if told is None else "said" if told else "done"
         rows.setdefault((case.verb, case.request), Counter())[outcome] += 1
     lines = [
-        f"{verb:14} {request:48} {n['done']:5} {n['said']:5} {n['wrong']:5}" for (verb, request), n in rows.items()
+        f"{verb:14} {request:48} {n['done']:5} {n['said']:5} {n['wrong']:5}"
+        for (verb, request), n in rows.items()
     ]
     return "\n".join([f"{'verb':14} {'request':48} {'done':>5} {'said':>5} {'wrong':>5}", *lines])
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--every", type=int, default=1, help="only every so manieth case")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument("--verbose", action="store_true", help="print what every call said")
@@ -266,7 +293,9 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"WRONG {case}: {type(error).__name__}: {error}", flush=True)
             if asked.verbose:
                 print(f"{case}: {results[case]}", flush=True)
-    outcomes = Counter("wrong" if told is None else "said" if told else "done" for told in results.values())
+    outcomes = Counter(
+        "wrong" if told is None else "said" if told else "done" for told in results.values()
+    )
     print(table(results))
     print(
         f"{len(results)} cases in {time.monotonic() - started:.0f} s: {outcomes['done']} succeeded, {outcomes['said']} ended with one "

@@ -23,7 +23,9 @@ from standin_repositories import LFS, Answer, Blob, Refused, Repo, Tree, refusal
 from standin_routes import ROUTES
 
 TOKEN = "hf_" + "StandInOnly" * 3
-Kind = Literal["status", "reset", "drop", "truncated", "flipped", "flipped-upload", "lost", "slow", "meanwhile"]
+Kind = Literal[
+    "status", "reset", "drop", "truncated", "flipped", "flipped-upload", "lost", "slow", "meanwhile"
+]
 
 
 @dataclass
@@ -69,7 +71,9 @@ def general(path: str) -> str:
     path = re.sub(r"^/api/models/[^/]+/[^/]+", "/api/models/ID", path)
     path = re.sub(r"^/(?!api/|lfs/|cdn/)[^/]+/[^/]+?(\.git)?(?=/)", r"/ID\1", path)
     path = re.sub(r"(?<=/)[0-9a-f]{64}", "SHA256", path)
-    path = re.sub(r"(?<=/)(revision|tree|tag|preupload|commit|resolve|xet-\w+-token)/[^/]+", r"\1/REV", path)
+    path = re.sub(
+        r"(?<=/)(revision|tree|tag|preupload|commit|resolve|xet-\w+-token)/[^/]+", r"\1/REV", path
+    )
     path = re.sub(r"(?<=/part/)\d+", "N", path)
     return re.sub(r"(?<=/resolve/REV/)(?!manifest\.json$).+", "FILE", path)
 
@@ -83,20 +87,29 @@ class StandIn(ThreadingHTTPServer):
 
     def __init__(self, *, page: int = 1000, multipart: int = 0, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
-        self.page, self.multipart = page, multipart  # entries of a page of a tree; bytes of a part, 0: basic uploads
+        self.page, self.multipart = (
+            page,
+            multipart,
+        )  # entries of a page of a tree; bytes of a part, 0: basic uploads
         self.xet = False  # whether it gives out tokens for Xet; it stores nothing that way
         self.repos: dict[str, Repo] = {}
         self.stored: dict[str, bytes] = {}  # LFS
         self.parts: dict[str, dict[int, bytes]] = {}
         self.faults: list[Fault] = []
-        self.headers: dict[str, str] = {}  # of every answer about a file, in the place of the right ones
+        self.headers: dict[
+            str, str
+        ] = {}  # of every answer about a file, in the place of the right ones
         self.requests: list[Request] = []
         self.lock = threading.RLock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self.cdn = f"http://localhost:{self.server_address[1]}"  # another host: tokens do not belong there
+        self.cdn = (
+            f"http://localhost:{self.server_address[1]}"  # another host: tokens do not belong there
+        )
 
     def __enter__(self) -> StandIn:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,7 +128,11 @@ class StandIn(ThreadingHTTPServer):
 
     def fail(self, request: str, kind: Kind | int, **more: Any) -> Fault:
         """Break requests whose `METHOD path` matches the expression, or whose `Request.name` it is."""
-        fault = Fault(request, "status", status=kind, **more) if isinstance(kind, int) else Fault(request, kind, **more)
+        fault = (
+            Fault(request, "status", status=kind, **more)
+            if isinstance(kind, int)
+            else Fault(request, kind, **more)
+        )
         self.faults.append(fault)
         return fault
 
@@ -123,13 +140,17 @@ class StandIn(ThreadingHTTPServer):
         """The first fault that is due for a request."""
         with self.lock:
             for fault in self.faults:
-                if fault.request == f"{method} {general(path)}" or re.search(fault.request, f"{method} {path}"):
+                if fault.request == f"{method} {general(path)}" or re.search(
+                    fault.request, f"{method} {path}"
+                ):
                     fault.seen += 1
                     if fault.skip < fault.seen <= fault.skip + fault.times:
                         return fault
         return None
 
-    def put(self, name: str, files: Mapping[str, bytes], tag: str | None = None, private: bool = False) -> str:
+    def put(
+        self, name: str, files: Mapping[str, bytes], tag: str | None = None, private: bool = False
+    ) -> str:
         """A commit made behind everybody's back; the repository is created if need be."""
         with self.lock:
             repo = self.repos.setdefault(name, Repo(private=private))
@@ -144,7 +165,11 @@ class StandIn(ThreadingHTTPServer):
         """What a repository holds, without git's own files."""
         sha = self.repos[name].resolve(revision)
         assert sha is not None, f"{name} has no {revision}"
-        return {path: blob.data for path, blob in self.repos[name].commits[sha].items() if path != ".gitattributes"}
+        return {
+            path: blob.data
+            for path, blob in self.repos[name].commits[sha].items()
+            if path != ".gitattributes"
+        }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -208,7 +233,9 @@ class Handler(BaseHTTPRequestHandler):
     def _log(self, received: int, answer: Answer) -> None:
         sent = 0 if self.command == "HEAD" else len(answer.body)
         token, host = "Authorization" in self.headers, self.headers.get("Host", "")
-        self.server.requests.append(Request(self.command, self.path, host, token, received, sent, answer.status))
+        self.server.requests.append(
+            Request(self.command, self.path, host, token, received, sent, answer.status)
+        )
 
     def _send(self, answer: Answer, kind: str) -> None:
         body = answer.body
@@ -219,7 +246,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(answer.status)
         replaced = self.server.headers if "/resolve/" in self.path else {}
         names = {name.lower() for name in replaced}
-        headers = {name: value for name, value in answer.headers.items() if name.lower() not in names}
+        headers = {
+            name: value for name, value in answer.headers.items() if name.lower() not in names
+        }
         for name, value in {**headers, **replaced}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))

@@ -77,9 +77,15 @@ class Answer:
 
 
 def as_json(value: Any, status: int = 200, **headers: str) -> Answer:
-    return Answer(json.dumps(value).encode(), status, {"Content-Type": "application/json", **headers})
+    return Answer(
+        json.dumps(value).encode(), status, {"Content-Type": "application/json", **headers}
+    )
 
 
 def refusal(refused: Refused) -> Answer:
     named = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
-    return as_json({"error": refused.message}, refused.status, **{name: text for name, text in named.items() if text})
+    return as_json(
+        {"error": refused.message},
+        refused.status,
+        **{name: text for name, text in named.items() if text},
+    )

@@ -29,7 +29,9 @@ def create(ask: Handler) -> Answer:
     if name in ask.server.repos:
         return as_json({"url": url, "error": "You already created this model repo"}, 409)
     ask.server.put(
-        name, {".gitattributes": b"*.safetensors filter=lfs\n"}, private=asked.get("visibility") == "private"
+        name,
+        {".gitattributes": b"*.safetensors filter=lfs\n"},
+        private=asked.get("visibility") == "private",
     )
     return as_json({"url": url})
 
@@ -40,14 +42,18 @@ def validate(ask: Handler) -> Answer:
         data = yaml.safe_load(found[1]) if found else {}
     except yaml.YAMLError as error:
         return as_json({"errors": [{"message": str(error)}], "warnings": []}, 400)
-    unlicensed = [] if isinstance(data.get("license"), str) else [{"message": '"license" must be a string'}]
+    unlicensed = (
+        [] if isinstance(data.get("license"), str) else [{"message": '"license" must be a string'}]
+    )
     return as_json({"errors": unlicensed, "warnings": []}, 400 if unlicensed else 200)
 
 
 def info(ask: Handler, name: str, revision: str | None = None) -> Answer:
     sha, tree = ask.commit_of(name, unquote(revision or "main"))
     files = [{"rfilename": path} for path in tree]
-    return as_json({"id": name, "sha": sha, "private": ask.repo(name).private, "tags": [], "siblings": files})
+    return as_json(
+        {"id": name, "sha": sha, "private": ask.repo(name).private, "tags": [], "siblings": files}
+    )
 
 
 def entry(path: str, blob: Blob) -> dict[str, Any]:
@@ -67,7 +73,9 @@ def tree_of(ask: Handler, name: str, revision: str) -> Answer:
     paths = sorted(tree)[start : start + ask.server.page]
     folders = {path.rpartition("/")[0] for path in paths if "/" in path}
     entries = [entry(path, tree[path]) for path in paths]
-    entries += [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(folders)]
+    entries += [
+        {"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(folders)
+    ]
     more = start + ask.server.page
     link = f'<{ask.server.url}{urlsplit(ask.path).path}?recursive=true&cursor={more}>; rel="next"'
     return as_json(entries, **({"Link": link} if more < len(tree) else {}))
@@ -75,7 +83,10 @@ def tree_of(ask: Handler, name: str, revision: str) -> Answer:
 
 def refs(ask: Handler, name: str) -> Answer:
     repo = ask.repo(name)
-    tags = [{"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": sha} for tag, sha in repo.tags.items()]
+    tags = [
+        {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": sha}
+        for tag, sha in repo.tags.items()
+    ]
     main = {"name": "main", "ref": "refs/heads/main", "targetCommit": repo.head}
     return as_json({"branches": [main], "tags": tags, "converts": []})
 
@@ -111,7 +122,9 @@ def preupload(ask: Handler, name: str, revision: str) -> Answer:
 def batch(ask: Handler, name: str) -> Answer:
     ask.writer()
     ask.repo(name)
-    return as_json({"transfer": "basic", "objects": [upload_of(ask, item) for item in ask.json()["objects"]]})
+    return as_json(
+        {"transfer": "basic", "objects": [upload_of(ask, item) for item in ask.json()["objects"]]}
+    )
 
 
 def upload_of(ask: Handler, item: dict[str, Any]) -> dict[str, Any]:
@@ -122,8 +135,13 @@ def upload_of(ask: Handler, item: dict[str, Any]) -> dict[str, Any]:
     upload: dict[str, Any] = {"href": place + signature}
     if part and size > part:
         count = -(-size // part)
-        header = {f"{number:05}": f"{place}/part/{number}{signature}" for number in range(1, count + 1)}
-        upload = {"href": f"{ask.server.url}/lfs/{oid}/complete", "header": {"chunk_size": str(part), **header}}
+        header = {
+            f"{number:05}": f"{place}/part/{number}{signature}" for number in range(1, count + 1)
+        }
+        upload = {
+            "href": f"{ask.server.url}/lfs/{oid}/complete",
+            "header": {"chunk_size": str(part), **header},
+        }
     return {
         "oid": oid,
         "size": size,
@@ -209,7 +227,10 @@ def xet_token(ask: Handler, name: str) -> Answer:
     ask.writer()
     if not ask.server.xet:
         raise Refused(404)
-    return as_json({"casUrl": ask.server.cdn, "accessToken": "x", "exp": 0}, **{"X-Xet-Cas-Url": ask.server.cdn})
+    return as_json(
+        {"casUrl": ask.server.cdn, "accessToken": "x", "exp": 0},
+        **{"X-Xet-Cas-Url": ask.server.cdn},
+    )
 
 
 def cdn(ask: Handler, oid: str) -> Answer:
@@ -226,7 +247,11 @@ def ranged(ask: Handler, data: bytes, headers: dict[str, str]) -> Answer:
     first, last = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
     if first >= len(data):
         return Answer(b"", 416, {"Content-Range": f"bytes */{len(data)}"})
-    return Answer(data[first : last + 1], 206, {**headers, "Content-Range": f"bytes {first}-{last}/{len(data)}"})
+    return Answer(
+        data[first : last + 1],
+        206,
+        {**headers, "Content-Range": f"bytes {first}-{last}/{len(data)}"},
+    )
 
 
 MODEL = r"/api/models/(?P<name>[^/]+/[^/]+)"

@@ -23,8 +23,16 @@ TINY = {"depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 8, "img_size"
 
 
 def config(**vision: object) -> bytes:
-    tower = {"image_size": 32, "timm_pool": "map", "timm_proj": "none", "timm_model_kwargs": TINY, **vision}
-    return json.dumps({"model_cfg": {"embed_dim": 32, "vision_cfg": tower}, "preprocess_cfg": {}}).encode()
+    tower = {
+        "image_size": 32,
+        "timm_pool": "map",
+        "timm_proj": "none",
+        "timm_model_kwargs": TINY,
+        **vision,
+    }
+    return json.dumps(
+        {"model_cfg": {"embed_dim": 32, "vision_cfg": tower}, "preprocess_cfg": {}}
+    ).encode()
 
 
 @pytest.mark.parametrize("file", open_clip.WEIGHTS)
@@ -32,7 +40,10 @@ def test_a_repository_of_open_clip_opens_and_is_pinned(hub: StandIn, file: str) 
     model = timm.create_model(NAME, num_classes=0, **TINY).eval()
     weights = save({f"visual.trunk.{name}": tensor for name, tensor in model.state_dict().items()})
     card = b"---\nlicense: apache-2.0\n---\n"
-    commit = hub.put("org/siglip", {open_clip.CONFIG: config(timm_model_name=NAME), file: weights, "README.md": card})
+    commit = hub.put(
+        "org/siglip",
+        {open_clip.CONFIG: config(timm_model_name=NAME), file: weights, "README.md": card},
+    )
     found = open_ancestry("hf-hub:org/siglip")
     assert (found.record.revision, found.record.licence) == (commit, "apache-2.0")
     images_BCHW = torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)
@@ -44,11 +55,18 @@ def test_a_repository_of_open_clip_opens_and_is_pinned(hub: StandIn, file: str) 
     assert len(hub.requests) == before
 
 
-def test_of_towers_of_its_own_the_twin_in_timm_is_named_before_weights_are_fetched(hub: StandIn) -> None:
+def test_of_towers_of_its_own_the_twin_in_timm_is_named_before_weights_are_fetched(
+    hub: StandIn,
+) -> None:
     name = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
-    theirs = {"config.json": b'{"model_type": "clip"}', open_clip.CONFIG: config(layers=12, width=768)}
+    theirs = {
+        "config.json": b'{"model_type": "clip"}',
+        open_clip.CONFIG: config(layers=12, width=768),
+    }
     hub.put(name, {**theirs, open_clip.WEIGHTS[0]: b"never read"})
-    with pytest.raises(WrongCall, match=r"open_clip's own class.* timm:vit_base_patch32_clip_224\.laion2b "):
+    with pytest.raises(
+        WrongCall, match=r"open_clip's own class.* timm:vit_base_patch32_clip_224\.laion2b "
+    ):
         open_ancestry(f"hf-hub:{name}")
     assert not any("safetensors" in str(request) for request in hub.requests)
 
@@ -59,8 +77,12 @@ def test_a_repository_without_any_config_lacks_timms(hub: StandIn) -> None:
         open_ancestry("hf-hub:org/empty")
 
 
-def test_a_model_of_transformers_without_a_preprocessor_opens_offline_as_online(hub: StandIn) -> None:
-    files = {name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")}
+def test_a_model_of_transformers_without_a_preprocessor_opens_offline_as_online(
+    hub: StandIn,
+) -> None:
+    files = {
+        name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")
+    }
     hub.put("org/vit", files)
     found = open_ancestry("hf-hub:org/vit")
     assert (found.record.mean, found.record.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -71,19 +93,24 @@ def test_a_model_of_transformers_without_a_preprocessor_opens_offline_as_online(
 
 
 def test_offline_a_preprocessor_that_nobody_asked_for_may_exist(hub: StandIn) -> None:
-    files = {name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    files = {
+        name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")
+    }
     commit = hub.put("org/vit", {**files, foreign.PREPROCESSOR: b'{"image_mean": [0.1, 0.2, 0.3]}'})
     for name in files:
         fetch_from_hub(Repository("org/vit", commit), name, offline=False)
     with pytest.raises(
-        Unavailable, match=r"^preprocessor_config\.json of org/vit.* not cached.* run once while online$"
+        Unavailable,
+        match=r"^preprocessor_config\.json of org/vit.* not cached.* run once while online$",
     ):
         open_ancestry(f"hf-hub:org/vit@{commit}", offline=True)
 
 
 @pytest.mark.parametrize("kind", ["dinov2_with_registers", "ijepa", "timm_wrapper", "deit_teacher"])
 def test_a_repository_opens_as_the_folder_does(hub: StandIn, kind: str) -> None:
-    files = {name: (DATA / kind / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    files = {
+        name: (DATA / kind / name).read_bytes() for name in ("config.json", "model.safetensors")
+    }
     hub.put(f"org/{kind}", files)
     found, want = open_ancestry(f"hf-hub:org/{kind}"), open_ancestry(str(DATA / kind))
     assert found.identity == want.identity
@@ -95,7 +122,10 @@ def test_every_shard_of_a_repository_is_fetched_and_opens_offline(hub: StandIn) 
 
     state = load_file(DATA / "vit" / "model.safetensors")
     names = sorted(state)
-    shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    shards = {
+        "model-00001-of-00002.safetensors": names[::2],
+        "model-00002-of-00002.safetensors": names[1::2],
+    }
     files = {file: save({name: state[name] for name in part}) for file, part in shards.items()}
     places = {name: file for file, part in shards.items() for name in part}
     files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
@@ -105,7 +135,12 @@ def test_every_shard_of_a_repository_is_fetched_and_opens_offline(hub: StandIn) 
     want = open_ancestry(str(DATA / "vit"))
     assert all(torch.equal(found.state[name], want.state[name]) for name in want.state)
     assert open_ancestry("hf-hub:org/sharded", offline=True).identity == found.identity
-    evil = {**files, "model.safetensors.index.json": json.dumps({"weight_map": {"a": "../evil.safetensors"}}).encode()}
+    evil = {
+        **files,
+        "model.safetensors.index.json": json.dumps(
+            {"weight_map": {"a": "../evil.safetensors"}}
+        ).encode(),
+    }
     hub.put("org/evil", evil)
     with pytest.raises(BadFile, match=r"the shard of a is '\.\./evil\.safetensors'"):
         open_ancestry("hf-hub:org/evil")

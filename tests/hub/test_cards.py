@@ -23,7 +23,14 @@ from learngene_zoo.method import METHODS
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAMES = shelf.names()
 # A plain model, and a learngene of each package of methods.
-ONE_OF_EACH = ("ancestry-mini", "closed_form-mini", "first_k-mini", "lsamd-mini", "pool-mini", "tal-mini")
+ONE_OF_EACH = (
+    "ancestry-mini",
+    "closed_form-mini",
+    "first_k-mini",
+    "lsamd-mini",
+    "pool-mini",
+    "tal-mini",
+)
 # What the Hub shows for a model of the library timm: `timm` in huggingface.js, packages/tasks/src/model-libraries-snippets.ts.
 TIMM = """
 import timm
@@ -40,7 +47,9 @@ def front(page: str) -> dict[str, Any]:
 
 def snippets(checkout: Path) -> tuple[str, str]:
     """Those of this library in docs/hub.md: of a model, and of a learngene."""
-    lines = re.findall(r"^\+(.*)$", (checkout / "docs/hub.md").read_text(encoding="utf-8"), re.MULTILINE)
+    lines = re.findall(
+        r"^\+(.*)$", (checkout / "docs/hub.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     model, learngene = re.findall(r"`([^`]*\$\{model.id\}[^`]*)`", "\n".join(lines))
     return model.replace("${model.id}", "ID"), learngene.replace("${model.id}", "ID")
 
@@ -48,7 +57,10 @@ def snippets(checkout: Path) -> tuple[str, str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -> None:
     folder = cards_folder() / name
-    page, config = (folder / "README.md").read_text(encoding="utf-8"), json.loads((folder / "config.json").read_text())
+    page, config = (
+        (folder / "README.md").read_text(encoding="utf-8"),
+        json.loads((folder / "config.json").read_text()),
+    )
     matter, ours = front(page), config.get("learngene", config)
     assert matter["library_name"] == ("timm" if kind_of(folder) == "model" else "learngene_zoo")
     assert matter["license"] == "apache-2.0"
@@ -57,19 +69,38 @@ def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -
         assert f"\n## {heading}\n" in page
     assert f"```\n{ours['card']['command']}\n```" in page
     assert page.rstrip().endswith("<!-- /notes -->")
-    values = [one["value"] for index in matter.get("model-index", []) for r in index["results"] for one in r["metrics"]]
+    values = [
+        one["value"]
+        for index in matter.get("model-index", [])
+        for r in index["results"]
+        for one in r["metrics"]
+    ]
     worth = ours["card"]["worth"]
     measured = [row["accuracy"]["descendant"] for row in worth["rows"]] if worth else []
     if kind_of(folder) == "model":  # a learngene's own are of what was trained to make it
-        measured += [value for key, value in ours["metrics"].items() if key in ("validation_accuracy", "test_accuracy")]
+        measured += [
+            value
+            for key, value in ours["metrics"].items()
+            if key in ("validation_accuracy", "test_accuracy")
+        ]
     assert sorted(values) == sorted(value for value in measured if isinstance(value, float))
 
 
 def test_every_method_that_condenses_a_learngene_has_a_card() -> None:
     every_size_or_none = {"distillation", "pretrain_finetune", "scratch"}
     # Their learngenes are the ancestry model's name: `python benchmarks/shelf.py` makes and measures them with the next one.
-    named = {"evenly_spaced", "first_k", "last_k", "middle_k", "stacked", "weight_selection", "weight_subcloning"}
-    assert {f"{name}-mini" for name in set(METHODS.references()) - every_size_or_none - named} <= set(NAMES)
+    named = {
+        "evenly_spaced",
+        "first_k",
+        "last_k",
+        "middle_k",
+        "stacked",
+        "weight_selection",
+        "weight_subcloning",
+    }
+    assert {
+        f"{name}-mini" for name in set(METHODS.references()) - every_size_or_none - named
+    } <= set(NAMES)
 
 
 def test_the_shelf_is_small_and_lists_learngenes_only(lgzoo: Lgzoo, checkout: Path) -> None:
@@ -97,14 +128,20 @@ def test_show_tells_what_the_card_says(lgzoo: Lgzoo, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
-    [pytest.param(ONE_OF_EACH, id="one of each"), pytest.param(NAMES, marks=pytest.mark.exhaustive, id="all")],
+    [
+        pytest.param(ONE_OF_EACH, id="one of each"),
+        pytest.param(NAMES, marks=pytest.mark.exhaustive, id="all"),
+    ],
 )
 def test_a_card_opens_by_the_snippet_that_the_hub_shows_for_it(
     hub: StandIn, lgzoo: Lgzoo, tmp_path: Path, checkout: Path, names: Sequence[str]
 ) -> None:
     ours = os.pathsep.join([str(checkout), str(checkout / "plugins")])
     of_model, of_learngene = snippets(checkout)
-    assert lgzoo("expand", "pool-mini", "--low", "3", "--high", "3", "-o", tmp_path / "stitched").code == 0
+    assert (
+        lgzoo("expand", "pool-mini", "--low", "3", "--high", "3", "-o", tmp_path / "stitched").code
+        == 0
+    )
     calls = {name: (cards_folder() / name) for name in names} | {"stitched": tmp_path / "stitched"}
     texts: dict[str, list[str]] = {"": [], ours: []}  # by what is on the path of the process
     for name, folder in calls.items():
@@ -112,6 +149,10 @@ def test_a_card_opens_by_the_snippet_that_the_hub_shows_for_it(
         matter = front(hub.files(f"me/{name}")["README.md"].decode())
         alone = matter["library_name"] == "timm"
         text = TIMM if alone else of_model if "timm" in matter["tags"] else of_learngene
-        texts["" if alone else ours].append(f"{text.replace('ID', f'me/{name}')}\nprint({name!r}, len(model.blocks))")
-    opened = "\n".join(process("\n".join(parts), hub, tmp_path, path) for path, parts in texts.items())
+        texts["" if alone else ours].append(
+            f"{text.replace('ID', f'me/{name}')}\nprint({name!r}, len(model.blocks))"
+        )
+    opened = "\n".join(
+        process("\n".join(parts), hub, tmp_path, path) for path, parts in texts.items()
+    )
     assert sorted(line.split()[0] for line in opened.splitlines()) == sorted(calls)

@@ -26,9 +26,14 @@ NAME = "me/learngene"
 
 
 @pytest.fixture
-def published(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> dict[str, bytes]:
+def published(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> dict[str, bytes]:
     """A family at the tag v1.0, and nothing in the cache."""
-    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code == 0
+    assert (
+        lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code
+        == 0
+    )
     shutil.rmtree(tmp_path / "hub", ignore_errors=True)
     return hub.files(NAME)
 
@@ -44,14 +49,18 @@ def fetched(done: SimpleNamespace) -> Path:
     return Path(done.out.strip())
 
 
-def test_a_tag_is_pinned_to_its_commit(hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]) -> None:
+def test_a_tag_is_pinned_to_its_commit(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
+) -> None:
     done = lgzoo("fetch", f"{NAME}@v1.0")
     assert fetched(done).name == hub.repos[NAME].head
     assert content(fetched(done)) == published
     assert f"lgzoo expand {NAME}@{hub.repos[NAME].head}" in done.told
 
 
-def test_what_is_cached_by_its_commit_needs_no_request(hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]) -> None:
+def test_what_is_cached_by_its_commit_needs_no_request(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
+) -> None:
     first = lgzoo("fetch", f"{NAME}@v1.0")
     again = lgzoo("fetch", f"{NAME}@{hub.repos[NAME].head}")
     assert (again.out, again.requests) == (first.out, [])
@@ -67,8 +76,12 @@ def test_offline_and_not_cached_is_one_line(lgzoo: Lgzoo, published: dict[str, b
     assert "it is not cached and this run is offline" in done.error
 
 
-def test_half_a_cache_is_told_offline_and_completed_online(lgzoo: Lgzoo, published: dict[str, bytes]) -> None:
-    assert lgzoo("expand", f"{NAME}@v1.0", "--layers", "2", "-o", "/dev/null/x").code != 0  # fetches the top only
+def test_half_a_cache_is_told_offline_and_completed_online(
+    lgzoo: Lgzoo, published: dict[str, bytes]
+) -> None:
+    assert (
+        lgzoo("expand", f"{NAME}@v1.0", "--layers", "2", "-o", "/dev/null/x").code != 0
+    )  # fetches the top only
     done = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
     assert done.code == 1
     assert "is not cached, and this run is offline" in done.error
@@ -79,7 +92,9 @@ def test_half_a_cache_is_told_offline_and_completed_online(lgzoo: Lgzoo, publish
 def test_a_flipped_bit_is_found_and_the_file_fetched_again(
     file: str, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
 ) -> None:
-    hub.fail("GET .*/cdn/" if file == "model.safetensors" else f"GET .*/resolve/[^/]*/{file}", "flipped")
+    hub.fail(
+        "GET .*/cdn/" if file == "model.safetensors" else f"GET .*/resolve/[^/]*/{file}", "flipped"
+    )
     assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
 
 
@@ -97,7 +112,9 @@ def test_a_bit_that_flips_every_time_is_told_and_not_kept(
     assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
 
 
-@pytest.mark.parametrize("file", ["config.json", "manifest.json", "model.safetensors", "three/model.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["config.json", "manifest.json", "model.safetensors", "three/model.safetensors"]
+)
 def test_a_file_that_decays_in_the_cache_is_replaced(
     file: str, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
 ) -> None:
@@ -112,13 +129,17 @@ def test_a_file_that_decays_in_the_cache_is_replaced(
     assert not blob.exists()  # nobody else opens it either
     done = lgzoo("fetch", pinned)
     assert content(fetched(done)) == published
-    assert 1 <= len([request for request in done.requests if request.method == "GET"]) <= 2  # it, and the Hub's list
+    assert (
+        1 <= len([request for request in done.requests if request.method == "GET"]) <= 2
+    )  # it, and the Hub's list
 
 
 def test_a_blob_of_two_revisions_is_evicted_from_both(
     hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], made: SimpleNamespace
 ) -> None:
-    lgzoo("publish", made.learngene, NAME, "--tag", "v2.0")  # the same weights without the descendant
+    lgzoo(
+        "publish", made.learngene, NAME, "--tag", "v2.0"
+    )  # the same weights without the descendant
     one, two = (fetched(lgzoo("fetch", f"{NAME}@{tag}")) for tag in ("v1.0", "v2.0"))
     blob = (one / "model.safetensors").resolve()
     assert blob == (two / "model.safetensors").resolve()
@@ -146,7 +167,9 @@ def test_a_download_that_breaks_goes_on_where_it_was(
     done = lgzoo("fetch", f"{NAME}/three@v1.0")
     size = len(published["three/model.safetensors"])
     assert (fetched(done) / "model.safetensors").stat().st_size == size
-    answers = [(request.status, request.sent) for request in done.requests if "/cdn/" in request.path]
+    answers = [
+        (request.status, request.sent) for request in done.requests if "/cdn/" in request.path
+    ]
     assert answers == [(200, size), (206, size - size // 2 // 1000 * 1000)]
 
 
@@ -163,12 +186,19 @@ def test_a_member_of_a_family_is_fetched_alone(
 ) -> None:
     done = lgzoo("fetch", f"{NAME}/three@v1.0", "-o", tmp_path / "three")
     assert done.code == 0, done.error
-    wanted = {path.removeprefix("three/"): data for path, data in published.items() if path.startswith("three/")}
+    wanted = {
+        path.removeprefix("three/"): data
+        for path, data in published.items()
+        if path.startswith("three/")
+    }
     assert content(tmp_path / "three") == wanted
     assert len([request for request in done.requests if "/cdn/" in request.path]) == 1
     assert lgzoo("show", tmp_path / "three").code == 0
     missing = lgzoo("fetch", f"{NAME}/four@v1.0")
-    assert (missing.code, missing.error.split(" has ", 1)[1]) == (2, "no member 'four'; it has: three")
+    assert (missing.code, missing.error.split(" has ", 1)[1]) == (
+        2,
+        "no member 'four'; it has: three",
+    )
 
 
 def test_a_copy_is_whole_and_replaced_only_when_asked(
@@ -210,7 +240,10 @@ def test_a_manifest_chooses_no_place(
     files: dict[str, bytes], says: str, hub: StandIn, lgzoo: Lgzoo, tmp_path: Path
 ) -> None:
     records = {path: FileRecord(sha256="0" * 64, bytes=len(data)) for path, data in files.items()}
-    hub.put(NAME, {"manifest.json": json.dumps(manifest_of(records).json()).encode(), "config.json": b"{}"})
+    hub.put(
+        NAME,
+        {"manifest.json": json.dumps(manifest_of(records).json()).encode(), "config.json": b"{}"},
+    )
     done = lgzoo("fetch", NAME, "-o", tmp_path / "deep" / "out")
     assert done.code == 1
     assert says in done.error
@@ -243,7 +276,10 @@ def test_a_manifest_that_cannot_be_right_downloads_nothing(
         (b"{", "is not valid JSON"),
         (b'{"format": 2}', "format is 2"),
         (b'{"format": 1, "files": {}, "digest": "x"}', "is damaged"),
-        (b'{"format": 1, "files": {"a": {"sha256": "x", "bytes": 1}}, "digest": "x"}', "64 hexadecimal digits"),
+        (
+            b'{"format": 1, "files": {"a": {"sha256": "x", "bytes": 1}}, "digest": "x"}',
+            "64 hexadecimal digits",
+        ),
         (b'{"format": 1, "files": {"a": {"sha256": "x", "bytes": 1e99}}, "digest": "x"}', "bytes"),
     ],
 )
@@ -257,7 +293,9 @@ def test_a_bad_manifest_is_one_line(manifest: bytes, says: str, hub: StandIn, lg
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 @pytest.mark.parametrize(("kind", "says"), [(403, "forbidden"), (429, "busy (429)"), (503, "busy (503)"), (500, "answered 500"),
                                             ("reset", "broke"), ("lost", "broke")])  # fmt: skip
-def test_a_file_of_the_hub_fails_in_words(method: str, kind: str | int, says: str, hub: StandIn) -> None:
+def test_a_file_of_the_hub_fails_in_words(
+    method: str, kind: str | int, says: str, hub: StandIn
+) -> None:
     hub.put(NAME, {"config.json": b"{}"})
     hub.fail(f"{method} .*/config.json", kind, times=10**9)  # type: ignore[arg-type]
     with pytest.raises(Unavailable) as raised:
@@ -274,22 +312,32 @@ def test_an_ancestry_model_that_arrives_damaged_is_fetched_again(
     hub.put("me/vit", content(made.three))
     fault = hub.fail(f"GET .*/{file}", "flipped")
     found = open_ancestry("hf-hub:me/vit")
-    assert found.record.sha256 == hashlib.sha256((made.three / "model.safetensors").read_bytes()).hexdigest()
+    assert (
+        found.record.sha256
+        == hashlib.sha256((made.three / "model.safetensors").read_bytes()).hexdigest()
+    )
     assert fault.seen == 2
     blob = fetch_from_hub(Repository("me/vit"), "model.safetensors", offline=True).path.resolve()
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    with pytest.raises(Unavailable, match=r"model.safetensors of me/vit.* was damaged in the cache and is removed"):
+    with pytest.raises(
+        Unavailable, match=r"model.safetensors of me/vit.* was damaged in the cache and is removed"
+    ):
         open_ancestry("hf-hub:me/vit", offline=True)
     assert not blob.exists()
 
 
-def test_a_hub_that_is_not_there_is_told(hub: StandIn, lgzoo: Lgzoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_is_not_there_is_told(
+    hub: StandIn, lgzoo: Lgzoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
         "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}",
     )
     assert "the Hub cannot be reached" in lgzoo("fetch", f"{NAME}@v1.0").error
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "hub/{repo_id}/{revision}/{filename}")
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+        "hub/{repo_id}/{revision}/{filename}",
+    )
     assert "correct HF_ENDPOINT" in lgzoo("fetch", f"{NAME}@v1.0").error
 
 
@@ -300,7 +348,10 @@ def test_a_private_repository_needs_a_login(
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere/token")
     done = lgzoo("fetch", f"{NAME}@v1.0")
-    assert (done.code, done.error) == (2, f"there is no Hub repository {NAME} (or it is private: hf auth login)")
+    assert (done.code, done.error) == (
+        2,
+        f"there is no Hub repository {NAME} (or it is private: hf auth login)",
+    )
 
 
 @pytest.mark.parametrize("status", [None, 404])
@@ -324,7 +375,13 @@ def test_a_private_repository_needs_a_login(
     ],
 )
 def test_an_answer_chooses_no_file_of_the_cache(
-    header: str, value: str, status: int | None, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
+    header: str,
+    value: str,
+    status: int | None,
+    hub: StandIn,
+    lgzoo: Lgzoo,
+    published: dict[str, bytes],
+    tmp_path: Path,
 ) -> None:
     if status:
         if header not in ("X-Repo-Commit", "Location"):
@@ -334,10 +391,15 @@ def test_an_answer_chooses_no_file_of_the_cache(
     before = {path for path in tmp_path.rglob("*") if "hub" not in path.parts}
     done = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
     assert done.code == 1
-    assert "manifest.json of me/learngene@main is not available: the answer is not that of a Hub" in done.error
+    assert (
+        "manifest.json of me/learngene@main is not available: the answer is not that of a Hub"
+        in done.error
+    )
     assert (header in done.error) or "it redirects to an address that begins with" in done.error
     assert {path for path in tmp_path.rglob("*") if "hub" not in path.parts} == before
-    assert not [path for path in (tmp_path / "hub").rglob("*") if path.is_file() or path.is_symlink()]
+    assert not [
+        path for path in (tmp_path / "hub").rglob("*") if path.is_file() or path.is_symlink()
+    ]
     hub.headers.clear()
     if not status:
         assert content(fetched(lgzoo("fetch", f"{NAME}@main"))) == published
@@ -357,15 +419,22 @@ def test_an_answer_that_lies_later_is_not_used_either(
     assert not list(tmp_path.rglob("*evil*"))
 
 
-@pytest.mark.parametrize("name", ["conftest.py", "CONFIG.json", "three/sitecustomize.py", "a.PNG", "nul.png"])
+@pytest.mark.parametrize(
+    "name", ["conftest.py", "CONFIG.json", "three/sitecustomize.py", "a.PNG", "nul.png"]
+)
 def test_a_file_that_publish_would_not_write_is_refused_before_any_download(
     name: str, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
 ) -> None:
-    files = {path: data for path, data in published.items() if path != "manifest.json"} | {name: b"print(1)"}
-    records = {
-        path: FileRecord(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data)) for path, data in files.items()
+    files = {path: data for path, data in published.items() if path != "manifest.json"} | {
+        name: b"print(1)"
     }
-    hub.put(NAME, {name: b"print(1)", "manifest.json": json.dumps(manifest_of(records).json()).encode()})
+    records = {
+        path: FileRecord(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+        for path, data in files.items()
+    }
+    hub.put(
+        NAME, {name: b"print(1)", "manifest.json": json.dumps(manifest_of(records).json()).encode()}
+    )
     done = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
     assert done.code == 1
     assert f"names {name!r}, which is not a file of an artifact" in done.error
@@ -374,7 +443,9 @@ def test_a_file_that_publish_would_not_write_is_refused_before_any_download(
 
 
 @pytest.mark.parametrize(
-    ("data", "said"), [(b"{", "is not valid JSON"), (b" " * (2**24 + 1), "is larger than 16 MiB")], ids=["cut", "large"]
+    ("data", "said"),
+    [(b"{", "is not valid JSON"), (b" " * (2**24 + 1), "is larger than 16 MiB")],
+    ids=["cut", "large"],
 )
 def test_a_manifest_that_is_none_is_named_by_its_repository(
     data: bytes, said: str, hub: StandIn, lgzoo: Lgzoo, tmp_path: Path
@@ -397,7 +468,12 @@ def test_processes_that_fetch_at_once_do_no_harm(
     command = [sys.executable, "-m", "learngene_zoo", "fetch", f"{NAME}@v1.0", "-q"]
     running = [
         subprocess.Popen(
-            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for _ in range(4)
     ]

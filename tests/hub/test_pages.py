@@ -38,12 +38,18 @@ from standin import StandIn
 from learngene_zoo.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = [Path("README.md"), *sorted(page.relative_to(ROOT) for page in (ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    Path("README.md"),
+    *sorted(page.relative_to(ROOT) for page in (ROOT / "docs").rglob("*.md")),
+]
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 BLOCK = re.compile(
-    r"(?P<comments>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.M | re.S
+    r"(?P<comments>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>[\w-]*)\n(?P<text>.*?)^```$",
+    re.M | re.S,
 )
-COMMENT = re.compile(r"<!-- (not run|exhaustive|in CI|first)(?: \((.*?)\))?(?::\s(.*?))?\s*-->", re.S)
+COMMENT = re.compile(
+    r"<!-- (not run|exhaustive|in CI|first)(?: \((.*?)\))?(?::\s(.*?))?\s*-->", re.S
+)
 SHELL, PYTHON = "", "python"
 PLAIN = re.compile(r"lgzoo [^|<>$;&`]*")  # a command that needs no shell
 FRACTION = re.compile(r"[+-]?\d*\.\d+")
@@ -80,7 +86,9 @@ def blocks_of(text: str) -> list[Block]:
     found = []
     for match in BLOCK.finditer(text):
         comments = COMMENT.findall(match["comments"])
-        assert len(comments) == match["comments"].count("<!--"), f"not understood: {match['comments']}"
+        assert len(comments) == match["comments"].count("<!--"), (
+            f"not understood: {match['comments']}"
+        )
         if match["language"] in (SHELL, PYTHON):
             line = text.count("\n", 0, match.start("language")) + 1
             found.append(Block(line, match["language"], match["text"], comments))
@@ -125,10 +133,16 @@ def check_output(shown: list[str], printed: str) -> None:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sixty pictures of three classes."""
     root, draw = tmp_path_factory.mktemp("data") / "photos", np.random.default_rng(0)
-    for name, colour in {"rose": (180, 40, 60), "daisy": (220, 220, 200), "iris": (80, 60, 190)}.items():
+    for name, colour in {
+        "rose": (180, 40, 60),
+        "daisy": (220, 220, 200),
+        "iris": (80, 60, 190),
+    }.items():
         (root / name).mkdir(parents=True)
         for number in range(20):
-            pixels = np.clip(np.array(colour) + draw.normal(0, 30, (64, 72, 3)), 0, 255).astype("uint8")
+            pixels = np.clip(np.array(colour) + draw.normal(0, 30, (64, 72, 3)), 0, 255).astype(
+                "uint8"
+            )
             Image.fromarray(pixels).save(root / name / f"{number}.jpg")
     return root
 
@@ -142,18 +156,24 @@ def folder(tmp_path: Path, photos: Path, hub: StandIn, monkeypatch: pytest.Monke
     for name in ("photos", "flowers", "mine"):
         (place / name).symlink_to(photos)
     for name, words in {"lgzoo": "-m learngene_zoo", "python": "", "pytest": "-m pytest"}.items():
-        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+        (programs / name).write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n'
+        )
         (programs / name).chmod(0o755)
     environment = {
         **hub.environment(tmp_path),
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
+        ),
         "CHECKOUT": str(ROOT),
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(place)
-    monkeypatch.setattr(torch.hub, "_get_cache_or_reload", lambda *_, **__: str(ROOT))  # no repository of GitHub's
+    monkeypatch.setattr(
+        torch.hub, "_get_cache_or_reload", lambda *_, **__: str(ROOT)
+    )  # no repository of GitHub's
     return place
 
 
@@ -165,7 +185,10 @@ def offer(hub: StandIn, names: set[str]) -> None:
         torch.manual_seed(0)
         model = timm.create_model(name)
         card = b"---\nlicense: apache-2.0\n---\n"
-        hub.put(model.pretrained_cfg["hf_hub_id"], {"model.safetensors": save(model.state_dict()), "README.md": card})
+        hub.put(
+            model.pretrained_cfg["hf_hub_id"],
+            {"model.safetensors": save(model.state_dict()), "README.md": card},
+        )
 
 
 def run_shell(text: str, block: Block, exhaustive: bool) -> None:
@@ -176,7 +199,9 @@ def run_shell(text: str, block: Block, exhaustive: bool) -> None:
             done = CliRunner().invoke(main, shlex.split(command, comments=True)[1:])
             code, printed = done.exit_code, done.output
         else:
-            ran = subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            ran = subprocess.run(
+                ["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
             code, printed = ran.returncode, ran.stdout
         assert code == 0, f"line {block.line}: {command}\n{printed}"
         check_output(output, printed)
@@ -186,7 +211,12 @@ def run_page(name: Path, hub: StandIn, exhaustive: bool) -> None:
     text, names = (ROOT / name).read_text(encoding="utf-8"), dict[str, Any](__name__="__main__")
     blocks = [block for block in blocks_of(text) if not block.left_out(exhaustive)]
     contents = [block.text if exhaustive else block.in_ci() for block in blocks]
-    lines = [line for content in contents for line, _ in commands_of(content) if not line.startswith("lgzoo plan")]
+    lines = [
+        line
+        for content in contents
+        for line, _ in commands_of(content)
+        if not line.startswith("lgzoo plan")
+    ]
     offer(hub, set(re.findall(r"timm:(\w+)", "\n".join(lines))))
     for block, content in zip(blocks, contents):
         if block.language == SHELL:
@@ -194,24 +224,37 @@ def run_page(name: Path, hub: StandIn, exhaustive: bool) -> None:
             run_shell(content, block, exhaustive)
         else:
             exec(compile(block.first(), f"before line {block.line} of {name}", "exec"), names)
-            exec(compile("\n" * block.line + content, str(name), "exec"), names)  # an error names the line of the page
+            exec(
+                compile("\n" * block.line + content, str(name), "exec"), names
+            )  # an error names the line of the page
 
 
 def pages(kinds: set[str]) -> list[Path]:
     """The pages that have blocks with a comment of these kinds, or any block."""
     found = {page: blocks_of((ROOT / page).read_text(encoding="utf-8")) for page in PAGES}
     if kinds:
-        return [page for page, bs in found.items() if any(kind in kinds for b in bs for kind, _, _ in b.comments)]
+        return [
+            page
+            for page, bs in found.items()
+            if any(kind in kinds for b in bs for kind, _, _ in b.comments)
+        ]
     return [page for page, bs in found.items() if any(not block.left_out(False) for block in bs)]
 
 
-METHODS_IN_CI = ("lsamd", "pool", "snnet", "tal")  # the pages of the others take half a minute to minutes
+METHODS_IN_CI = (
+    "lsamd",
+    "pool",
+    "snnet",
+    "tal",
+)  # the pages of the others take half a minute to minutes
 LONG_PAGES = ("export", "streaming")
 
 
 def marked(page: Path) -> Any:
     """A page as a parameter; the long ones, most methods' among them, are run by hand."""
-    is_long = page.stem in LONG_PAGES or (page.parent.name == "methods" and page.stem not in METHODS_IN_CI)
+    is_long = page.stem in LONG_PAGES or (
+        page.parent.name == "methods" and page.stem not in METHODS_IN_CI
+    )
     return pytest.param(page, marks=pytest.mark.exhaustive if is_long else [])
 
 

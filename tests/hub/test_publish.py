@@ -29,7 +29,9 @@ def commits(hub: StandIn, name: str = NAME) -> int:
     return len(hub.repos[name].commits)
 
 
-def test_a_learngene_is_one_commit_with_a_tag(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_learngene_is_one_commit_with_a_tag(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     repo = hub.repos[NAME]
     assert (done.code, done.out) == (0, f"{NAME}@{repo.head}\n")
@@ -53,7 +55,9 @@ def test_tokens_go_to_the_hub_only(hub: StandIn, lgzoo: Lgzoo, made: SimpleNames
     assert TOKEN not in done.out + done.told
 
 
-def test_a_dry_run_lists_changes_and_makes_none(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_dry_run_lists_changes_and_makes_none(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     done = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json")
     rows = json.loads(done.out)
     assert {row["file"]: row["change"] for row in rows} == dict.fromkeys(
@@ -71,7 +75,9 @@ def test_a_dry_run_lists_changes_and_makes_none(hub: StandIn, lgzoo: Lgzoo, made
     assert commits(hub) == 2
 
 
-def test_the_same_command_again_changes_nothing(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_the_same_command_again_changes_nothing(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     first = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     again = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     assert again.out == first.out
@@ -79,12 +85,20 @@ def test_the_same_command_again_changes_nothing(hub: StandIn, lgzoo: Lgzoo, made
     assert commits(hub) == 2
 
 
-def test_another_version_replaces_what_is_stale(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_another_version_replaces_what_is_stale(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three)
     hub.put(NAME, {"LICENSE": LICENSE})
     assert lgzoo("publish", made.other, NAME, "--tag", "v2.0").code == 0
     now = hub.files(NAME)
-    assert sorted(now) == ["LICENSE", "README.md", "config.json", "manifest.json", "model.safetensors"]
+    assert sorted(now) == [
+        "LICENSE",
+        "README.md",
+        "config.json",
+        "manifest.json",
+        "model.safetensors",
+    ]
     assert "three/config.json" in hub.files(NAME, "v1.0")
 
 
@@ -106,7 +120,9 @@ def test_an_older_tag_may_be_confirmed(hub: StandIn, lgzoo: Lgzoo, made: SimpleN
     assert commits(hub) == 3
 
 
-def test_a_tag_that_somebody_makes_meanwhile_stays(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_tag_that_somebody_makes_meanwhile_stays(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     def tag() -> None:
         repo = hub.repos[NAME]
         repo.tags["v1.0"] = next(iter(repo.commits))
@@ -118,7 +134,9 @@ def test_a_tag_that_somebody_makes_meanwhile_stays(hub: StandIn, lgzoo: Lgzoo, m
     assert hub.repos[NAME].tags["v1.0"] == next(iter(hub.repos[NAME].commits))
 
 
-def test_files_of_others_are_not_overwritten(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_files_of_others_are_not_overwritten(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     hub.put(NAME, {"config.json": b"{}", "model.safetensors": b"x"})
     done = lgzoo("publish", made.learngene, NAME)
     assert done.code == 1
@@ -126,7 +144,9 @@ def test_files_of_others_are_not_overwritten(hub: StandIn, lgzoo: Lgzoo, made: S
     assert hub.files(NAME) == {"config.json": b"{}", "model.safetensors": b"x"}
 
 
-def test_a_model_does_not_replace_a_learngene(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_model_does_not_replace_a_learngene(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     lgzoo("publish", made.learngene, NAME, "--descendant", made.three)
     before = hub.files(NAME)
     for words in ([], ["--dry-run"]):
@@ -136,18 +156,26 @@ def test_a_model_does_not_replace_a_learngene(hub: StandIn, lgzoo: Lgzoo, made: 
     assert hub.files(NAME) == before
 
 
-def test_a_commit_that_touches_nothing_of_ours_is_built_upon(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_commit_that_touches_nothing_of_ours_is_built_upon(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     hub.fail("POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"LICENSE": LICENSE}))
     done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     assert done.code == 0, done.error
     assert hub.files(NAME, "v1.0")["LICENSE"] == LICENSE
     assert [request.status for request in done.requests if "/commit/" in request.path] == [412, 200]
-    assert len([request for request in done.requests if request.method == "PUT"]) == 1  # nothing is uploaded twice
+    assert (
+        len([request for request in done.requests if request.method == "PUT"]) == 1
+    )  # nothing is uploaded twice
 
 
-def test_what_somebody_else_publishes_meanwhile_stays(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_what_somebody_else_publishes_meanwhile_stays(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     hub.fail(
-        "POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"config.json": b"theirs", "manifest.json": b"x"})
+        "POST .*/commit/",
+        "meanwhile",
+        action=lambda: hub.put(NAME, {"config.json": b"theirs", "manifest.json": b"x"}),
     )
     done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     assert done.code == 1
@@ -155,15 +183,24 @@ def test_what_somebody_else_publishes_meanwhile_stays(hub: StandIn, lgzoo: Lgzoo
     assert hub.repos[NAME].tags == {}
 
 
-def test_a_commit_of_theirs_over_ours_is_named(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_commit_of_theirs_over_ours_is_named(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     lgzoo("publish", made.learngene, NAME)
-    hub.fail("POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"config.json": b"theirs"}))
+    hub.fail(
+        "POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"config.json": b"theirs"})
+    )
     done = lgzoo("publish", made.other, NAME)
     assert done.code == 1
-    assert f"somebody else changed config.json of {NAME} meanwhile (commit {hub.repos[NAME].head})" in done.error
+    assert (
+        f"somebody else changed config.json of {NAME} meanwhile (commit {hub.repos[NAME].head})"
+        in done.error
+    )
 
 
-def test_a_commit_whose_answer_was_lost_is_found(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_commit_whose_answer_was_lost_is_found(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     hub.fail("POST .*/commit/", "lost")
     done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     assert done.code == 0, done.error
@@ -172,13 +209,17 @@ def test_a_commit_whose_answer_was_lost_is_found(hub: StandIn, lgzoo: Lgzoo, mad
     assert hub.repos[NAME].tags == {"v1.0": hub.repos[NAME].head}
 
 
-def test_a_tag_whose_answer_was_lost_is_found(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_tag_whose_answer_was_lost_is_found(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     hub.fail("POST .*/tag/", "lost")
     assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
     assert hub.repos[NAME].tags == {"v1.0": hub.repos[NAME].head}
 
 
-def test_what_is_damaged_there_is_sent_again(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_what_is_damaged_there_is_sent_again(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     lgzoo("publish", made.learngene, NAME)
     hub.put(NAME, {"config.json": hub.files(NAME)["config.json"] + b" "})
     assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
@@ -192,7 +233,10 @@ def test_every_file_is_read_back_before_it_is_tagged(
     fault = hub.fail(f"GET .*/resolve/.*/{file}", "flipped", times=10**9)
     done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     assert done.code == 1
-    assert f"{file} of {NAME} at {hub.repos[NAME].head} is not what was sent, so it is not tagged" in done.error
+    assert (
+        f"{file} of {NAME} at {hub.repos[NAME].head} is not what was sent, so it is not tagged"
+        in done.error
+    )
     assert hub.repos[NAME].tags == {}
     hub.faults.remove(fault)
     assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
@@ -200,7 +244,8 @@ def test_every_file_is_read_back_before_it_is_tagged(
 
 
 @pytest.mark.parametrize(
-    "request_", ["POST .*/preupload/", "POST .*/batch", "PUT ", "POST .*/validate-yaml", "POST .*/commit/"]
+    "request_",
+    ["POST .*/preupload/", "POST .*/batch", "PUT ", "POST .*/validate-yaml", "POST .*/commit/"],
 )
 def test_refused_uploads_leave_no_commit_and_go_on(
     request_: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
@@ -225,7 +270,9 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_upload_leaves_no_commit_and_goes_on(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_an_interrupted_upload_leaves_no_commit_and_goes_on(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     hub.fail("POST .*/batch", "meanwhile", action=_thread.interrupt_main)
     done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     assert done.code == 130
@@ -238,17 +285,28 @@ def test_an_interrupted_upload_leaves_no_commit_and_goes_on(hub: StandIn, lgzoo:
 @pytest.mark.parametrize("kind", [401, 403, 500, "reset", "drop", "truncated"])
 @pytest.mark.parametrize("request_", ["POST .*/commit/", "PUT ", "GET .*/refs"])
 def test_no_failure_tells_the_token_or_a_signature(
-    kind: str | int, request_: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, caplog: pytest.LogCaptureFixture
+    kind: str | int,
+    request_: str,
+    hub: StandIn,
+    lgzoo: Lgzoo,
+    made: SimpleNamespace,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     hub.fail(request_, kind, times=10**9)  # type: ignore[arg-type]
     done = lgzoo("publish", made.learngene, NAME)
-    assert not [secret for secret in (TOKEN, "X-Amz-Signature") if secret in done.out + done.told + caplog.text]
+    assert not [
+        secret
+        for secret in (TOKEN, "X-Amz-Signature")
+        if secret in done.out + done.told + caplog.text
+    ]
     shown = lgzoo("publish", made.learngene, NAME, "--debug")
     assert TOKEN not in shown.out + shown.told + caplog.text
 
 
 def test_there_is_no_way_to_type_a_token(lgzoo: Lgzoo, made: SimpleNamespace) -> None:
-    assert lgzoo("publish", made.learngene, NAME, "--token", "x").error.startswith("no option named --token")
+    assert lgzoo("publish", made.learngene, NAME, "--token", "x").error.startswith(
+        "no option named --token"
+    )
 
 
 def test_who_is_not_logged_in_is_told(
@@ -265,7 +323,10 @@ def test_who_is_not_logged_in_is_told(
 
 
 def test_a_family_is_linked_both_ways(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
-    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code == 0
+    assert (
+        lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code
+        == 0
+    )
     files = hub.files(NAME)
     assert "[three](three)" in files["README.md"].decode()
     card = files["three/README.md"].decode()
@@ -273,15 +334,23 @@ def test_a_family_is_linked_both_ways(hub: StandIn, lgzoo: Lgzoo, made: SimpleNa
     assert f"lgzoo fetch {NAME}/three@v1.0 -o three" in card
 
 
-def test_a_model_of_another_learngene_is_no_member(lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> None:
-    for folder, top in ((made.three, made.other), (made.other, made.learngene), (made.three, made.three)):
+def test_a_model_of_another_learngene_is_no_member(
+    lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
+    for folder, top in (
+        (made.three, made.other),
+        (made.other, made.learngene),
+        (made.three, made.three),
+    ):
         done = lgzoo("publish", top, NAME, "--descendant", folder)
         assert (done.code, done.requests) == (2, [])
         assert "by itself" in done.error
     twice = [tmp_path / "one" / "three", tmp_path / "other" / "three"]
     for place in twice:
         copied(made.three, place)
-    done = lgzoo("publish", made.learngene, NAME, "--descendant", twice[0], "--descendant", twice[1])
+    done = lgzoo(
+        "publish", made.learngene, NAME, "--descendant", twice[0], "--descendant", twice[1]
+    )
     assert "two descendants are called three" in done.error
 
 
@@ -298,7 +367,9 @@ def test_a_descendant_of_a_published_learngene_names_it(
     assert 'timm.create_model("hf-hub:me/two", pretrained=True)' in card
 
 
-def test_what_people_wrote_into_a_card_stays(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> None:
+def test_what_people_wrote_into_a_card_stays(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
     folder = copied(made.learngene, tmp_path / "mine")
     notes = "<!-- notes -->\nOf use for badgers.\n<!-- /notes -->"
     (folder / "README.md").write_text(f"old words\n{notes}\nmore old words\n")
@@ -326,10 +397,14 @@ def test_paths_of_this_machine_are_told_before_they_become_public(
     lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
 ) -> None:
     told = lgzoo("publish", made.learngene, NAME, "--dry-run").told
-    assert told.startswith(f"note: config.json makes 1 path of this machine public: {made.learngene.parent}/")
+    assert told.startswith(
+        f"note: config.json makes 1 path of this machine public: {made.learngene.parent}/"
+    )
 
 
-def test_a_public_repository_is_not_called_private(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_public_repository_is_not_called_private(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     lgzoo("publish", made.learngene, NAME, "--private")
     assert hub.repos[NAME].private
     hub.repos[NAME].private = False
@@ -373,7 +448,9 @@ def test_wrong_names_are_refused_without_a_request(
     assert done.requests == []
 
 
-def test_a_damaged_folder_is_not_published(lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_not_published(
+    lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
     folder = copied(made.learngene, tmp_path / "mine")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
@@ -382,7 +459,9 @@ def test_a_damaged_folder_is_not_published(lgzoo: Lgzoo, made: SimpleNamespace, 
     assert lgzoo("publish", tmp_path / "nothing", NAME).code == 2
 
 
-def test_large_files_go_by_xet_only_where_there_is_one(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_large_files_go_by_xet_only_where_there_is_one(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     pytest.importorskip("hf_xet")
     done = lgzoo("publish", made.learngene, NAME)
     names = [request.name for request in done.requests]
@@ -398,12 +477,14 @@ def test_large_files_go_up_in_parts(hub: StandIn, lgzoo: Lgzoo, made: SimpleName
     done = lgzoo("publish", made.learngene, NAME)
     assert done.code == 0, done.error
     size = (made.learngene / "model.safetensors").stat().st_size
-    assert [request.received for request in done.requests if "/part/" in request.path][:-1] == [10_000] * (
-        size // 10_000
-    )
+    assert [request.received for request in done.requests if "/part/" in request.path][:-1] == [
+        10_000
+    ] * (size // 10_000)
 
 
-def test_a_tree_in_many_pages_is_read_whole(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+def test_a_tree_in_many_pages_is_read_whole(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
     hub.page = 1
     assert lgzoo("publish", made.learngene, NAME, "--descendant", made.three).code == 0
     assert lgzoo("publish", made.learngene, NAME, "--descendant", made.three).code == 0
@@ -412,7 +493,11 @@ def test_a_tree_in_many_pages_is_read_whole(hub: StandIn, lgzoo: Lgzoo, made: Si
 
 @pytest.mark.parametrize("why", ["unreachable", "offline", 503])
 def test_a_dry_run_without_a_network_lists_the_files(
-    why: str | int, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    why: str | int,
+    hub: StandIn,
+    lgzoo: Lgzoo,
+    made: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if why == "offline":
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -56,13 +56,29 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             for label in range(entry.classes):
                 place = tmp_path / task / split / f"{label:03}"
                 place.mkdir(parents=True)
-                Image.fromarray(pixels.integers(0, 256, (12, 20, 3), dtype=np.uint8)).save(place / "0.jpg")
+                Image.fromarray(pixels.integers(0, 256, (12, 20, 3), dtype=np.uint8)).save(
+                    place / "0.jpg"
+                )
 
 
 def test_the_card_names_the_call_without_what_changes_no_number(real: ModuleType) -> None:
-    words = ["dinov2-small", "--task", "pets,dtd", "--rates", "1e-4", "--set", "keep=1,2", "--yes", "-o", "somewhere"]
+    words = [
+        "dinov2-small",
+        "--task",
+        "pets,dtd",
+        "--rates",
+        "1e-4",
+        "--set",
+        "keep=1,2",
+        "--yes",
+        "-o",
+        "somewhere",
+    ]
     job = real.Job(real.options().parse_args(words), real.ANCESTRIES["dinov2-small"], real.Run())
-    assert job.command == "python benchmarks/real.py dinov2-small --set keep=1,2 --task pets,dtd --rates 0.0001"
+    assert (
+        job.command
+        == "python benchmarks/real.py dinov2-small --set keep=1,2 --task pets,dtd --rates 0.0001"
+    )
     assert real.options().parse_args(job.command.split()[2:]).rates == (1e-4,)
 
 
@@ -71,15 +87,26 @@ def test_the_size_of_data_is_what_the_hub_lists(
 ) -> None:
     size, asked = real.real_plan.data_size, []
 
-    def listed(self: Any, name: str, *, revision: str | None, files_metadata: bool) -> SimpleNamespace:
+    def listed(
+        self: Any, name: str, *, revision: str | None, files_metadata: bool
+    ) -> SimpleNamespace:
         asked.append((name, revision, files_metadata))
         return SimpleNamespace(siblings=[SimpleNamespace(size=2_500), SimpleNamespace(size=None)])
 
     assert size("cars", False) == "size unknown", "the stand-in has no data sets"
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", listed)
-    assert [size(task, False) for task in ("decathlon-svhn", "decathlon-aircraft")] == ["2.50KB"] * 2
-    assert asked == [("ufldl-stanford/svhn", None, True), ("HuggingFaceM4/FGVC-Aircraft", "refs/pr/1", True)]
-    assert (size("pets", False), size("cars", True), len(asked)) == ("not from the Hub", "size unknown", 2)
+    assert [size(task, False) for task in ("decathlon-svhn", "decathlon-aircraft")] == [
+        "2.50KB"
+    ] * 2
+    assert asked == [
+        ("ufldl-stanford/svhn", None, True),
+        ("HuggingFaceM4/FGVC-Aircraft", "refs/pr/1", True),
+    ]
+    assert (size("pets", False), size("cars", True), len(asked)) == (
+        "not from the Hub",
+        "size unknown",
+        2,
+    )
 
 
 def test_who_is_contacted_and_which_paths_become_public_is_told_first(
@@ -90,14 +117,21 @@ def test_who_is_contacted_and_which_paths_become_public_is_told_first(
     host = hub.url.removeprefix("http://")
     assert reads == f"contacts {host} for timm/{MODEL}"
     paths = f"folder:{tmp_path / 'dtd'}, folder:{tmp_path / 'pets'}"
-    assert publishes == f"publishes me/real on {host}, for everyone to read; paths of this machine on its card: {paths}"
+    assert (
+        publishes
+        == f"publishes me/real on {host}, for everyone to read; paths of this machine on its card: {paths}"
+    )
     assert rest[-1] == "nothing is started without --yes"
     assert hub.repos == {}, "nothing was published"
 
 
 @pytest.mark.slow
 def test_what_it_takes_is_told_for_every_ancestry_model(
-    real: ModuleType, data: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    real: ModuleType,
+    data: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in real.ANCESTRIES:
@@ -130,15 +164,28 @@ def test_what_it_takes_is_told_for_every_ancestry_model(
 def test_from_timm_to_the_hub_with_a_kill_between(hub: StandIn, data: None, tmp_path: Path) -> None:
     spec = architecture_of_timm(MODEL)
     commit = hub.put(f"timm/{MODEL}", {"model.safetensors": save(dict(initial(spec, 0)))})
-    call = [sys.executable, str(ROOT / "benchmarks" / "real.py"), *SMALL, "--speed", "10", "--yes", "-o", "out"]
+    call = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "real.py"),
+        *SMALL,
+        "--speed",
+        "10",
+        "--yes",
+        "-o",
+        "out",
+    ]
     environment = {
         **os.environ, **hub.environment(tmp_path / "home"), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")]),
     }  # fmt: skip
     results = tmp_path / "out" / "results.jsonl"
-    first = subprocess.Popen(call, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    first = subprocess.Popen(
+        call, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
-        while first.poll() is None and (not results.exists() or results.read_bytes().count(b"\n") < 3):
+        while first.poll() is None and (
+            not results.exists() or results.read_bytes().count(b"\n") < 3
+        ):
             time.sleep(0.05)
     finally:
         first.send_signal(signal.SIGKILL)
@@ -146,7 +193,9 @@ def test_from_timm_to_the_hub_with_a_kill_between(hub: StandIn, data: None, tmp_
     assert first.returncode == -signal.SIGKILL, told.decode()
     begun = read_rows(results)
     call += ["--publish", "me/real"]
-    second = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    second = subprocess.run(
+        call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert second.returncode == 0, second.stderr
     assert second.stdout.splitlines()[-1] == f"{hub.url}/me/real/tree/{hub.repos['me/real'].head}"
     rows = read_rows(results)
@@ -158,13 +207,24 @@ def test_from_timm_to_the_hub_with_a_kill_between(hub: StandIn, data: None, tmp_
     fetched = lg.fetch("me/real@main")
     config = read_config(fetched)
     (ancestry,) = config.ancestries
-    assert (ancestry.source, ancestry.revision, ancestry.spec.image_size) == (f"timm:{MODEL}", commit, 32)
+    assert (ancestry.source, ancestry.revision, ancestry.spec.image_size) == (
+        f"timm:{MODEL}",
+        commit,
+        32,
+    )
     assert [task.name for task in config.tasks] == ["dtd"]
     assert config.card is not None
     assert config.card.worth is not None
     assert [(row.task, row.layers) for row in config.card.worth.rows] == [("pets", 5), ("pets", 6)]
     for row in config.card.worth.rows:
-        assert list(row.accuracy) == ["descendant", "shuffled", "stem", "stem_fan_in", "scratch timm", "scratch fan_in"]
+        assert list(row.accuracy) == [
+            "descendant",
+            "shuffled",
+            "stem",
+            "stem_fan_in",
+            "scratch timm",
+            "scratch fan_in",
+        ]
         assert row.images == 37
     page = (fetched / "README.md").read_text(encoding="utf-8")
     assert "## What it is worth" in page

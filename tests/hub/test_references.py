@@ -24,17 +24,26 @@ TAGGED = f"{NAME}@v1.0"
 
 @pytest.fixture
 def published(
-    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: StandIn,
+    lgzoo: Lgzoo,
+    made: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> StandIn:
     """A family at the tag v1.0, and an empty working folder."""
-    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code == 0
+    assert (
+        lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code
+        == 0
+    )
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     hub.requests.clear()
     return hub
 
 
-@pytest.mark.parametrize("reference", [TAGGED, f"hf-hub:{NAME}", f"hf-hub:{TAGGED}", f"{NAME}@main"])
+@pytest.mark.parametrize(
+    "reference", [TAGGED, f"hf-hub:{NAME}", f"hf-hub:{TAGGED}", f"{NAME}@main"]
+)
 def test_the_hub_is_a_place_like_any_other(reference: str, published: StandIn) -> None:
     folder = shelf.find(reference)
     assert cached_repository(folder) == Repository(NAME, published.repos[NAME].head)
@@ -42,7 +51,9 @@ def test_the_hub_is_a_place_like_any_other(reference: str, published: StandIn) -
 
 
 @pytest.mark.slow
-def test_every_verb_takes_it(published: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> None:
+def test_every_verb_takes_it(
+    published: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
     for words in (
         ["show", TAGGED],
         ["expand", TAGGED, "--layers", "2", "--task", "digits", "-o", tmp_path / "two"],
@@ -65,7 +76,9 @@ def test_every_verb_takes_it(published: StandIn, lgzoo: Lgzoo, made: SimpleNames
         assert done.code == 0, (words, done.error)
     lgzoo("publish", tmp_path / "tuned", "me/tuned", "--tag", "v1.0")
     assert lgzoo("evaluate", "me/tuned@v1.0").code == 0
-    assert lgzoo("evaluate", "hf-hub:me/tuned", "--offline").code == 1  # main is not cached, the tag is
+    assert (
+        lgzoo("evaluate", "hf-hub:me/tuned", "--offline").code == 1
+    )  # main is not cached, the tag is
     assert lgzoo("evaluate", "me/tuned@v1.0", "--offline").code == 0
 
 
@@ -102,9 +115,16 @@ def test_a_folder_that_exists_wins(published: StandIn, made: SimpleNamespace) ->
     ["runs/learngen", "./me/learngene@v1.0", "runs/best@v1.0", "learngene@v1.0", "a/b/c/d@v1.0", "/me/learngene@v1.0",
      "~/learngene@v1.0", "me/learn gene@v1.0", "../learngene@v1.0", "me/..@v1.0"],
 )  # fmt: skip
-def test_a_mistyped_path_never_contacts_the_hub(reference: str, published: StandIn, lgzoo: Lgzoo) -> None:
+def test_a_mistyped_path_never_contacts_the_hub(
+    reference: str, published: StandIn, lgzoo: Lgzoo
+) -> None:
     Path("runs").mkdir()
-    for words in (["expand", reference], ["show", reference], ["evaluate", reference], ["finetune", reference]):
+    for words in (
+        ["expand", reference],
+        ["show", reference],
+        ["evaluate", reference],
+        ["finetune", reference],
+    ):
         assert lgzoo(*words).code in (1, 2)
     with pytest.raises(WrongCall):
         torch_hub.build(reference)
@@ -113,7 +133,8 @@ def test_a_mistyped_path_never_contacts_the_hub(reference: str, published: Stand
 
 def test_a_path_that_may_have_meant_the_hub_says_how_to_say_so(published: StandIn) -> None:
     with pytest.raises(
-        WrongCall, match="no folder me/learngene; on the Hub it would be hf-hub:me/learngene or me/learngene@main"
+        WrongCall,
+        match="no folder me/learngene; on the Hub it would be hf-hub:me/learngene or me/learngene@main",
     ):
         shelf.find(NAME)
 
@@ -125,7 +146,20 @@ def test_a_path_object_is_a_path(published: StandIn) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["me", "me/", "/me", "me/x/y/z", "me/x@", "me/x@-v", "me/x@a..b", "a--b/c", "-me/x", "me/x@v 1", "me/x\n"]
+    "text",
+    [
+        "me",
+        "me/",
+        "/me",
+        "me/x/y/z",
+        "me/x@",
+        "me/x@-v",
+        "me/x@a..b",
+        "a--b/c",
+        "-me/x",
+        "me/x@v 1",
+        "me/x\n",
+    ],
 )
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(WrongCall, match="is not the name of a Hub repository"):

@@ -28,11 +28,18 @@ SAMPLE = 92  # every so manieth case of the matrix: under a minute
 
 def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
     """What a process prints that has the stand-in's address, a cache of its own, and this on its path."""
-    environment = {**os.environ, **hub.environment(tmp_path / "home"), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        **hub.environment(tmp_path / "home"),
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+    }
     folder = tmp_path / "elsewhere"
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
@@ -49,7 +56,9 @@ def opened(name: str, size: int, wanted: Path) -> str:
 
 
 @pytest.mark.slow
-def test_there_and_back(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path, checkout: Path) -> None:
+def test_there_and_back(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path, checkout: Path
+) -> None:
     # publish, fetch, expand, publish again
     assert lgzoo("publish", made.learngene, "me/learngene", "--tag", "v1.0").code == 0
     fetched = Path(lgzoo("fetch", "me/learngene@v1.0").out.strip())
@@ -76,14 +85,20 @@ def test_there_and_back(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_p
     assert float(process(loaded, hub, tmp_path)) == 0
     # and once more without the Hub
     before = len(hub.requests)
-    offline = loaded.replace("import torch", "import os; os.environ['HF_HUB_OFFLINE'] = '1'\n        import torch", 1)
+    offline = loaded.replace(
+        "import torch", "import os; os.environ['HF_HUB_OFFLINE'] = '1'\n        import torch", 1
+    )
     assert float(process(offline, hub, tmp_path)) == 0
     assert len(hub.requests) == before
 
 
 @pytest.mark.exhaustive
-def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(hub: StandIn, lgzoo: Lgzoo, tmp_path: Path) -> None:
-    spec = ARCHITECTURES["eva02_tiny_patch14_336"].with_(layers=2, width=24, heads=2, image_size=28, classes=5)
+def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(
+    hub: StandIn, lgzoo: Lgzoo, tmp_path: Path
+) -> None:
+    spec = ARCHITECTURES["eva02_tiny_patch14_336"].with_(
+        layers=2, width=24, heads=2, image_size=28, classes=5
+    )
     ancestry = assemble(spec, {}, seed=5).save(tmp_path / "ancestry")
     keep = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
     lg.extract("lsamd", ancestries=[str(ancestry)], extractor=keep, out=tmp_path / "learngene")
@@ -93,7 +108,19 @@ def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(hub: StandIn,
     images = torch.linspace(-1, 1, 2 * 3 * 28 * 28).reshape(2, 3, 28, 28)
     torch.save(model.model()(images).detach(), tmp_path / "wanted.pt")
     assert float(process(opened("me/two@v1.0", 28, tmp_path / "wanted.pt"), hub, tmp_path)) == 0
-    assert lgzoo("expand", "me/learngene@v1.0", "--layers", "2", "--classes", "5", "-o", tmp_path / "again").code == 0
+    assert (
+        lgzoo(
+            "expand",
+            "me/learngene@v1.0",
+            "--layers",
+            "2",
+            "--classes",
+            "5",
+            "-o",
+            tmp_path / "again",
+        ).code
+        == 0
+    )
     assert lg.load(tmp_path / "again").identity == model.identity
 
 
@@ -102,7 +129,10 @@ def run_matrix(checkout: Path, *words: str) -> str:
     path = os.pathsep.join([str(checkout), str(checkout / "plugins")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, str(HERE / "matrix.py"), *words], env=environment, capture_output=True, text=True
+        [sys.executable, str(HERE / "matrix.py"), *words],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout.strip().splitlines()[-1]

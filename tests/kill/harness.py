@@ -30,16 +30,38 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from stories import PUBLISHED, SETUP, STORIES, Story, contents, make_world, publish, said, small_demo, timeless
+from stories import (
+    PUBLISHED,
+    SETUP,
+    STORIES,
+    Story,
+    contents,
+    make_world,
+    publish,
+    said,
+    small_demo,
+    timeless,
+)
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.link", "os.symlink"}
+CHANGES = {
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.chmod",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+}
 MANY = 40  # kills that a story counts for, of which every operation is tried
 UNEXPECTED = "unexpected"  # what the command line prints of an error that nobody foresaw
 NOT_QUIET = ("show", "plot", "new-plugin", "doctor")  # commands that have no --quiet
 
 
-def call(line: str, where: Path, kill: int | None = None, renames: bool = False) -> tuple[int, list[str], str]:
+def call(
+    line: str, where: Path, kill: int | None = None, renames: bool = False
+) -> tuple[int, list[str], str]:
     """Run a command line in a fork, in a folder: its exit code, its file operations, what it printed.
 
     With `kill` the process kills itself before that operation (counted from 0); the code is then -9.
@@ -90,7 +112,12 @@ def _run(line: str, where: Path, log: Path, kill: int | None, renames: bool) -> 
 
 def _watch(where: Path, log: Path, kill: int | None) -> None:
     """Write down every file operation below `where`, and die before number `kill`."""
-    top, handle, count, busy = str(where), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 0, False
+    top, handle, count, busy = (
+        str(where),
+        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+        0,
+        False,
+    )
 
     def passed(what: str, path: str) -> bool:
         nonlocal count
@@ -105,7 +132,9 @@ def _watch(where: Path, log: Path, kill: int | None) -> None:
         if busy or not (event in CHANGES or event == "open"):
             return
         flags = arguments[2] if event == "open" and isinstance(arguments[2], int) else 0
-        if (event == "open" and not flags & WRITING) or not isinstance(arguments[0], (str, bytes, os.PathLike)):
+        if (event == "open" and not flags & WRITING) or not isinstance(
+            arguments[0], (str, bytes, os.PathLike)
+        ):
             return
         busy = True
         full = os.path.join(top, os.fsdecode(arguments[0]))
@@ -122,7 +151,9 @@ def _watch(where: Path, log: Path, kill: int | None) -> None:
 
 def trials(story: Story, top: Path, kills: int | None, seed: int) -> tuple[int, list[str]]:
     """Kill one story at its operations, or at a sample of them. Returns how many kills, and what went wrong."""
-    place = fresh(top / "start", top / "place")  # the same for all calls: some remember the paths of their data
+    place = fresh(
+        top / "start", top / "place"
+    )  # the same for all calls: some remember the paths of their data
     if story.old:
         done(story.old, place)
     before = fresh(place, top / "before")
@@ -135,7 +166,9 @@ def trials(story: Story, top: Path, kills: int | None, seed: int) -> tuple[int, 
     for number in chosen:
         fresh(before, place)
         for problem in _trial(story, number, place, before, whole):
-            wrong.append(f"{story.name}: killed before operation {number} ({ops[number]}): {problem}")
+            wrong.append(
+                f"{story.name}: killed before operation {number} ({ops[number]}): {problem}"
+            )
     return len(chosen), wrong
 
 
@@ -183,7 +216,10 @@ def artifact(place: Path) -> dict[str, str]:
     return {
         name: digest
         for name, digest in contents(place).items()
-        if not any(part.startswith(".") or part.endswith(".run") or part == "parts" for part in Path(name).parts)
+        if not any(
+            part.startswith(".") or part.endswith(".run") or part == "parts"
+            for part in Path(name).parts
+        )
         and not name.startswith("results.jsonl")
     }
 
@@ -227,9 +263,22 @@ def imported() -> None:
     """Everything that a command may import, once, before the forks."""
     import torch
 
-    for name in ("datasets", "matplotlib.pyplot", "timm", "learngene_zoo.lifecycle", "learngene_zoo.training.fit"):
+    for name in (
+        "datasets",
+        "matplotlib.pyplot",
+        "timm",
+        "learngene_zoo.lifecycle",
+        "learngene_zoo.training.fit",
+    ):
         importlib.import_module(name)
-    for name in ("cli.main", "bench.report", "bench.runner", "bench.trial", "bench.claims", "bench.cost_curve"):
+    for name in (
+        "cli.main",
+        "bench.report",
+        "bench.runner",
+        "bench.trial",
+        "bench.claims",
+        "bench.cost_curve",
+    ):
         importlib.import_module(f"learngene_zoo.{name}")
     torch.set_num_threads(1)
 
@@ -245,16 +294,26 @@ def shares(stories: Sequence[Story], kills: int | None, total: int | None) -> li
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the trials that were asked for; exit 1 if any went wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = [story.name for story in STORIES]
-    parser.add_argument("stories", nargs="*", choices=[*names, []], help="their names; all if none is given")
-    parser.add_argument("--kills", type=int, help="kills of each story (default: all of two, 4 to 40 of the others)")
+    parser.add_argument(
+        "stories", nargs="*", choices=[*names, []], help="their names; all if none is given"
+    )
+    parser.add_argument(
+        "--kills", type=int, help="kills of each story (default: all of two, 4 to 40 of the others)"
+    )
     parser.add_argument("--total", type=int, help="instead: kills of all stories together")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     imported()
     stories = [story for story in STORIES if not given.stories or story.name in given.stories]
-    killed = [each for each in zip(stories, shares(stories, given.kills, given.total), strict=True) if each[1] != 0]
+    killed = [
+        each
+        for each in zip(stories, shares(stories, given.kills, given.total), strict=True)
+        if each[1] != 0
+    ]
     total, wrong, began = 0, [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lgzoo-kill-") as place:
         prepare(Path(place), [story for story, _ in killed])
@@ -262,14 +321,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             start = time.monotonic()
             count, found = trials(story, Path(place), kills, given.seed)
             total, wrong = total + count, wrong + found
-            print(f"{story.name}: {count} kills, {len(found)} wrong, {time.monotonic() - start:.0f} s", flush=True)
+            print(
+                f"{story.name}: {count} kills, {len(found)} wrong, {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
             for line in found:
                 print(f"  {line}", flush=True)
     used = sum(os.times()[:4])
-    print(f"{total} kills, {len(wrong)} wrong, {time.monotonic() - began:.0f} s ({used:.0f} s of a core)")
+    print(
+        f"{total} kills, {len(wrong)} wrong, {time.monotonic() - began:.0f} s ({used:.0f} s of a core)"
+    )
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "LGZOO_CACHE": "cache", "HF_HUB_CACHE": "hub"}
+    os.environ |= {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "LGZOO_CACHE": "cache",
+        "HF_HUB_CACHE": "hub",
+    }
     sys.exit(main())

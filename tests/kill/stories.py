@@ -21,7 +21,9 @@ from learngene_zoo.ownership import MARKER, find_foreign
 TESTS = Path(__file__).resolve().parents[1]
 TASK = "folder:images"
 SMALL = "--epochs 2 --images 32 --batch-size 16"
-GRID = "--ancestry ancestry --epochs 1 --seeds 1 --images 16 --batch-size 8 --augment none --workers 1"
+GRID = (
+    "--ancestry ancestry --epochs 1 --seeds 1 --images 16 --batch-size 8 --augment none --workers 1"
+)
 BENCH = f"bench {TASK} --method lsamd --set lsamd.keep=1,2 {GRID}"
 PUBLISHED = "me/gene@v1.0"
 PARTS = f"bench {TASK} --method pretrain_finetune --preset smoke --set pretrain_finetune.depths=2 --extract-task folder:photos {GRID}"
@@ -72,11 +74,18 @@ class Story:
     renames: bool = False
 
 
-SEARCH = f"extract lsamd --ancestry ancestry --preset smoke --task {TASK} --task folder:photos {SMALL}"
+SEARCH = (
+    f"extract lsamd --ancestry ancestry --preset smoke --task {TASK} --task folder:photos {SMALL}"
+)
 REPLACED = "expand gene --layers 2 -o out"
 STORIES = (
     Story("finetune", f"finetune model --task {TASK} {SMALL} -o out", sample=None),
-    Story("expand-force", "expand gene --layers 3 --num-classes 5 -o out --force", old=REPLACED, sample=None),
+    Story(
+        "expand-force",
+        "expand gene --layers 3 --num-classes 5 -o out --force",
+        old=REPLACED,
+        sample=None,
+    ),
     Story("expand-renames", "expand gene --layers 3 -o out --force", old=REPLACED, renames=True),
     Story("expand", REPLACED),
     Story(
@@ -84,11 +93,21 @@ STORIES = (
         f"finetune model --task {TASK} {SMALL} -o out --force",
         old=f"finetune ancestry --task {TASK} {SMALL} -o out",
     ),
-    Story("train", f"train --task {TASK} --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out"),
-    Story("train-stream", f"train --task wds:shards --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out"),
+    Story(
+        "train",
+        f"train --task {TASK} --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out",
+    ),
+    Story(
+        "train-stream",
+        f"train --task wds:shards --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out",
+    ),
     Story("extract-keep", "extract lsamd --ancestry ancestry --keep 1,2 -o out"),
     Story("extract", f"{SEARCH} -o out"),
-    Story("extract-force", f"{SEARCH} -o out --force", old="extract lsamd --ancestry ancestry --keep 1,2 -o out"),
+    Story(
+        "extract-force",
+        f"{SEARCH} -o out --force",
+        old="extract lsamd --ancestry ancestry --keep 1,2 -o out",
+    ),
     Story("evaluate", f"evaluate tuned --task {TASK} -o out.json", "out.json"),
     Story(
         "evaluate-force",
@@ -119,7 +138,9 @@ STORIES = (
         sample=24,
         grows=True,
     ),
-    Story("bench-tune", f"{BENCH} --layers 2 --tune 1e-3,2e-3 -o out", again="", sample=12, grows=True),
+    Story(
+        "bench-tune", f"{BENCH} --layers 2 --tune 1e-3,2e-3 -o out", again="", sample=12, grows=True
+    ),
     Story("bench-parts", f"{PARTS} --layers 2 -o out", again="", sample=16, grows=True),
     Story(
         "bench-cost",
@@ -128,7 +149,9 @@ STORIES = (
         sample=4,
         grows=True,
     ),
-    Story("bench-report", f"{BENCH} --layers 2 --report -o measured", "measured", again="", grows=True),
+    Story(
+        "bench-report", f"{BENCH} --layers 2 --report -o measured", "measured", again="", grows=True
+    ),
     Story("claim", "bench --claim toy.toml --workers 1 -o out", again="", sample=24, grows=True),
     Story("demo", "demo --workers 1 -o out", again="", sample=24, grows=True),
 )
@@ -163,7 +186,9 @@ def publish(top: Path) -> None:
 
     with StandIn() as server:
         constants.ENDPOINT, constants.HF_HUB_OFFLINE = server.url, False
-        constants.HUGGINGFACE_CO_URL_TEMPLATE = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        constants.HUGGINGFACE_CO_URL_TEMPLATE = (
+            server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
         os.environ |= {"HF_TOKEN": TOKEN, "NO_PROXY": "127.0.0.1,localhost"}
         publish_folder(top / "gene", "me/gene", tag="v1.0", licence="mit")
         fetch(PUBLISHED)
@@ -175,7 +200,11 @@ def small_demo(seed: int = 0, *, full: bool = False, offline: bool = False) -> l
 
     from learngene_zoo.bench.demo import SHOWN, shown_as
 
-    arms = [arm for arm in bench_toy.toy_arms("ancestry", (1, 2)) if shown_as(arm.name, arm.control) in SHOWN]
+    arms = [
+        arm
+        for arm in bench_toy.toy_arms("ancestry", (1, 2))
+        if shown_as(arm.name, arm.control) in SHOWN
+    ]
     return bench_toy.toy_cells(("ancestry", TASK), arms=arms, layers=[2])
 
 
@@ -193,11 +222,16 @@ def said(path: Path) -> str:
     data = path.read_bytes()
     if path.name == MARKER:  # it says what the others say, seconds and dates too
         return (
-            find_foreign(path.parent) if data.startswith(b"learngene_zoo: this folder was written") else "a workspace"
+            find_foreign(path.parent)
+            if data.startswith(b"learngene_zoo: this folder was written")
+            else "a workspace"
         )
     try:
         if path.suffix in (".json", ".jsonl"):
-            parts = [json.loads(line) for line in (data.splitlines() if path.suffix == ".jsonl" else [data])]
+            parts = [
+                json.loads(line)
+                for line in (data.splitlines() if path.suffix == ".jsonl" else [data])
+            ]
             table = path.name == "cost.json" and isinstance(parts[0], list)  # of seconds
             data = b"" if table else json.dumps(timeless(parts)).encode()
         elif path.name in ("report.html", "summary.md", "summary.csv", "cost.md", "cost.png"):
@@ -215,7 +249,10 @@ def timeless(data: Any) -> Any:
         return {
             key: timeless(item)
             for key, item in data.items()
-            if not (key.endswith("seconds") or (key in ("busy", "finished") and not isinstance(item, bool)))
+            if not (
+                key.endswith("seconds")
+                or (key in ("busy", "finished") and not isinstance(item, bool))
+            )
         }
     return data
 

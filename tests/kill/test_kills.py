@@ -30,7 +30,9 @@ def trials(*arguments: str, seconds: int) -> int:
 
 def test_every_command_that_writes_is_killed() -> None:
     words = {name: [name, "lsamd"] if name == "extract" else [name] for name in TABLE}
-    pages = {name: CliRunner().invoke(main, [*line, "--help"]).stdout for name, line in words.items()}
+    pages = {
+        name: CliRunner().invoke(main, [*line, "--help"]).stdout for name, line in words.items()
+    }
     writing = {name for name, page in pages.items() if "\n  -o, " in page}
     assert len(writing) >= 8
     assert {story.line.split()[0] for story in STORIES} == writing

@@ -1,4 +1,4 @@
-"""Writers of every layout that hypernetworks are released in."""
+"""Write every layout that hypernetworks are released in."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ import pytest
 import torch
 
 
-def pickled(path: Path, value: Any) -> None:
-    """What `joblib.dump` writes of a dictionary of torch tensors, byte by byte."""
+def write_pickle(path: Path, value: Any) -> None:
+    """Write the bytes that `joblib.dump` writes of a dictionary of torch tensors."""
     path.write_bytes(pickle.dumps(value, protocol=4))
 
 
-def joblib_with(compress: int = 0, numpy: bool = False) -> Callable[[Path, Any], None]:
+def build_joblib_writer(compress: int = 0, numpy: bool = False) -> Callable[[Path, Any], None]:
     def write(path: Path, value: Any) -> None:
         joblib = pytest.importorskip("joblib")
-        joblib.dump({k: v.numpy() for k, v in value.items()} if numpy else value, path, compress=compress)
+        joblib.dump(
+            {k: v.numpy() for k, v in value.items()} if numpy else value, path, compress=compress
+        )
 
     return write
 
 
-def zipped(path: Path, value: Any) -> None:
+def write_zip(path: Path, value: Any) -> None:
     torch.save(value, path)
 
 
-def legacy(path: Path, value: Any) -> None:
+def write_legacy(path: Path, value: Any) -> None:
     torch.save(value, path, _use_new_zipfile_serialization=False)
 
 
 WRITERS = {
-    "pickle": pickled,
-    "joblib": joblib_with(),
-    "joblib of arrays": joblib_with(numpy=True),
-    "joblib, compressed": joblib_with(compress=3),
-    "joblib of arrays, compressed": joblib_with(compress=3, numpy=True),
-    "torch.save": zipped,
-    "torch.save before 1.6": legacy,
+    "pickle": write_pickle,
+    "joblib": build_joblib_writer(),
+    "joblib of arrays": build_joblib_writer(numpy=True),
+    "joblib, compressed": build_joblib_writer(compress=3),
+    "joblib of arrays, compressed": build_joblib_writer(compress=3, numpy=True),
+    "torch.save": write_zip,
+    "torch.save before 1.6": write_legacy,
 }

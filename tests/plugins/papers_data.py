@@ -16,7 +16,9 @@ SIZE = (20, 12)  # width and height
 
 def picture(number: int, mode: str = "RGB", size: tuple[int, int] = SIZE) -> Image.Image:
     shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
-    return Image.fromarray(np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8), mode)
+    return Image.fromarray(
+        np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8), mode
+    )
 
 
 def encoded(image: Image.Image) -> bytes:
@@ -39,23 +41,35 @@ def decathlon(top: Path, name: str, classes: int, train: int, val: int) -> Path:
     (base / "annotations").mkdir(parents=True, exist_ok=True)
     for offset, (split, count) in enumerate((("train", train), ("val", val))):
         # Names of the archive: the class folder begins at 0001, and ids have eight digits.
-        files = [f"data/{name}/{split}/{number % classes + 1:04}/{number:06}.jpg" for number in range(count)]
+        files = [
+            f"data/{name}/{split}/{number % classes + 1:04}/{number:06}.jpg"
+            for number in range(count)
+        ]
         for number, file in enumerate(files):
             (base / file).parent.mkdir(parents=True, exist_ok=True)
             picture(number + 100 * offset).save(base / file)
         first = 10_000_000 * (offset + 1)
-        write_annotations(base, name, split, files, [number % classes for number in range(count)], classes, first)
+        write_annotations(
+            base, name, split, files, [number % classes for number in range(count)], classes, first
+        )
     (base / "annotations" / f"{name}_test_stripped.json").write_text(json.dumps({"images": []}))
     return base
 
 
 def write_annotations(
-    base: Path, name: str, split: str, files: Sequence[str], labels: Sequence[int], classes: int, first: int = 1
+    base: Path,
+    name: str,
+    split: str,
+    files: Sequence[str],
+    labels: Sequence[int],
+    classes: int,
+    first: int = 1,
 ) -> Path:
     content = {
         "info": {"description": name},
         "images": [
-            {"id": first + number, "file_name": file, "width": 20, "height": 12} for number, file in enumerate(files)
+            {"id": first + number, "file_name": file, "width": 20, "height": 12}
+            for number, file in enumerate(files)
         ],
         "annotations": [
             {"id": first + number, "image_id": first + number, "category_id": 10_001 + label}
@@ -68,7 +82,9 @@ def write_annotations(
     return path
 
 
-def parquet(folder: Path, splits: Mapping[str, int], columns: Mapping[str, Any], names: Sequence[str] | None) -> Path:
+def parquet(
+    folder: Path, splits: Mapping[str, int], columns: Mapping[str, Any], names: Sequence[str] | None
+) -> Path:
     """A data set of the Hub: data/SPLIT-00000-of-00001.parquet with an `image` and what `columns` says.
 
     A column is "class" (a `ClassLabel` of `names`), "text" (one of `names`), "number" or "mask".
@@ -78,14 +94,20 @@ def parquet(folder: Path, splits: Mapping[str, int], columns: Mapping[str, Any],
 
     disable_progress_bars()
     (folder / "data").mkdir(parents=True, exist_ok=True)
-    kinds = {"class": ClassLabel(names=list(names or ["-"])), "text": Value("string"), "number": Value("int64")}
+    kinds = {
+        "class": ClassLabel(names=list(names or ["-"])),
+        "text": Value("string"),
+        "number": Value("int64"),
+    }
     kinds |= {"mask": ImageFeature(), "image": ImageFeature()}
     for split, count in splits.items():
         rows: dict[str, list[Any]] = {}
         for column, kind in columns.items():
             rows[column] = [_cell(kind, number, names or ["-"]) for number in range(count)]
         features = Features({column: kinds[kind] for column, kind in columns.items()})
-        Dataset.from_dict(rows, features=features).to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
+        Dataset.from_dict(rows, features=features).to_parquet(
+            folder / "data" / f"{split}-00000-of-00001.parquet"
+        )
     return folder
 
 

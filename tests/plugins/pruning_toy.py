@@ -1,18 +1,17 @@
-"""A tiny ancestry model, and the pictures that it sees, for the tests of pruning."""
+"""A tiny ancestry model and its calibration images, for the tests of pruning."""
 
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_closed_form.calibration import Calibration
-from lgzoo_closed_form.pruned import shown_to
-from lgzoo_closed_form.streams import Pictures
+from lgzoo_closed_form.streams import Pictures, sample_pictures
 
 SPEC = load_family("vit").examples[0].with_(layers=4, width=48, heads=3)
 SETTINGS = Calibration(images=24)
 
 
-def pictures_of(spec: ViTSpec) -> Pictures:
-    """The recorded tokens of all images."""
+def sample_toy_pictures(spec: ViTSpec) -> Pictures:
+    """Return all images, with the recorded tokens of each."""
     ancestry = tiny_ancestry(spec=spec)
-    return shown_to(spec, SETTINGS, tiny_task(), ancestry.input_format, Run(seed=1))
+    return sample_pictures(spec, SETTINGS, tiny_task(), ancestry.input_format, Run(seed=1))

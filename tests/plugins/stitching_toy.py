@@ -24,8 +24,8 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import training_images
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.least_squares import moments, solve, some_images
-from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
+from lgzoo_pool.least_squares import compute_moments, sample_images, solve_stitches
+from lgzoo_pool.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
 from lgzoo_pool.objectives import SampledPaths
 from lgzoo_pool.paths import Path as NetworkPath
 from lgzoo_pool.settings import PathSettings
@@ -44,17 +44,20 @@ def stitched(
     """A network of tiny anchors with random stitches."""
     made = anchors(depths, **(sizes or {}))
     specs = [ancestry.spec for ancestry in made]
-    stitching = {name: settings.pop(name) for name in ("nearest", "window", "stride") if name in settings}
-    details = replace(StitchedDetails.of(specs, **stitching), **settings)
-    state = {**anchors_state([a.state for a in made]), **initial_stitches(specs, details.layout, 0)}
-    return network_of(specs, details.layout, state), details
+    stitching = {
+        name: settings.pop(name) for name in ("nearest", "window", "stride") if name in settings
+    }
+    details = replace(StitchedDetails.from_specs(specs, **stitching), **settings)
+    state = {**merge_anchors([a.state for a in made]), **draw_stitches(specs, details.layout, 0)}
+    return build_network(specs, details.layout, state), details
 
 
 def learngene(network: StitchedNetwork, details: StitchedDetails, **sizes: Any) -> Learngene:
     """A network's tensors as SN-Net's learngene."""
     spec = anchors(tuple(anchor.layers for anchor in details.anchors), **sizes)[-1].spec
     state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-    return Learngene(config=LearngeneConfig(method="snnet", spec=spec, details=details.json()), state=state)
+    config = LearngeneConfig(method="snnet", spec=spec).with_details(details)
+    return Learngene(config=config, state=state)
 
 
 def trained(
@@ -72,7 +75,9 @@ def trained(
     settings = PathSettings(recipe=recipe, guidance=guidance, share=0.5)
     objective = SampledPaths(network, task, settings, run.seed, paths=paths, teacher=teacher)
     batches = training_images(task, anchors()[0].input_format, recipe, run)
-    for step in train(objective, batches, recipe, run, unused=True, seconds_between_checkpoints=0 if until else 30):
+    for step in train(
+        objective, batches, recipe, run, unused=True, seconds_between_checkpoints=0 if until else 30
+    ):
         objective.finished.fill_(step.step)
         if step.step == until:
             return
@@ -89,7 +94,9 @@ def main() -> None:
     network, _ = stitched()
     task, run = tiny_task(classes=4), Run(folder=folder)
     input_format = anchors()[0].input_format
-    network.set_stitches(solve(moments(network, some_images(task, input_format, 18, run))))
+    network.set_stitches(
+        solve_stitches(compute_moments(network, sample_images(task, input_format, 18, run)))
+    )
     recipe = Recipe(epochs=4, batch_size=8, lr=1e-3, augment="none", ema=0.9, clip=1.0)
     trained(network, run, recipe, task)
     print("step done", flush=True)

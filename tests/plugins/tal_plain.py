@@ -1,4 +1,4 @@
-"""The decoders' formulas as they are printed: one node at a time, everything computed, then cropped."""
+"""The decoders' formulas as printed: one node at a time, everything computed, then cropped."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from torch import Tensor
 from torch.nn import functional
 
 from lgzoo_tal.conv_decoder import MatrixDecoder
-from lgzoo_tal.hypernet_spec import reach
+from lgzoo_tal.hypernet_spec import count_decoded_channels
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.tensors import TensorGroup, kernel
+from lgzoo_tal.tensors import TensorGroup, get_kernel
 
 
-def conv_block(decoder: MatrixDecoder, node: Tensor, group: TensorGroup) -> Tensor:
-    """(o, i) or (o, i, rows, columns) of one node."""
-    side, wide, (rows, columns) = decoder.side, decoder.widest, kernel(group.shape)
+def compute_conv_block(decoder: MatrixDecoder, node: Tensor, group: TensorGroup) -> Tensor:
+    """Return (o, i) or (o, i, rows, columns) of one node."""
+    side, wide, (rows, columns) = decoder.side, decoder.widest, get_kernel(group.shape)
     image = decoder.activation(decoder.fc(node)).view(-1, side * side).T
-    whole = decoder.conv(image).view(side, side, wide, wide).permute(2, 3, 0, 1)
+    kernels = decoder.conv(image).view(side, side, wide, wide).permute(2, 3, 0, 1)
     low, left = max(0, side // 2 - rows // 2), max(0, side // 2 - columns // 2)
-    kept = whole[:, :, low : side // 2 + (rows + 1) // 2, left : side // 2 + (columns + 1) // 2]
+    window = kernels[:, :, low : side // 2 + (rows + 1) // 2, left : side // 2 + (columns + 1) // 2]
     if max(rows, columns) > side:
-        kept = functional.interpolate(kept, (rows, columns), mode="bilinear")
+        window = functional.interpolate(window, (rows, columns), mode="bilinear")
     if group.role == "class weight":
-        kept = decoder.class_layer_predictor(kept.transpose(0, 3)).transpose(0, 3)
-    block = kept[: group.shape[0], : group.shape[1]]
+        window = decoder.class_layer_predictor(window.transpose(0, 3)).transpose(0, 3)
+    block = window[: group.shape[0], : group.shape[1]]
     if group.role == "class weight":
-        block = kept[:, : group.shape[1]]
+        block = window[:, : group.shape[1]]
     return block[:, :, 0, 0] if (rows, columns) == (1, 1) else block
 
 
-def low_rank_block(decoder: LowRankDecoder, node: Tensor, group: TensorGroup) -> Tensor:
-    """(o,) or (o, i) or (o, i, rows, columns) of one node."""
+def compute_low_rank_block(decoder: LowRankDecoder, node: Tensor, group: TensorGroup) -> Tensor:
+    """Return (o,) or (o, i) or (o, i, rows, columns) of one node."""
     r, c, wide = decoder.rank, decoder.chunk, decoder.widest
     y = decoder.l2(functional.relu(decoder.mlp.fc(node)).view(2 * r, r))
     u, v = y[:r].reshape(c, r), y[r:].reshape(c, r)
     if len(group.shape) == 1:
-        made = reach(group.shape[0], wide)
-        both = (u[: 2 * made] @ v[:1].T).view(2, made)
-        return both[0 if group.role == "norm weight" else 1, : group.shape[0]]
-    (o, i), (p, q) = group.shape[:2], kernel(group.shape)
+        half = count_decoded_channels(group.shape[0], wide)
+        vectors = (u[: 2 * half] @ v[:1].T).view(2, half)
+        return vectors[0 if group.role == "norm weight" else 1, : group.shape[0]]
+    (o, i), (p, q) = group.shape[:2], get_kernel(group.shape)
     o, i = (o, i) if group.role == "positions" else (min(o, wide), min(i, wide))
     block = (u[: o * p] @ v[: i * q].T).view(o, p, i, q).transpose(1, 2)
     return block[:, :, 0, 0] if (p, q) == (1, 1) else block
 
 
-def repeated(block: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Copies of a block along its first axes, cropped to the shape."""
+def repeat_block(block: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return copies of a block along its first axes, cropped to the shape."""
     for axis, size in enumerate(shape):
         times = [1] * block.dim()
         times[axis] = -(-size // block.shape[axis])

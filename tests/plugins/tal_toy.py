@@ -1,4 +1,7 @@
-"""A tiny extraction of TAL's kind for its tests: a source task with attributes, two others, an ancestry of width 32."""
+"""A tiny extraction of TAL's kind for its tests.
+
+A source task with attributes, two others, an ancestry of width 32.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,22 @@ from lgzoo_tal.config import Curriculum, MetaStep
 from lgzoo_tal.ghn3 import GHN3
 from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank
 from lgzoo_tal.logah import LOGAH
-from lgzoo_tal.tal import MetaTrain
+from lgzoo_tal.tal import TalExtractor
 
 SIZE = LowRank(hidden=16, layers=2, heads=2, rank=4, widest=64, chunk=512)
+_PRESETS: Any = {method.name: method.presets for method in (GHN3, LOGAH)}
 # The published hypernetworks.
 VARIANTS: dict[str, HypernetSpec] = {
-    f"{method.name}-{size}": method.presets[preset].hypernet.spec()  # type: ignore[attr-defined]
+    f"{method.name}-{size}": _PRESETS[method.name][preset].hypernet.build_spec()
     for method, presets in (
         (GHN3, {"t": "t", "s": "s", "l": "l", "xl": "paper"}),
         (LOGAH, {"tiny": "tiny", "small": "paper", "base": "base", "large": "large"}),
     )
     for size, preset in presets.items()
 }
-RECIPE = Recipe(epochs=1, images=32, batch_size=16, lr=1e-3, augment="none", clip=5.0, label_smoothing=0.1)
+RECIPE = Recipe(
+    epochs=1, images=32, batch_size=16, lr=1e-3, augment="none", clip=5.0, label_smoothing=0.1
+)
 ATTRIBUTES = (Attribute("hue", 3), Attribute("turn"))
 
 
@@ -39,53 +45,64 @@ class DescribedSplit(TinySplit):
     """A tiny split whose images have two attributes, one of them unknown for every second image."""
 
     def __getitems__(self, indices: Any) -> Any:
-        truths = [[label % 3, float("nan") if index % 2 else 0.5] for index, label in enumerate(self.labels)]
-        return Samples(super().__getitems__(indices), attributes=torch.tensor(truths)[list(indices)])
+        truths = [
+            [label % 3, float("nan") if index % 2 else 0.5]
+            for index, label in enumerate(self.labels)
+        ]
+        return Samples(
+            super().__getitems__(indices), attributes=torch.tensor(truths)[list(indices)]
+        )
 
 
-def source_task() -> Task:
-    """A tiny task with attributes."""
+def build_source_task() -> Task:
+    """Build a tiny task with attributes."""
     plain = tiny_task("tiny-source", classes=6)
 
-    def opened(split: str) -> DescribedSplit:
-        found = plain.split(split)
-        return DescribedSplit(found.images, np.asarray(found.labels))  # type: ignore[attr-defined]
+    def open_described(split: str) -> DescribedSplit:
+        tiny_split = plain.split(split)
+        assert isinstance(tiny_split, TinySplit)
+        return DescribedSplit(tiny_split.images, np.asarray(tiny_split.labels))
 
-    return replace(plain, attributes=ATTRIBUTES, open_split=opened)
-
-
-def tasks() -> list[Task]:
-    """The source task and two others."""
-    return [source_task(), tiny_task("tiny-a"), tiny_task("tiny-b", classes=4)]
+    return replace(plain, attributes=ATTRIBUTES, open_split=open_described)
 
 
-def ancestry(**sizes: Any) -> Ancestry:
-    """A tiny ancestry model that can be told from others by its checksum."""
-    made = tiny_ancestry(**sizes)
-    return replace(made, record=replace(made.record, sha256="0" * 64))
+def build_tasks() -> list[Task]:
+    """Build the source task and two others."""
+    return [build_source_task(), tiny_task("tiny-a"), tiny_task("tiny-b", classes=4)]
 
 
-def meta_train(**changes: Any) -> MetaTrain:
-    """An extractor of a few small steps; changes by field or by the name of an option."""
-    small = MetaTrain(
+def build_ancestry(**sizes: Any) -> Ancestry:
+    """Build a tiny ancestry model that its checksum tells from others."""
+    model = tiny_ancestry(**sizes)
+    return replace(model, record=replace(model.record, sha256="0" * 64))
+
+
+def build_extractor(**changes: Any) -> TalExtractor:
+    """Build an extractor of a few small steps; changes by field or by the name of an option."""
+    small = TalExtractor(
         curriculum=Curriculum(source="tiny-source", task_layer=True, embedding_images=16),
         step=MetaStep(architectures="tal", judged=0),
         hypernet=SIZE,
         training=RECIPE,
         tuning=RECIPE,
     )
-    return changed(small, changes)
+    return change_settings(small, changes)
 
 
-def changed(extractor: Any, changes: dict[str, Any]) -> Any:
-    """The extractor with other settings, by field (`hypernet`, `training`, `tuning`) or by the name of an option."""
-    records = {name: value for name, value in changes.items() if name in ("hypernet", "training", "tuning")}
+def change_settings(extractor: Any, changes: dict[str, Any]) -> Any:
+    """Return the extractor with other settings, by field or by the name of an option.
+
+    The fields are `hypernet`, `training` and `tuning`.
+    """
+    records = {
+        name: value for name, value in changes.items() if name in ("hypernet", "training", "tuning")
+    }
     options = {name: value for name, value in changes.items() if name not in records}
     return with_settings(replace(extractor, **records), options)
 
 
-def extracted(run: Run | None = None, **changes: Any) -> Learngene:
-    """What it leaves, with its ancestry recorded."""
-    model = ancestry()
-    made = meta_train(**changes)([model], tasks(), run or Run(seed=3))
-    return made.with_config(ancestries=(model.record,))
+def extract_learngene(run: Run | None = None, **changes: Any) -> Learngene:
+    """Extract a learngene, with its ancestry recorded."""
+    model = build_ancestry()
+    learngene = build_extractor(**changes)([model], build_tasks(), run or Run(seed=3))
+    return learngene.with_config(method="tal", ancestries=(model.record,))

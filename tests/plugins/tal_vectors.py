@@ -1,15 +1,19 @@
-"""What the released code computes with small random hypernetworks, as read from tests/data/tal/NAME.bin.xz.
+"""The numbers of the released code for small random hypernetworks: tests/data/tal/NAME.bin.xz.
 
-Such a file is lzma over: 4 bytes, the length of the header; the header, JSON with each tensor's type and shape; the tensors,
-each as planes of its first, second, … bytes (which packs better). In it, for a target of two blocks of width 48:
+Such a file is lzma over: 4 bytes, the length of the header; the header, JSON with each tensor's
+type and shape; the tensors, each as planes of its first, second, … bytes (which packs better). In
+it, for a target of two blocks of width 48:
 
-    state/NAME             the hypernetwork's tensors; of some only the rows that this target reads (header: kept)
+    state/NAME             the hypernetwork's tensors; of some only the rows that this target
+                           reads (header: kept)
     task                   the task's embedding
-    MODE/x0 placed nodes   node features: of type and shape; with their places; after the final norm. MODE is msa or nomsa
+    MODE/x0 placed nodes   node features: of type and shape; with their places; after the final
+                           norm. MODE is msa or nomsa
     MODE/edges             the edge bias of the first five nodes, (5, N, heads)
-    MODE/vectors head      what GHN-3's decoders return for vectors and for the head
+    MODE/vectors head      the outputs of GHN-3's decoders for vectors and for the head
     MODE/row               the class token's position in the following
-    MODE/made/NAME         the predicted tensors by timm's names; of all but one prediction every `step`-th number
+    MODE/made/NAME         the predicted tensors by timm's names; of all but one prediction every
+                           `step`-th number
     MODE/logits targets    of the predicted model, for `images`
 """
 
@@ -47,28 +51,39 @@ class Vectors:
     kept: dict[str, Any]
 
     def state(self, missing: float = float("nan")) -> dict[str, Tensor]:
-        """The hypernetwork's tensors; rows that are not in the file are `missing`: whoever reads one gets it."""
-        found = self.within("state/")
-        for name, kept in self.kept.items():
-            whole = torch.full(kept["shape"], missing)
-            rows = _centre(kept["shape"][0]) if kept["rows"] == "fc" else torch.tensor(kept["rows"])
-            whole[rows] = found[name]
-            found[name] = whole
-        return found
+        """Return the hypernetwork's tensors; rows that are not in the file are `missing`."""
+        state_dict = self.within("state/")
+        for name, stored in self.kept.items():
+            complete = torch.full(stored["shape"], missing)
+            rows = (
+                _list_centre_rows(stored["shape"][0])
+                if stored["rows"] == "fc"
+                else torch.tensor(stored["rows"])
+            )
+            complete[rows] = state_dict[name]
+            state_dict[name] = complete
+        return state_dict
 
     def within(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names start so, without it."""
-        return {name.removeprefix(prefix): t.clone() for name, t in self.tensors.items() if name.startswith(prefix)}
+        """Return the tensors whose names start so, without it."""
+        return {
+            name.removeprefix(prefix): t.clone()
+            for name, t in self.tensors.items()
+            if name.startswith(prefix)
+        }
 
 
-def _centre(rows: int) -> Tensor:
-    """Which rows of GHN-3's first decoder layer belong to the middle 8 by 8 positions of 16 by 16."""
+def _list_centre_rows(rows: int) -> Tensor:
+    """Return the rows of GHN-3's first decoder layer for the middle positions.
+
+    These are 8 by 8 of 16 by 16.
+    """
     return torch.arange(rows).view(-1, 16, 16)[:, 4:12, 4:12].flatten()
 
 
 @lru_cache(maxsize=3)
-def vectors(name: str) -> Vectors:
-    """Those of ghn3, logah or tal."""
+def load_vectors(name: str) -> Vectors:
+    """Load those of ghn3, logah or tal."""
     content = lzma.decompress((DATA / f"{name}.bin.xz").read_bytes())
     start = 4 + int.from_bytes(content[:4], "little")
     header = json.loads(content[4:start])

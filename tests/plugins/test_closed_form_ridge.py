@@ -1,4 +1,4 @@
-"""Closed form: the programme of the best cut, ridge regression from sums, and which heads and neurons are chosen."""
+"""Closed form: the best cuts, ridge regression from sums, selection of heads and neurons."""
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise
@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from lgzoo_closed_form.depth import cuts, monotone
-from lgzoo_closed_form.ridge import MOST_SUBSETS, Ridge, Sums, best_heads, best_neurons, spread
+from lgzoo_closed_form.depth import find_best_cuts, make_monotone
+from lgzoo_closed_form.ridge import (
+    MAX_SUBSETS,
+    Sums,
+    measure_spread,
+    select_heads,
+    select_neurons,
+)
 
 
 def random_costs(seed: int, layers: int = 7) -> list[list[float]]:
@@ -19,33 +25,35 @@ def random_costs(seed: int, layers: int = 7) -> list[list[float]]:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_programme_finds_the_best_cut_and_never_rises(seed: int) -> None:
     costs = random_costs(seed)
-    hard = monotone(costs)
+    hard = make_monotone(costs)
 
     def objective(starts: Sequence[int]) -> float:
         ends = [*starts[1:], len(costs)]
         return sum(hard[first][end - 1 - first] for first, end in zip(starts, ends))
 
-    found = cuts(costs)
-    for runs, (starts, value) in enumerate(found, start=1):
-        tried = [(0, *others) for others in combinations(range(1, len(costs)), runs - 1)]
-        assert value == pytest.approx(min(objective(one) for one in tried))
+    cuts = find_best_cuts(costs)
+    for runs, (starts, value) in enumerate(cuts, start=1):
+        every = [(0, *later) for later in combinations(range(1, len(costs)), runs - 1)]
+        assert value == pytest.approx(min(objective(firsts) for firsts in every))
         assert objective(starts) == pytest.approx(value)
-    values = [value for _, value in found]
+    values = [value for _, value in cuts]
     assert values == sorted(values, reverse=True)
     assert values[-1] == 0
 
 
 def test_a_run_is_as_hard_as_its_hardest_part() -> None:
-    hard = monotone([[0.0, 0.5, 0.1], [0.0, 0.2], [0.0]])
+    hard = make_monotone([[0.0, 0.5, 0.1], [0.0, 0.2], [0.0]])
     assert hard == [[0.0, 0.5, 0.5], [0.0, 0.2], [0.0]]
 
 
 def regression(rho: float) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
-    inputs, targets, start = (torch.randn(*shape, generator=generator) for shape in ((60, 5), (60, 3), (3, 5)))
+    inputs, targets, start = (
+        torch.randn(*shape, generator=generator) for shape in ((60, 5), (60, 3), (3, 5))
+    )
     weights = torch.rand(60, generator=generator).double() + 0.1
     bias = torch.zeros(3)
-    weight, offset = Ridge.on(inputs, weights, rho).solve(targets, start, bias)
+    weight, offset = Sums.from_rows([(inputs, targets, weights)]).solve(start, bias, rho)
     assert offset is not None
     return inputs.double(), targets.double(), start.double(), weights, weight, offset
 
@@ -79,51 +87,70 @@ def test_a_strong_ridge_keeps_the_start() -> None:
 @pytest.mark.parametrize("mean", [0.0, 1e4])
 def test_sums_of_parts_are_those_of_all_rows(centred: bool, mean: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    inputs, targets = (torch.randn(50, size, generator=generator).double() + mean for size in (600, 3))
+    inputs, targets = (
+        torch.randn(50, size, generator=generator).double() + mean for size in (600, 3)
+    )
     weights = torch.rand(50, generator=generator).double() + 0.1
     cuts_at = [0, 1, 20, 50]
     parts = [(inputs[a:b], targets[a:b], weights[a:b]) for a, b in pairwise(cuts_at)]
-    sums = Sums.over(parts, centred=centred)
+    sums = Sums.from_rows(parts, centred=centred)
     mean_I, mean_O = (
-        ((rows * weights[:, None]).sum(0) / weights.sum() if centred else torch.zeros(rows.shape[1]).double())
+        (
+            (rows * weights[:, None]).sum(0) / weights.sum()
+            if centred
+            else torch.zeros(rows.shape[1]).double()
+        )
         for rows in (inputs, targets)
     )
-    rows, wanted = inputs - mean_I, targets - mean_O
+    rows, centred_targets = inputs - mean_I, targets - mean_O
     torch.testing.assert_close(sums.gram, rows.T @ torch.diag(weights) @ rows)
-    torch.testing.assert_close(sums.cross_IO, rows.T @ torch.diag(weights) @ wanted)
-    torch.testing.assert_close(sums.square_O, weights @ wanted.square())
+    torch.testing.assert_close(sums.cross_IO, rows.T @ torch.diag(weights) @ centred_targets)
+    torch.testing.assert_close(sums.square_O, weights @ centred_targets.square())
     if centred:
-        torch.testing.assert_close(spread((part, of) for _, part, of in parts), weights @ wanted.square())
+        torch.testing.assert_close(
+            measure_spread((part, of) for _, part, of in parts), weights @ centred_targets.square()
+        )
 
 
 def test_what_a_solution_misses_follows_from_the_sums() -> None:
     inputs, targets, start, weights, weight, offset = regression(0.3)
     residual = inputs @ weight.T + offset - targets
-    missed = Sums.over([(inputs, targets, weights)]).missed(start, 0.3)
+    missed = Sums.from_rows([(inputs, targets, weights)]).compute_errors(start, 0.3)
     torch.testing.assert_close(missed, weights @ residual.square())
+
+
+def sum_outputs(outputs: torch.Tensor) -> Sums:
+    """Return the sums of products of rows of weight 1."""
+    weights = torch.ones(len(outputs)).double()
+    return Sums.from_rows([(outputs, outputs[:, :0], weights)])
 
 
 def test_heads_are_chosen_by_what_they_explain() -> None:
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(200, 8, generator=generator)
-    outputs[:, 4:6] = outputs[:, 0:2] + 0.01 * torch.randn(200, 2, generator=generator)  # head 2 says what head 0 says
+    outputs[:, 4:6] = outputs[:, 0:2] + 0.01 * torch.randn(
+        200, 2, generator=generator
+    )  # head 2 says what head 0 says
     reader = torch.randn(6, 8, generator=generator)
     reader[:, 2:4] *= 0.01  # head 1 is hardly read
-    found = best_heads(outputs, reader, torch.ones(200).double(), 2, 4)
-    assert 3 in found
-    assert len({0, 2} & set(found)) == 1
+    heads = select_heads(sum_outputs(outputs).gram, reader, 2, 4)
+    assert 3 in heads
+    assert len({0, 2} & set(heads)) == 1
 
 
 def test_many_heads_are_dropped_one_by_one() -> None:
     generator = torch.Generator().manual_seed(0)
-    outputs, reader = torch.randn(100, 24, generator=generator), torch.randn(5, 24, generator=generator)
+    outputs, reader = (
+        torch.randn(100, 24, generator=generator),
+        torch.randn(5, 24, generator=generator),
+    )
     reader[:, [3, 7, 20]] *= 100
-    assert MOST_SUBSETS < 2024
-    assert best_heads(outputs, reader, torch.ones(100).double(), 3, 24) == [3, 7, 20]
+    assert MAX_SUBSETS < 2024
+    assert select_heads(sum_outputs(outputs).gram, reader, 3, 24) == [3, 7, 20]
 
 
 def test_neurons_are_chosen_by_variance_and_by_what_reads_them() -> None:
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(100, 4, generator=generator) * torch.tensor([1.0, 10.0, 2.0, 1.0]) + 50
     reader = torch.tensor([[1.0, 0.01, 1.0, 5.0]])
-    assert best_neurons(outputs, reader, torch.ones(100).double(), 2) == [2, 3]
+    assert select_neurons(sum_outputs(outputs).gram.diagonal(), reader, 2) == [2, 3]

@@ -23,43 +23,52 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 METHOD = METHODS.load("distillation")
 
 
-def made(ancestry: Ancestry | None = None, method: str = "distillation", **settings: Any) -> Learngene:
+def extract(
+    ancestry: Ancestry | None = None, method: str = "distillation", **settings: Any
+) -> Learngene:
     extractor = with_settings(METHODS.load(method).presets["smoke"], {"depths": (1,), **settings})
     return extractor([ancestry or tiny_ancestry()], [tiny_task()], Run())
 
 
-def knowing() -> Ancestry:
+def ancestry_of_task() -> Ancestry:
     """An ancestry model whose head is the tiny task's."""
     return replace(tiny_ancestry(classes=3), class_names=tiny_task().class_names)
 
 
 def test_without_the_teachers_share_it_is_pretraining() -> None:
-    ours, theirs = made(knowing(), share=0.0), made(method="pretrain_finetune")
+    ours, theirs = extract(ancestry_of_task(), share=0.0), extract(method="pretrain_finetune")
     assert set(ours.state) == set(theirs.state)
     for name in theirs.state:
         assert torch.equal(ours.state[name], theirs.state[name]), name
 
 
 def test_a_teacher_with_the_tasks_head_is_not_trained_and_changes_the_student() -> None:
-    ours = made(knowing())
+    ours = extract(ancestry_of_task())
     assert set(ours.config.metrics) == {"layers-1"}
-    theirs = made(method="pretrain_finetune")
+    theirs = extract(method="pretrain_finetune")
     assert not torch.equal(
-        ours.state["layers-1/blocks.0.attn.qkv.weight"], theirs.state["layers-1/blocks.0.attn.qkv.weight"]
+        ours.state["layers-1/blocks.0.attn.qkv.weight"],
+        theirs.state["layers-1/blocks.0.attn.qkv.weight"],
     )
 
 
 def test_a_teacher_of_another_task_is_fine_tuned_first() -> None:
-    ours = made()
+    ours = extract()
     assert set(ours.config.metrics) == {"teacher", "layers-1"}
     assert ours.config.metrics["teacher"]["training_images"] == 32
-    other = made(teaching_epochs=0)
-    assert not torch.equal(ours.state["layers-1/norm.weight"], other.state["layers-1/norm.weight"])
+    untuned = extract(teaching_epochs=0)
+    assert not torch.equal(
+        ours.state["layers-1/norm.weight"], untuned.state["layers-1/norm.weight"]
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"share": 1.5}, "share is 1.5"), ({"temperature": 0.0}, "temperature is 0.0"), ({"depths": ()}, "depths is")],
+    [
+        ({"share": 1.5}, "share is 1.5"),
+        ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"depths": ()}, "depths is"),
+    ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
@@ -68,7 +77,7 @@ def test_invalid_settings_are_refused(settings: dict[str, Any], says: str) -> No
 
 @pytest.fixture(scope="module")
 def convolutional(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier of the tiny task's classes that is no ViT, of another image size and normalisation."""
+    """Return a classifier of the tiny task that is not a ViT, with another image format."""
     cfg = {"input_size": (3, 48, 48), "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}
     folder = tmp_path_factory.mktemp("teacher") / "regnet"
     with torch.random.fork_rng(devices=[]):
@@ -79,23 +88,30 @@ def convolutional(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_any_classifier_can_be_the_teacher(convolutional: Path) -> None:
-    ours = made(teacher=str(convolutional))
+    ours = extract(teacher=str(convolutional))
     record = ours.config.metrics["teacher"]
-    assert (record["source"], set(ours.config.metrics)) == (str(convolutional), {"teacher", "layers-1"})
-    assert not torch.equal(ours.state["layers-1/norm.weight"], made(share=0.0).state["layers-1/norm.weight"])
+    assert (record["source"], set(ours.config.metrics)) == (
+        str(convolutional),
+        {"teacher", "layers-1"},
+    )
+    assert not torch.equal(
+        ours.state["layers-1/norm.weight"], extract(share=0.0).state["layers-1/norm.weight"]
+    )
     assert ours.config.spec.width == tiny_ancestry().spec.width
 
 
 def test_with_tokens_a_student_learns_from_the_teachers_tokens_too(convolutional: Path) -> None:
-    plain, ours = made(share=1.0), made(share=1.0, tokens=4.0)
+    plain, ours = extract(share=1.0), extract(share=1.0, tokens=4.0)
     assert not torch.equal(ours.state["layers-1/norm.weight"], plain.state["layers-1/norm.weight"])
     assert set(ours.state) == set(plain.state)  # the maps between the tokens are not kept
     with pytest.raises(WrongCall, match=r"tokens is 4, .*use --tokens 0"):
-        made(teacher=str(convolutional), tokens=4.0)
+        extract(teacher=str(convolutional), tokens=4.0)
 
 
 def test_a_teacher_of_other_classes_is_refused_with_the_way_out(tmp_path: Path) -> None:
     tiny_descendant = assemble(tiny_ancestry().spec.with_(classes=5), {}, seed=0)
     tiny_descendant.save(tmp_path / "five")
-    with pytest.raises(WrongCall, match=r"has 5 classes and .* has 3; .*lgzoo finetune .*five --task .* -o teacher"):
-        made(teacher=str(tmp_path / "five"))
+    with pytest.raises(
+        WrongCall, match=r"has 5 classes and .* has 3; .*lgzoo finetune .*five --task .* -o teacher"
+    ):
+        extract(teacher=str(tmp_path / "five"))

@@ -17,10 +17,12 @@ from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry
-from lgzoo_baselines.front import Transform, along, cosines, inverse
+from lgzoo_baselines.front import FrontExtractor, apply_along, build_cosines, build_inverse
 
 WHOLE = ViTSpec(layers=4, width=24, heads=3, image_size=16, patch_size=8, classes=3)
-RELEASED = json.loads((Path(__file__).parents[1] / "data" / "front_release.json").read_text())["cases"]
+RELEASED = json.loads((Path(__file__).parents[1] / "data" / "front_release.json").read_text())[
+    "cases"
+]
 CASES: dict[str, tuple[float, dict[str, Any]]] = {
     "smaller": (1.0, {"layers": 2, "width": 16, "heads": 2}),
     "kept": (1.0, {"width": 16, "heads": 2, "amplitudes": "kept"}),
@@ -31,24 +33,25 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def ancestry() -> Ancestry:
-    """Random numbers of a spread and a mean of each tensor's own, drawn as for the committed answers."""
+    """Random numbers, each tensor with another mean, drawn as for the committed answers."""
     generator = torch.Generator().manual_seed(0)
     state = {
-        name: torch.randn(tensor.shape, generator=generator) * 0.1 + 0.05 * torch.randn((), generator=generator)
+        name: torch.randn(tensor.shape, generator=generator) * 0.1
+        + 0.05 * torch.randn((), generator=generator)
         for name, tensor in initial(WHOLE, 0).items()
     }
     return replace(tiny_ancestry(spec=WHOLE), state=state)
 
 
-def learngene(ancestry: Ancestry, keep: float = 1.0) -> lg.Learngene:
-    made = Transform(keep=keep)([ancestry], [], Run())
-    return made.with_config(ancestries=(ancestry.record,))
+def extract(ancestry: Ancestry, keep: float = 1.0) -> lg.Learngene:
+    extracted = FrontExtractor(keep=keep)([ancestry], [], Run())
+    return extracted.with_config(method="front", ancestries=(ancestry.record,))
 
 
 @pytest.mark.parametrize("case", RELEASED)
 def test_it_equals_the_released_code(case: str, ancestry: Ancestry) -> None:
     keep, size = CASES[case]
-    ours = lg.expand(learngene(ancestry, keep), **size).state
+    ours = lg.expand(extract(ancestry, keep), **size).state
     assert RELEASED[case].keys() == {name for name in ours if not name.startswith("head")}
     for name, (magnitude, *first) in RELEASED[case].items():
         assert ours[name].double().abs().sum().item() == pytest.approx(magnitude, rel=1e-5), name
@@ -57,56 +60,78 @@ def test_it_equals_the_released_code(case: str, ancestry: Ancestry) -> None:
 
 def test_the_transform_is_a_cosine_transform_and_can_be_undone() -> None:
     for size in (1, 2, 5, 12):
-        assert torch.allclose(inverse(size) @ cosines(size), torch.eye(size, dtype=torch.float64), atol=1e-12)
-        assert cosines(size)[0].tolist() == [1.0] * size
+        assert torch.allclose(
+            build_inverse(size) @ build_cosines(size),
+            torch.eye(size, dtype=torch.float64),
+            atol=1e-12,
+        )
+        assert build_cosines(size)[0].tolist() == [1.0] * size
     numbers = torch.arange(24, dtype=torch.float64).reshape(2, 3, 4)
-    assert torch.equal(along(torch.tensor([[0.0, 1.0]], dtype=torch.float64), numbers, 2), numbers[:, :, 1:2])
+    assert torch.equal(
+        apply_along(torch.tensor([[0.0, 1.0]], dtype=torch.float64), numbers, 2), numbers[:, :, 1:2]
+    )
 
 
 def test_of_its_own_size_it_is_the_ancestry_model(ancestry: Ancestry) -> None:
-    same = lg.expand(learngene(ancestry))
-    assert all((same.state[name] - ancestry.state[name]).abs().max() < 1e-6 for name in same.inherited)
+    same = lg.expand(extract(ancestry))
+    assert all(
+        (same.state[name] - ancestry.state[name]).abs().max() < 1e-6 for name in same.inherited
+    )
     assert len(same.inherited) == len(ancestry.state) - 2
 
 
 def test_a_smooth_tensor_keeps_its_form_and_with_rescaling_its_size(ancestry: Ancestry) -> None:
-    """Half as many samples of a slow cosine along the rows; the released amplitudes are 2 x 2 times as large."""
+    """A third as many samples of a slow cosine; released amplitudes are 3 x 3 times as large."""
     wave = torch.cos(torch.pi * (torch.arange(24) + 0.5) / 24).expand(24, 24).clone()
     state = {**ancestry.state, **{f"blocks.{block}.attn.proj.weight": wave for block in range(4)}}
-    smooth = learngene(replace(ancestry, state=state))
-    kept, released = (
+    smooth = extract(replace(ancestry, state=state))
+    rescaled, released = (
         lg.expand(smooth, width=8, heads=1, amplitudes=how).state["blocks.2.attn.proj.weight"]
         for how in ("kept", "released")
     )
     expected = torch.cos(torch.pi * (torch.arange(8) + 0.5) / 8).expand(8, 8)
-    assert torch.allclose(kept, expected, atol=0.02)
+    assert torch.allclose(rescaled, expected, atol=0.02)
     assert torch.allclose(released, 9 * expected, atol=0.2)
 
 
 def test_what_is_stored_falls_with_the_share_that_is_kept(ancestry: Ancestry) -> None:
-    half, whole = (learngene(ancestry, keep).state for keep in (0.5, 1.0))
+    half, whole = (extract(ancestry, keep).state for keep in (0.5, 1.0))
     assert tuple(whole["blocks.mlp.fc1.weight"].shape) == (4, 96, 24)
     assert tuple(half["blocks.mlp.fc1.weight"].shape) == (4, 48, 12)
-    kept = {name: tensor.numel() for name, tensor in whole.items() if not name.endswith((".mean", ".std"))}
-    assert sum(kept.values()) == sum(
+    sizes = {
+        name: tensor.numel()
+        for name, tensor in whole.items()
+        if not name.endswith((".mean", ".std"))
+    }
+    assert sum(sizes.values()) == sum(
         torch.Size(shape).numel() for name, shape in shapes(WHOLE).items() if "head" not in name
     )
 
 
 def test_more_layers_take_the_last_blocks_mean(ancestry: Ancestry) -> None:
-    deeper = lg.expand(learngene(ancestry), layers=6).state
-    means = [ancestry.state[f"blocks.{min(block, 3)}.mlp.fc1.weight"].mean().item() for block in range(6)]
-    found = [deeper[f"blocks.{block}.mlp.fc1.weight"].mean().item() for block in range(6)]
-    assert found == pytest.approx(means, abs=1e-6), "a standardised tensor has mean zero in every frequency of depth"
+    deeper = lg.expand(extract(ancestry), layers=6).state
+    means = [
+        ancestry.state[f"blocks.{min(block, 3)}.mlp.fc1.weight"].mean().item() for block in range(6)
+    ]
+    actual = [deeper[f"blocks.{block}.mlp.fc1.weight"].mean().item() for block in range(6)]
+    assert actual == pytest.approx(means, abs=1e-6), (
+        "a standardised tensor has mean zero in every frequency of depth"
+    )
 
 
 def test_a_learngene_that_lost_a_part_is_refused(ancestry: Ancestry) -> None:
-    whole = learngene(ancestry)
+    whole = extract(ancestry)
     for name, words in {
         "blocks.mlp.fc1.weight.mean": r"fc1\.weight\.mean is missing, or is not of 4 tensors",
         "pos_embed": "pos_embed is missing",
     }.items():
         with pytest.raises(BadFile, match=words):
-            lg.expand(replace(whole, state={key: value for key, value in whole.state.items() if key != name}))
-    with pytest.raises(BadFile, match=r"pos_embed has shape \(1, 6, 24\); expected at most \(1, 5, 24\)"):
+            lg.expand(
+                replace(
+                    whole, state={key: value for key, value in whole.state.items() if key != name}
+                )
+            )
+    with pytest.raises(
+        BadFile, match=r"pos_embed has shape \(1, 6, 24\); expected at most \(1, 5, 24\)"
+    ):
         lg.expand(replace(whole, state={**whole.state, "pos_embed": torch.zeros(1, 6, 24)}))

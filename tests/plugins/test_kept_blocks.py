@@ -23,23 +23,29 @@ from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.distillation import Teacher
 from learngene_zoo.training.objectives import Classification
-from lgzoo_baselines.auto_lg import highest
-from lgzoo_baselines.heur_lg import Watching, shares_of, steadiest, variations, watched
-from lgzoo_baselines.resemblance import MetaMatching, linear_cka, matching
-from lgzoo_baselines.vanilla_lg import KeepLast
+from lgzoo_baselines.auto_lg import choose_highest
+from lgzoo_baselines.heur_lg import (
+    HeurLgTraining,
+    choose_steadiest,
+    count_gradients,
+    measure_variations,
+    train_and_count_gradients,
+)
+from lgzoo_baselines.resemblance import MetaMatching, linear_cka, matching_loss
+from lgzoo_baselines.vanilla_lg import VanillaLgExtractor
 
 VIT = load_family("vit").examples[0].with_(layers=4)
 EVA = load_family("eva").examples[0].with_(layers=4)
 
 
 @cache
-def made(name: str, spec: Spec = VIT, tasks: int = 1, **settings: Any) -> lg.Learngene:
+def extract(name: str, spec: Spec = VIT, tasks: int = 1, **settings: Any) -> lg.Learngene:
     method = METHODS.load(name)
     extractor = with_settings(method.presets["smoke"], settings)
     data = [tiny_task(f"tiny-{number}", classes=3 + number) for number in range(tasks)]
     ancestry = tiny_ancestry(spec=spec)
     return extractor([ancestry], data if extractor.needs_tasks() else [], Run()).with_config(
-        ancestries=(ancestry.record,)
+        method=name, ancestries=(ancestry.record,)
     )
 
 
@@ -57,9 +63,12 @@ def made(name: str, spec: Spec = VIT, tasks: int = 1, **settings: Any) -> lg.Lea
 def test_the_kept_blocks_are_at_their_end_and_the_others_random(
     spec: Spec, place: str, layers: int, places: list[int | None]
 ) -> None:
-    learngene, table = made("vanilla_lg", spec, count=2), table_of(spec)
+    learngene, table = extract("vanilla_lg", spec, count=2), table_of(spec)
     assert {table.block_of(name) for name in learngene.state} == {None, 2, 3}
-    model, other = (lg.expand(learngene, layers=layers, classes=5, place=place, run=Run(seed=seed)) for seed in (0, 1))
+    model, other = (
+        lg.expand(learngene, layers=layers, classes=5, place=place, run=Run(seed=seed))
+        for seed in (0, 1)
+    )
     assert model.provenance["blocks"] == places
     for i, block in enumerate(places):
         name = table.block_name(i, "attn.proj.weight")
@@ -67,28 +76,33 @@ def test_the_kept_blocks_are_at_their_end_and_the_others_random(
         if block is None:
             assert not torch.equal(model.state[name], other.state[name])
         else:
-            assert torch.equal(model.state[name], learngene.state[table.block_name(block - 1, "attn.proj.weight")])
+            assert torch.equal(
+                model.state[name], learngene.state[table.block_name(block - 1, "attn.proj.weight")]
+            )
     assert "patch_embed.proj.weight" in model.inherited
 
 
 def test_the_last_three_are_kept() -> None:
     ancestry = tiny_ancestry(layers=12)
-    config = KeepLast().outline([ancestry.spec])
+    config = VanillaLgExtractor().outline([ancestry.spec])
     assert config.details == {"kept": [10, 11, 12]}
     with pytest.raises(WrongCall, match="count is 13; the ancestry model has 12 blocks"):
-        KeepLast(count=13).outline([ancestry.spec])
+        VanillaLgExtractor(count=13).outline([ancestry.spec])
 
 
 def test_random_blocks_have_the_scale_that_is_asked_for() -> None:
-    learngene, name = made("vanilla_lg"), "blocks.0.attn.qkv.weight"
-    stds = [lg.expand(learngene, layers=4, init=init).state[name].std().item() for init in ("timm", "fan_in")]
+    learngene, name = extract("vanilla_lg"), "blocks.0.attn.qkv.weight"
+    stds = [
+        lg.expand(learngene, layers=4, init=init).state[name].std().item()
+        for init in ("timm", "fan_in")
+    ]
     assert stds == pytest.approx([0.02, VIT.width**-0.5], rel=0.1)
 
 
 @pytest.mark.parametrize("kept", [[], [0], [5], [2, 1], [1, 1], "12"])
 def test_kept_blocks_of_an_artifact_are_not_trusted(kept: Any) -> None:
     with pytest.raises(BadFile, match=r"vanilla_lg learngene.*kept"):
-        lg.expand(made("vanilla_lg").with_config(details={"kept": kept}), layers=2)
+        lg.expand(extract("vanilla_lg").with_config(details={"kept": kept}), layers=2)
 
 
 # Heuristic-LG.
@@ -96,46 +110,51 @@ def test_kept_blocks_of_an_artifact_are_not_trusted(kept: Any) -> None:
 
 def test_the_steadiest_blocks_vary_least_in_proportion_to_their_mean() -> None:
     shares = [[0.1, 0.5, 0.9, 0.0], [0.3, 0.5, 0.7, 0.0]]
-    assert variations(shares) == pytest.approx([0.5, 0.0, 0.125, float("inf")])
-    assert steadiest(variations(shares), 1) == (2,)
-    assert steadiest(variations(shares), 2) == (2, 3)
-    assert steadiest([0.5, 0.5, 0.7], 1) == (2,)  # of equal ones the later
+    assert measure_variations(shares) == pytest.approx([0.5, 0.0, 0.125, float("inf")])
+    assert choose_steadiest(measure_variations(shares), 1) == (2,)
+    assert choose_steadiest(measure_variations(shares), 2) == (2, 3)
+    assert choose_steadiest([0.5, 0.5, 0.7], 1) == (2,)  # of equal ones the later
 
 
 def test_the_share_of_gradients_is_counted_block_by_block() -> None:
     model = nn.Module()
     model.blocks = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     for block, numbers in zip(model.blocks, ([1.0, -1.0, 0.1, 0.0], [0.0, 0.0, 0.2, -0.3])):
-        block.weight.grad, block.bias.grad = torch.tensor(numbers).view(2, 2), torch.tensor([0.0, 5.0])
-    assert shares_of(model, 0.15).tolist() == pytest.approx([3 / 6, 3 / 6])
-    assert shares_of(model, 0.25).tolist() == pytest.approx([3 / 6, 2 / 6])
-    assert shares_of(model, 0.0).tolist() == pytest.approx([4 / 6, 3 / 6])
+        block.weight.grad, block.bias.grad = (
+            torch.tensor(numbers).view(2, 2),
+            torch.tensor([0.0, 5.0]),
+        )
+    assert count_gradients(model, 0.15).tolist() == pytest.approx([3 / 6, 3 / 6])
+    assert count_gradients(model, 0.25).tolist() == pytest.approx([3 / 6, 2 / 6])
+    assert count_gradients(model, 0.0).tolist() == pytest.approx([4 / 6, 3 / 6])
 
 
 def test_the_shares_of_an_epoch_are_the_mean_over_its_steps() -> None:
     ancestry, task = tiny_ancestry(layers=2), tiny_task()
     settings = METHODS.load("heur_lg").presets["smoke"].each  # type: ignore[attr-defined]
     start = assemble(ancestry.spec.with_(classes=3), {}, seed=0, scheme="fan_in")
-    _, record = watched(replace(settings, eps=0.0), start, task, Run())
+    _, record = train_and_count_gradients(replace(settings, eps=0.0), start, task, Run())
     assert record["shares"] == [pytest.approx([1.0, 1.0], abs=0.2)] * 2
-    _, record = watched(replace(settings, eps=1e9), start, task, Run())
+    _, record = train_and_count_gradients(replace(settings, eps=1e9), start, task, Run())
     assert record["shares"] == [[0.0, 0.0]] * 2
 
 
 def test_the_kept_blocks_have_learnt_one_task_after_another() -> None:
-    one, two = made("heur_lg"), made("heur_lg", tasks=2)
+    one, two = extract("heur_lg"), extract("heur_lg", tasks=2)
     assert set(two.config.metrics) == {"tiny-0", "tiny-1", "variations"}
     (kept,) = two.config.details["kept"]
     assert two.config.metrics["variations"][kept - 1] == min(two.config.metrics["variations"])
     assert one.config.metrics["tiny-0"] == two.config.metrics["tiny-0"]
     name = "patch_embed.proj.weight"
     assert not torch.equal(one.state[name], two.state[name])
-    assert len(made("heur_lg", tasks=2, epochs=1).config.metrics) == 3
-    with pytest.raises(WrongCall, match="epochs is 1; gradients of two or more epochs are compared"):
-        made("heur_lg", epochs=1)
+    assert len(extract("heur_lg", tasks=2, epochs=1).config.metrics) == 3
+    with pytest.raises(
+        WrongCall, match="epochs is 1; gradients of two or more epochs are compared"
+    ):
+        extract("heur_lg", epochs=1)
     with pytest.raises(WrongCall, match=r"ema is 0\.9"):
-        made("heur_lg", ema=0.9)
-    assert Watching().eps == 5e-10
+        extract("heur_lg", ema=0.9)
+    assert HeurLgTraining().eps == 5e-10
 
 
 # Auto-LG.
@@ -147,35 +166,45 @@ def test_cka_does_not_mind_rotations_and_scales_and_sees_what_differs() -> None:
     turn = torch.linalg.qr(torch.randn(4, 4, generator=draw, dtype=torch.float64))[0]
     assert linear_cka(one, 3 * one @ turn + 7) == pytest.approx(1)
     assert linear_cka(one, torch.ones(50, 4)) == 0
-    # (1, -1), (1, 1) and (1, 0) over four images, by hand: |Y'X|^2 = 16, |X'X| = 4, |Y'Y| = 4 sqrt 2.
+    # Two orthogonal features over four images, by hand:
+    # |Y'X|^2 = 16, |X'X| = 4, |Y'Y| = 4 sqrt 2.
     first, second = torch.tensor([1.0, 1, -1, -1]), torch.tensor([1.0, -1, 1, -1])
-    assert linear_cka(first[:, None], torch.stack([first, second], dim=1)) == pytest.approx(16 / (4 * 32**0.5))
+    assert linear_cka(first[:, None], torch.stack([first, second], dim=1)) == pytest.approx(
+        16 / (4 * 32**0.5)
+    )
     assert linear_cka(first[:, None], second[:, None]) == 0
 
 
 def test_the_highest_scores_are_kept() -> None:
-    assert highest([0.1, 0.9, 0.5, 0.5], 2) == (2, 3)
-    assert highest([0.1, 0.9, 0.5, 0.6], 2) == (2, 4)
+    assert choose_highest([0.1, 0.9, 0.5, 0.5], 2) == (2, 3)
+    assert choose_highest([0.1, 0.9, 0.5, 0.6], 2) == (2, 4)
 
 
 def test_named_blocks_need_no_task() -> None:
-    learngene = made("auto_lg", keep=(2, 1))
+    learngene = extract("auto_lg", keep=(2, 1))
     assert learngene.config.details == {"kept": [1, 2]}
     model = lg.expand(learngene, layers=3)
     assert model.provenance["blocks"] == [1, 2, None]
-    assert torch.equal(model.state["blocks.1.mlp.fc1.weight"], learngene.state["blocks.1.mlp.fc1.weight"])
-    for wrong, said in (((5,), "keep names block 5; the ancestry model has 4"), ((), "keep is empty")):
+    assert torch.equal(
+        model.state["blocks.1.mlp.fc1.weight"], learngene.state["blocks.1.mlp.fc1.weight"]
+    )
+    for wrong, said in (
+        ((5,), "keep names block 5; the ancestry model has 4"),
+        ((), "keep is empty"),
+    ):
         with pytest.raises(WrongCall, match=said):
-            made("auto_lg", keep=wrong)
+            extract("auto_lg", keep=wrong)
 
 
 @pytest.mark.parametrize("criterion", ["cka", pytest.param("meta", marks=pytest.mark.slow)])
 def test_the_blocks_that_resemble_the_small_model_most_are_kept(criterion: str) -> None:
-    learngene = made("auto_lg", criterion=criterion, pseudo_layers=2)
-    scores, resemblance = (torch.tensor(learngene.config.metrics[name]) for name in ("scores", "resemblance"))
+    learngene = extract("auto_lg", criterion=criterion, pseudo_layers=2)
+    scores, resemblance = (
+        torch.tensor(learngene.config.metrics[name]) for name in ("scores", "resemblance")
+    )
     assert resemblance.shape == (4, 2)
     torch.testing.assert_close(scores, resemblance.mean(dim=1))
-    assert learngene.config.details["kept"] == list(highest(scores.tolist(), 2))
+    assert learngene.config.details["kept"] == list(choose_highest(scores.tolist(), 2))
     assert learngene.config.spec.layers == 4
     if criterion == "meta":
         torch.testing.assert_close(resemblance.sum(dim=0), torch.ones(2))
@@ -183,9 +212,11 @@ def test_the_blocks_that_resemble_the_small_model_most_are_kept(criterion: str) 
 
 def test_the_meta_network_learns_from_the_loss_after_the_inner_steps() -> None:
     ancestry = tiny_ancestry(spec=VIT.with_(layers=3, classes=3))
-    model = model_of(VIT.with_(layers=2, classes=3), initial(VIT.with_(layers=2, classes=3), 5, "fan_in"))
+    model = model_of(
+        VIT.with_(layers=2, classes=3), initial(VIT.with_(layers=2, classes=3), 5, "fan_in")
+    )
     objective, teacher = Classification(model), Teacher(ancestry.model(), range(3))
-    meta = MetaMatching(objective, model, teacher, inner=1, rate=0.5)
+    meta = MetaMatching(objective, model, teacher, inner_steps=1, inner_lr=0.5)
     task = tiny_task()
     from learngene_zoo.tasks.loader import Loader
 
@@ -194,8 +225,8 @@ def test_the_meta_network_learns_from_the_loss_after_the_inner_steps() -> None:
     assert set(losses) == {"cross_entropy", "match", "meta"}
 
     # Both steps by hand.
-    tokens = meta.tokens(batch)
-    shares = meta.shares(tokens)
+    tokens = meta.record_tokens(batch)
+    shares = meta.compute_shares(tokens)
     torch.testing.assert_close(shares, torch.full((8, 3, 2), 1 / 3))
     weights = dict(objective.named_parameters())
     before = _match(meta, model, batch, tokens, shares)
@@ -208,7 +239,9 @@ def test_the_meta_network_learns_from_the_loss_after_the_inner_steps() -> None:
     (after,) = functional_call(objective, moved, (batch,)).values()
     torch.testing.assert_close(losses["meta"], after)
 
-    shared = torch.autograd.grad(losses["match"], list(meta.meta.parameters()), allow_unused=True, retain_graph=True)
+    shared = torch.autograd.grad(
+        losses["match"], list(meta.meta.parameters()), allow_unused=True, retain_graph=True
+    )
     assert shared == (None,) * 6
     losses["meta"].backward()
     assert all(parameter.grad is None for parameter in objective.parameters())
@@ -217,19 +250,19 @@ def test_the_meta_network_learns_from_the_loss_after_the_inner_steps() -> None:
 
 
 def _match(meta: MetaMatching, model: Any, batch: Any, tokens: Any, shares: Any) -> torch.Tensor:
-    from learngene_zoo.training.distillation import observing
+    from learngene_zoo.training.distillation import record_features
 
-    with observing(model, meta.blocks) as given:
+    with record_features(model, meta.blocks) as given:
         model(batch.images)
-    return matching(tokens, given.blocks, shares)
+    return matching_loss(tokens, given.blocks, shares)
 
 
 def _finite_difference(meta: MetaMatching, batch: Any, expected: float, by: float = 0.1) -> None:
-    found = []
+    values = []
     for sign in (1, -1):
         with torch.no_grad():
             meta.meta[0].bias[1] += sign * by
-        found.append(meta(batch)["meta"].item())
+        values.append(meta(batch)["meta"].item())
         with torch.no_grad():
             meta.meta[0].bias[1] -= sign * by
-    assert (found[0] - found[1]) / (2 * by) == pytest.approx(expected, rel=0.05, abs=1e-6)
+    assert (values[0] - values[1]) / (2 * by) == pytest.approx(expected, rel=0.05, abs=1e-6)

@@ -26,94 +26,141 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.loop import Engine
-from lgzoo_baselines.growth import copies_of, stacked_on_top
-from lgzoo_baselines.growth_operators import Growing, Operators, grown, learnt, started
-from lgzoo_baselines.ligo import KeepForLigo, Learn
+from lgzoo_baselines.growth import choose_copies, stack_blocks
+from lgzoo_baselines.growth_operators import (
+    OperatorObjective,
+    Operators,
+    apply_operators,
+    init_operators,
+    train_operators,
+)
+from lgzoo_baselines.ligo import LigoExpander, LigoExtractor
 
 ARCHITECTURES = load_family("vit").architectures
-VIT = load_family("vit").examples[0].with_(layers=3, width=32, heads=2, registers=2, layer_scale=0.1, qk_norm=True)
+VIT = (
+    load_family("vit")
+    .examples[0]
+    .with_(layers=3, width=32, heads=2, registers=2, layer_scale=0.1, qk_norm=True)
+)
 PLAIN = tiny_ancestry().spec  # 3 layers, 2 heads of 16
 STEPS = Recipe(epochs=20, batch_size=16, lr=3e-3, warmup=0.0, weight_decay=0.0, augment="none")
 
 
-def perturbed(spec: Spec) -> Ancestry:
+def perturb(spec: Spec) -> Ancestry:
     """Random numbers everywhere, so that no gain is 1 and no shift 0."""
     generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
-    noisy = {name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in plain.state.items()}
+    noisy = {
+        name: value + 0.1 * torch.randn(value.shape, generator=generator)
+        for name, value in plain.state.items()
+    }
     return replace(plain, state=noisy)
 
 
-def kept(ancestry: Ancestry, method: str = "ligo") -> lg.Learngene:
-    return METHODS.load(method).extractor([ancestry], [], Run()).with_config(ancestries=(ancestry.record,))
+def extract(ancestry: Ancestry, method: str = "ligo") -> lg.Learngene:
+    learngene = METHODS.load(method).extractor([ancestry], [], Run())
+    return learngene.with_config(method=method, ancestries=(ancestry.record,))
 
 
-def beginning(state: Any, small: Spec, large: Spec) -> Operators:
-    return started(state, small, copies_of(small, large, "even", 0), stacked_on_top(small.layers, large.layers))
+def init_from_growth(state: Any, small: Spec, large: Spec) -> Operators:
+    return init_operators(
+        state,
+        small,
+        choose_copies(small, large, "even", 0),
+        stack_blocks(small.layers, large.layers),
+    )
 
 
-def noisy(operators: Operators) -> Operators:
+def randomise(operators: Operators) -> Operators:
     """Other operators of the same shapes."""
     generator = torch.Generator().manual_seed(1)
     return replace(
         operators,
-        tensors={name: torch.randn(t.shape, generator=generator).double() for name, t in operators.tensors.items()},
+        tensors={
+            name: torch.randn(t.shape, generator=generator).double()
+            for name, t in operators.tensors.items()
+        },
     )
 
 
-@pytest.mark.parametrize("sizes", [{"width": 48}, {"layers": 7}, {"layers": 4, "width": 80, "mlp_ratio": 5.0}, {}])
+@pytest.mark.parametrize(
+    "sizes", [{"width": 48}, {"layers": 7}, {"layers": 4, "width": 80, "mlp_ratio": 5.0}, {}]
+)
 @pytest.mark.parametrize("copies", ["even", "drawn"])
-def test_operators_that_have_not_learnt_grow_as_growth_does(sizes: dict[str, Any], copies: str) -> None:
-    ancestry = perturbed(VIT)
-    expected, found = (lg.expand(kept(ancestry, name), copies=copies, **sizes) for name in ("growth", "ligo"))
-    assert found.spec == expected.spec
-    assert not [name for name, tensor in expected.state.items() if not torch.equal(tensor, found.state[name])]
-    assert found.provenance["learnt"] is False
+def test_operators_that_have_not_learnt_grow_as_growth_does(
+    sizes: dict[str, Any], copies: str
+) -> None:
+    ancestry = perturb(VIT)
+    expected, actual = (
+        lg.expand(extract(ancestry, name), copies=copies, **sizes) for name in ("growth", "ligo")
+    )
+    assert actual.spec == expected.spec
+    assert not [
+        name
+        for name, tensor in expected.state.items()
+        if not torch.equal(tensor, actual.state[name])
+    ]
+    assert actual.provenance["learnt"] is False
 
 
 @torch.no_grad()
 def test_before_they_learn_the_function_is_preserved() -> None:
-    ancestry, images = perturbed(VIT), torch.randn(2, 3, VIT.image_size, VIT.image_size).double()
-    wide = lg.expand(kept(ancestry), width=64, mlp_ratio=6.0)
+    ancestry, images = perturb(VIT), torch.randn(2, 3, VIT.image_size, VIT.image_size).double()
+    wide = lg.expand(extract(ancestry), width=64, mlp_ratio=6.0)
     small = model_of(VIT, ancestry.state).double().forward_features(images)
-    assert (wide.model().double().forward_features(images) - small.repeat(1, 1, 2)).abs().max() < 1e-5
+    assert (
+        wide.model().double().forward_features(images) - small.repeat(1, 1, 2)
+    ).abs().max() < 1e-5
 
 
 def test_the_factors_are_one_large_matrix() -> None:
-    large, state = PLAIN.with_(layers=4, width=48, heads=3), perturbed(PLAIN).state
-    operators = noisy(beginning(without_head(state, PLAIN), PLAIN, large))
-    found = grown({name: t.double() for name, t in without_head(state, PLAIN).items()}, PLAIN, operators)
+    large, state = PLAIN.with_(layers=4, width=48, heads=3), perturb(PLAIN).state
+    operators = randomise(init_from_growth(without_head(state, PLAIN), PLAIN, large))
+    actual = apply_operators(
+        {name: t.double() for name, t in without_head(state, PLAIN).items()}, PLAIN, operators
+    )
 
-    def whole(name: str) -> torch.Tensor:
-        return torch.cat([torch.eye(operators.tensors[name].shape[1]).double(), operators.tensors[name]])
+    def stack_identity(name: str) -> torch.Tensor:
+        return torch.cat(
+            [torch.eye(operators.tensors[name].shape[1]).double(), operators.tensors[name]]
+        )
 
     def reading(name: str) -> torch.Tensor:
-        return whole(name) @ torch.diag(operators.shares[name])
+        return stack_identity(name) @ torch.diag(operators.shares[name])
 
-    def checked(kind: str, rows: slice, part: int, i: int, out: torch.Tensor, into: torch.Tensor) -> None:
+    def check(
+        kind: str, rows: slice, part: int, i: int, out: torch.Tensor, into: torch.Tensor
+    ) -> None:
         """vec U_i = (A (x) B) (w_i' (x) I) [vec W_0 ; vec W_1 ; ...], vec column by column."""
         columns = [state[f"blocks.{j}.{kind}"].double()[rows].T.flatten() for j in range(3)]
         weights = operators.tensors[f"depth.{kind}"][part, i]
         mixed = torch.kron(weights[None], torch.eye(len(columns[0])).double()) @ torch.cat(columns)
-        wanted = torch.kron(into, out) @ mixed
+        expected_columns = torch.kron(into, out) @ mixed
         size = len(out)
-        torch.testing.assert_close(found[f"blocks.{i}.{kind}"][part * size : (part + 1) * size].T.flatten(), wanted)
+        torch.testing.assert_close(
+            actual[f"blocks.{i}.{kind}"][part * size : (part + 1) * size].T.flatten(),
+            expected_columns,
+        )
 
     for i in (0, 3):
         for part, kind in enumerate("qkv"):
             rows = slice(32 * part, 32 * part + 32)
-            checked("attn.qkv.weight", rows, part, i, whole(f"{i}.{kind}"), reading("stream"))
+            check(
+                "attn.qkv.weight", rows, part, i, stack_identity(f"{i}.{kind}"), reading("stream")
+            )
         every = slice(None)
-        checked("attn.proj.weight", every, 0, i, whole("stream"), reading(f"{i}.v"))
-        checked("mlp.fc1.weight", every, 0, i, whole(f"{i}.hidden"), reading("stream"))
-        checked("mlp.fc2.weight", every, 0, i, whole("stream"), reading(f"{i}.hidden"))
+        check("attn.proj.weight", every, 0, i, stack_identity("stream"), reading(f"{i}.v"))
+        check("mlp.fc1.weight", every, 0, i, stack_identity(f"{i}.hidden"), reading("stream"))
+        check("mlp.fc2.weight", every, 0, i, stack_identity("stream"), reading(f"{i}.hidden"))
     bias = sum(
         w * state[f"blocks.{j}.mlp.fc1.bias"].double()
         for j, w in enumerate(operators.tensors["depth.mlp.fc1.bias"][0, 2])
     )
-    torch.testing.assert_close(found["blocks.2.mlp.fc1.bias"], whole("2.hidden") @ bias)
-    torch.testing.assert_close(found["pos_embed"], state["pos_embed"].double() @ whole("stream").T)
+    torch.testing.assert_close(actual["blocks.2.mlp.fc1.bias"], stack_identity("2.hidden") @ bias)
+    torch.testing.assert_close(
+        actual["pos_embed"], state["pos_embed"].double() @ stack_identity("stream").T
+    )
     expected = shapes(large)
-    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
+    assert {name: tuple(tensor.shape) for name, tensor in actual.items()} == {
         name: shape for name, shape in expected.items() if not name.startswith("head")
     }
 
@@ -121,21 +168,25 @@ def test_the_factors_are_one_large_matrix() -> None:
 def test_the_parameters_of_the_operators() -> None:
     small, base = (ARCHITECTURES[f"deit_{size}_patch16_224"] for size in ("small", "base"))
     names = [name for name in shapes(small) if not name.startswith("head")]
-    operators = beginning(dict.fromkeys(names, torch.zeros(())), small, base)
-    found = sum(tensor.numel() for tensor in operators.tensors.values())
+    operators = init_from_growth(dict.fromkeys(names, torch.zeros(())), small, base)
+    actual = sum(tensor.numel() for tensor in operators.tensors.values())
     stream, attention, hidden, depth = 384 * 384, 3 * 384 * 384, 1536 * 1536, 16 * 12 * 12
-    assert found == stream + 12 * (attention + hidden) + depth == 33_769_728
-    deeper = beginning(dict.fromkeys(names, torch.zeros(())), small, small.with_(layers=16))
-    assert sum(tensor.numel() for tensor in deeper.tensors.values()) == 16 * 16 * 12, "what does not grow has none"
+    assert actual == stream + 12 * (attention + hidden) + depth == 33_769_728
+    deeper = init_from_growth(dict.fromkeys(names, torch.zeros(())), small, small.with_(layers=16))
+    assert sum(tensor.numel() for tensor in deeper.tensors.values()) == 16 * 16 * 12, (
+        "what does not grow has none"
+    )
 
 
 def test_the_loss_falls_and_the_smaller_model_stays() -> None:
-    task, ancestry = tiny_task(), perturbed(PLAIN)
-    learngene = kept(ancestry)
-    start = lg.expand(learngene, width=64, layers=4, classes=task.classes).for_task(task.name, task.class_names, seed=0)
+    task, ancestry = tiny_task(), perturb(PLAIN)
+    learngene = extract(ancestry)
+    start = lg.expand(learngene, width=64, layers=4, classes=task.classes).for_task(
+        task.name, task.class_names, seed=0
+    )
     state = {name: tensor.clone() for name, tensor in without_head(ancestry.state, PLAIN).items()}
-    operators = beginning(state, PLAIN, start.spec)
-    trained = learnt(STEPS, start, state, PLAIN, operators, task, Run())
+    operators = init_from_growth(state, PLAIN, start.spec)
+    trained = train_operators(STEPS, start, state, PLAIN, operators, task, Run())
     assert all(torch.equal(state[name], ancestry.state[name]) for name in state)
     options: Any = {"batch_size": task.sizes["train"], "seed": 0, "shuffle": False}
     batch = next(iter(Loader(task, "train", start.input_format, **options).epoch(0)))
@@ -144,84 +195,122 @@ def test_the_loss_falls_and_the_smaller_model_stays() -> None:
         for model in (start, trained)
     ]
     assert losses[1] < 0.8 * losses[0]
-    assert not [n for n in shapes(start.spec) if n != "norm.bias" and torch.equal(trained.state[n], start.state[n])]
+    assert not [
+        n
+        for n in shapes(start.spec)
+        if n != "norm.bias" and torch.equal(trained.state[n], start.state[n])
+    ]
 
 
 def test_all_operators_and_the_head_learn_and_nothing_else() -> None:
-    task, ancestry = tiny_task(), perturbed(PLAIN)
-    start = lg.expand(kept(ancestry), width=48, classes=task.classes).for_task(task.name, task.class_names, seed=0)
+    task, ancestry = tiny_task(), perturb(PLAIN)
+    start = lg.expand(extract(ancestry), width=48, classes=task.classes).for_task(
+        task.name, task.class_names, seed=0
+    )
     state = without_head(ancestry.state, PLAIN)
-    operators = beginning(state, PLAIN, start.spec)
-    growing = Growing(start, state, PLAIN, operators, task, STEPS, 0)
+    operators = init_from_growth(state, PLAIN, start.spec)
+    growing = OperatorObjective(start, state, PLAIN, operators, task, STEPS, 0)
     names = {name for name, _ in growing.named_parameters()}
-    assert {name for name in names if name.startswith("operators.")} == {f"operators.{n}" for n in operators.tensors}
-    assert {name for name in names if name.startswith("model.")} == {"model.head.weight", "model.head.bias"}
+    assert {name for name in names if name.startswith("operators.")} == {
+        f"operators.{n}" for n in operators.tensors
+    }
+    assert {name for name in names if name.startswith("model.")} == {
+        "model.head.weight",
+        "model.head.bias",
+    }
     options: Any = {"batch_size": 16, "seed": 0, "shuffle": False}
     batch = next(iter(Loader(task, "train", start.input_format, **options).epoch(0)))
     sum(growing(batch).values()).backward()  # type: ignore[union-attr]
     still = [n for n, p in growing.named_parameters() if p.grad is None or not p.grad.any()]
     assert not still
-    made = {**growing.tensors(), **{name: start.state[name] for name in ("head.weight", "head.bias")}}
-    torch.testing.assert_close(growing.model(batch.images), model_of(start.spec, made)(batch.images))
+    made = {
+        **growing.compute_tensors(),
+        **{name: start.state[name] for name in ("head.weight", "head.bias")},
+    }
+    torch.testing.assert_close(
+        growing.model(batch.images), model_of(start.spec, made)(batch.images)
+    )
 
 
 def test_with_a_task_they_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     task = tiny_task()
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.open_task", lambda *_, **__: task)
-    learngene, target = kept(perturbed(PLAIN)), Target(width=64, classes=task.classes, task=task.name)
-    trained = Learn(learning=replace(STEPS, epochs=1))(learngene, target, Run())
-    still = Learn(learning=replace(STEPS, epochs=0))(learngene, target, Run())
+    learngene, target = (
+        extract(perturb(PLAIN)),
+        Target(width=64, classes=task.classes, task=task.name),
+    )
+    trained = LigoExpander(learning=replace(STEPS, epochs=1))(learngene, target, Run())
+    still = LigoExpander(learning=replace(STEPS, epochs=0))(learngene, target, Run())
     assert (trained.provenance["learnt"], still.provenance["learnt"]) == (True, False)
-    assert not torch.equal(trained.state["blocks.1.mlp.fc1.weight"], still.state["blocks.1.mlp.fc1.weight"])
+    assert not torch.equal(
+        trained.state["blocks.1.mlp.fc1.weight"], still.state["blocks.1.mlp.fc1.weight"]
+    )
     grown_alone = lg.expand(learngene, width=64, classes=task.classes)
-    assert torch.equal(still.state["blocks.1.mlp.fc1.weight"], grown_alone.state["blocks.1.mlp.fc1.weight"])
+    assert torch.equal(
+        still.state["blocks.1.mlp.fc1.weight"], grown_alone.state["blocks.1.mlp.fc1.weight"]
+    )
 
 
 @pytest.fixture
-def learns(monkeypatch: pytest.MonkeyPatch) -> Callable[[lg.Learngene, Run], StateDict]:
+def train_briefly(monkeypatch: pytest.MonkeyPatch) -> Callable[[lg.Learngene, Run], StateDict]:
     """What twelve steps make of a learngene."""
     task = tiny_task()
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.open_task", lambda *_, **__: task)
     target = Target(width=64, layers=4, classes=task.classes, task=task.name)
-    learn = Learn(learning=replace(STEPS, epochs=2, batch_size=8, clip=1.0))
+    learn = LigoExpander(learning=replace(STEPS, epochs=2, batch_size=8, clip=1.0))
     return lambda learngene, run: learn(learngene, target, run).state
 
 
 def test_the_order_of_the_stored_tensors_changes_no_bit(
-    learns: Callable[[lg.Learngene, Run], StateDict], tmp_path: Path
+    train_briefly: Callable[[lg.Learngene, Run], StateDict], tmp_path: Path
 ) -> None:
-    """Gradients of tied operators are sums over layers, in the order in which the layers are made."""
-    inside = kept(perturbed(PLAIN))
+    """Gradients of tied operators are sums over layers, in the order of the layers."""
+    inside = extract(perturb(PLAIN))
     on_disk = load_learngene(inside.save(tmp_path / "learngene"))
     assert list(on_disk.state) != list(inside.state)
-    first, second = learns(inside, Run()), learns(on_disk, Run())
+    first, second = train_briefly(inside, Run()), train_briefly(on_disk, Run())
     assert [name for name, tensor in first.items() if not torch.equal(tensor, second[name])] == []
 
 
 def test_interrupted_and_resumed_it_learns_the_same(
-    learns: Callable[[lg.Learngene, Run], StateDict], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    train_briefly: Callable[[lg.Learngene, Run], StateDict],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    learngene, run, save = kept(perturbed(PLAIN)), Run(folder=tmp_path), Engine.save
+    learngene, run, save = extract(perturb(PLAIN)), Run(folder=tmp_path), Engine.save
 
-    def interrupted(engine: Engine, step: int) -> float:
+    def interrupt(engine: Engine, step: int) -> float:
         if step == 3:
             raise KeyboardInterrupt
         return save(engine, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr("learngene_zoo.training.loop.time", SimpleNamespace(monotonic=count(0, 3600).__next__))
-        patch.setattr("learngene_zoo.training.loop.SAVING_SHARE", 0)  # a checkpoint after every step
-        patch.setattr(Engine, "save", interrupted)
+        patch.setattr(
+            "learngene_zoo.training.loop.time", SimpleNamespace(monotonic=count(0, 3600).__next__)
+        )
+        patch.setattr(
+            "learngene_zoo.training.loop.SAVING_SHARE", 0
+        )  # a checkpoint after every step
+        patch.setattr(Engine, "save", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            learns(learngene, run)
+            train_briefly(learngene, run)
     assert (tmp_path / "checkpoint-2").is_dir(), "or all steps are taken again"
-    whole, resumed = learns(learngene, Run()), learns(learngene, replace(run, resume=True))
-    assert [name for name, tensor in whole.items() if not torch.equal(tensor, resumed[name])] == []
+    uninterrupted, resumed = (
+        train_briefly(learngene, Run()),
+        train_briefly(learngene, replace(run, resume=True)),
+    )
+    assert [
+        name for name, tensor in uninterrupted.items() if not torch.equal(tensor, resumed[name])
+    ] == []
 
 
 def test_what_it_cannot_grow_is_refused() -> None:
-    with pytest.raises(WrongCall, match="layers is 2; the ancestry model has 3, and ligo builds larger ones only"):
-        lg.expand(kept(perturbed(PLAIN)), layers=2)
+    with pytest.raises(
+        WrongCall, match="layers is 2; the ancestry model has 3, and ligo builds larger ones only"
+    ):
+        lg.expand(extract(perturb(PLAIN)), layers=2)
     for spec in (PLAIN.with_(attention_width=16, heads=1), PLAIN.with_(pool="map")):
-        with pytest.raises(WrongCall, match="ligo takes models of equal blocks that do not pool by attention"):
-            KeepForLigo().outline([spec])
+        with pytest.raises(
+            WrongCall, match="ligo takes models of equal blocks that do not pool by attention"
+        ):
+            LigoExtractor().outline([spec])

@@ -14,8 +14,9 @@ from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import suite
 from learngene_zoo.testing import tiny_task
-from lgzoo_lsamd.blocks import Expand, kept_blocks
-from lgzoo_lsamd.lsamd import LSAMD, Search, check_rates
+from lgzoo_lsamd.blocks import LsamdExpander, read_kept_blocks
+from lgzoo_lsamd.lsamd import LSAMD, LsamdExtractor
+from lgzoo_lsamd.settings import check_rates
 
 KEPT = (1, 4, 5, 7, 8)
 DEIT = architecture("deit_base_patch16_224")
@@ -37,7 +38,7 @@ TABLE_2 = [
 
 
 def test_the_familys_costs_are_the_papers_table() -> None:
-    config = Search(keep=KEPT).outline([DEIT])
+    config = LsamdExtractor(keep=KEPT).outline([DEIT])
     members = LSAMD.expander.family(replace(config, spec=config.spec.with_(classes=100)))
     costs = [(member.spec.layers, *member.cost("thop").__dict__.values()) for member in members]
     assert costs == [(layers, params, flops) for layers, _, _, params, flops in TABLE_2]
@@ -58,13 +59,15 @@ def test_the_familys_costs_are_the_papers_table() -> None:
         ({"keep": (12, 2), "threshold": 2.0, "top": 3}, range(2, 16)),
     ],
 )
-def test_the_family_before_a_search_has_every_depth_that_could_come(settings: dict, depths: range) -> None:
-    members = LSAMD.expander.family(Search(**settings).outline([DEIT]))
+def test_the_family_before_a_search_has_every_depth_that_could_come(
+    settings: dict, depths: range
+) -> None:
+    members = LSAMD.expander.family(LsamdExtractor(**settings).outline([DEIT]))
     assert [member.spec.layers for member in members] == list(depths)
 
 
 def test_the_outline_sorts_the_kept_blocks() -> None:
-    assert Search(keep=(8, 1, 5)).outline([DEIT]).details == {"kept": [1, 5, 8]}
+    assert LsamdExtractor(keep=(8, 1, 5)).outline([DEIT]).details == {"kept": [1, 5, 8]}
 
 
 @pytest.mark.parametrize(
@@ -86,34 +89,43 @@ def test_the_outline_sorts_the_kept_blocks() -> None:
 )
 def test_invalid_settings_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(WrongCall, match=message):
-        with_settings(Search(), settings)
+        with_settings(LsamdExtractor(), settings)
 
 
 def test_a_block_that_the_ancestry_model_lacks_is_refused() -> None:
-    with pytest.raises(WrongCall, match="keep names block 13, but the ancestry model has blocks 1 to 12"):
-        Search(keep=(1, 13)).outline([DEIT])
+    with pytest.raises(
+        WrongCall, match="keep names block 13, but the ancestry model has blocks 1 to 12"
+    ):
+        LsamdExtractor(keep=(1, 13)).outline([DEIT])
 
 
 def test_only_a_search_needs_tasks() -> None:
-    assert Search(top=3).needs_tasks()
-    assert not Search(keep=(1, 3)).needs_tasks()
+    assert LsamdExtractor(top=3).needs_tasks()
+    assert not LsamdExtractor(keep=(1, 3)).needs_tasks()
 
 
 def test_the_work_of_a_search_is_one_block_per_layer_and_image() -> None:
-    search = with_settings(Search(), {"epochs": 2, "images": 30})
-    assert [(work.images, work.trained) for work in search.work([DEIT], [48, 20])] == [(60, 12), (40, 12)]
-    assert [work.trained for work in with_settings(search, {"gate": "both"}).work([DEIT], [48])] == [24]
+    search = with_settings(LsamdExtractor(), {"epochs": 2, "images": 30})
+    assert [(work.images, work.trained) for work in search.work([DEIT], [48, 20])] == [
+        (60, 12),
+        (40, 12),
+    ]
+    assert [
+        work.trained for work in with_settings(search, {"gate": "both"}).work([DEIT], [48])
+    ] == [24]
 
 
 def test_each_task_has_its_learning_rate() -> None:
-    search = Search(task_lr=("objects=1e-4", "folder:a=b=2e-3"))
-    assert search.on(tiny_task("objects")).training.lr == 1e-4
-    assert search.on(tiny_task("folder:a=b")).training.lr == 2e-3
-    assert search.on(tiny_task("signs")) == search.each
+    search = LsamdExtractor(task_lr=("objects=1e-4", "folder:a=b=2e-3"))
+    assert search.derive_settings(tiny_task("objects")).training.lr == 1e-4
+    assert search.derive_settings(tiny_task("folder:a=b")).training.lr == 2e-3
+    assert search.derive_settings(tiny_task("signs")) == search.each
 
 
 def test_a_rate_for_an_unknown_task_is_a_misspelling() -> None:
-    check_rates(LSAMD.presets["paper"].task_lr, ["objects"])  # the paper's other data sets need not be here
+    check_rates(
+        LSAMD.presets["paper"].task_lr, ["objects"]
+    )  # the paper's other data sets need not be here
     with pytest.raises(WrongCall, match="did you mean objects"):
         check_rates(("obects=1e-4",), ["objects"])
 
@@ -121,7 +133,12 @@ def test_a_rate_for_an_unknown_task_is_a_misspelling() -> None:
 def test_the_paper_preset_is_the_papers_schedule() -> None:
     paper = LSAMD.presets["paper"]
     recipe = paper.each.training
-    assert (recipe.epochs, recipe.batch_size, recipe.schedule, recipe.power) == (50, 128, "poly", 0.9)
+    assert (recipe.epochs, recipe.batch_size, recipe.schedule, recipe.power) == (
+        50,
+        128,
+        "poly",
+        0.9,
+    )
     assert LSAMD.finetuning["paper"].recipe == recipe
 
 
@@ -146,7 +163,9 @@ def test_the_papers_rates_are_those_of_its_table_under_the_names_of_tasks_that_t
     paper = LSAMD.presets["paper"]
     tasks = suite("lsamd12").tasks
     assert [task for _, task, _, _ in TABLE_5] == list(tasks)
-    assert [paper.on(tiny_task(task)).training.lr for task in tasks] == [search for _, _, search, _ in TABLE_5]
+    assert [paper.derive_settings(tiny_task(task)).training.lr for task in tasks] == [
+        search for _, _, search, _ in TABLE_5
+    ]
     assert LSAMD.finetuning["paper"].task_lr == {task: rate for _, task, _, rate in TABLE_5}
 
 
@@ -159,22 +178,24 @@ def test_the_suite_of_the_paper_is_named_by_one_word() -> None:
 @pytest.mark.parametrize("preset", LSAMD.presets)
 def test_the_recorded_settings_rebuild_the_extractor(preset: str) -> None:
     extractor = LSAMD.presets[preset]
-    assert from_json(Search, to_json(extractor), "settings") == extractor
+    assert from_json(LsamdExtractor, to_json(extractor), "settings") == extractor
     values = {setting.name: setting.default for setting in settings_of(extractor)}
-    assert with_settings(Search(), values) == extractor
+    assert with_settings(LsamdExtractor(), values) == extractor
 
 
-@pytest.mark.parametrize("kept", [None, [], "145", [0, 1], [1, 13], [2, 1], [1, 1], [1.0], [True], {"1": 2}])
+@pytest.mark.parametrize(
+    "kept", [None, [], "145", [0, 1], [1, 13], [2, 1], [1, 1], [1.0], [True], {"1": 2}]
+)
 def test_details_that_name_no_blocks_are_a_bad_file(kept: object) -> None:
     config = LearngeneConfig(method="lsamd", spec=DEIT, details={"kept": kept})
     with pytest.raises(BadFile, match=r"details.*kept"):
-        kept_blocks(config)
+        read_kept_blocks(config)
 
 
 @pytest.mark.parametrize("top", ["3", -1, 10**9, 2.5])
 def test_a_foreign_outline_is_a_bad_file(top: object) -> None:
     with pytest.raises(BadFile, match="top"):
-        Expand().family(LearngeneConfig(method="lsamd", spec=DEIT, details={"top": top}))
+        LsamdExpander().family(LearngeneConfig(method="lsamd", spec=DEIT, details={"top": top}))
 
 
 def test_the_method_file_is_cold() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from lgzoo_lsamd.blocks import order
+from lgzoo_lsamd.blocks import order_blocks
 
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 
@@ -43,10 +43,14 @@ def test_sets_that_share_a_beginning_share_its_computation(search: ModuleType) -
             return 2 * x + self.number
 
     blocks, start = [Counted(number) for number in range(1, 6)], torch.arange(3.0)
-    orders = sorted(order(kept, 4) for kept in combinations(range(1, 6), 3))
+    orders = sorted(order_blocks(kept, 4) for kept in combinations(range(1, 6), 3))
     found = dict(search.expanded(blocks, start, orders))
     assert list(found) == orders
-    assert len(runs) == len({sources[:length] for sources in orders for length in range(1, 5)}) < 4 * len(orders)
+    assert (
+        len(runs)
+        == len({sources[:length] for sources in orders for length in range(1, 5)})
+        < 4 * len(orders)
+    )
     for sources, tokens in found.items():
         by_hand = start
         for number in sources:
@@ -55,7 +59,12 @@ def test_sets_that_share_a_beginning_share_its_computation(search: ModuleType) -
 
 
 def test_percentiles_and_agreement_by_number(summary: ModuleType) -> None:
-    assert [summary.percentile(value, [1, 2, 2, 4]) for value in (1, 2, 4, 9)] == [12.5, 50, 87.5, 100]
+    assert [summary.percentile(value, [1, 2, 2, 4]) for value in (1, 2, 4, 9)] == [
+        12.5,
+        50,
+        87.5,
+        100,
+    ]
     assert summary.similarities([(1, 2, 3), (1, 2, 4), (5, 6, 7)]) == [0.5, 0, 0]
     every = list(combinations(range(1, 7), 2))
     pairs = [len({*a} & {*b}) / len({*a} | {*b}) for a in every for b in every]
@@ -76,10 +85,14 @@ def test_gains_over_placebos_have_welchs_interval(summary: ModuleType) -> None:
 def rows(placebo: list[tuple[int, ...]]) -> list[dict]:
     """Six sets that a probe ranks by their first block; the search keeps the two best ones."""
     kept = [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]
-    probes = [{"kind": "probe", "kept": one, "accuracy": {"t": 0.9 - 0.1 * place}} for place, one in enumerate(kept)]
+    probes = [
+        {"kind": "probe", "kept": one, "accuracy": {"t": 0.9 - 0.1 * place}}
+        for place, one in enumerate(kept)
+    ]
     searches = [("search", one) for one in kept[:2] * 2] + [("0 epochs", one) for one in placebo]
     found = [
-        {"kind": "search", "variant": name, "seed": seed, "kept": one} for seed, (name, one) in enumerate(searches)
+        {"kind": "search", "variant": name, "seed": seed, "kept": one}
+        for seed, (name, one) in enumerate(searches)
     ]
     return [{"ancestry": "a", **row} for row in probes + found]
 
@@ -99,7 +112,9 @@ def test_the_sentence_says_beats_only_where_every_interval_is_above_0(
     assert (found["sets"], found["best"], found["worst"]) == (6, [(1, 2), 90.0], [(3, 4), 40.0])
     line = found["variants"][0]
     assert (line["percentile"], line["percentiles"]) == (83.3, [91.7, 75.0, 91.7, 75.0])
-    assert line["within"] == 66.7, "of the three sets with block 1 they are the best (83.3) and the second (50)"
+    assert line["within"] == 66.7, (
+        "of the three sets with block 1 they are the best (83.3) and the second (50)"
+    )
     assert found["with_block_1"] == [80.0, 50.0]
     assert summary.sentence(found).startswith(verdict)
     assert summary.sentence(found) in summary.table(found).replace("\n", " ")
@@ -112,4 +127,6 @@ def test_rows_of_another_ancestry_model_are_dropped(search: ModuleType, tmp_path
     assert kept.rows == []
     assert path.read_text() == ""
     kept.add("probe", kept=[2], accuracy={})
-    assert search.Rows(path, "new").of("probe") == [{"ancestry": "new", "kind": "probe", "kept": [2], "accuracy": {}}]
+    assert search.Rows(path, "new").of("probe") == [
+        {"ancestry": "new", "kind": "probe", "kept": [2], "accuracy": {}}
+    ]

@@ -19,7 +19,16 @@ from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import Tensors
-from lgzoo_lsamd.blocks import Expand, Expansion, Priority, base_blocks, grown, order, stages, turns
+from lgzoo_lsamd.blocks import (
+    Expansion,
+    LsamdExpander,
+    Priority,
+    grow_stage,
+    order_blocks,
+    order_stages,
+    select_base_blocks,
+    split_stages,
+)
 from lgzoo_lsamd.lsamd import LSAMD
 
 SPEC = ViTSpec(layers=5, width=32, heads=2, classes=7, image_size=16, patch_size=8)
@@ -34,15 +43,19 @@ def ancestor() -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def gene(ancestor) -> Learngene:
-    config = LearngeneConfig(method="lsamd", spec=SPEC, ancestries=(RECORD,), details={"kept": KEPT})
-    return Learngene(config=config, state=base_blocks(ancestor, SPEC, KEPT))
+    config = LearngeneConfig(
+        method="lsamd", spec=SPEC, ancestries=(RECORD,), details={"kept": KEPT}
+    )
+    return Learngene(config=config, state=select_base_blocks(ancestor, SPEC, KEPT))
 
 
-def expand(gene: Learngene, expander: Expand | None = None, **sizes: int):
+def expand(gene: Learngene, expander: LsamdExpander | None = None, **sizes: int):
     return (expander or LSAMD.expander)(gene, Target(**sizes), Run(seed=3))
 
 
-def test_a_learngene_holds_the_kept_blocks_under_their_names_and_shares_their_memory(ancestor, gene) -> None:
+def test_a_learngene_holds_the_kept_blocks_under_their_names_and_shares_their_memory(
+    ancestor, gene
+) -> None:
     blocks = {name.split(".")[1] for name in gene.state if name.startswith("blocks.")}
     assert blocks == {"0", "3", "4"}
     assert {"cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight"} <= set(gene.state)
@@ -53,7 +66,10 @@ def test_a_learngene_holds_the_kept_blocks_under_their_names_and_shares_their_me
 def test_each_block_of_a_descendant_is_the_ancestrys_block_of_the_order(ancestor, gene) -> None:
     descendant = expand(gene, layers=6)
     for i, source in enumerate([1, 1, 4, 5, 5, 5]):  # two stages: (1) and (4, 5), the last first
-        assert descendant.state[f"blocks.{i}.mlp.fc1.weight"] is ancestor[f"blocks.{source - 1}.mlp.fc1.weight"]
+        assert (
+            descendant.state[f"blocks.{i}.mlp.fc1.weight"]
+            is ancestor[f"blocks.{source - 1}.mlp.fc1.weight"]
+        )
     assert descendant.state["norm.weight"] is ancestor["norm.weight"]
     assert descendant.provenance["blocks"] == [1, 1, 4, 5, 5, 5]
     assert set(descendant.state) - descendant.inherited == {"head.weight", "head.bias"}
@@ -61,7 +77,7 @@ def test_each_block_of_a_descendant_is_the_ancestrys_block_of_the_order(ancestor
 
 
 def test_expansion_and_priority_are_settings(gene) -> None:
-    cyclic = Expand(expansion="cyclic", priority="first-middle-last")
+    cyclic = LsamdExpander(expansion="cyclic", priority="first-middle-last")
     assert expand(gene, cyclic, layers=6).provenance["blocks"] == [1, 1, 1, 4, 5, 4]
 
 
@@ -90,19 +106,28 @@ def test_another_image_size_resamples_the_positions(ancestor, gene) -> None:
 
 
 def test_the_head_is_drawn_from_the_seed(gene) -> None:
-    heads = [LSAMD.expander(gene, Target(layers=3), Run(seed=seed)).state["head.weight"] for seed in (1, 1, 2)]
+    heads = [
+        LSAMD.expander(gene, Target(layers=3), Run(seed=seed)).state["head.weight"]
+        for seed in (1, 1, 2)
+    ]
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
 
 
-def test_from_disk_only_what_is_used_is_read_and_that_once(gene, tmp_path: Path, monkeypatch) -> None:
+def test_from_disk_only_what_is_used_is_read_and_that_once(
+    gene, tmp_path: Path, monkeypatch
+) -> None:
     loaded = learngenes.load_learngene(gene.save(tmp_path / "gene"))
     read = []
     original = Tensors.__getitem__
-    monkeypatch.setattr(Tensors, "__getitem__", lambda self, name: read.append(name) or original(self, name))
+    monkeypatch.setattr(
+        Tensors, "__getitem__", lambda self, name: read.append(name) or original(self, name)
+    )
     descendant = expand(loaded, layers=9)
     assert sorted(read) == sorted(set(read))
-    assert torch.equal(descendant.state["blocks.8.attn.qkv.weight"], gene.state["blocks.4.attn.qkv.weight"])
+    assert torch.equal(
+        descendant.state["blocks.8.attn.qkv.weight"], gene.state["blocks.4.attn.qkv.weight"]
+    )
 
 
 def test_the_learngene_is_left_as_it_was(gene) -> None:
@@ -116,7 +141,9 @@ def test_the_learngene_is_left_as_it_was(gene) -> None:
 def test_sizes_that_cannot_be_reached(gene) -> None:
     with pytest.raises(WrongCall, match="2 layers are fewer than the 3 blocks"):
         expand(gene, layers=2)
-    with pytest.raises(WrongCall, match="width is 64, but all descendants of this learngene have width 32"):
+    with pytest.raises(
+        WrongCall, match="width is 64, but all descendants of this learngene have width 32"
+    ):
         lifecycle.expand(gene, width=64)
     with pytest.raises(WrongCall, match="tile"):
         expand(gene, image_size=20)
@@ -127,7 +154,10 @@ def test_sizes_that_cannot_be_reached(gene) -> None:
     [
         (lambda state: state.pop("blocks.3.norm1.bias"), "lacks the tensor blocks.3.norm1.bias"),
         (lambda state: state.pop("norm.weight"), "lacks the tensor norm.weight"),
-        (lambda state: state.update({"pos_embed": torch.zeros(1, 4, 32)}), r"shape \(1, 4, 32\) in pos_embed"),
+        (
+            lambda state: state.update({"pos_embed": torch.zeros(1, 4, 32)}),
+            r"shape \(1, 4, 32\) in pos_embed",
+        ),
         (lambda state: state.update({"stranger": torch.zeros(1)}), "holds the tensor stranger"),
     ],
 )
@@ -159,7 +189,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("layers", ORDERS)
 def test_the_orders_of_last_middle_first(layers: int) -> None:
-    assert order(PAPER, layers) == tuple(map(int, ORDERS[layers].split()))
+    assert order_blocks(PAPER, layers) == tuple(map(int, ORDERS[layers].split()))
 
 
 @pytest.mark.parametrize(
@@ -183,18 +213,20 @@ def test_the_orders_of_last_middle_first(layers: int) -> None:
 )
 def test_the_ablation_orders(priority: Priority, wanted: str) -> None:
     sources = tuple(map(int, wanted.split()))
-    assert order(PAPER, len(sources), priority=priority) == sources
+    assert order_blocks(PAPER, len(sources), priority=priority) == sources
 
 
 def test_every_permutation_is_a_priority() -> None:
-    assert set(get_args(Priority)) == {"-".join(words) for words in permutations(("first", "middle", "last"))}
+    assert set(get_args(Priority)) == {
+        "-".join(words) for words in permutations(("first", "middle", "last"))
+    }
 
 
 def test_cyclic_repeats_the_stage_from_its_first_block() -> None:
-    assert grown((7, 8), 2, "cyclic") == (7, 8, 7, 8)
-    assert grown((7, 8), 3, "cyclic") == (7, 8, 7, 8, 7)
-    assert grown((7, 8), 2, "neighbor") == (7, 8, 8, 8)
-    assert order(PAPER, 11, expansion="cyclic") == (1, 1, 1, 4, 5, 4, 5, 7, 8, 7, 8)
+    assert grow_stage((7, 8), 2, "cyclic") == (7, 8, 7, 8)
+    assert grow_stage((7, 8), 3, "cyclic") == (7, 8, 7, 8, 7)
+    assert grow_stage((7, 8), 2, "neighbor") == (7, 8, 8, 8)
+    assert order_blocks(PAPER, 11, expansion="cyclic") == (1, 1, 1, 4, 5, 4, 5, 7, 8, 7, 8)
 
 
 @pytest.mark.parametrize(
@@ -207,38 +239,42 @@ def test_cyclic_repeats_the_stage_from_its_first_block() -> None:
     ],
 )
 def test_stages_are_the_maximal_runs(kept: tuple[int, ...], wanted: list[tuple[int, ...]]) -> None:
-    assert stages(kept) == wanted
+    assert split_stages(kept) == wanted
 
 
 def test_turns_with_other_numbers_of_stages() -> None:
-    assert turns(1) == [0]
-    assert turns(2) == [1, 0]
-    assert turns(2, "first-middle-last") == [0, 1]
+    assert order_stages(1) == [0]
+    assert order_stages(2) == [1, 0]
+    assert order_stages(2, "first-middle-last") == [0, 1]
     # The middle is every inner stage, the last of them first.
-    assert turns(5) == [4, 3, 2, 1, 0]
-    assert turns(5, "middle-first-last") == [3, 2, 1, 0, 4]
+    assert order_stages(5) == [4, 3, 2, 1, 0]
+    assert order_stages(5, "middle-first-last") == [3, 2, 1, 0, 4]
 
 
 def test_a_single_stage_takes_every_addition() -> None:
     for priority in get_args(Priority):
-        assert order((3, 4), 5, priority=priority) == (3, 4, 4, 4, 4)
+        assert order_blocks((3, 4), 5, priority=priority) == (3, 4, 4, 4, 4)
 
 
 @pytest.mark.parametrize("priority", get_args(Priority))
 @pytest.mark.parametrize("expansion", get_args(Expansion))
-@pytest.mark.parametrize("kept", [(2,), (1, 2), (1, 3), PAPER, (1, 3, 5, 7, 9), tuple(range(1, 13))])
-def test_an_order_has_the_length_asked_for_and_stages_that_differ_by_one(kept, expansion, priority) -> None:
+@pytest.mark.parametrize(
+    "kept", [(2,), (1, 2), (1, 3), PAPER, (1, 3, 5, 7, 9), tuple(range(1, 13))]
+)
+def test_an_order_has_the_length_asked_for_and_stages_that_differ_by_one(
+    kept, expansion, priority
+) -> None:
     for layers in range(len(kept), 31):
-        sources = order(kept, layers, expansion=expansion, priority=priority)
+        sources = order_blocks(kept, layers, expansion=expansion, priority=priority)
         assert len(sources) == layers
         assert set(sources) == set(kept)
-        additions = [sum(s in stage for s in sources) - len(stage) for stage in stages(kept)]
+        additions = [sum(s in stage for s in sources) - len(stage) for stage in split_stages(kept)]
         assert max(additions) - min(additions) <= 1
         # Round robin: of the stages in their turns, the later never has more than the earlier.
-        in_turns = [additions[position] for position in turns(len(additions), priority)]
+        in_turns = [additions[position] for position in order_stages(len(additions), priority)]
         assert in_turns == sorted(in_turns, reverse=True)
 
 
 def test_fewer_layers_than_kept_blocks_is_refused() -> None:
     with pytest.raises(WrongCall, match=r"4 layers are fewer than the 5 blocks.*--top 4"):
-        order(PAPER, 4)
+        order_blocks(PAPER, 4)

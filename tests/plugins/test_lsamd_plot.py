@@ -22,12 +22,24 @@ PATHS = {"objects": [1, 0, 1, 1], "signs": [1, 0, 0, 1], "glyphs": [0, 0, 1, 1]}
 
 def learngene(**changes: object) -> Learngene:
     datasets = {
-        name: {"paths": path, "shares": [0.75 if base else 0.25 for base in path], "validation_accuracy": 0.5}
+        name: {
+            "paths": path,
+            "shares": [0.75 if base else 0.25 for base in path],
+            "validation_accuracy": 0.5,
+        }
         for name, path in PATHS.items()
     }
-    details = {"kept": [1, 3, 4], "usage": [2, 0, 2, 3], "threshold": 1.5, "datasets": datasets, **changes}
+    details = {
+        "kept": [1, 3, 4],
+        "usage": [2, 0, 2, 3],
+        "threshold": 1.5,
+        "datasets": datasets,
+        **changes,
+    }
     return Learngene(
-        config=LearngeneConfig(method="lsamd", spec=ViTSpec(layers=LAYERS, width=32, heads=2), details=details),
+        config=LearngeneConfig(
+            method="lsamd", spec=ViTSpec(layers=LAYERS, width=32, heads=2), details=details
+        ),
         state={},
     )
 
@@ -68,11 +80,15 @@ def test_usage_threshold_and_names_are_shown() -> None:
 
 
 def test_a_learngene_without_a_search_shows_what_is_kept() -> None:
-    assert "LSAMD keeps 2 of 4 blocks (1, 3), named with --keep" in words(picture(learngene(kept=[1, 3], datasets={})))
+    assert "LSAMD keeps 2 of 4 blocks (1, 3), named with --keep" in words(
+        picture(learngene(kept=[1, 3], datasets={}))
+    )
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
-def test_the_suffix_decides_and_the_file_is_reproducible(tmp_path: Path, suffix: str, magic: bytes) -> None:
+def test_the_suffix_decides_and_the_file_is_reproducible(
+    tmp_path: Path, suffix: str, magic: bytes
+) -> None:
     first, second = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
     lifecycle.plot(learngene(), first)
     lifecycle.plot(learngene(), second)

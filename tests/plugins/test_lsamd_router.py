@@ -67,7 +67,9 @@ def test_a_new_router_is_undecided_and_a_tie_goes_to_the_base_block() -> None:
 
 
 def test_a_tie_can_count_against_the_base_block() -> None:
-    assert prefers_base(torch.tensor([[0.5, 0.5], [0.6, 0.4], [0.4, 0.6]]), strictly=True).tolist() == [
+    assert prefers_base(
+        torch.tensor([[0.5, 0.5], [0.6, 0.4], [0.4, 0.6]]), strictly=True
+    ).tolist() == [
         False,
         False,
         True,
@@ -80,7 +82,14 @@ def ballots(specific: int, base: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("specific", "base", "winner"),
-    [(3, 1, SPECIFIC), (2, 2, BASE), (1, 3, BASE), (1, 0, SPECIFIC), (0, 1, BASE), (33, 31, SPECIFIC)],
+    [
+        (3, 1, SPECIFIC),
+        (2, 2, BASE),
+        (1, 3, BASE),
+        (1, 0, SPECIFIC),
+        (0, 1, BASE),
+        (33, 31, SPECIFIC),
+    ],
 )
 def test_more_than_half_of_a_batch_decides(specific: int, base: int, winner: int) -> None:
     assert vote(ballots(specific, base)) == winner
@@ -93,4 +102,8 @@ def test_the_vote_counts_images_and_not_probabilities() -> None:
 
 def test_the_column_order_is_the_papers() -> None:
     assert (SPECIFIC, BASE) == (0, 1)
-    assert prefers_base(torch.tensor([[0.5, 0.5], [0.6, 0.4], [0.4, 0.6]])).tolist() == [True, False, True]
+    assert prefers_base(torch.tensor([[0.5, 0.5], [0.6, 0.4], [0.4, 0.6]])).tolist() == [
+        True,
+        False,
+        True,
+    ]

@@ -26,14 +26,23 @@ from learngene_zoo.storage import load_result
 from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.training import loop
 from lgzoo_lsamd import lsamd, supernet
-from lgzoo_lsamd.blocks import Found
-from lgzoo_lsamd.lsamd import LSAMD, Search, SearchSettings, search
-from lgzoo_lsamd.supernet import BASE, SPECIFIC, groups_with_routers, preferences, routed_blocks, super_net, with_head
+from lgzoo_lsamd.blocks import SearchResult
+from lgzoo_lsamd.lsamd import LSAMD, LsamdExtractor, search
+from lgzoo_lsamd.settings import SearchSettings
+from lgzoo_lsamd.supernet import (
+    BASE,
+    SPECIFIC,
+    attach_head,
+    build_super_net,
+    group_parameters,
+    iterate_routed_blocks,
+    measure_preferences,
+)
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=7, image_size=16, patch_size=8)
 RECIPE = Recipe(epochs=2, batch_size=16, lr=1e-3, schedule="poly", augment="none")
 EACH = SearchSettings(training=RECIPE)
-SEARCH = Search(each=EACH)
+SEARCH = LsamdExtractor(each=EACH)
 
 
 class Noise:
@@ -43,7 +52,9 @@ class Noise:
         generator = np.random.default_rng(seed)
         self.labels = np.arange(count) % classes
         noise = generator.integers(0, 60, (count, 3, 16, 16))
-        self.images = torch.from_numpy((noise + 180 * self.labels[:, None, None, None] // classes).astype(np.uint8))
+        self.images = torch.from_numpy(
+            (noise + 180 * self.labels[:, None, None, None] // classes).astype(np.uint8)
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -77,11 +88,15 @@ def ancestry() -> Ancestry:
     return Ancestry(record=record, state=dict(initial(SPEC, 0, "fan_in")))
 
 
-def test_a_search_leaves_the_ancestry_model_and_its_base_blocks_as_they_were(ancestry, monkeypatch) -> None:
+def test_a_search_leaves_the_ancestry_model_and_its_base_blocks_as_they_were(
+    ancestry, monkeypatch
+) -> None:
     before = {name: tensor.clone() for name, tensor in ancestry.state.items()}
     nets = []
     monkeypatch.setattr(
-        supernet, "super_net", lambda *given, **more: nets.append(super_net(*given, **more)) or nets[-1]
+        supernet,
+        "build_super_net",
+        lambda *given, **more: nets.append(build_super_net(*given, **more)) or nets[-1],
     )
     search(EACH, ancestry, TASKS[0], None, Run())
     assert all(torch.equal(ancestry.state[name], tensor) for name, tensor in before.items())
@@ -96,9 +111,12 @@ def test_a_search_leaves_the_ancestry_model_and_its_base_blocks_as_they_were(anc
         else:
             layer, inner = trained.split(".", 1)
             assert torch.equal(weights[f"blocks.{layer}.base.{inner}"], tensor), name
-    for block in routed_blocks(net):
+    for block in iterate_routed_blocks(net):
         assert block.router.preference.abs().max() > 0, "a router did not move"
-    moved = [not torch.equal(block.base.mlp.fc1.weight, block.specific.mlp.fc1.weight) for block in routed_blocks(net)]
+    moved = [
+        not torch.equal(block.base.mlp.fc1.weight, block.specific.mlp.fc1.weight)
+        for block in iterate_routed_blocks(net)
+    ]
     assert all(moved)
 
 
@@ -117,50 +135,64 @@ def test_a_search_is_a_function_of_its_seed(ancestry) -> None:
 
 
 def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
-    net = super_net(with_head(ancestry, TASKS[0], Run()))
-    asked = preferences(net, TASKS[0], ancestry.input_format, Run(), batch_size=6)
-    assert asked.shares == (1.0, 1.0, 1.0), "an undecided router is a tie, and a tie prefers the base block"
+    net = build_super_net(attach_head(ancestry, TASKS[0], Run()))
+    asked = measure_preferences(net, TASKS[0], ancestry.input_format, Run(), batch_size=6)
+    assert asked.shares == (1.0, 1.0, 1.0), (
+        "an undecided router is a tie, and a tie prefers the base block"
+    )
     assert asked.validation_images == 20
     pixels = TASKS[0].split("validation").images.float() / 255
     mean, std = (
-        torch.tensor(values).view(3, 1, 1) for values in (ancestry.input_format.mean, ancestry.input_format.std)
+        torch.tensor(values).view(3, 1, 1)
+        for values in (ancestry.input_format.mean, ancestry.input_format.std)
     )
     with torch.no_grad():
-        right = net((pixels - mean) / std).argmax(dim=1).numpy() == TASKS[0].split("validation").labels
+        right = (
+            net((pixels - mean) / std).argmax(dim=1).numpy() == TASKS[0].split("validation").labels
+        )
     assert (asked.metric, asked.validation_accuracy) == ("accuracy", pytest.approx(right.mean()))
     for side, share in ((SPECIFIC, 0.0), (BASE, 1.0)):
         # The class token before the first block is the same for all images: it can be made to prefer one side.
         token = net.cls_token[0, 0] + net.pos_embed[0, 0]
-        router = next(iter(routed_blocks(net))).router
+        router = next(iter(iterate_routed_blocks(net))).router
         router.preference.data.zero_()[:, side] = token.detach()
-        assert preferences(net, TASKS[0], ancestry.input_format, Run()).shares[0] == share
+        assert measure_preferences(net, TASKS[0], ancestry.input_format, Run()).shares[0] == share
 
 
 def test_what_an_undecided_router_counts_for_is_a_setting(ancestry) -> None:
     """Untrained routers are tied for every image: by the paper's >= all prefer the base block, else the seed draws."""
     untrained = replace(EACH, training=replace(RECIPE, epochs=0))
-    printed = [search(untrained, ancestry, TASKS[0], None, Run(seed=seed))[1]["paths"] for seed in range(4)]
+    printed = [
+        search(untrained, ancestry, TASKS[0], None, Run(seed=seed))[1]["paths"] for seed in range(4)
+    ]
     assert printed == [[1, 1, 1]] * 4
     drawing = replace(untrained, tie="random")
     drawn = [search(drawing, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in range(16)]
-    assert drawn[:3] == [search(drawing, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in range(3)]
+    assert drawn[:3] == [
+        search(drawing, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in range(3)
+    ]
     assert len({tuple(record["paths"]) for record in drawn}) > 4
-    assert [record["shares"] for record in drawn] == [[float(path) for path in record["paths"]] for record in drawn]
+    assert [record["shares"] for record in drawn] == [
+        [float(path) for path in record["paths"]] for record in drawn
+    ]
 
 
 def test_equally_used_blocks_are_drawn_from_the_runs_seed(ancestry, monkeypatch, caplog) -> None:
-    record = to_json(Found(paths=(1, 1, 1), shares=(1.0, 1.0, 1.0), validation_accuracy=0.5))
+    record = to_json(SearchResult(paths=(1, 1, 1), shares=(1.0, 1.0, 1.0), validation_accuracy=0.5))
     monkeypatch.setattr(lsamd, "once", lambda *_: Part({}, record, ""))
-    details = [replace(SEARCH, top=1)([ancestry], TASKS[:2], Run(seed=seed)).config.details for seed in range(12)]
+    details = [
+        replace(SEARCH, top=1)([ancestry], TASKS[:2], Run(seed=seed)).config.details
+        for seed in range(12)
+    ]
     assert {one["kept"][0] for one in details} == {1, 2, 3}
     assert all(one["tied"] == [1, 2, 3] for one in details)
     assert caplog.messages == [one["note"] for one in details]
 
 
 def test_routers_have_a_learning_rate_of_their_own_and_no_decay(ancestry) -> None:
-    net = super_net(with_head(ancestry, TASKS[0], Run()))
-    groups = groups_with_routers(net, RECIPE, router_lr=1e-2)
-    routers = {id(p) for block in routed_blocks(net) for p in block.router.parameters()}
+    net = build_super_net(attach_head(ancestry, TASKS[0], Run()))
+    groups = group_parameters(net, RECIPE, router_lr=1e-2)
+    routers = {id(p) for block in iterate_routed_blocks(net) for p in block.router.parameters()}
     apart = [group for group in groups if "lr_scale" in group]
     assert [{id(p) for p in group["params"]} for group in apart] == [routers]
     assert apart[0]["lr_scale"] * RECIPE.lr == pytest.approx(1e-2)
@@ -184,18 +216,24 @@ def test_the_learngene_of_a_search(ancestry) -> None:
     assert descendant.model()(torch.zeros(1, 3, 16, 16)).shape == (1, 5)
 
 
-def test_a_search_that_selects_nothing_says_so_and_loses_nothing(ancestry, monkeypatch, caplog) -> None:
-    record = to_json(Found(paths=(1, 0, 0), shares=(1.0, 0.0, 0.0), validation_accuracy=0.5))
+def test_a_search_that_selects_nothing_says_so_and_loses_nothing(
+    ancestry, monkeypatch, caplog
+) -> None:
+    record = to_json(SearchResult(paths=(1, 0, 0), shares=(1.0, 0.0, 0.0), validation_accuracy=0.5))
     monkeypatch.setattr(lsamd, "once", lambda *_: Part({}, record, ""))
     details = replace(SEARCH, threshold=2.0)([ancestry], TASKS[:2], Run()).config.details
     assert details["kept"] == [1]
-    assert (details["degenerate"], details["threshold_asked"], details["threshold"]) == (True, 2.0, 1.5)
+    assert (details["degenerate"], details["threshold_asked"], details["threshold"]) == (
+        True,
+        2.0,
+        1.5,
+    )
     assert "G = 2 0 0" in details["note"]
     assert caplog.messages == [details["note"]]
 
 
 def test_keep_needs_no_search(ancestry) -> None:
-    learngene = Search(keep=(3, 1))([ancestry], [], Run())
+    learngene = LsamdExtractor(keep=(3, 1))([ancestry], [], Run())
     assert learngene.config.details == {"kept": [1, 3]}
 
 
@@ -214,7 +252,9 @@ class Halves:
 
     def __getitems__(self, indices: Sequence[int]) -> Samples:
         masks = torch.zeros(len(indices), 16, 16, dtype=torch.uint8)
-        masks[:, :, 8:] = torch.tensor([1 + index % 2 for index in indices], dtype=torch.uint8)[:, None, None]
+        masks[:, :, 8:] = torch.tensor([1 + index % 2 for index in indices], dtype=torch.uint8)[
+            :, None, None
+        ]
         return Samples((masks[:, None] * 120).expand(-1, 3, -1, -1), masks=masks)
 
 
@@ -254,7 +294,9 @@ def test_a_finished_search_is_not_repeated(ancestry, tmp_path, monkeypatch) -> N
     assert again.config == first.config
 
 
-def test_another_choice_in_the_same_place_takes_over_the_searches(ancestry, tmp_path, monkeypatch) -> None:
+def test_another_choice_in_the_same_place_takes_over_the_searches(
+    ancestry, tmp_path, monkeypatch
+) -> None:
     calls, real = [], loop.train
 
     def spy(objective, loader, recipe, run, **rest):
@@ -266,7 +308,7 @@ def test_another_choice_in_the_same_place_takes_over_the_searches(ancestry, tmp_
         calls.clear()
         extractor = with_settings(SEARCH, changes)
         made = produce(
-            lambda run: extractor([ancestry], TASKS[:2], run),
+            lambda run: extractor([ancestry], TASKS[:2], run).with_config(method="lsamd"),
             load_learngene,
             out=tmp_path / "learngene",
             verb="extract",
@@ -283,13 +325,18 @@ def test_another_choice_in_the_same_place_takes_over_the_searches(ancestry, tmp_
         done, other = searches(**changes)
         assert done == [], changes
         assert other.config.details["datasets"] == first.config.details["datasets"]
-    assert (len(searches(top=1)[1].config.details["kept"]), len(searches(top=2)[1].config.details["kept"])) == (1, 2)
+    assert (
+        len(searches(top=1)[1].config.details["kept"]),
+        len(searches(top=2)[1].config.details["kept"]),
+    ) == (1, 2)
     assert searches(top=2)[0] == ["one", "two"], "the same call again starts over"
     assert searches(top=2, task_lr=("two=2e-3",))[0] == ["two"]
     assert searches(top=2, noise="none")[0] == ["one", "two"]
 
 
-def test_runs_that_share_parts_search_once_for_every_selection(ancestry, tmp_path, monkeypatch) -> None:
+def test_runs_that_share_parts_search_once_for_every_selection(
+    ancestry, tmp_path, monkeypatch
+) -> None:
     """Selection and other tasks' rates are no part of a search's key; how it is done, and its task, are."""
     shared = tmp_path / "parts"
     calls, real = [], loop.train
@@ -308,9 +355,13 @@ def test_runs_that_share_parts_search_once_for_every_selection(ancestry, tmp_pat
         assert other.config.details["datasets"] == first.config.details["datasets"]
     SEARCH([ancestry], TASKS[1::-1], Run(folder=tmp_path / "reversed", shared=shared))
     assert calls == ["one", "two"], "the order of the searches does not matter"
-    with_settings(SEARCH, {"task_lr": ("two=2e-3",)})([ancestry], TASKS[:2], Run(folder=tmp_path / "r", shared=shared))
+    with_settings(SEARCH, {"task_lr": ("two=2e-3",)})(
+        [ancestry], TASKS[:2], Run(folder=tmp_path / "r", shared=shared)
+    )
     assert calls == ["one", "two", "two"]
-    with_settings(SEARCH, {"noise": "none"})([ancestry], TASKS[:1], Run(folder=tmp_path / "noise", shared=shared))
+    with_settings(SEARCH, {"noise": "none"})(
+        [ancestry], TASKS[:1], Run(folder=tmp_path / "noise", shared=shared)
+    )
     assert calls == ["one", "two", "two", "one"]
 
 
@@ -336,14 +387,16 @@ def test_a_stopped_search_goes_on_and_ends_the_same(ancestry, tmp_path, monkeypa
     assert taken.count("one") == 6, "the finished search was repeated"
 
 
-def test_shared_carries_the_specific_set_and_private_does_not(ancestry, tmp_path, monkeypatch) -> None:
+def test_shared_carries_the_specific_set_and_private_does_not(
+    ancestry, tmp_path, monkeypatch
+) -> None:
     received = []
 
     def spy(model, *, specific, **choices):
         received.append({name: tensor.clone() for name, tensor in specific.items()})
-        return super_net(model, specific=specific, **choices)
+        return build_super_net(model, specific=specific, **choices)
 
-    monkeypatch.setattr(supernet, "super_net", spy)
+    monkeypatch.setattr(supernet, "build_super_net", spy)
     SEARCH([ancestry], TASKS[:2], Run())
     assert received == [{}, {}]
     received.clear()
@@ -352,7 +405,9 @@ def test_shared_carries_the_specific_set_and_private_does_not(ancestry, tmp_path
     shared([ancestry], TASKS[:2], run)
     assert received[0] == {}
     assert any(".router." in name for name in received[1])
-    assert not torch.equal(received[1]["blocks.0.specific.mlp.fc1.weight"], ancestry.state["blocks.0.mlp.fc1.weight"])
+    assert not torch.equal(
+        received[1]["blocks.0.specific.mlp.fc1.weight"], ancestry.state["blocks.0.mlp.fc1.weight"]
+    )
     stored = load_result(run.folder / "parts" / "search" / "one" / "done")[0]
     assert all(torch.equal(stored[name], tensor) for name, tensor in received[1].items())
 
@@ -370,7 +425,9 @@ def test_a_model_without_class_token_and_with_a_norm_after_pooling(tmp_path) -> 
     bare = Ancestry(record=AncestryRecord(source="test", spec=spec), state=dict(initial(spec, 0)))
     learngene = with_settings(SEARCH, {"epochs": 1, "top": 1})([bare], TASKS[:1], Run())
     assert {"fc_norm.weight", "reg_token"} <= set(learngene.state)
-    assert LSAMD.expander(learngene, Target(layers=2), Run()).model()(torch.zeros(1, 3, 16, 16)).shape == (1, 7)
+    assert LSAMD.expander(learngene, Target(layers=2), Run()).model()(
+        torch.zeros(1, 3, 16, 16)
+    ).shape == (1, 7)
 
 
 PROCESS = """
@@ -386,8 +443,8 @@ record = toys.AncestryRecord(source="test", spec=toys.SPEC)
 ancestry = toys.Ancestry(record=record, state=dict(toys.initial(toys.SPEC, 0, "fan_in")))
 # 21 images in batches of 4 leave the last batch to one process: the other has to vote all the same.
 import lgzoo_lsamd.supernet as searching
-asked = toys.preferences
-searching.preferences = lambda *a, **more: asked(*a, batch_size=4, **more)
+asked = toys.measure_preferences
+searching.measure_preferences = lambda *a, **more: asked(*a, batch_size=4, **more)
 sizes = dict(train=48, validation=21, test=8)
 task = toys.task("one")
 task = toys.replace(task, open_split=lambda split: toys.Noise(sizes[split], 4, len(split)), sizes=sizes)
@@ -401,9 +458,14 @@ toys.Path({place!r}, f"found-{{rank()}}.json").write_text(json.dumps(learngene.c
 def test_two_processes_search_together_and_find_the_same(tmp_path, torchrun) -> None:
     script, out = tmp_path / "search.py", tmp_path / "run"
     folder = str(Path(__file__).parent)
-    script.write_text(PROCESS.format(folder=folder, out=str(out), place=str(tmp_path)), encoding="utf-8")
+    script.write_text(
+        PROCESS.format(folder=folder, out=str(out), place=str(tmp_path)), encoding="utf-8"
+    )
     torchrun([str(script)], began=lambda output: any(out.rglob("metrics.jsonl")))
-    found = [json.loads((tmp_path / f"found-{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
+    found = [
+        json.loads((tmp_path / f"found-{rank}.json").read_text(encoding="utf-8"))
+        for rank in range(2)
+    ]
     assert found[0] == found[1]
     assert found[0]["one"]["validation_images"] == 21
     assert load_result(out / "parts" / "search" / "one" / "done")[1] == found[0]["one"]

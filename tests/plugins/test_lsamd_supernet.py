@@ -20,10 +20,10 @@ from lgzoo_lsamd.supernet import (
     Gate,
     RoutedBlock,
     SearchObjective,
-    balance,
-    routed_blocks,
-    specific_set,
-    super_net,
+    build_super_net,
+    collect_specific,
+    compute_balance,
+    iterate_routed_blocks,
     vote,
 )
 
@@ -42,7 +42,7 @@ def ancestor() -> nn.Module:
 
 
 def net(ancestor: nn.Module, differ: bool = True, **settings: str) -> nn.Module:
-    model = super_net(copy.deepcopy(ancestor), **settings)
+    model = build_super_net(copy.deepcopy(ancestor), **settings)
     if differ:
         generator = torch.Generator().manual_seed(1)
         for name, parameter in model.named_parameters():
@@ -57,12 +57,14 @@ def images(count: int = 8) -> torch.Tensor:
 
 def force(model: nn.Module, path: tuple[int, ...]) -> None:
     """Make every router choose what `path` says, by the last channel, which is then alike for all images."""
-    for block, side in zip(routed_blocks(model), path, strict=True):
+    for block, side in zip(iterate_routed_blocks(model), path, strict=True):
         block.router.forward = _always(side)  # type: ignore[method-assign]
 
 
 def _always(side: int):
-    return lambda x_BD: torch.tensor([0.4, 0.6] if side == BASE else [0.6, 0.4]).expand(len(x_BD), 2)
+    return lambda x_BD: torch.tensor([0.4, 0.6] if side == BASE else [0.6, 0.4]).expand(
+        len(x_BD), 2
+    )
 
 
 def by_hand(model: nn.Module, pixels: torch.Tensor, path: tuple[int, ...]) -> torch.Tensor:
@@ -86,8 +88,10 @@ def test_a_hard_path_equals_its_blocks_exactly_in_training_and_evaluation(ancest
 
 def test_training_without_noise_takes_the_path_of_evaluation(ancestor) -> None:
     model = net(ancestor, noise="none")
-    for block in routed_blocks(model):
-        block.router.preference.data = torch.randn(WIDTH, 2, generator=torch.Generator().manual_seed(3))
+    for block in iterate_routed_blocks(model):
+        block.router.preference.data = torch.randn(
+            WIDTH, 2, generator=torch.Generator().manual_seed(3)
+        )
     assert torch.equal(model.train()(images()), model.eval()(images()))
 
 
@@ -101,7 +105,7 @@ def test_a_new_super_net_is_the_ancestry_model(ancestor) -> None:
 def test_blocks_get_their_rotary_positions(routing: str, gate: str, rope: str) -> None:
     spec = load_family("eva").examples[0].with_(rope_type=rope)
     ancestor = model_of(spec, initial(spec, 0, "fan_in"))
-    model = super_net(copy.deepcopy(ancestor), routing=routing, gate=gate)
+    model = build_super_net(copy.deepcopy(ancestor), routing=routing, gate=gate)
     torch.testing.assert_close(model.train()(images()), ancestor(images()))
     assert torch.equal(model.eval()(images()), ancestor(images()))
 
@@ -110,18 +114,24 @@ def test_only_the_chosen_block_runs(ancestor) -> None:
     model = net(ancestor)
     force(model, (SPECIFIC, BASE, SPECIFIC))
     ran = []
-    for i, block in enumerate(routed_blocks(model)):
+    for i, block in enumerate(iterate_routed_blocks(model)):
         for side in ("base", "specific"):
-            getattr(block, side).register_forward_hook(lambda *_, name=f"{i} {side}": ran.append(name))
+            getattr(block, side).register_forward_hook(
+                lambda *_, name=f"{i} {side}": ran.append(name)
+            )
     model.train()(images())
     assert ran == ["0 specific", "1 base", "2 specific"]
 
 
 def test_image_routing_sends_each_image_its_own_way(ancestor) -> None:
-    block = RoutedBlock(copy.deepcopy(ancestor.blocks[0]), WIDTH, slice(0, 1), routing="image").eval()
+    block = RoutedBlock(
+        copy.deepcopy(ancestor.blocks[0]), WIDTH, slice(0, 1), routing="image"
+    ).eval()
     block.specific = copy.deepcopy(ancestor.blocks[1])
     x_BND = torch.randn(6, 5, WIDTH, generator=torch.Generator().manual_seed(4))
-    block.router.preference.data[:, SPECIFIC] = torch.randn(WIDTH, generator=torch.Generator().manual_seed(5))
+    block.router.preference.data[:, SPECIFIC] = torch.randn(
+        WIDTH, generator=torch.Generator().manual_seed(5)
+    )
     y_BND = block(x_BND)
     to_base_B = block.preferences_B2[:, BASE] >= block.preferences_B2[:, SPECIFIC]
     assert 0 < to_base_B.sum() < 6, "this test needs images on both sides"
@@ -132,14 +142,16 @@ def test_image_routing_sends_each_image_its_own_way(ancestor) -> None:
 def seen_by_routers(model: nn.Module) -> list[torch.Tensor]:
     """What each router gets when the model runs."""
     seen: list[torch.Tensor] = []
-    for block in routed_blocks(model):
+    for block in iterate_routed_blocks(model):
         block.router.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
     model.eval()(images(4))
     return seen
 
 
 def test_block_1_is_blind_to_the_image_by_its_class_token_and_not_by_its_patches(ancestor) -> None:
-    by_class, by_patches = (seen_by_routers(net(ancestor, router_token=token))[0] for token in ("class", "patches"))
+    by_class, by_patches = (
+        seen_by_routers(net(ancestor, router_token=token))[0] for token in ("class", "patches")
+    )
     assert by_class.var(dim=0).max() == 0
     assert by_patches.var(dim=0).min() > 0
     embedded_BND = ancestor._pos_embed(ancestor.patch_embed(images(4)))
@@ -149,10 +161,13 @@ def test_block_1_is_blind_to_the_image_by_its_class_token_and_not_by_its_patches
 
 def test_later_routers_see_what_the_blocks_before_made_of_these_tokens(ancestor) -> None:
     by_class, by_patches, by_ones = (
-        seen_by_routers(net(ancestor, router_token=token)) for token in ("class", "patches", "constant")
+        seen_by_routers(net(ancestor, router_token=token))
+        for token in ("class", "patches", "constant")
     )
     x_BND = ancestor._pos_embed(ancestor.patch_embed(images(4)))
-    for block, of_class, of_patches, ones in zip(ancestor.blocks, by_class, by_patches, by_ones, strict=True):
+    for block, of_class, of_patches, ones in zip(
+        ancestor.blocks, by_class, by_patches, by_ones, strict=True
+    ):
         torch.testing.assert_close(of_class, x_BND[:, 0])
         torch.testing.assert_close(of_patches, x_BND[:, 1:].mean(dim=1))
         assert torch.equal(ones, torch.ones(4, WIDTH))
@@ -161,10 +176,12 @@ def test_later_routers_see_what_the_blocks_before_made_of_these_tokens(ancestor)
 
 def test_without_a_class_token_routers_see_all_tokens_or_all_but_the_registers() -> None:
     sizes = {"img_size": 16, "patch_size": 8, "embed_dim": WIDTH, "depth": 1, "num_heads": 2}
-    plain = timm.create_model("vit_base_patch16_224", class_token=False, global_pool="avg", reg_tokens=2, **sizes)
+    plain = timm.create_model(
+        "vit_base_patch16_224", class_token=False, global_pool="avg", reg_tokens=2, **sizes
+    )
     x_BND = plain._pos_embed(plain.patch_embed(images(4)))
     for token, first in (("class", 0), ("patches", 2)):
-        (seen,) = seen_by_routers(super_net(copy.deepcopy(plain), router_token=token))
+        (seen,) = seen_by_routers(build_super_net(copy.deepcopy(plain), router_token=token))
         torch.testing.assert_close(seen, x_BND[:, first:].mean(dim=1))
 
 
@@ -206,7 +223,7 @@ class _Task(nn.Module):
 def test_every_router_has_a_gradient_worth_learning_from(ancestor, routing: str, gate: str) -> None:
     model = net(ancestor, routing=routing, gate=gate)
     trained_step(model)
-    for block in routed_blocks(model):
+    for block in iterate_routed_blocks(model):
         assert block.router.preference.grad.norm() > 1e-4
         assert block.router.spread.grad.norm() > 1e-5
 
@@ -215,7 +232,7 @@ def test_every_router_has_a_gradient_worth_learning_from(ancestor, routing: str,
 def test_every_router_has_a_gradient_under_other_noises(ancestor, noise: str) -> None:
     model = net(ancestor, noise=noise)
     trained_step(model)
-    for block in routed_blocks(model):
+    for block in iterate_routed_blocks(model):
         assert block.router.preference.grad.norm() > 1e-4
         assert (block.router.spread.grad is None) == (noise == "none")
 
@@ -226,17 +243,23 @@ def test_scaling_the_stream_leaves_the_last_router_without_a_signal(ancestor) ->
     for gate in ("update", "stream"):
         model = net(ancestor, gate=gate)
         trained_step(model)
-        last[gate] = float(list(routed_blocks(model))[-1].router.preference.grad.norm())
+        last[gate] = float(list(iterate_routed_blocks(model))[-1].router.preference.grad.norm())
     assert last["stream"] < 0.01 * last["update"]
 
 
 def test_what_learns_is_the_copies_the_routers_and_the_head(ancestor) -> None:
     model = net(ancestor)
     free = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    wanted = {n for n, _ in model.named_parameters() if ".specific." in n or ".router." in n or n.startswith("head.")}
+    wanted = {
+        n
+        for n, _ in model.named_parameters()
+        if ".specific." in n or ".router." in n or n.startswith("head.")
+    }
     assert free == wanted
     before = {name: p.detach().clone() for name, p in model.named_parameters() if name not in free}
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1
+    )
     for _ in range(3):
         optimizer.zero_grad()
         trained_step(model)
@@ -247,9 +270,11 @@ def test_what_learns_is_the_copies_the_routers_and_the_head(ancestor) -> None:
 
 
 def test_balance_is_one_when_even_and_two_when_one_sided() -> None:
-    assert float(balance(torch.tensor([[0.5, 0.5]] * 4))) == pytest.approx(1.0)
-    assert float(balance(torch.tensor([[0.0, 1.0]] * 4))) == pytest.approx(2.0)
-    assert float(balance(torch.tensor([[0.7, 0.3], [0.1, 0.9]]))) == pytest.approx(2 * (0.5 * 0.4 + 0.5 * 0.6))
+    assert float(compute_balance(torch.tensor([[0.5, 0.5]] * 4))) == pytest.approx(1.0)
+    assert float(compute_balance(torch.tensor([[0.0, 1.0]] * 4))) == pytest.approx(2.0)
+    assert float(compute_balance(torch.tensor([[0.7, 0.3], [0.1, 0.9]]))) == pytest.approx(
+        2 * (0.5 * 0.4 + 0.5 * 0.6)
+    )
 
 
 def test_balance_is_a_loss_of_its_own_where_asked(ancestor) -> None:
@@ -260,13 +285,16 @@ def test_balance_is_a_loss_of_its_own_where_asked(ancestor) -> None:
 
 def test_a_specific_set_goes_on_from_one_net_to_the_next(ancestor) -> None:
     first = net(ancestor)
-    for block in routed_blocks(first):
+    for block in iterate_routed_blocks(first):
         block.router.preference.data += 1
-    second = super_net(copy.deepcopy(ancestor), specific=specific_set(first))
+    second = build_super_net(copy.deepcopy(ancestor), specific=collect_specific(first))
     assert torch.equal(second.eval()(images()), first.eval()(images()))
-    for mine, theirs in zip(routed_blocks(second), routed_blocks(first)):
+    for mine, theirs in zip(iterate_routed_blocks(second), iterate_routed_blocks(first)):
         assert torch.equal(mine.router.preference, theirs.router.preference)
-        assert all(torch.equal(a, b) for a, b in zip(mine.specific.parameters(), theirs.specific.parameters()))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(mine.specific.parameters(), theirs.specific.parameters())
+        )
 
 
 RANK = """

@@ -21,7 +21,9 @@ KINDS: dict[str, ModuleType] = {
     "fractals": fractals,
     "composites": composites,
 }
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) if kind == "fractals" else kind for kind in KINDS]
+SLOW = [
+    pytest.param(kind, marks=pytest.mark.slow) if kind == "fractals" else kind for kind in KINDS
+]
 # Of the classes' features, rounded: what a class is never changes, or a model trained on it would have learnt another.
 TABLES = {
     "gestures": "8ced4d142bf7b211",
@@ -43,7 +45,9 @@ def test_wings_and_petals_are_left_out_and_all_other_families_of_the_source_are_
     assert sum(TURNS[kind] for kind in KINDS) / sum(TURNS.values()) == 0.625
     shown = set(FORMS.class_names)
     assert not any(name.startswith(("wings/", "petals/")) for name in shown)
-    assert {name for name in source.SOURCE.class_names if not name.startswith(("wings/", "petals/"))} < shown
+    assert {
+        name for name in source.SOURCE.class_names if not name.startswith(("wings/", "petals/"))
+    } < shown
     assert len(shown) == len(FORMS.class_names) == open_task("forms").classes == 1_286
 
 
@@ -65,7 +69,9 @@ def test_the_classes_of_a_kind_differ_and_can_be_seen(kind: str) -> None:
     classes = np.arange(len(made.held_out))
     assert len(np.unique(features(kind), axis=0)) == len(classes) == KINDS[kind].CLASSES
     draws = np.full((len(classes), made.streams), 0.5, dtype=np.float32)
-    images = made.paint(classes, draws, np.full((len(classes), GRAIN), 127, dtype=np.uint8)).images.float()
+    images = made.paint(
+        classes, draws, np.full((len(classes), GRAIN), 127, dtype=np.uint8)
+    ).images.float()
     common = images.median(dim=0).values
     changed = ((images - common).abs().amax(dim=1) > 40).flatten(1).float().mean(dim=1)
     assert changed.min() > 0.01
@@ -92,7 +98,11 @@ def test_a_picture_does_not_depend_on_which_others_are_asked_for() -> None:
     together = draw("train", chosen)
     assert together.dtype == torch.uint8
     assert together.shape == (96, 3, 32, 32)
-    for places in (np.arange(50, 53), np.arange(53, 54), np.random.default_rng(5).permutation(96)[:50]):
+    for places in (
+        np.arange(50, 53),
+        np.arange(53, 54),
+        np.random.default_rng(5).permutation(96)[:50],
+    ):
         assert torch.equal(draw("train", chosen[places]), together[places])
     assert not torch.equal(draw("validation", chosen[:9]), together[:9])
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from lgzoo_mini import glyphs, motion, numbers, signs, surfaces, textures
 from lgzoo_mini.canvas import Dice
 from lgzoo_mini.glyphs import BOX, FACES, mask
-from lgzoo_mini.shapes import frame, stamped
+from lgzoo_mini.shapes import frame, stamp_masks
 from lgzoo_mini.source import ATTRIBUTES
 from lgzoo_mini.suite import GRAIN, Generator
 
@@ -42,7 +42,9 @@ def test_a_picture_is_the_same_whoever_it_is_made_with(family: Generator) -> Non
 
 
 @every_family
-def test_every_draw_is_declared_and_used(family: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_draw_is_declared_and_used(
+    family: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Dice] = []
     begin = Dice.__init__
 
@@ -99,9 +101,16 @@ def letters(text: tuple[str, ...]) -> torch.Tensor:
 
 
 def test_letters_are_no_digits_and_target_and_held_out_ones_share_no_alphabet() -> None:
-    scripts = [{unicodedata.name(letter).split()[0] for letter in row} for row in (glyphs.TARGET, glyphs.HELD_OUT)]
+    scripts = [
+        {unicodedata.name(letter).split()[0] for letter in row}
+        for row in (glyphs.TARGET, glyphs.HELD_OUT)
+    ]
     assert not scripts[0] & scripts[1]
-    assert {unicodedata.category(letter) for letter in glyphs.TARGET + glyphs.HELD_OUT} <= {"Lu", "Ll", "Lo"}
+    assert {unicodedata.category(letter) for letter in glyphs.TARGET + glyphs.HELD_OUT} <= {
+        "Lu",
+        "Ll",
+        "Lo",
+    }
     assert not any(unicodedata.numeric(letter, 0) for letter in glyphs.TARGET + glyphs.HELD_OUT)
 
 
@@ -116,8 +125,15 @@ def test_no_held_out_letter_looks_like_a_digit() -> None:
     held_out = letters(glyphs.HELD_OUT)
     for face, angle, stretch in product(FACES, (-0.25, 0.0, 0.25), (0.8, 1.0, 1.25)):
         digits = torch.stack([mask(face, digit) for digit in numbers.DIGITS]).float()
-        turn = torch.tensor([[np.cos(angle) / stretch, -np.sin(angle), 0], [np.sin(angle) / stretch, np.cos(angle), 0]])
-        grid = functional.affine_grid(turn.float().expand(10, 2, 3), [10, 1, BOX, BOX], align_corners=False)
+        turn = torch.tensor(
+            [
+                [np.cos(angle) / stretch, -np.sin(angle), 0],
+                [np.sin(angle) / stretch, np.cos(angle), 0],
+            ]
+        )
+        grid = functional.affine_grid(
+            turn.float().expand(10, 2, 3), [10, 1, BOX, BOX], align_corners=False
+        )
         turned = functional.grid_sample(digits[:, None], grid, align_corners=False)[:, 0]
         assert (held_out @ coarse(list(turned)).T).max() < 0.83
 
@@ -130,7 +146,9 @@ def test_digits_are_only_painted_by_numbers() -> None:
         "motion": tuple(motion.THINGS.values()),
     }
     for family, texts in painted.items():
-        assert not any(unicodedata.category(sign).startswith("N") for text in texts for sign in text), family
+        assert not any(
+            unicodedata.category(sign).startswith("N") for text in texts for sign in text
+        ), family
     assert set(numbers.LETTERS) <= set(glyphs.HELD_OUT)
 
 
@@ -143,7 +161,9 @@ def test_neighbours_of_digits_are_digits_and_of_letters_letters() -> None:
 
 
 def test_target_and_held_out_signs_share_no_symbol() -> None:
-    target, held_out = ({sign.symbol for sign in row} for row in (signs.TARGET_SIGNS, signs.HELD_OUT_SIGNS))
+    target, held_out = (
+        {sign.symbol for sign in row} for row in (signs.TARGET_SIGNS, signs.HELD_OUT_SIGNS)
+    )
     assert not target & held_out
     alike = letters(tuple(sorted(target))) @ letters(tuple(sorted(held_out))).T
     assert alike.max() < 0.9
@@ -174,7 +194,9 @@ def test_held_out_textures_are_made_in_manners_of_their_own() -> None:
 @pytest.mark.parametrize("kind", surfaces.KINDS, ids=lambda kind: kind.__name__)
 def test_every_surface_reaches_from_paper_to_ink(kind: surfaces.Surface) -> None:
     place = frame(size=np.full(4, 0.4, dtype=np.float32), angle=np.full(4, 0.3, dtype=np.float32))
-    manner = surfaces.Manner(*(np.full((4, 1, 1), value, dtype=np.float32) for value in (0.45, 0.3, 0.4)))
+    manner = surfaces.Manner(
+        *(np.full((4, 1, 1), value, dtype=np.float32) for value in (0.45, 0.3, 0.4))
+    )
     field = kind(place, manner, np.linspace(0, 0.9, 4, dtype=np.float32)[:, None, None])
     assert field.dtype == np.float32
     assert field.shape == (4, 32, 32)
@@ -193,20 +215,34 @@ def test_a_trace_is_the_rank_pooled_sum_of_its_frames() -> None:
     path = motion.PATHS["zigzag"][None]
     where = {
         name: np.array([value], dtype=np.float32)
-        for name, value in {"x": 0.1, "y": -0.1, "angle": 0.0, "reach": 0.6, "size": 0.3, "mirror": 1.0}.items()
+        for name, value in {
+            "x": 0.1,
+            "y": -0.1,
+            "angle": 0.0,
+            "reach": 0.6,
+            "size": 0.3,
+            "mirror": 1.0,
+        }.items()
     }
     frames = [
-        stamped(masks, frame(x=0.1 + 0.6 * x, y=-0.1 + 0.6 * y, size=0.3 * size, angle=turned))[0, 0]
+        stamp_masks(masks, frame(x=0.1 + 0.6 * x, y=-0.1 + 0.6 * y, size=0.3 * size, angle=turned))[
+            0, 0
+        ]
         for x, y, size, turned in path[0].tolist()
     ]
-    expected = sum(alpha * picture for alpha, picture in zip((-7, -5, -3, -1, 1, 3, 5, 7), frames, strict=True))
+    expected = sum(
+        alpha * picture for alpha, picture in zip((-7, -5, -3, -1, 1, 3, 5, 7), frames, strict=True)
+    )
     np.testing.assert_allclose(motion.trace(masks, path, where)[0], expected, atol=1e-4)
 
 
 def test_what_stands_still_leaves_no_trace() -> None:
     assert sum(motion.ALPHA) == 0
     still = np.broadcast_to(motion.PATHS["line"][:1], (1, motion.FRAMES, 4))
-    where = {name: np.ones(1, dtype=np.float32) * 0.5 for name in ("x", "y", "angle", "reach", "size", "mirror")}
+    where = {
+        name: np.ones(1, dtype=np.float32) * 0.5
+        for name in ("x", "y", "angle", "reach", "size", "mirror")
+    }
     assert np.abs(motion.trace(motion.things()[:1], still, where)).max() < 1e-4
 
 
@@ -214,7 +250,9 @@ def test_no_path_is_another_one_turned_and_no_thing_serves_both_lists() -> None:
     assert not {path for path, _ in motion.TARGET} & {path for path, _ in motion.HELD_OUT}
     assert not set(motion.TARGET_THINGS) & set(motion.HELD_OUT_THINGS)
     steps = {
-        name: tuple(round(float(np.hypot(*(after - before)[:2])), 2) for before, after in pairwise(path))
+        name: tuple(
+            round(float(np.hypot(*(after - before)[:2])), 2) for before, after in pairwise(path)
+        )
         for name, path in motion.PATHS.items()
     }
     assert len(set(steps.values())) == len(steps)

@@ -25,7 +25,12 @@ def whole(task: Task) -> Samples:
 
 
 def test_the_catalogue_knows_it(task: Task) -> None:
-    assert (task.kind, task.classes, task.class_names, task.flip) == ("segmentation", 6, CLASSES, True)
+    assert (task.kind, task.classes, task.class_names, task.flip) == (
+        "segmentation",
+        6,
+        CLASSES,
+        True,
+    )
     assert dict(task.sizes) == {"train": 2000, "validation": 300, "test": 500}
     assert [len(task.split(name)) for name in task.sizes] == [2000, 300, 500]
 
@@ -69,7 +74,9 @@ def test_the_rim_of_a_shape_is_one_pixel_wide_inside_it() -> None:
     inside = np.zeros((1, 6, 6), dtype=bool)
     inside[0, 1:5, 2:6] = True
     rim = border(inside)[0]
-    assert rim.sum() == 10  # 16 pixels, less 2 x 3 that have no neighbour outside: the picture's edge is none
+    assert (
+        rim.sum() == 10
+    )  # 16 pixels, less 2 x 3 that have no neighbour outside: the picture's edge is none
     assert not rim[2:4, 3:6].any()
 
 

@@ -12,15 +12,17 @@ import torch
 from learngene_zoo.seeds import uniform
 from lgzoo_mini import canvas, figures, objects, petals, shapes, wings
 from lgzoo_mini.canvas import Dice
-from lgzoo_mini.shapes import Outline, moulded, moulds
+from lgzoo_mini.shapes import Outline, draw_mould, moulds
 from lgzoo_mini.source import ATTRIBUTES
-from lgzoo_mini.strokes import either, exchanged, joined, turned, whirled
+from lgzoo_mini.strokes import either, exchange_strokes, join_lines, rotate_strokes, turn_strokes
 from lgzoo_mini.suite import GRAIN, SIZE, Generator, varieties
 
 GENERATORS = (objects.OBJECTS, wings.WINGS, figures.FIGURES, petals.PETALS)
 CATEGORIES = {attribute.name: attribute.classes for attribute in ATTRIBUTES}
 
-every_generator = pytest.mark.parametrize("generator", GENERATORS, ids=lambda generator: generator.name)
+every_generator = pytest.mark.parametrize(
+    "generator", GENERATORS, ids=lambda generator: generator.name
+)
 
 
 def area(distance: np.ndarray, place: shapes.Frame) -> float:
@@ -41,7 +43,9 @@ def test_a_frame_says_where_a_pixel_lies() -> None:
 
 def test_a_frame_turns_clockwise_and_mirrors() -> None:
     quarter = shapes.frame(angle=np.array([np.pi / 2], dtype=np.float32))
-    assert np.allclose(quarter.x[0, :, 5], shapes.PICTURE.y[0, :, 0], atol=1e-6)  # its right is the picture's foot
+    assert np.allclose(
+        quarter.x[0, :, 5], shapes.PICTURE.y[0, :, 0], atol=1e-6
+    )  # its right is the picture's foot
     mirrored = shapes.frame(mirror=np.array([-1.0], dtype=np.float32))
     assert np.array_equal(mirrored.x, -shapes.PICTURE.x)
 
@@ -54,7 +58,8 @@ def test_an_edge_is_as_wide_as_it_is_soft() -> None:
 
 def test_a_pose_says_where_a_thing_lies() -> None:
     numbers = {
-        name: np.array([value], dtype=np.float32) for name, value in {"x": 0.25, "y": -0.5, "size": 0.75}.items()
+        name: np.array([value], dtype=np.float32)
+        for name, value in {"x": 0.25, "y": -0.5, "size": 0.75}.items()
     }
     found = shapes.pose(**numbers, angle=np.array([np.pi / 2]), stretch=np.ones(1))
     assert {name: round(float(value[0]), 6) for name, value in found.items()} == {
@@ -88,14 +93,19 @@ def test_a_tilted_frame_draws_a_square_narrower_at_one_end() -> None:
         (lambda place: shapes.convex(place, [(-0.5, 0.5), (0.0, -0.5), (0.5, 0.5)]), 0.5),
         (lambda place: shapes.polygon(place, 4.0), 2.0),
         (lambda place: shapes.polygon(place, 6.0), 3 * 3**0.5 / 2),
-        (lambda place: shapes.polygon(place, 5.0, 0.5), 5 * 0.5 * np.cos(np.pi / 5) * np.sin(np.pi / 5)),
+        (
+            lambda place: shapes.polygon(place, 5.0, 0.5),
+            5 * 0.5 * np.cos(np.pi / 5) * np.sin(np.pi / 5),
+        ),
         (lambda place: shapes.contour(place, [(3, 0.2, 0.0)], 0.7), np.pi * 0.49 * (1 + 0.02)),
         (lambda place: shapes.band(shapes.disc(place, 0.7), 0.2), 2 * np.pi * 0.7 * 0.2),
     ],
 )
 def test_a_shape_covers_its_area(shape: Outline, expected: float) -> None:
     place = shapes.frame()
-    assert area(np.broadcast_to(shape(place), (1, SIZE, SIZE)), place) == pytest.approx(expected, rel=0.03)
+    assert area(np.broadcast_to(shape(place), (1, SIZE, SIZE)), place) == pytest.approx(
+        expected, rel=0.03
+    )
 
 
 def test_a_star_has_its_point_at_the_top_and_a_hollow_at_the_foot() -> None:
@@ -162,7 +172,7 @@ def test_a_mould_is_the_outline_it_was_made_of() -> None:
     exact = shapes.polygon(place, 3.0)
     near = np.abs(exact) < 0.3
     assert near.sum() > 200
-    assert np.abs(moulded(table, numbers, place) - exact)[near].max() < 0.03
+    assert np.abs(draw_mould(table, numbers, place) - exact)[near].max() < 0.03
 
 
 def test_dice_read_each_stream_once() -> None:
@@ -196,7 +206,9 @@ def least_difference(table: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize("module", [wings, petals], ids=["wings", "petals"])
-def test_any_two_classes_differ_in_three_features_held_out_ones_included(module: ModuleType) -> None:
+def test_any_two_classes_differ_in_three_features_held_out_ones_included(
+    module: ModuleType,
+) -> None:
     table = module.table()
     assert len(table) == module.TARGETS + module.HELD_OUT
     assert least_difference(table) >= 3
@@ -224,12 +236,16 @@ def test_no_held_out_figure_has_the_strokes_of_a_walker() -> None:
 
 def test_strokes_are_moved_as_they_say() -> None:
     one, zero = np.ones(2, dtype=np.float32), np.zeros(2, dtype=np.float32)
-    strokes = joined([((zero, zero), (2 * one, zero), 0.1, 0.2), ((one, one), (one, 3 * one), 0.1, 0.2)])
+    strokes = join_lines(
+        [((zero, zero), (2 * one, zero), 0.1, 0.2), ((one, one), (one, 3 * one), 0.1, 0.2)]
+    )
     assert strokes.x.tolist() == [[1, 1], [1, 1]]
-    upright = turned(strokes, np.full((2, 2), np.pi / 2, dtype=np.float32))
+    upright = turn_strokes(strokes, np.full((2, 2), np.pi / 2, dtype=np.float32))
     assert np.allclose(upright.half_y[0], 1, atol=1e-6)
-    assert np.allclose(whirled(strokes, np.full(2, np.pi, dtype=np.float32)).y[1], -2, atol=1e-5)
-    swapped = exchanged(strokes, np.array([0, 1]))
+    assert np.allclose(
+        rotate_strokes(strokes, np.full(2, np.pi, dtype=np.float32)).y[1], -2, atol=1e-5
+    )
+    swapped = exchange_strokes(strokes, np.array([0, 1]))
     assert swapped.y.tolist() == [[0, 2], [2, 0]]
     assert either(np.array([True, False]), strokes, swapped).y.tolist() == [[0, 2], [2, 0]]
 
@@ -265,7 +281,11 @@ def test_splits_and_indices_differ(generator: Generator) -> None:
     pair = train.__getitems__(same_class)
     assert (pair[0].int() - pair[1].int()).abs().float().mean() > 5
     assert not torch.equal(train.__getitems__([0]), test.__getitems__([0]))
-    copy = pickle.loads(pickle.dumps(train)).__getitems__(same_class) if generator is objects.OBJECTS else pair
+    copy = (
+        pickle.loads(pickle.dumps(train)).__getitems__(same_class)
+        if generator is objects.OBJECTS
+        else pair
+    )
     assert torch.equal(copy, pair)
 
 
@@ -318,12 +338,16 @@ def test_figures_are_grey() -> None:
 def centre_of(alpha: np.ndarray) -> tuple[float, float]:
     """Of a coverage (SIZE, SIZE), in the picture's units."""
     axis = shapes.PICTURE.x[0, 0]
-    return float((alpha * axis).sum() / alpha.sum()), float((alpha * axis[:, None]).sum() / alpha.sum())
+    return float((alpha * axis).sum() / alpha.sum()), float(
+        (alpha * axis[:, None]).sum() / alpha.sum()
+    )
 
 
 def test_a_flower_is_where_its_attributes_say() -> None:
     images, found = petals.PETALS.pictures(np.zeros(400, dtype=np.int64), 4, np.arange(400))
-    red = (images[:, 0].float() - images[:, 1].float()).clamp(min=60).sub(60).numpy()  # class 0 is red
+    red = (
+        (images[:, 0].float() - images[:, 1].float()).clamp(min=60).sub(60).numpy()
+    )  # class 0 is red
     seen = red.sum(axis=(1, 2)) > 2000
     centres = np.array([centre_of(mask) for mask in red[seen]])
     assert seen.sum() > 100

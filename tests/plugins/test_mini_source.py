@@ -10,7 +10,7 @@ import torch
 
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.tasks.transforms import checked
+from learngene_zoo.tasks.transforms import check_samples
 from lgzoo_mini import contours, source
 from lgzoo_mini.contours import CONTOURS
 from lgzoo_mini.source import ATTRIBUTES, SOURCE, draw, labels_of
@@ -52,7 +52,10 @@ def test_no_target_class_and_no_digit_is_among_the_sources_classes() -> None:
     assert all(len(family.held_out) >= 2 for family in SOURCE.families)
     for name in shown:
         if name.startswith(("glyphs/", "numbers/", "signs/")):
-            assert not any(unicodedata.category(sign) in ("Nd", "No") for sign in name.partition("/")[2].split()[0])
+            assert not any(
+                unicodedata.category(sign) in ("Nd", "No")
+                for sign in name.partition("/")[2].split()[0]
+            )
 
 
 def test_a_label_names_the_held_out_class_that_is_painted() -> None:
@@ -63,7 +66,9 @@ def test_a_label_names_the_held_out_class_that_is_painted() -> None:
         number = int(np.searchsorted(first, label, side="right")) - 1
         family = SOURCE.families[number]
         local = np.array([len(family.classes) + label - first[number]])
-        assert SOURCE.class_names[label] == f"{family.name}/{family.held_out[label - first[number]]}"
+        assert (
+            SOURCE.class_names[label] == f"{family.name}/{family.held_out[label - first[number]]}"
+        )
         key = source.derive_seed(0, "source", "train", family.name)
         assert torch.equal(family.pictures(local, key, [index]).images[0], got.images[place])
         seen.add(family.name)
@@ -88,7 +93,10 @@ def test_every_family_has_its_share_and_its_classes_are_equally_frequent() -> No
     labels, first = TRAIN.labels, 0
     assert labels.dtype == np.int64
     assert len(labels) == len(TRAIN) == 1_000_000
-    counts, turns = np.bincount(labels, minlength=len(SOURCE.class_names)), sum(source.TURNS.values())
+    counts, turns = (
+        np.bincount(labels, minlength=len(SOURCE.class_names)),
+        sum(source.TURNS.values()),
+    )
     for family, share in zip(SOURCE.families, source.TURNS.values()):
         own = counts[first : first + len(family.held_out)]
         assert own.sum() == 1_000_000 * share // turns
@@ -100,7 +108,7 @@ def test_every_family_has_its_share_and_its_classes_are_equally_frequent() -> No
 def test_every_attribute_is_asked_of_something_and_lies_where_it_should() -> None:
     task = open_task("source")
     indices = list(range(400))
-    samples = checked(task.split("validation").__getitems__(indices), task, indices)
+    samples = check_samples(task.split("validation").__getitems__(indices), task, indices)
     assert samples.attributes is not None
     assert samples.attributes.dtype == torch.float32
     for attribute, values in zip(ATTRIBUTES, samples.attributes.unbind(dim=1)):
@@ -111,7 +119,10 @@ def test_every_attribute_is_asked_of_something_and_lies_where_it_should() -> Non
 
 
 def test_the_splits_show_different_pictures() -> None:
-    seen = [open_task("source").split(part).__getitems__(range(60)).images for part in ("train", "validation", "test")]
+    seen = [
+        open_task("source").split(part).__getitems__(range(60)).images
+        for part in ("train", "validation", "test")
+    ]
     assert len({picture.numpy().tobytes() for picture in torch.cat(seen)}) == 180
 
 
@@ -126,12 +137,17 @@ def test_the_source_is_loaded_with_its_attributes() -> None:
 
 
 def test_contours_differ_by_their_class_and_say_so() -> None:
-    draws = np.repeat(np.random.default_rng(0).random((1, CONTOURS.streams), dtype=np.float32), 54, axis=0)
+    draws = np.repeat(
+        np.random.default_rng(0).random((1, CONTOURS.streams), dtype=np.float32), 54, axis=0
+    )
     grain = np.zeros((54, 3 * 32 * 32), dtype=np.uint8)
     made = CONTOURS.paint(np.arange(54), draws, grain)
     assert len({picture.numpy().tobytes() for picture in made.images}) == 54
     assert made.attributes["lobes"].tolist() == [lobes for lobes, _, _ in contours.CELLS]
-    strength, cycles = made.attributes["amplitude"].reshape(-1, 3), made.attributes["frequency"].reshape(-1, 3, 3)
+    strength, cycles = (
+        made.attributes["amplitude"].reshape(-1, 3),
+        made.attributes["frequency"].reshape(-1, 3, 3),
+    )
     assert (np.diff(strength, axis=1) > 0.3).all()
     assert (np.diff(cycles, axis=1) > 0.1).all()
     assert CONTOURS.classes == ()
@@ -142,7 +158,11 @@ def test_what_lies_outside_of_a_contour_is_paper() -> None:
     """The corner of a picture with a small contour in the middle is what the gradient says, without lines."""
     draws = np.full((1, CONTOURS.streams), 0.5, dtype=np.float32)
     draws[0, 3] = 0.0  # the smallest
-    made = CONTOURS.paint(np.array([0]), draws, np.full((1, 3 * 32 * 32), 127, dtype=np.uint8)).images[0].float()
+    made = (
+        CONTOURS.paint(np.array([0]), draws, np.full((1, 3 * 32 * 32), 127, dtype=np.uint8))
+        .images[0]
+        .float()
+    )
     corner, middle = made[:, :5, :5], made[:, 8:24, 8:24]
     assert corner.std(dim=(1, 2)).max() < 8
     assert middle.std(dim=(1, 2)).max() > 20

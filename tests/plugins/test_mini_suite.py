@@ -36,13 +36,18 @@ def pictures_of(name: str) -> str:
         split = task.split(part)
         indices = [*range(24), *range(size - 8, size)]
         got = split.__getitems__(indices)
-        for values in (*(got if isinstance(got, Samples) else (got,)), torch.from_numpy(split.labels[indices])):
+        for values in (
+            *(got if isinstance(got, Samples) else (got,)),
+            torch.from_numpy(split.labels[indices]),
+        ):
             if values is not None:
                 digest.update(values.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize(("version", "name"), [(version, name) for version in PICTURES for name in PICTURES[version]])
+@pytest.mark.parametrize(
+    ("version", "name"), [(version, name) for version in PICTURES for name in PICTURES[version]]
+)
 def test_no_picture_ever_changes(version: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled ancestry model and learngenes were trained on these; a new task may not change an old one."""
     if name in UNSTABLE and not umath.__cpu_features__["AVX512_SKX"]:
@@ -64,7 +69,9 @@ def levels_of(name: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_pictures_are_the_same_to_the_eye_on_every_processor(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_are_the_same_to_the_eye_on_every_processor(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tenth of a level apart at most, on the mean of a quarter of a picture: last bits and nothing else."""
     monkeypatch.setattr(suite, "VERSION", 3)
     found, kept = levels_of(name), LEVELS[name]
@@ -82,7 +89,9 @@ def test_the_source_is_made_of_these_families_whatever_tasks_are_added() -> None
 
 def test_a_generator_needs_no_held_out_classes() -> None:
     def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-        return Picture(finish(plain(draws_NK[:, :3] * classes_N[:, None].astype(np.float32)), grain))
+        return Picture(
+            finish(plain(draws_NK[:, :3] * classes_N[:, None].astype(np.float32)), grain)
+        )
 
     greys = Generator(name="greys", classes=("black", "coloured"), streams=3, paint=paint)
     split = greys.split("train", 10)

@@ -30,19 +30,33 @@ def test_the_first_version_is_what_it_was() -> None:
 
 
 def test_cells_of_another_version_are_other_cells() -> None:
-    cell = Cell(arm=Arm(name="lsamd", method="lsamd"), task="wings", layers=9, seed=0, recipe=Recipe())
+    cell = Cell(
+        arm=Arm(name="lsamd", method="lsamd"), task="wings", layers=9, seed=0, recipe=Recipe()
+    )
     assert replace(cell, version=1).key == cell.key
     assert replace(cell, version=2).key != cell.key
 
 
 def test_what_is_drawn_what_is_real_and_what_pretraining_leaves_out() -> None:
-    tasks = {"digits": "real", "fashion_mnist": "real", "folder:x": "real", "signs": "generated", "scenes": "generated"}
+    tasks = {
+        "digits": "real",
+        "fashion_mnist": "real",
+        "folder:x": "real",
+        "signs": "generated",
+        "scenes": "generated",
+    }
     tasks |= {"wings": "left out", "petals": "left out"}
     assert {task: origin_of(task) for task in tasks} == tasks
     assert [version_of(task) for task in ("wings", "digits", "folder:x")] == [mini.VERSION, 1, 1]
 
 
-PAGES = ("README.md", "docs/inheritance.md", "docs/claims.md", "docs/methods/closed_form.md", "docs/methods/tal.md")
+PAGES = (
+    "README.md",
+    "docs/inheritance.md",
+    "docs/claims.md",
+    "docs/methods/closed_form.md",
+    "docs/methods/tal.md",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -20,34 +20,40 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_baselines.block_choice import even
-from lgzoo_baselines.nested import NESTED, Nest
-from lgzoo_baselines.nested_sizes import Grid, sized
-from lgzoo_baselines.nested_slices import SampledSlices, number_of_step, opened_for, sliced
+from lgzoo_baselines.block_choice import choose_evenly
+from lgzoo_baselines.nested import NESTED, NestedExtractor
+from lgzoo_baselines.nested_sizes import NestedGrid, derive_slice_spec
+from lgzoo_baselines.nested_slices import SampledSlices, assemble_with_head, draw_slice, slice_state
 
 BASE = load_family("vit").architectures["deit_base_patch16_224"]
-WHOLE = tiny_ancestry().spec.with_(layers=4, classes=3, layer_scale=0.1, qk_norm=True, registers=2)  # 2 heads of 16
-GRID = Grid(hidden=(0.25, 0.5), attention=(0.5,), stream=(0.5,), blocks=(0.5,))
+FULL = tiny_ancestry().spec.with_(
+    layers=4, classes=3, layer_scale=0.1, qk_norm=True, registers=2
+)  # 2 heads of 16
+GRID = NestedGrid(hidden=(0.25, 0.5), attention=(0.5,), stream=(0.5,), blocks=(0.5,))
 
 
 @cache
-def made() -> lg.Learngene:
+def extract() -> lg.Learngene:
     ancestry = tiny_ancestry()
-    return NESTED.presets["smoke"]([ancestry], [tiny_task()], Run()).with_config(ancestries=(ancestry.record,))
+    return NESTED.presets["smoke"]([ancestry], [tiny_task()], Run()).with_config(
+        method="nested", ancestries=(ancestry.record,)
+    )
 
 
-def state() -> dict[str, torch.Tensor]:
+def random_state() -> dict[str, torch.Tensor]:
     """Random numbers everywhere, so that no gain is 1 and no shift 0."""
     generator = torch.Generator().manual_seed(0)
     return {
         name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
-        for name, tensor in initial(WHOLE, 1, "fan_in").items()
+        for name, tensor in initial(FULL, 1, "fan_in").items()
     }
 
 
-def sampled(grid: Grid = GRID, whole: Spec = WHOLE) -> SampledSlices:
-    slices = [(small, even(whole.layers, small.layers)) for small in grid.sizes(whole)]
-    return SampledSlices(model_of(whole, state()), whole, slices, lambda model, _: Answer(model), 7)
+def sample_slices(grid: NestedGrid = GRID, full: Spec = FULL) -> SampledSlices:
+    slices = [(small, choose_evenly(full.layers, small.layers)) for small in grid.list_specs(full)]
+    return SampledSlices(
+        model_of(full, random_state()), full, slices, lambda model, _: Answer(model), 7
+    )
 
 
 class Answer(nn.Module):
@@ -62,112 +68,143 @@ class Answer(nn.Module):
 
 
 def test_every_slice_answers_in_training_as_the_model_alone() -> None:
-    objective, images = sampled().eval(), torch.randn(2, 3, WHOLE.image_size, WHOLE.image_size)
-    sizes, whole = GRID.sizes(WHOLE), state()
+    objective, images = sample_slices().eval(), torch.randn(2, 3, FULL.image_size, FULL.image_size)
+    sizes, full = GRID.list_specs(FULL), random_state()
     for number, small in enumerate(sizes):
-        step = next(step for step in range(1000) if number_of_step(len(sizes), 7, step + 1) == number)
+        step = next(step for step in range(1000) if draw_slice(len(sizes), 7, step + 1) == number)
         objective.finished.fill_(step)
-        alone = model_of(small, by_hand(whole, small))
+        alone = model_of(small, slice_by_hand(full, small))
         torch.testing.assert_close(objective(images)["logits"], alone(images))
 
 
-def by_hand(whole: dict[str, torch.Tensor], small: Spec) -> dict[str, torch.Tensor]:
-    """The tensors of a slice, by the shapes that they have in it: of queries, keys and values each the first rows."""
-    chosen, found = even(WHOLE.layers, small.layers), {}
+def slice_by_hand(full: dict[str, torch.Tensor], small: Spec) -> dict[str, torch.Tensor]:
+    """Return the tensors of a slice by its shapes: the first rows of queries, keys and values."""
+    chosen, sliced = choose_evenly(FULL.layers, small.layers), {}
     for name, shape in shapes(small).items():
         parts = name.split(".")
-        source = ".".join([parts[0], str(chosen[int(parts[1])]), *parts[2:]]) if parts[0] == "blocks" else name
-        tensors = whole[source].chunk(3) if ".qkv." in name else (whole[source],)
+        source = (
+            ".".join([parts[0], str(chosen[int(parts[1])]), *parts[2:]])
+            if parts[0] == "blocks"
+            else name
+        )
+        tensors = full[source].chunk(3) if ".qkv." in name else (full[source],)
         ends = (shape[0] // len(tensors), *shape[1:])
-        found[name] = torch.cat([tensor[tuple(slice(end) for end in ends)] for tensor in tensors])
-    return found
+        sliced[name] = torch.cat([tensor[tuple(slice(end) for end in ends)] for tensor in tensors])
+    return sliced
 
 
 def test_gradients_reach_what_a_slice_has_and_nothing_else() -> None:
-    objective = sampled(Grid(hidden=(0.25,)))
-    step = next(step for step in range(9) if number_of_step(2, 7, step + 1) == 0)
+    objective = sample_slices(NestedGrid(hidden=(0.25,)))
+    step = next(step for step in range(9) if draw_slice(2, 7, step + 1) == 0)
     objective.finished.fill_(step)
-    objective(torch.randn(2, 3, WHOLE.image_size, WHOLE.image_size))["logits"].square().sum().backward()
+    objective(torch.randn(2, 3, FULL.image_size, FULL.image_size))[
+        "logits"
+    ].square().sum().backward()
     gradient = objective.model.blocks[1].mlp.fc1.weight.grad
     assert gradient[:32].ne(0).all()
     assert gradient[32:].eq(0).all()
     names = {name for name, _ in objective.named_parameters()}
-    assert names == {f"model.{name}" for name in shapes(WHOLE)}, "slices have no parameters of their own"
+    assert names == {f"model.{name}" for name in shapes(FULL)}, (
+        "slices have no parameters of their own"
+    )
 
 
 def test_the_slice_of_a_step_is_a_function_of_seed_and_step() -> None:
-    drawn = [number_of_step(4, 3, step) for step in range(1, 4001)]
-    assert drawn == [number_of_step(4, 3, step) for step in range(1, 4001)]
-    assert drawn[:40] != [number_of_step(4, 4, step) for step in range(1, 41)]
+    drawn = [draw_slice(4, 3, step) for step in range(1, 4001)]
+    assert drawn == [draw_slice(4, 3, step) for step in range(1, 4001)]
+    assert drawn[:40] != [draw_slice(4, 4, step) for step in range(1, 41)]
     for number in range(4):
-        assert abs(drawn.count(number) - 1000) < 4 * (4000 * 3 / 16) ** 0.5  # four standard deviations
+        assert (
+            abs(drawn.count(number) - 1000) < 4 * (4000 * 3 / 16) ** 0.5
+        )  # four standard deviations
 
 
 def test_the_sizes() -> None:
-    found = {(s.layers, s.width, s.heads, s.hidden) for s in GRID.sizes(WHOLE)}
-    assert found == {
+    sizes = {(s.layers, s.width, s.heads, s.hidden) for s in GRID.list_specs(FULL)}
+    assert sizes == {
         (layers, width, heads, width * ratio)
         for layers in (2, 4)
         for width, heads in ((16, 1), (32, 1), (32, 2))
         for ratio in (1, 2, 4)
     }
-    assert GRID.sizes(WHOLE)[-1] == WHOLE
-    assert Grid(hidden=()).sizes(WHOLE) == [WHOLE]
-    assert [s.layers for s in Grid(hidden=(), blocks=(0.3, 0.5)).sizes(WHOLE)] == [2, 4], "rounded up, each once"
+    assert GRID.list_specs(FULL)[-1] == FULL
+    assert NestedGrid(hidden=()).list_specs(FULL) == [FULL]
+    assert [s.layers for s in NestedGrid(hidden=(), blocks=(0.3, 0.5)).list_specs(FULL)] == [
+        2,
+        4,
+    ], "rounded up, each once"
 
 
 def test_matformers_parameters() -> None:
     config = METHODS.load("nested").preset("paper").outline([BASE])
     members = NESTED.expander.family(config)
-    whole = 86_567_656  # DeiT-Base with 1000 classes
+    full = 86_567_656  # DeiT-Base with 1000 classes
     for member, share in zip(members, (1 / 8, 1 / 4, 1 / 2, 1)):
         lost = round((1 - share) * 3072)
-        assert member.cost().params == whole - 12 * lost * (2 * 768 + 1)
+        assert member.cost().params == full - 12 * lost * (2 * 768 + 1)
     assert len(members) == 4
 
 
 def test_a_descendant_is_a_slice() -> None:
-    learngene = made()
+    learngene = extract()
     model = lg.expand(learngene, layers=2, width=16, mlp_ratio=2.0, classes=5)
     assert model.provenance["blocks"] == [0, 2]
     fc1 = learngene.state["blocks.2.mlp.fc1.weight"]
     assert torch.equal(model.state["blocks.1.mlp.fc1.weight"], fc1[:32, :16])
-    apart = lg.expand(learngene, width=32, heads=1, classes=5)  # half of the heads, the stream as wide as it was
+    apart = lg.expand(
+        learngene, width=32, heads=1, classes=5
+    )  # half of the heads, the stream as wide as it was
     assert (apart.spec.heads, apart.spec.heads_width, apart.spec.width) == (1, 16, 32)
     proj = learngene.state["blocks.1.attn.proj.weight"]
     assert torch.equal(apart.state["blocks.1.attn.proj.weight"], proj[:, :16])
 
 
 def test_blocks_of_different_granularity() -> None:
-    model = lg.expand(made(), granularity=(1.0, 0.5, 0.5), classes=5)
+    model = lg.expand(extract(), granularity=(1.0, 0.5, 0.5), classes=5)
     assert [(s.layers, s.hidden) for s in model.spec.segments] == [(1, 128), (2, 64)]
     assert sum(t.numel() for t in model.state.values()) == count_params(model.spec)
     for block, neurons in enumerate((128, 64, 64)):
         name = f"blocks.{block}.mlp.fc2.weight"
-        assert torch.equal(model.state[name], made().state[name][:, :neurons])
+        assert torch.equal(model.state[name], extract().state[name][:, :neurons])
     model.model()(torch.randn(1, 3, 16, 16))
     with pytest.raises(WrongCall, match="granularity has 2 shares and the model 3 layers"):
-        lg.expand(made(), granularity=(1.0, 0.5))
-    same = lg.expand(made(), granularity=(0.5, 0.5, 0.5), classes=5)
-    assert same.spec == lg.expand(made(), mlp_ratio=2.0, classes=5).spec
+        lg.expand(extract(), granularity=(1.0, 0.5))
+    same = lg.expand(extract(), granularity=(0.5, 0.5, 0.5), classes=5)
+    assert same.spec == lg.expand(extract(), mlp_ratio=2.0, classes=5).spec
 
 
 def test_it_starts_as_the_ancestry_model_with_its_neurons_in_order() -> None:
     task, ancestry, images = tiny_task(), tiny_ancestry(), torch.randn(2, 3, 16, 16)
-    still = replace(NESTED.presets["smoke"].each, ranked=task.sizes["train"], training=Recipe(epochs=0, batch_size=16))
+    still = replace(
+        NESTED.presets["smoke"].each,
+        ranked=task.sizes["train"],
+        training=Recipe(epochs=0, batch_size=16),
+    )
 
     def start(**changes: Any) -> dict[str, torch.Tensor]:
-        extractor = Nest(each=replace(still, **changes), teaching=Recipe(epochs=0, batch_size=16))
+        extractor = NestedExtractor(
+            each=replace(still, **changes), teaching=Recipe(epochs=0, batch_size=16)
+        )
         return dict(extractor([ancestry], [task], Run()).state)
 
     plain, ordered = start(order="none"), start()
     spec = ancestry.spec.with_(classes=task.classes)
-    assert all(torch.equal(plain[name], ancestry.state[name]) for name in plain if not name.startswith("head"))
+    assert all(
+        torch.equal(plain[name], ancestry.state[name])
+        for name in plain
+        if not name.startswith("head")
+    )
     assert not torch.equal(plain["blocks.0.mlp.fc1.weight"], ordered["blocks.0.mlp.fc1.weight"])
     torch.testing.assert_close(model_of(spec, plain)(images), model_of(spec, ordered)(images))
     model, seen = model_of(spec, ordered), []
     model.blocks[0].mlp.fc2.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    options: Any = {"batch_size": task.sizes["train"], "seed": 0, "shuffle": False, "augment": "none", "workers": 0}
+    options: Any = {
+        "batch_size": task.sizes["train"],
+        "seed": 0,
+        "shuffle": False,
+        "augment": "none",
+        "workers": 0,
+    }
     with torch.no_grad():
         model(next(iter(Loader(task, "train", ancestry.input_format, **options).epoch(0))).images)
     sizes = seen[0].abs().mean(dim=(0, 1))
@@ -176,16 +213,20 @@ def test_it_starts_as_the_ancestry_model_with_its_neurons_in_order() -> None:
 
 def test_with_another_teacher_it_starts_with_a_fresh_head() -> None:
     ancestry, task = tiny_ancestry(), tiny_task()
-    start = opened_for(ancestry, task, 0)
+    start = assemble_with_head(ancestry, task, 0)
     assert (start.spec.classes, start.class_names) == (task.classes, task.class_names)
-    assert all(torch.equal(start.state[name], ancestry.state[name]) for name in start.state if "head" not in name)
+    assert all(
+        torch.equal(start.state[name], ancestry.state[name])
+        for name in start.state
+        if "head" not in name
+    )
 
 
 def test_without_a_share_no_teacher_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise AssertionError("the teacher was asked")
 
-    monkeypatch.setattr("lgzoo_baselines.nested_slices.guide", asked)
+    monkeypatch.setattr("lgzoo_baselines.nested_slices.guide", fail)
     smoke = NESTED.presets["smoke"]
     replace(smoke, each=replace(smoke.each, share=0.0))([tiny_ancestry()], [tiny_task()], Run())
     with pytest.raises(AssertionError, match="the teacher was asked"):
@@ -194,9 +235,13 @@ def test_without_a_share_no_teacher_is_asked(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_slices_of_every_width_learn_the_teachers_tokens_too() -> None:
     smoke = NESTED.presets["smoke"]
-    told = replace(smoke, each=replace(smoke.each, tokens=20.0))([tiny_ancestry()], [tiny_task()], Run())
-    assert not torch.equal(told.state["blocks.1.mlp.fc1.weight"], made().state["blocks.1.mlp.fc1.weight"])
-    assert told.state.keys() == made().state.keys()
+    learngene = replace(smoke, each=replace(smoke.each, tokens=20.0))(
+        [tiny_ancestry()], [tiny_task()], Run()
+    )
+    assert not torch.equal(
+        learngene.state["blocks.1.mlp.fc1.weight"], extract().state["blocks.1.mlp.fc1.weight"]
+    )
+    assert learngene.state.keys() == extract().state.keys()
 
 
 @pytest.mark.parametrize(
@@ -210,23 +255,27 @@ def test_slices_of_every_width_learn_the_teachers_tokens_too() -> None:
 )
 def test_what_is_no_slice_is_refused(size: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
-        lg.expand(made(), **size)
+        lg.expand(extract(), **size)
 
 
 def test_wrong_learngenes_and_ancestries_are_refused() -> None:
-    fewer = {name: tensor for name, tensor in made().state.items() if name != "norm.weight"}
+    fewer = {name: tensor for name, tensor in extract().state.items() if name != "norm.weight"}
     with pytest.raises(BadFile, match=r"norm\.weight is missing"):
-        lg.expand(replace(made(), state=fewer))
+        lg.expand(replace(extract(), state=fewer))
     with pytest.raises(WrongCall, match="nested takes models whose blocks all have one size"):
-        NESTED.extractor.outline([sized(WHOLE, 4, 2, 1, 4.0)])
+        NESTED.extractor.outline([derive_slice_spec(FULL, 4, 2, 1, 4.0)])
     with pytest.raises(WrongCall, match=r"hidden is 1\.5; it must be above 0 and at most 1"):
-        Grid(hidden=(1.5,))
+        NestedGrid(hidden=(1.5,))
 
 
 def test_a_slice_of_a_slice_is_a_slice() -> None:
-    whole, middle, small = state(), sized(WHOLE, 4, 2, 2, 2.0), sized(WHOLE, 4, 1, 1, 2.0)
-    twice = sliced(sliced(whole, WHOLE, middle, range(4)), middle, small, range(4))
-    once = sliced(whole, WHOLE, small, range(4))
+    full, middle, small = (
+        random_state(),
+        derive_slice_spec(FULL, 4, 2, 2, 2.0),
+        derive_slice_spec(FULL, 4, 1, 1, 2.0),
+    )
+    twice = slice_state(slice_state(full, FULL, middle, range(4)), middle, small, range(4))
+    once = slice_state(full, FULL, small, range(4))
     assert all(torch.equal(twice[name], once[name]) for name in once)
 
 
@@ -236,11 +285,13 @@ def test_the_teacher_has_its_share_of_the_loss_and_the_labels_have_the_rest(
 ) -> None:
     smoke, weights = NESTED.presets["smoke"], list[Any]()
 
-    def weighed(*arguments: Any) -> None:
+    def record_weights(*arguments: Any) -> None:
         weights.append(arguments[4])
         raise InterruptedError
 
-    monkeypatch.setattr("lgzoo_baselines.nested_slices.Distilled", weighed)
+    monkeypatch.setattr("lgzoo_baselines.nested_slices.Distilled", record_weights)
     with pytest.raises(InterruptedError):
-        replace(smoke, each=replace(smoke.each, share=share))([tiny_ancestry()], [tiny_task()], Run())
+        replace(smoke, each=replace(smoke.each, share=share))(
+            [tiny_ancestry()], [tiny_task()], Run()
+        )
     assert weights == [(1 - share, share)]

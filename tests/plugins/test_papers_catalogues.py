@@ -50,14 +50,16 @@ def hub(monkeypatch: pytest.MonkeyPatch, asked: list[tuple[str, str | None, str 
     load = datasets.load_dataset
 
     def stands_in(folder: Path) -> None:
-        def from_folder(repository: str, config: str | None = None, *, revision: str, **how: Any) -> Any:
+        def from_folder(
+            repository: str, config: str | None = None, *, revision: str, **how: Any
+        ) -> Any:
             asked.append((repository, config, revision))
             return load(str(folder), **how)
 
         monkeypatch.setattr(datasets, "load_dataset", from_folder)
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(hub_data, "_pinned", lambda repository, revision: (COMMIT, "unknown"))
+    monkeypatch.setattr(hub_data, "_pin_revision", lambda repository, revision: (COMMIT, "unknown"))
     return stands_in
 
 
@@ -72,10 +74,15 @@ def test_the_catalogues_hold_what_the_papers_name() -> None:
     assert ROWS["decathlon-omniglot"].entry.classes == 1623
     # All pictures that the archive gives labels of: the ten's 1,659,142 less the withheld test splits.
     withheld = 3_333 + 10_000 + 19_600 + 1_880 + 12_630 + 48_238 + 6_492 + 26_032 + 3_783 + 6_149
-    assert sum(sum(ROWS[name].entry.sizes.values()) for name in SUITES["decathlon"]) == 1_659_142 - withheld
+    assert (
+        sum(sum(ROWS[name].entry.sizes.values()) for name in SUITES["decathlon"])
+        == 1_659_142 - withheld
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("cifar10", "cifar100", "fashion_mnist")])
+@pytest.mark.parametrize(
+    "name", [name for name in ROWS if name not in ("cifar10", "cifar100", "fashion_mnist")]
+)
 def test_the_page_says_what_the_catalogue_says(name: str, checkout: Path) -> None:
     entry, place = ROWS[name]
     page = (checkout / "docs" / "catalogues.md").read_text().splitlines()
@@ -87,12 +94,28 @@ def test_the_page_says_what_the_catalogue_says(name: str, checkout: Path) -> Non
 
 
 COLUMNS: dict[str, tuple[dict[str, str], Sequence[str] | None, str]] = {
-    "decathlon-aircraft": ({"image": "image", "family": "text", "variant": "class"}, ["707-320", "727-200"], "707-320"),
-    "decathlon-cifar100": ({"img": "image", "coarse_label": "class", "fine_label": "class"}, ["apple", "bee"], "apple"),
+    "decathlon-aircraft": (
+        {"image": "image", "family": "text", "variant": "class"},
+        ["707-320", "727-200"],
+        "707-320",
+    ),
+    "decathlon-cifar100": (
+        {"img": "image", "coarse_label": "class", "fine_label": "class"},
+        ["apple", "bee"],
+        "apple",
+    ),
     "decathlon-gtsrb": ({"image": "image", "label": "class"}, ["stop", "yield"], "stop"),
-    "pets": ({"image": "image", "label_cat_dog": "class", "label": "class"}, ["boxer", "pug"], "boxer"),
+    "pets": (
+        {"image": "image", "label_cat_dog": "class", "label": "class"},
+        ["boxer", "pug"],
+        "boxer",
+    ),
     "fer2013": ({"jpg": "image", "cls": "number", "__key__": "text"}, ["angry", "happy"], "0"),
-    "ham10000": ({"image": "image", "image_id": "text", "dx": "text", "sex": "text"}, ["mel", "bkl"], "bkl"),
+    "ham10000": (
+        {"image": "image", "image_id": "text", "dx": "text", "sex": "text"},
+        ["mel", "bkl"],
+        "bkl",
+    ),
 }
 
 
@@ -105,7 +128,7 @@ def test_the_hub_s_columns_are_found(name: str, hub: Hub, asked: list[Any], tmp_
     assert task.class_names[0] == first
     assert task.split("test").__getitems__([1])[0].shape == (3, 12, 20)
     assert (task.name, task.revision, task.source) == (name, COMMIT, f"hf:{ROWS[name].place.hub}")
-    assert asked == [(*hub_data.parsed(str(ROWS[name].place.hub))[:2], COMMIT)]
+    assert asked == [(*hub_data.parse_reference(str(ROWS[name].place.hub))[:2], COMMIT)]
     assert task.record == TaskRecord(
         name=name,
         source=task.source,
@@ -118,7 +141,9 @@ def test_the_hub_s_columns_are_found(name: str, hub: Hub, asked: list[Any], tmp_
     pickle.dumps(task.split("train"))
 
 
-@pytest.mark.parametrize(("name", "stored"), [("food101", "validation"), ("tiny-imagenet", "valid")])
+@pytest.mark.parametrize(
+    ("name", "stored"), [("food101", "validation"), ("tiny-imagenet", "valid")]
+)
 def test_a_validation_split_is_the_test_where_there_is_no_other(
     name: str, stored: str, hub: Hub, tmp_path: Path
 ) -> None:
@@ -134,10 +159,14 @@ def test_imagenet_s_unlabelled_test_split_is_left_out(hub: Hub, tmp_path: Path) 
     from datasets import Image as ImageFeature
 
     columns = {"image": "image", "label": "class"}
-    folder = parquet(tmp_path / "repository", {"train": 30, "validation": 8}, columns, ["tench", "goldfish"])
+    folder = parquet(
+        tmp_path / "repository", {"train": 30, "validation": 8}, columns, ["tench", "goldfish"]
+    )
     rows = {"image": [{"bytes": b"-", "path": None}] * 4, "label": [-1] * 4}
     features = Features({"image": ImageFeature(), "label": ClassLabel(names=["tench", "goldfish"])})
-    Dataset.from_dict(rows, features=features).to_parquet(folder / "data" / "test-00000-of-00001.parquet")
+    Dataset.from_dict(rows, features=features).to_parquet(
+        folder / "data" / "test-00000-of-00001.parquet"
+    )
     hub(folder)
     task = open_entry(small("imagenet-1k", 2), offline=False)
     assert dict(task.sizes) == {"train": 27, "validation": 3, "test": 8}
@@ -151,7 +180,14 @@ def test_small_pictures_of_the_hub_keep_the_catalogue_s_size(
     entry, place = ROWS[name]
     entry = replace(entry, sizes={**entry.sizes, "validation": 10})
     monkeypatch.setitem(ROWS, name, Row(entry, replace(place, usual=str(tmp_path / "nowhere"))))
-    hub(parquet(tmp_path / "repository", {"train": 40, "test": 10}, {"image": "image", "label": "class"}, ["a", "b"]))
+    hub(
+        parquet(
+            tmp_path / "repository",
+            {"train": 40, "test": 10},
+            {"image": "image", "label": "class"},
+            ["a", "b"],
+        )
+    )
     task = open_entry(entry, offline=False)
     assert (task.name, task.image_size, task.mean[0]) == (name, 32, 0.5)
     assert dict(task.sizes) == {"train": 30, "validation": 10, "test": 10}
@@ -161,10 +197,18 @@ def test_small_pictures_of_the_hub_keep_the_catalogue_s_size(
 
 HUB_FAULTS: dict[str, tuple[str, Mapping[str, str], str]] = {
     "no label": ("food101", {"image": "image"}, "has no label column, only image"),
-    "another label": ("decathlon-aircraft", {"image": "image", "family": "class"}, "has no column 'variant', only"),
+    "another label": (
+        "decathlon-aircraft",
+        {"image": "image", "family": "class"},
+        "has no column 'variant', only",
+    ),
     "no image": ("food101", {"label": "class"}, "has no image column, only label"),
     "no mask": ("voc2012", {"image": "image"}, "has no column 'mask', only image"),
-    "more classes": ("cars", {"image": "image", "label": "class"}, "has 2 classes and cars has 196"),
+    "more classes": (
+        "cars",
+        {"image": "image", "label": "class"},
+        "has 2 classes and cars has 196",
+    ),
 }
 
 
@@ -176,9 +220,13 @@ def test_what_the_hub_s_copy_lacks_is_named(fault: str, hub: Hub, tmp_path: Path
         open_entry(ROWS[name].entry, offline=False)
 
 
-def test_a_revision_that_moved_is_not_used(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(hub_data, "_pinned", lambda repository, revision: ("f" * 40, "mit"))
-    with pytest.raises(Unavailable, match=r"FGVC-Aircraft@refs/pr/1 is now at fffffff, not at e18a7c9"):
+def test_a_revision_that_moved_is_not_used(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(hub_data, "_pin_revision", lambda repository, revision: ("f" * 40, "mit"))
+    with pytest.raises(
+        Unavailable, match=r"FGVC-Aircraft@refs/pr/1 is now at fffffff, not at e18a7c9"
+    ):
         open_task("decathlon-aircraft")
 
 
@@ -189,7 +237,9 @@ def test_a_gated_data_set_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) ->
     from huggingface_hub.errors import GatedRepoError
 
     def load(*_: Any, **__: Any) -> None:
-        raise DatasetNotFoundError("Dataset 'ILSVRC/imagenet-1k' is a gated dataset on the Hub. You must log in.")
+        raise DatasetNotFoundError(
+            "Dataset 'ILSVRC/imagenet-1k' is a gated dataset on the Hub. You must log in."
+        )
 
     def info(*_: Any, **__: Any) -> None:
         raise GatedRepoError.__new__(GatedRepoError)
@@ -197,7 +247,7 @@ def test_a_gated_data_set_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     words = r"ILSVRC/imagenet-1k is gated: accept its terms at https://.*log in.*set LGZOO_IMAGENET"
     with monkeypatch.context() as patch:
-        patch.setattr(hub_data, "_pinned", lambda repository, revision: (COMMIT, "other"))
+        patch.setattr(hub_data, "_pin_revision", lambda repository, revision: (COMMIT, "other"))
         patch.setattr(datasets, "load_dataset", load)
         with pytest.raises(Unavailable, match=words):
             open_task("imagenet-1k")
@@ -207,7 +257,9 @@ def test_a_gated_data_set_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("opening", [open_task, lambda name: first_row(name, offline=False)])
-def test_a_hub_that_does_not_answer_is_said(opening: Callable[[str], object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_answer_is_said(
+    opening: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import HfApi
 
     # The HTTP library's errors are no OSErrors, and it is another library from one version of the Hub's to the next.
@@ -218,7 +270,9 @@ def test_a_hub_that_does_not_answer_is_said(opening: Callable[[str], object], mo
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(HfApi, "dataset_info", info)
-    with pytest.raises(Unavailable, match=r"cannot be reached for ethz/food101 \(.*not known\).*set LGZOO_FOOD101"):
+    with pytest.raises(
+        Unavailable, match=r"cannot be reached for ethz/food101 \(.*not known\).*set LGZOO_FOOD101"
+    ):
         opening("food101")
 
 
@@ -242,11 +296,15 @@ def test_imagenet_from_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         file.rename(tmp_path / "val" / f"{file.parent.name}_{file.name}")
     for wnid in wnids:
         (tmp_path / "val" / wnid).rmdir()
-    with pytest.raises(BadData, match=r"val holds pictures \(n.*\) but no class folders; sort them"):
+    with pytest.raises(
+        BadData, match=r"val holds pictures \(n.*\) but no class folders; sort them"
+    ):
         open_entry(small("imagenet-1k", 2), offline=True)
 
 
-def test_a_folder_of_another_split_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_split_is_used_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class_folders(tmp_path / "train", ["cake", "soup"], 10)
     class_folders(tmp_path / "test", ["cake", "soup"], 3)
     monkeypatch.setenv("LGZOO_FOOD101", str(tmp_path))

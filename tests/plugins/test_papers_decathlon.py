@@ -17,7 +17,7 @@ from papers_data import decathlon, picture, write_annotations
 
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.images import decoded
+from learngene_zoo.tasks.images import decode_image
 
 NAME = "decathlon-daimlerpedcls"
 
@@ -48,7 +48,7 @@ def test_its_validation_split_is_the_test_and_validation_is_cut_from_train(base:
     assert members["train"] | members["validation"] == set(range(40))
     test = task.split("test")
     assert test.labels.tolist() == [0, 1] * 5
-    wanted = decoded(str(base / "data/daimlerpedcls/val/0002/000003.jpg"), "here")
+    wanted = decode_image(str(base / "data/daimlerpedcls/val/0002/000003.jpg"), "here")
     assert torch.equal(test.__getitems__([3])[0], wanted)
 
 
@@ -124,15 +124,36 @@ def wrong_sum(base: Path, name: str = "SHA256SUMS", digits: int = 64) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no annotations": (lambda base: (base / "annotations").rename(base / "a"), "no annotations/; unpack http"),
+    "no annotations": (
+        lambda base: (base / "annotations").rename(base / "a"),
+        "no annotations/; unpack http",
+    ),
     "no file of them": (lambda base: val(base).unlink(), r"there is no .*_val\.json; unpack"),
-    "torn json": (lambda base: val(base).write_text(val(base).read_text()[:500]), r"_val\.json cannot be read as JSON"),
-    "another json": (lambda base: val(base).write_text("[1, 2]"), r"_val\.json has no list of images"),
-    "no categories": (lambda base: edit(val(base), lambda c: c.pop("categories")), "no list of categories"),
-    "a list of words": (lambda base: edit(val(base), lambda c: c.update(images=["a"])), "something other than objects"),
-    "classes that differ": (renamed, r"_train\.json and .*_val\.json list different classes \('kind 1', 'walker'\)"),
+    "torn json": (
+        lambda base: val(base).write_text(val(base).read_text()[:500]),
+        r"_val\.json cannot be read as JSON",
+    ),
+    "another json": (
+        lambda base: val(base).write_text("[1, 2]"),
+        r"_val\.json has no list of images",
+    ),
+    "no categories": (
+        lambda base: edit(val(base), lambda c: c.pop("categories")),
+        "no list of categories",
+    ),
+    "a list of words": (
+        lambda base: edit(val(base), lambda c: c.update(images=["a"])),
+        "something other than objects",
+    ),
+    "classes that differ": (
+        renamed,
+        r"_train\.json and .*_val\.json list different classes \('kind 1', 'walker'\)",
+    ),
     "a class more": (one_more_class, r"list different classes \(None, 'tram'\)"),
-    "an unknown class": (lambda base: edit(val(base), lambda c: c["annotations"][0].update(category_id=5)), "has no 5"),
+    "an unknown class": (
+        lambda base: edit(val(base), lambda c: c["annotations"][0].update(category_id=5)),
+        "has no 5",
+    ),
     "no label": (unlabelled, "has no label for data/daimlerpedcls/train"),
     "a picture in both": (shared, "is in .*_train.json and in .*_val.json"),
     "an id twice": (
@@ -143,7 +164,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda base: edit(val(base), lambda c: c["images"][0].update(file_name="data/../../x.jpg")),
         "outside of its folder",
     ),
-    "no pictures": (lambda base: (base / "data/daimlerpedcls").rename(base / "x"), "neither .*daimlerpedcls nor"),
+    "no pictures": (
+        lambda base: (base / "data/daimlerpedcls").rename(base / "x"),
+        "neither .*daimlerpedcls nor",
+    ),
     "a picture lost": (
         lambda base: (base / "data/daimlerpedcls/val/0001/000002.jpg").unlink(),
         r"no .*val/0001/000002\.jpg, which the annotations list",
@@ -151,9 +175,18 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a torn tar": (cut_tar, r"daimlerpedcls\.tar (cannot be read as a tar file|holds no)"),
     "no tar": (foreign_tar, r"daimlerpedcls\.tar cannot be read as a tar file"),
     "a tar of nothing": (emptied_tar, r"daimlerpedcls\.tar holds no daimlerpedcls/train"),
-    "a wrong sha256": (wrong_sum, r"daimlerpedcls\.tar does not have the checksum that .*SHA256SUMS gives"),
-    "a wrong md5": (lambda base: wrong_sum(base, "MD5SUMS", 32), "does not have the checksum that .*MD5SUMS gives"),
-    "a torn list of sums": (lambda base: wrong_sum(base, digits=20), "SHA256SUMS line 1 is not a checksum"),
+    "a wrong sha256": (
+        wrong_sum,
+        r"daimlerpedcls\.tar does not have the checksum that .*SHA256SUMS gives",
+    ),
+    "a wrong md5": (
+        lambda base: wrong_sum(base, "MD5SUMS", 32),
+        "does not have the checksum that .*MD5SUMS gives",
+    ),
+    "a torn list of sums": (
+        lambda base: wrong_sum(base, digits=20),
+        "SHA256SUMS line 1 is not a checksum",
+    ),
 }
 
 
@@ -168,7 +201,11 @@ def test_faults(base: Path, fault: str) -> None:
 
 def test_right_checksums_pass(base: Path) -> None:
     tar = pack(base)
-    lines = [f"{hashlib.sha256(tar.read_bytes()).hexdigest()} *daimlerpedcls.tar", "0" * 64 + "  another.tar", ""]
+    lines = [
+        f"{hashlib.sha256(tar.read_bytes()).hexdigest()} *daimlerpedcls.tar",
+        "0" * 64 + "  another.tar",
+        "",
+    ]
     (tar.parent / "SHA256SUMS").write_text("\n".join(lines))
     annotations = hashlib.md5(val(base).read_bytes()).hexdigest()
     (base / "MD5SUMS").write_text(f"{annotations}  annotations/daimlerpedcls_val.json\n")
@@ -178,7 +215,9 @@ def test_right_checksums_pass(base: Path) -> None:
 def test_an_unreadable_picture_in_a_tar_is_named(base: Path) -> None:
     (base / "data/daimlerpedcls/val/0001/000002.jpg").write_bytes(b"no picture")
     pack(base)
-    with pytest.raises(BadData, match=r"daimlerpedcls\.tar:daimlerpedcls/val/0001/000002\.jpg: the image cannot be"):
+    with pytest.raises(
+        BadData, match=r"daimlerpedcls\.tar:daimlerpedcls/val/0001/000002\.jpg: the image cannot be"
+    ):
         open_task(NAME).split("test").__getitems__([2])
 
 
@@ -187,19 +226,27 @@ def test_another_number_of_classes_is_refused(base: Path) -> None:
         files = [f"data/daimlerpedcls/{split}/{number}.jpg" for number in range(count)]
         for number, file in enumerate(files):
             picture(number).save(base / file)
-        write_annotations(base, "daimlerpedcls", split, files, [number % 3 for number in range(count)], 3)
+        write_annotations(
+            base, "daimlerpedcls", split, files, [number % 3 for number in range(count)], 3
+        )
     with pytest.raises(BadData, match=f"has 3 classes and {NAME} has 2"):
         open_task(NAME)
 
 
-@pytest.mark.parametrize(("name", "words"), [(NAME, "the Hub has no copy"), ("decathlon-ucf101", "dynamic images")])
-def test_what_cannot_be_had_says_where_it_is(name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"), [(NAME, "the Hub has no copy"), ("decathlon-ucf101", "dynamic images")]
+)
+def test_what_cannot_be_had_says_where_it_is(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LGZOO_DECATHLON", raising=False)
     with pytest.raises(Unavailable, match=f"{words}.*decathlon-1.0-devkit.tar.gz.*LGZOO_DECATHLON"):
         open_task(name)
 
 
-def test_a_variable_that_names_no_folder_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_variable_that_names_no_folder_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("LGZOO_DECATHLON", str(tmp_path / "gone"))
     with pytest.raises(BadData, match=r"LGZOO_DECATHLON is .*gone.* not a folder"):
         open_task(NAME)

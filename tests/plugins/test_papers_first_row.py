@@ -29,7 +29,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], Non
     load = datasets.load_dataset
 
     def stands_in(folder: Path) -> None:
-        def from_folder(repository: str, config: str | None = None, *, streaming: bool = False, **_: Any) -> Any:
+        def from_folder(
+            repository: str, config: str | None = None, *, streaming: bool = False, **_: Any
+        ) -> Any:
             assert streaming, "more than one row would be fetched"
             return load(str(folder), streaming=True)
 
@@ -38,7 +40,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], Non
     for variable in ("HF_HUB_OFFLINE", "LGZOO_DECATHLON", "LGZOO_FOOD101", "LGZOO_VOC2012"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(hub_data, "_pinned", lambda repository, revision: (COMMIT, "mit"))
+    monkeypatch.setattr(hub_data, "_pin_revision", lambda repository, revision: (COMMIT, "mit"))
     return stands_in
 
 
@@ -64,8 +66,12 @@ def test_what_is_missing_is_said_and_fails(hub: Callable[[Path], None], tmp_path
     assert row["columns"] == ["image: Image", "name: string"]
 
 
-def test_another_number_of_classes_is_missing_too(hub: Callable[[Path], None], tmp_path: Path) -> None:
-    hub(parquet(tmp_path / "r", {"train": 4}, {"image": "image", "label": "class"}, ["pie", "soup"]))
+def test_another_number_of_classes_is_missing_too(
+    hub: Callable[[Path], None], tmp_path: Path
+) -> None:
+    hub(
+        parquet(tmp_path / "r", {"train": 4}, {"image": "image", "label": "class"}, ["pie", "soup"])
+    )
     row = first_row("food101", offline=False)
     assert row["missing"] == ["2 classes where food101 has 101; use it as hf:ethz/food101"]
 
@@ -79,7 +85,9 @@ def test_masks_of_the_hub(hub: Callable[[Path], None], tmp_path: Path) -> None:
 
 
 def test_an_empty_split_is_said(hub: Callable[[Path], None], tmp_path: Path) -> None:
-    hub(parquet(tmp_path / "r", {"train": 0}, {"image": "image", "label": "class"}, ["pie", "soup"]))
+    hub(
+        parquet(tmp_path / "r", {"train": 0}, {"image": "image", "label": "class"}, ["pie", "soup"])
+    )
     with pytest.raises(BadData, match="some/food has an empty split"):
         first_row("hf:some/food", offline=False)
 
@@ -108,7 +116,10 @@ def test_a_folder_s_stray_files_are_noted(tmp_path: Path) -> None:
 def test_a_stream_s_first_image(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "train-000000.tar", "w") as tar:
         for number in range(20):
-            for kind, data in (("png", encoded(picture(number))), ("cls", str(number % 2).encode())):
+            for kind, data in (
+                ("png", encoded(picture(number))),
+                ("cls", str(number % 2).encode()),
+            ):
                 member = tarfile.TarInfo(f"{number:05}.{kind}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))

@@ -30,7 +30,9 @@ def ade20k(top: Path, train: int = 20, validation: int = 5, classes: int = 150) 
         for number in range(count):
             name = f"ADE_{word[:5]}_{number:08}"
             picture(number).save(top / "images" / word / f"{name}.jpg")
-            values = np.random.default_rng(number).integers(0, classes + 1, SIZE[::-1], dtype=np.uint8)
+            values = np.random.default_rng(number).integers(
+                0, classes + 1, SIZE[::-1], dtype=np.uint8
+            )
             Image.fromarray(values, "L").save(top / "annotations" / word / f"{name}.png")
     return top
 
@@ -48,7 +50,9 @@ def voc(top: Path, train: int = 20, val: int = 5) -> Path:
     return base
 
 
-def test_ade20k_leaves_zero_out_and_counts_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ade20k_leaves_zero_out_and_counts_from_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LGZOO_ADE20K", str(ade20k(tmp_path)))
     task = open_task("ade20k")
     assert (task.kind, task.classes, task.class_names[0]) == ("segmentation", 150, "1")
@@ -66,7 +70,11 @@ def test_ade20k_leaves_zero_out_and_counts_from_one(tmp_path: Path, monkeypatch:
 
 def test_ade20k_reads_its_class_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LGZOO_ADE20K", str(ade20k(tmp_path, classes=2)))
-    lines = ["Idx\tRatio\tTrain\tVal\tStuff\tName", "1\t0.1\t9\t9\t1\twall", "2\t0.1\t9\t9\t1\tbuilding, edifice"]
+    lines = [
+        "Idx\tRatio\tTrain\tVal\tStuff\tName",
+        "1\t0.1\t9\t9\t1\twall",
+        "2\t0.1\t9\t9\t1\tbuilding, edifice",
+    ]
     (tmp_path / "objectInfo150.txt").write_text("\n".join(lines))
     task = open_entry(replace(ADE, classes=2), offline=True)
     assert task.class_names == ("wall", "building")
@@ -87,7 +95,9 @@ def test_voc_keeps_its_border_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert cut["train"] | cut["validation"] == set(range(20))
 
 
-def test_voc_s_larger_training_set_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voc_s_larger_training_set_is_used_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LGZOO_VOC2012", str(tmp_path))
     base = voc(tmp_path)
     (base / "SegmentationClass").rename(base / "SegmentationClassAug")
@@ -111,7 +121,7 @@ def test_voc_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     folder = parquet(tmp_path / "repository", {"train": 20, "val": 5}, columns, None)
     load = datasets.load_dataset
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: load(str(folder)))
-    monkeypatch.setattr(hub_data, "_pinned", lambda *_: ("a" * 40, "unknown"))
+    monkeypatch.setattr(hub_data, "_pin_revision", lambda *_: ("a" * 40, "unknown"))
     task = open_task("voc2012")
     assert dict(task.sizes) == {"train": 18, "validation": 2, "test": 5}
     assert task.revision == "a" * 40
@@ -143,21 +153,29 @@ def of_colour(red: int, green: int, blue: int) -> Image.Image:
 @pytest.mark.parametrize(
     ("image", "reading", "words"),
     [
-        (grey(0, 5, 21), Reading(21), r"mask\.png: the mask has the value 21; expected 0 to 20, or 255"),
+        (
+            grey(0, 5, 21),
+            Reading(21),
+            r"mask\.png: the mask has the value 21; expected 0 to 20, or 255",
+        ),
         (grey(151), Reading(150, first=1), "value 151; expected 1 to 150"),
         (Image.fromarray(np.array([[40_000]], dtype=np.uint16)), Reading(21), "value 40000"),
         (of_colour(1, 2, 3), Reading(21), "colour #010203, which is not a class of VOC"),
         (of_colour(0, 64, 128), Reading(6), "value 20; expected 0 to 5"),
     ],
 )
-def test_values_that_are_no_class_are_named(image: Image.Image, reading: Reading, words: str) -> None:
+def test_values_that_are_no_class_are_named(
+    image: Image.Image, reading: Reading, words: str
+) -> None:
     with pytest.raises(BadData, match=words):
         read_mask(as_bytes(image), "mask.png", reading)
 
 
 def test_values_at_the_edge_are_classes() -> None:
     assert read_mask(as_bytes(grey(0, 20, 255)), "m", Reading(21)).tolist() == [[0, 20, 255]]
-    assert read_mask(as_bytes(grey(0, 1, 150, 255)), "m", Reading(150, first=1)).tolist() == [[255, 0, 149, 255]]
+    assert read_mask(as_bytes(grey(0, 1, 150, 255)), "m", Reading(150, first=1)).tolist() == [
+        [255, 0, 149, 255]
+    ]
 
 
 def smaller_mask(base: Path) -> None:
@@ -165,7 +183,9 @@ def smaller_mask(base: Path) -> None:
 
 
 def turned_mask(base: Path) -> None:
-    Image.fromarray(np.zeros((20, 12), dtype=np.uint8), "L").save(base / "SegmentationClass" / "2007_001002.png")
+    Image.fromarray(np.zeros((20, 12), dtype=np.uint8), "L").save(
+        base / "SegmentationClass" / "2007_001002.png"
+    )
 
 
 def torn_mask(base: Path) -> None:
@@ -174,12 +194,27 @@ def torn_mask(base: Path) -> None:
 
 
 DISK_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a mask lost": (lambda b: (b / "SegmentationClass/2007_000003.png").unlink(), r"no .*2007_000003\.png; unpack"),
-    "a picture lost": (lambda b: (b / "JPEGImages/2007_000003.jpg").unlink(), r"no .*2007_000003\.jpg; unpack"),
-    "a list lost": (lambda b: (b / "ImageSets/Segmentation/val.txt").unlink(), r"no .*val\.txt; give the folder"),
-    "an empty list": (lambda b: (b / "ImageSets/Segmentation/val.txt").write_text("\n"), "no pictures for this split"),
+    "a mask lost": (
+        lambda b: (b / "SegmentationClass/2007_000003.png").unlink(),
+        r"no .*2007_000003\.png; unpack",
+    ),
+    "a picture lost": (
+        lambda b: (b / "JPEGImages/2007_000003.jpg").unlink(),
+        r"no .*2007_000003\.jpg; unpack",
+    ),
+    "a list lost": (
+        lambda b: (b / "ImageSets/Segmentation/val.txt").unlink(),
+        r"no .*val\.txt; give the folder",
+    ),
+    "an empty list": (
+        lambda b: (b / "ImageSets/Segmentation/val.txt").write_text("\n"),
+        "no pictures for this split",
+    ),
     "turned": (turned_mask, r"2007_001002\.png: the mask is 20x12 and the picture 12x20 pixels"),
-    "another size": (smaller_mask, r"2007_001002\.png: the mask is 1x2 and the picture 12x20 pixels"),
+    "another size": (
+        smaller_mask,
+        r"2007_001002\.png: the mask is 1x2 and the picture 12x20 pixels",
+    ),
     "a torn mask": (torn_mask, r"2007_001002\.png: the image cannot be read"),
 }
 
@@ -194,10 +229,14 @@ def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_ade20k_says_where_it_is_and_what_its_folder_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ade20k_says_where_it_is_and_what_its_folder_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LGZOO_ADE20K", raising=False)
     with pytest.raises(Unavailable, match=r"ADEChallengeData2016\.zip.*LGZOO_ADE20K"):
         open_task("ade20k")
     monkeypatch.setenv("LGZOO_ADE20K", str(tmp_path))
-    with pytest.raises(BadData, match="images/training; give the folder that holds images/ and annotations/"):
+    with pytest.raises(
+        BadData, match="images/training; give the folder that holds images/ and annotations/"
+    ):
         open_task("ade20k")

@@ -32,7 +32,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number, (name, folders) in enumerate(classes.items()):
             for folder in folders:
                 for picture in range(8):
-                    draw(tmp_path / top / folder / "inner" / f"{name}-{picture}.png", 10 * number + picture)
+                    draw(
+                        tmp_path / top / folder / "inner" / f"{name}-{picture}.png",
+                        10 * number + picture,
+                    )
     draw(tmp_path / "tuxpaint/stamps/animals/cat_mirror.png", 1)
     draw(tmp_path / "tuxpaint/stamps/cartoon/tux.png", 1)
     poster = tmp_path / "openclipart/png/food/poster.png"
@@ -62,7 +65,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_task_has_the_classes_of_its_package_and_fixed_splits(place: Path) -> None:
     stamps = PICTURES.open(STAMPS, False)
     assert stamps.class_names == tuple(sorted(STAMP_CLASSES))
-    assert sum(stamps.sizes.values()) == 8 * 15  # symbols has four folders; copies and cartoons are left out
+    assert (
+        sum(stamps.sizes.values()) == 8 * 15
+    )  # symbols has four folders; copies and cartoons are left out
     assert stamps.name == "stamps"
     clipart = PICTURES.open(CLIPART, False)
     assert sum(clipart.sizes.values()) == 8 * 10
@@ -77,9 +82,13 @@ def test_emoji_that_both_vendors_draw_in_subgroups_of_eight_or_more(place: Path)
     assert emoji.class_names == ("food", "tool")
     assert sum(emoji.sizes.values()) == 9 + 8
     transfer = PICTURES.open(EMOJI_TRANSFER, False)
-    assert (transfer.sizes["train"] + transfer.sizes["validation"], transfer.sizes["test"]) == (17, 17)
+    assert (transfer.sizes["train"] + transfer.sizes["validation"], transfer.sizes["test"]) == (
+        17,
+        17,
+    )
     shades = {
-        split: {int(image[0, 0, 0]) for image in transfer.split(split).__getitems__([0, 1])} for split in transfer.sizes
+        split: {int(image[0, 0, 0]) for image in transfer.split(split).__getitems__([0, 1])}
+        for split in transfer.sizes
     }
     assert shades == {"train": {40}, "validation": {40}, "test": {90}}
 
@@ -101,8 +110,16 @@ def test_flags_are_learnt_from_one_drawing_of_each_and_tested_on_the_other(place
     [
         (STAMPS, "tuxpaint", "stamps are not installed: apt-get install tuxpaint-stamps-default"),
         (CLIPART, "openclipart", "clipart are not installed: apt-get install openclipart-png"),
-        (EMOJI, "node_modules", "emoji are not installed: npm install --ignore-scripts emoji-datasource-google@16"),
-        (EMOJI_TRANSFER, "node_modules/emoji-datasource-twitter", "emoji-transfer are not installed: npm install"),
+        (
+            EMOJI,
+            "node_modules",
+            "emoji are not installed: npm install --ignore-scripts emoji-datasource-google@16",
+        ),
+        (
+            EMOJI_TRANSFER,
+            "node_modules/emoji-datasource-twitter",
+            "emoji-transfer are not installed: npm install",
+        ),
         (FLAGS, "node_modules/emoji-datasource-twitter", "flags are not installed: npm install"),
     ],
 )
@@ -110,7 +127,9 @@ def test_what_is_not_installed_is_one_command_away(
     entry: object, removed: str, says: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(place / removed)
-    monkeypatch.setattr(opening, "Path", lambda *parts: Path(str(Path(*parts)).replace("/usr", str(place / "no"))))
+    monkeypatch.setattr(
+        opening, "Path", lambda *parts: Path(str(Path(*parts)).replace("/usr", str(place / "no")))
+    )
     with pytest.raises(Unavailable, match=says):
         PICTURES.open(entry, False)  # type: ignore[arg-type]
 
@@ -118,7 +137,9 @@ def test_what_is_not_installed_is_one_command_away(
 def test_damaged_packages_are_named(place: Path) -> None:
     package = place / "node_modules" / "emoji-datasource-google"
     (package / "img/google/64/tool-3.png").unlink()
-    with pytest.raises(BadData, match=r"there is no picture .*tool-3.png; install emoji-datasource-google again"):
+    with pytest.raises(
+        BadData, match=r"there is no picture .*tool-3.png; install emoji-datasource-google again"
+    ):
         PICTURES.open(EMOJI, False)
     (package / "emoji.json").write_text("[{}]")
     with pytest.raises(BadData, match=r"emoji.json cannot be read \('has_img_google'\)"):

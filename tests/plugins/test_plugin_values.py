@@ -16,8 +16,8 @@ from learngene_zoo.text import human_count
 from lgzoo_lsamd import plot as lsamd_plot
 from lgzoo_mini.suite import GENERATED, generator
 from lgzoo_papers.fashion_mnist import BORDER, BorderedSplit
-from lgzoo_tal.graph import check
-from lgzoo_tal.plot_panels import Cloud, size_legend
+from lgzoo_tal.graph import check_spec
+from lgzoo_tal.plot_panels import Cloud, build_size_legend
 
 TINY = load_family("vit").examples[0]
 
@@ -26,14 +26,14 @@ def test_every_hypernetwork_has_the_decoder_of_its_paper() -> None:
     """GHN-3 decodes by convolutions, LoGAH by factors of low rank; TAL takes either."""
     for method, decoder in (("ghn3", "conv"), ("logah", "low_rank")):
         presets = METHODS.load(method).presets
-        found = {name: preset.hypernet.spec().decoder for name, preset in presets.items()}  # type: ignore[attr-defined]
+        found = {name: preset.hypernet.build_spec().decoder for name, preset in presets.items()}  # type: ignore[attr-defined]
         assert found == dict.fromkeys(presets, decoder)
 
 
 def test_sizes_of_logah_are_the_papers() -> None:
     """Li et al. 2024, Table 1: hidden width, layers, heads and rank."""
     presets = METHODS.load("logah").presets
-    specs = {name: presets[name].hypernet.spec() for name in ("tiny", "base", "large")}  # type: ignore[attr-defined]
+    specs = {name: presets[name].hypernet.build_spec() for name in ("tiny", "base", "large")}  # type: ignore[attr-defined]
     assert {name: (one.hidden, one.layers, one.heads, one.rank) for name, one in specs.items()} == {
         "tiny": (64, 3, 8, 32),
         "base": (256, 5, 16, 128),
@@ -43,8 +43,10 @@ def test_sizes_of_logah_are_the_papers() -> None:
 
 @pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "eva02_tiny_patch14_336"])
 def test_hypernetworks_refuse_other_families_by_name(name: str) -> None:
-    with pytest.raises(WrongCall, match="do not predict models of the family 'eva'; expected a plain ViT"):
-        check(ARCHITECTURES[name].with_(classes=5))
+    with pytest.raises(
+        WrongCall, match="do not predict models of the family 'eva'; expected a plain ViT"
+    ):
+        check_spec(ARCHITECTURES[name].with_(classes=5))
 
 
 def test_pictures_from_the_hub_have_the_border_of_the_local_ones() -> None:
@@ -93,7 +95,7 @@ def test_the_legend_of_sizes_has_the_smallest_the_middle_and_the_largest() -> No
     specs = tuple(TINY.with_(layers=layers) for layers in (1, 2, 3, 4, 5))
     cloud = Cloud(task=None, number=0, specs=specs, points=np.zeros((5, 2)))
     sizes = [human_count(count_params(specs[place])) for place in (0, 2, 4)]
-    found = size_legend([cloud])
+    found = build_size_legend([cloud])
     assert [line.get_label() for line in found] == [*sizes[:2], f"{sizes[2]} parameters"]
     areas = [line.get_markersize() ** 2 for line in found]
     assert areas == sorted(areas)
@@ -101,7 +103,7 @@ def test_the_legend_of_sizes_has_the_smallest_the_middle_and_the_largest() -> No
 
 def test_the_legend_of_lsamds_picture_names_both_blocks_by_their_colours() -> None:
     axes = Figure().add_subplot()
-    lsamd_plot._legend(axes, 2)
+    lsamd_plot._draw_legend(axes, 2)
     legend = axes.get_legend()
     assert legend is not None
     names = [text.get_text() for text in legend.get_texts()]

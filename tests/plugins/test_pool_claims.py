@@ -17,9 +17,9 @@ from bench_toy import make_world
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of, cells_of, tuning_cells
-from learngene_zoo.bench.claim_file import Claim, Competitor, load_claim, names
+from learngene_zoo.bench.claim_file import Claim, Competitor, list_claims, load_claim
 from learngene_zoo.bench.claims import run_claim, verdict_text
-from learngene_zoo.bench.extraction import PARTS, spent
+from learngene_zoo.bench.extraction import PARTS, read_cost
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.trial import size_of
 from learngene_zoo.bench.verdict import judge
@@ -29,7 +29,7 @@ from learngene_zoo.settings import Recipe, settings_of, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_pool.pool import POOL
 
-CLAIMS = [name for name in names() if name.startswith("pool-")]
+CLAIMS = [name for name in list_claims() if name.startswith("pool-")]
 RUN_IN_CI = ("pool-tm-ls",)
 TOY = {
     "images": 16, "batch_size": 8, "tuning_images": 16, "tuning_batch_size": 8, "teaching_images": 8, "teaching_epochs": 1,
@@ -47,7 +47,9 @@ def toy(claim: Claim, world: World, seeds: int = 2) -> Claim:
     """The claim on a handful of images of one task, which is also what the extractions see; of its rates the first alone."""
     ancestry, task = world
     arms: Mapping[str, Competitor] = {
-        name: replace(arm, ancestries=(ancestry,), tasks=(task,), settings={**arm.settings, **_small(arm)})
+        name: replace(
+            arm, ancestries=(ancestry,), tasks=(task,), settings={**arm.settings, **_small(arm)}
+        )
         for name, arm in claim.arms.items()
     }
     assert claim.tuning is not None
@@ -121,7 +123,9 @@ def test_the_smallest_models_are_the_papers_sums() -> None:
     assert "5.72 M parameters" in "\n".join(verdict_text(load_claim("pool-smaller"), verdict))
 
 
-def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(world: World, tmp_path: Path) -> None:
+def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
+    world: World, tmp_path: Path
+) -> None:
     claim = toy(load_claim("pool-snnet-source"), world, seeds=1)
     verdict = run_claim(claim, tmp_path, Run(threads=1))
     assert verdict.verdict == "undecided"  # one seed has no interval
@@ -132,9 +136,15 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(world: World
         1 + 2 + 2 + 3
     )  # the teacher, as the toy's task is not the ancestry's own; auxiliary models of two kinds; three pools
     assert len(list((tmp_path / PARTS).glob("*/done"))) == parts
-    cost = {cell.arm.name: spent(cell.extraction, tmp_path) for cell in cells_of(claim)}
-    assert {name: one.images for name, one in cost.items()} == {"pool": 56, "pool ls": 56, "snnet labels": 48}
-    assert cost["pool ls"].seconds > cost["pool ls"].busy  # teacher and auxiliary models were there already
+    cost = {cell.arm.name: read_cost(cell.extraction, tmp_path) for cell in cells_of(claim)}
+    assert {name: one.images for name, one in cost.items()} == {
+        "pool": 56,
+        "pool ls": 56,
+        "snnet labels": 48,
+    }
+    assert (
+        cost["pool ls"].seconds > cost["pool ls"].busy
+    )  # teacher and auxiliary models were there already
     again = toy(load_claim("pool-tm-ls"), world, seeds=1)
     again = replace(again, sizes=again.sizes[1:2])
     assert run_claim(again, tmp_path, Run(threads=1)).verdict != "incomplete"
@@ -146,7 +156,9 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(world: World
 def test_a_depth_of_a_pool_is_its_largest_path_and_a_named_size_is_that_path() -> None:
     spec = ViTSpec(layers=12, width=96, heads=3, classes=10, image_size=32, patch_size=8)
     learngene = Learngene(config=POOL.extractor.outline([spec]), state={})
-    cell = Cell(arm=Arm(name="pool", method="pool"), task="digits", layers=6, seed=0, recipe=Recipe())
+    cell = Cell(
+        arm=Arm(name="pool", method="pool"), task="digits", layers=6, seed=0, recipe=Recipe()
+    )
     sizes = {
         "a depth": cell,
         "a depth of its narrow width": replace(cell, width=32),

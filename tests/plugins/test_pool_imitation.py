@@ -16,7 +16,12 @@ from learngene_zoo.tasks.task import Attribute
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.distillation import Distilled, Teacher
 from learngene_zoo.training.objectives import ClassAndAttributes, Classification, objective_for
-from lgzoo_pool.objectives import Imitation, mean_matrix, prediction_loss, stitch_weight
+from lgzoo_pool.objectives import (
+    Imitation,
+    average_matrices,
+    compute_stitch_weight,
+    prediction_loss,
+)
 from lgzoo_pool.settings import ImitationSettings
 
 LAYERS, WIDTH = 6, 32  # of the teacher
@@ -24,7 +29,9 @@ D, L, H = 12, 4, 8  # widths of the ancestry, the low and the high model
 
 
 def batch(images: int = 8) -> Batch:
-    return next(iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=images).epoch(0)))
+    return next(
+        iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=images).epoch(0))
+    )
 
 
 def teacher() -> Any:
@@ -35,8 +42,15 @@ def student(width: int = 16, layers: int = 3) -> Any:
     return tiny_ancestry(1, layers=layers, width=width, heads=width // 16, classes=3).model()
 
 
-def imitation(student: ViTSpec, ancestry: ViTSpec, levels: int = 3, seed: int = 2, tau: float = 1.0) -> Imitation:
-    return Imitation(student, ancestry, ImitationSettings(levels=levels, alpha=0.1, tau=tau, reduction="sample"), seed)
+def imitation(
+    student: ViTSpec, ancestry: ViTSpec, levels: int = 3, seed: int = 2, tau: float = 1.0
+) -> Imitation:
+    return Imitation(
+        student,
+        ancestry,
+        ImitationSettings(levels=levels, alpha=0.1, tau=tau, reduction="sample"),
+        seed,
+    )
 
 
 def spec(width: int, layers: int = 3) -> ViTSpec:
@@ -44,20 +58,29 @@ def spec(width: int, layers: int = 3) -> ViTSpec:
 
 
 def objective(
-    model: Any, master: Any, count: int = 3, labels: Any = None, alpha: float = 0.1, tau: float = 1.0
+    model: Any,
+    master: Any,
+    count: int = 3,
+    labels: Any = None,
+    alpha: float = 0.1,
+    tau: float = 1.0,
 ) -> Distilled:
     specs = (spec(one.embed_dim, len(one.blocks)) for one in (model, master))
     made = imitation(*specs, count, tau=tau)
     frozen = Teacher(master, [other for _, other in made.levels])
     blocks = [own for own, _ in made.levels]
-    return Distilled(labels or Classification(model), model, frozen, made, (alpha, 1 - alpha), blocks)
+    return Distilled(
+        labels or Classification(model), model, frozen, made, (alpha, 1 - alpha), blocks
+    )
 
 
 def test_the_prediction_loss_is_a_cross_entropy() -> None:
     """Two classes: the teacher says 3/4 and 1/4, the student 1/2 and 1/2; a second image adds the same."""
     given, expected = torch.zeros(2, 2), torch.tensor([[math.log(3.0), 0.0]] * 2)
     assert prediction_loss(given, expected).item() == pytest.approx(math.log(2))
-    assert prediction_loss(given, expected, reduction="entries").item() == pytest.approx(math.log(2) / 2)
+    assert prediction_loss(given, expected, reduction="entries").item() == pytest.approx(
+        math.log(2) / 2
+    )
     sure = torch.tensor([[math.log(9.0), 0.0]])
     one = -(0.75 * math.log(0.9) + 0.25 * math.log(0.1))
     assert prediction_loss(sure, expected[:1]).item() == pytest.approx(one)
@@ -68,7 +91,10 @@ def test_the_temperature_divides_both_logits() -> None:
     """Equation 3. At 2, dividing the teacher's alone gives 4.08 here."""
     student, teacher = torch.tensor([[4.0, 0.0, -2.0]]), torch.tensor([[-2.0, 4.0, 0.0]])
     shares = [math.exp(z / 2) for z in (-2.0, 4.0, 0.0)]
-    logs = [z / 2 - math.log(sum(math.exp(other / 2) for other in (4.0, 0.0, -2.0))) for z in (4.0, 0.0, -2.0)]
+    logs = [
+        z / 2 - math.log(sum(math.exp(other / 2) for other in (4.0, 0.0, -2.0)))
+        for z in (4.0, 0.0, -2.0)
+    ]
     wanted = -sum(share / sum(shares) * log for share, log in zip(shares, logs))
     assert wanted == pytest.approx(2.2000, abs=1e-4)
     assert prediction_loss(student, teacher, tau=2.0).item() == pytest.approx(wanted)
@@ -80,7 +106,9 @@ def test_answers_for_every_patch_are_averaged_over_images_and_patches() -> None:
     assert prediction_loss(given, expected).item() == pytest.approx(flat.item())
 
 
-def by_hand(model: Any, x: torch.Tensor) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor], torch.Tensor]:
+def by_hand(
+    model: Any, x: torch.Tensor
+) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor], torch.Tensor]:
     """Block outputs, attention outputs and logits, by timm's own equations of a block."""
     tokens = model.norm_pre(model._pos_embed(model.patch_embed(x)))
     blocks, attentions = {}, {}
@@ -98,14 +126,21 @@ def test_the_losses_are_those_of_the_paper() -> None:
     losses = {name: loss.item() for name, loss in made(data).items()}
     blocks, attentions, logits = by_hand(model, data.images)
     their_blocks, their_attentions, their_logits = by_hand(master, data.images)
-    w, m = ([layer.weight for layer in kind] for kind in (made.imitation.blocks, made.imitation.attentions))
+    w, m = (
+        [layer.weight for layer in kind]
+        for kind in (made.imitation.blocks, made.imitation.attentions)
+    )
     levels = [(0, 1), (1, 3), (2, 5)]
     mse = functional.mse_loss
     block = sum(mse(their_blocks[t] @ w[i].T, blocks[s]) for i, (s, t) in enumerate(levels))
-    attention = sum(mse(their_attentions[t] @ m[i].T, attentions[s]) for i, (s, t) in enumerate(levels))
+    attention = sum(
+        mse(their_attentions[t] @ m[i].T, attentions[s]) for i, (s, t) in enumerate(levels)
+    )
     prediction = functional.cross_entropy(logits / 2, torch.softmax(their_logits / 2, dim=1))
     assert losses == {
-        "cross_entropy": pytest.approx(0.25 * functional.cross_entropy(logits, data.labels).item(), rel=1e-5),
+        "cross_entropy": pytest.approx(
+            0.25 * functional.cross_entropy(logits, data.labels).item(), rel=1e-5
+        ),
         "prediction": pytest.approx(0.75 * prediction.item(), rel=1e-5),
         "block": pytest.approx(0.75 * block.item(), rel=1e-4),
         "attention": pytest.approx(0.75 * attention.item(), rel=1e-4),
@@ -130,7 +165,9 @@ def test_student_and_matrices_learn_and_the_teacher_does_not() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert all(parameter.grad.abs().sum() > 0 for parameter in made.imitation.parameters())
     assert all(parameter.grad is None for parameter in master.parameters())
-    ours = sum(p.numel() for p in model.parameters()) + sum(p.numel() for p in made.imitation.parameters())
+    ours = sum(p.numel() for p in model.parameters()) + sum(
+        p.numel() for p in made.imitation.parameters()
+    )
     assert sum(p.numel() for p in made.parameters()) == ours
     hooks = [module for net in (model, master) for module in net.modules() if module._forward_hooks]
     assert not hooks
@@ -143,8 +180,13 @@ def test_labels_are_the_class_and_attributes() -> None:
     labels = ClassAndAttributes(model, attributes, seed=1)
     data = batch()._replace(attributes=torch.tensor([[0.5, 2.0]] * 8))
     losses = objective(model, teacher(), labels=labels, alpha=0.5)(data)
-    assert {name for name in losses if name.startswith("attributes/")} == {"attributes/size", "attributes/colour"}
-    assert losses["attributes/size"].item() == pytest.approx(0.5 * labels(data)["attributes/size"].item(), rel=1e-5)
+    assert {name for name in losses if name.startswith("attributes/")} == {
+        "attributes/size",
+        "attributes/colour",
+    }
+    assert losses["attributes/size"].item() == pytest.approx(
+        0.5 * labels(data)["attributes/size"].item(), rel=1e-5
+    )
     assert type(objective_for(tiny_task(), model, Recipe(), 0)) is Classification
 
 
@@ -178,7 +220,7 @@ def test_where_the_widths_match_there_is_no_parameter() -> None:
     assert not list(same.parameters())
     tokens = torch.randn(2, 5, D)
     assert all(torch.equal(matrix(tokens), tokens) for matrix in [*same.blocks, *same.attentions])
-    assert torch.equal(mean_matrix({}, D, D), torch.eye(D, dtype=torch.float64))
+    assert torch.equal(average_matrices({}, D, D), torch.eye(D, dtype=torch.float64))
 
 
 def test_one_matrix_for_each_level_and_kind_of_output() -> None:
@@ -201,36 +243,42 @@ def test_what_a_matrix_makes_has_the_size_of_what_it_is_given() -> None:
 def test_the_mean_is_over_the_block_matrices_alone() -> None:
     found = matrices(L)
     mean = sum(found[f"blocks.{level}.weight"].double() for level in range(3)) / 3
-    torch.testing.assert_close(mean_matrix(found, D, L), mean)
+    torch.testing.assert_close(average_matrices(found, D, L), mean)
     with pytest.raises(ValueError, match="no level was distilled"):
-        mean_matrix({"attentions.0.weight": torch.ones(L, D)}, D, L)
+        average_matrices({"attentions.0.weight": torch.ones(L, D)}, D, L)
 
 
 def test_the_papers_start_is_the_transpose_of_the_mean() -> None:
     """The wide model has the ancestry's width: its matrix is the identity."""
-    low = mean_matrix(matrices(L), D, L)
-    weight = stitch_weight(low, torch.eye(D, dtype=torch.float64), "tm")
+    low = average_matrices(matrices(L), D, L)
+    weight = compute_stitch_weight(low, torch.eye(D, dtype=torch.float64), "tm")
     assert weight.shape == (D, L)
     assert weight.dtype == torch.float32
     torch.testing.assert_close(weight, low.T.float())
 
 
 def test_the_pseudo_inverse_undoes_the_matrix_on_the_narrow_side() -> None:
-    low = mean_matrix(matrices(L), D, L)
-    weight = stitch_weight(low, torch.eye(D, dtype=torch.float64), "pinv").double()
-    torch.testing.assert_close(low @ weight, torch.eye(L, dtype=torch.float64), atol=1e-5, rtol=1e-5)
+    low = average_matrices(matrices(L), D, L)
+    weight = compute_stitch_weight(low, torch.eye(D, dtype=torch.float64), "pinv").double()
+    torch.testing.assert_close(
+        low @ weight, torch.eye(L, dtype=torch.float64), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_with_orthonormal_rows_transpose_and_pseudo_inverse_are_one() -> None:
     low = torch.linalg.qr(torch.randn(D, L, dtype=torch.float64)).Q.T
     eye = torch.eye(D, dtype=torch.float64)
-    torch.testing.assert_close(stitch_weight(low, eye, "tm"), stitch_weight(low, eye, "pinv"))
+    torch.testing.assert_close(
+        compute_stitch_weight(low, eye, "tm"), compute_stitch_weight(low, eye, "pinv")
+    )
 
 
 def test_a_wide_model_of_another_width_is_reached_by_its_own_matrix() -> None:
     """Of an ancestry stream x the narrow model has W x and the wide one V x: the stitch goes from W x back, and on by V."""
     low, high = torch.randn(D, D, dtype=torch.float64), torch.randn(H, D, dtype=torch.float64)
     stream = torch.randn(D, dtype=torch.float64)
-    weight = stitch_weight(low, high, "pinv").double()
+    weight = compute_stitch_weight(low, high, "pinv").double()
     torch.testing.assert_close(weight @ (low @ stream), high @ stream, atol=1e-4, rtol=1e-4)
-    assert stitch_weight(mean_matrix(matrices(L), D, L), mean_matrix(matrices(H), D, H), "tm").shape == (H, L)
+    assert compute_stitch_weight(
+        average_matrices(matrices(L), D, L), average_matrices(matrices(H), D, H), "tm"
+    ).shape == (H, L)

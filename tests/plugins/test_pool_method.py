@@ -26,9 +26,10 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training import distillation
 from learngene_zoo.training.distillation import teacher_for
 from lgzoo_pool.details import read_details
-from lgzoo_pool.network import network_of, under
-from lgzoo_pool.objectives import stitch_weight
-from lgzoo_pool.pool import POOL, FillPool, TakePath, distil
+from lgzoo_pool.network import build_network, select_prefix
+from lgzoo_pool.objectives import compute_stitch_weight
+from lgzoo_pool.pool import POOL, PoolExpander, PoolExtractor
+from lgzoo_pool.pool_steps import distil
 from lgzoo_pool.settings import PoolImages, PoolSettings
 
 SMOKE = POOL.presets["smoke"]
@@ -43,7 +44,7 @@ def knowing(**sizes: Any) -> Ancestry:
 def made(run: Run | None = None, ancestry: Ancestry | None = None, **settings: Any) -> Learngene:
     ancestry = ancestry or knowing()
     learngene = with_settings(SMOKE, settings)([ancestry], [tiny_task()], run or Run(seed=1))
-    return learngene.with_config(ancestries=(ancestry.record,))
+    return learngene.with_config(method="pool", ancestries=(ancestry.record,))
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +59,19 @@ def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> 
 def test_the_pool_holds_both_models_whole_and_the_stitches(pool: Learngene) -> None:
     details = read_details(pool.config)
     assert (details.task, details.classes) == ("tiny", 3)
-    specs = [spec.with_(classes=3) for spec in details.specs(pool.config.spec)]
+    specs = [spec.with_(classes=3) for spec in details.derive_specs(pool.config.spec)]
     assert [(spec.layers, spec.width, spec.heads) for spec in specs] == [(2, 16, 1), (2, 32, 2)]
     for number, spec in enumerate(specs):
         prefix = f"anchors.{number}."
-        anchor = {name.removeprefix(prefix): pool.state[name] for name in pool.state if name.startswith(prefix)}
+        anchor = {
+            name.removeprefix(prefix): pool.state[name]
+            for name in pool.state
+            if name.startswith(prefix)
+        }
         check_state(anchor, spec, "the anchor")
-    stitches = {name: tuple(pool.state[name].shape) for name in pool.state if name.startswith("stitches")}
+    stitches = {
+        name: tuple(pool.state[name].shape) for name in pool.state if name.startswith("stitches")
+    }
     assert stitches == {"stitches.0.0.weight": (32, 16), "stitches.0.0.bias": (32,)}
 
 
@@ -74,7 +81,7 @@ def test_every_part_says_what_it_found(pool: Learngene) -> None:
     assert metrics["low"]["training_images"] == metrics["tuning"]["training_images"] == 32
     assert 0 <= metrics["high"]["validation_accuracy"] <= 1
     assert metrics["tuning"]["stitches"]["norm_ratio"]["mean"] > 0
-    family = [(m.settings["low"], m.settings["high"]) for m in TakePath().family(pool.config)]
+    family = [(m.settings["low"], m.settings["high"]) for m in PoolExpander().family(pool.config)]
     assert [(row["low"], row["high"]) for row in metrics["paths"]] == family
     assert all(row["images"] == 12 for row in metrics["paths"])
 
@@ -96,26 +103,35 @@ def test_stitches_start_as_the_matrices_say() -> None:
     other = made(run, tuning_epochs=0, blocks=3, low_levels=3, stitch="pinv")
     eye = torch.eye(32, dtype=torch.float64)
     torch.testing.assert_close(
-        other.state["stitches.0.0.weight"], stitch_weight(learnt.double().mean(dim=0), eye, "pinv")
+        other.state["stitches.0.0.weight"],
+        compute_stitch_weight(learnt.double().mean(dim=0), eye, "pinv"),
     )
 
 
 def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
     """The narrow model's W, (levels, d, D), from another run of its part."""
-    chosen, ancestry, task, run = with_settings(SMOKE, settings).settings, knowing(), tiny_task(), Run(seed=1)
+    chosen, ancestry, task, run = (
+        with_settings(SMOKE, settings).settings,
+        knowing(),
+        tiny_task(),
+        Run(seed=1),
+    )
     teacher, _ = teacher_for(ancestry, task, chosen.teaching, run)
-    spec = chosen.auxiliaries(ancestry.spec)[0].with_(classes=3)
+    spec = chosen.derive_auxiliaries(ancestry.spec)[0].with_(classes=3)
     images = PoolImages(task=task, input_format=ancestry.input_format, seed=run.seed)
-    state, _ = distil(chosen.distillations()[0], spec, teacher, images, run.part("low"))
-    model = under("model.", state)
+    state, _ = distil(chosen.derive_auxiliary_settings()[0], spec, teacher, images, run.part("low"))
+    model = select_prefix("model.", state)
     anchor = {name: found.state[f"anchors.0.{name}"] for name in model}
     assert same(anchor, model), "the pool's narrow model is not the one that the part trained"
-    return torch.stack([state[f"matrices.blocks.{level}.weight"] for level in range(chosen.low_levels)])
+    return torch.stack(
+        [state[f"matrices.blocks.{level}.weight"] for level in range(chosen.low_levels)]
+    )
 
 
 def test_least_squares_fits_better_than_the_matrices() -> None:
     fits = {
-        stitch: made(tuning_epochs=0, stitch=stitch).config.metrics["tuning"]["stitches"] for stitch in ("tm", "ls")
+        stitch: made(tuning_epochs=0, stitch=stitch).config.metrics["tuning"]["stitches"]
+        for stitch in ("tm", "ls")
     }
     assert fits["ls"]["missed"]["mean"] < fits["tm"]["missed"]["mean"]
     assert fits["ls"]["missed"]["mean"] < 1
@@ -164,7 +180,11 @@ class Described:
 
 def test_attributes_are_learnt_beside_the_class_in_every_part(tmp_path: Path) -> None:
     plain = tiny_task()
-    task = replace(plain, attributes=(Attribute("light"),), open_split=lambda name: Described(plain.split(name)))
+    task = replace(
+        plain,
+        attributes=(Attribute("light"),),
+        open_split=lambda name: Described(plain.split(name)),
+    )
     run = Run(seed=1, folder=tmp_path)
     with_settings(SMOKE, {"guidance": "soft"})([knowing()], [task], run)
     for part in ("low", "high", "tuning"):
@@ -214,28 +234,28 @@ def test_arms_that_share_parts_compute_the_auxiliary_models_once(
 def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
     """To the last bit, for every path, where it keeps the pool's own head; and any other task's head is fresh."""
     details = read_details(pool.config)
-    specs = [spec.with_(classes=3) for spec in details.specs(pool.config.spec)]
-    network = network_of(specs, details.layout, pool.state)
+    specs = [spec.with_(classes=3) for spec in details.derive_specs(pool.config.spec)]
+    network = build_network(specs, details.layout, pool.state)
     images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     target = Target(task="tiny", classes=3, dense=False)
-    members = TakePath().family(pool.config)
+    members = PoolExpander().family(pool.config)
     for member, path in zip(members, details.layout.paths, strict=True):
-        own = TakePath(**member.settings)(pool, target, Run())
+        own = PoolExpander(**member.settings)(pool, target, Run())
         with torch.no_grad():
             assert torch.equal(own.model()(images), network(images, path))
-        fresh = TakePath(**member.settings)(pool, replace(target, task="other"), Run())
+        fresh = PoolExpander(**member.settings)(pool, replace(target, task="other"), Run())
         assert "head.weight" in own.inherited
         assert "head.weight" not in fresh.inherited
         assert not torch.equal(fresh.state["head.weight"], own.state["head.weight"])
-        wider = TakePath(**member.settings)(pool, replace(target, classes=5), Run())
+        wider = PoolExpander(**member.settings)(pool, replace(target, classes=5), Run())
         assert wider.spec.classes == 5
         assert "head.weight" not in wider.inherited
 
 
 def test_layers_alone_take_the_largest_path(pool: Learngene) -> None:
-    found = TakePath()(pool, Target(layers=2, classes=5), Run())
+    found = PoolExpander()(pool, Target(layers=2, classes=5), Run())
     assert (found.spec.width, found.spec.front) == (32, ())
-    stitched = TakePath()(pool, Target(layers=3, classes=5), Run())
+    stitched = PoolExpander()(pool, Target(layers=3, classes=5), Run())
     assert [(s.layers, s.width) for s in stitched.spec.segments] == [(1, 16), (2, 32)]
 
 
@@ -254,7 +274,9 @@ def test_paths_that_the_pool_does_not_have(
     pool: Learngene, tmp_path: Path, settings: dict[str, int], target: dict[str, int], says: str
 ) -> None:
     with pytest.raises(WrongCall, match=says):
-        lifecycle.expand(pool, expander=TakePath(**settings), target=Target(**target), out=tmp_path / "out")
+        lifecycle.expand(
+            pool, expander=PoolExpander(**settings), target=Target(**target), out=tmp_path / "out"
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -271,9 +293,11 @@ MINI = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
         (MINI, {"high_width": 64, "blocks": 20}, [(32, 1), (64, 2)]),
     ],
 )
-def test_widths_and_heads(ancestry: ViTSpec, settings: dict[str, int], widths: list[tuple[int, int]]) -> None:
+def test_widths_and_heads(
+    ancestry: ViTSpec, settings: dict[str, int], widths: list[tuple[int, int]]
+) -> None:
     """A quarter of the ancestry's width, in whole heads of its head width."""
-    found = PoolSettings(**settings).auxiliaries(ancestry)
+    found = PoolSettings(**settings).derive_auxiliaries(ancestry)
     assert [(spec.width, spec.heads) for spec in found] == widths
     assert {spec.layers for spec in found} == {settings.get("blocks", 6)}
 
@@ -283,7 +307,10 @@ def test_widths_and_heads(ancestry: ViTSpec, settings: dict[str, int], widths: l
     [
         ({"low_width": 96}, "low_width 96 is not below high_width 96"),
         ({"low_width": 96, "high_width": 64}, "low_width 96 is not below high_width 64"),
-        ({"low_width": 40}, "low_width is 40, which is not a multiple of the ancestry's head width of 32; try 32"),
+        (
+            {"low_width": 40},
+            "low_width is 40, which is not a multiple of the ancestry's head width of 32; try 32",
+        ),
         (
             {"high_width": 64, "high_levels": 0},
             "leads to width 64 by the wide model's matrices, and with high_levels 0",
@@ -292,27 +319,42 @@ def test_widths_and_heads(ancestry: ViTSpec, settings: dict[str, int], widths: l
 )
 def test_widths_that_cannot_be_stitched(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
-        with_settings(FillPool(), settings).outline([MINI])
+        with_settings(PoolExtractor(), settings).outline([MINI])
 
 
 def test_an_ancestry_with_fewer_blocks_than_levels(tmp_path: Path) -> None:
     shallow = MINI.with_(layers=2)
-    with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"):
-        FillPool().outline([shallow])
-    assert with_settings(FillPool(), {"low_levels": 2}).outline([shallow]).spec.layers == 6
-    assert with_settings(FillPool(), {"alpha": 1.0, "stitch": "ls"}).outline([shallow]).spec.layers == 6
-    with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"):
+    with pytest.raises(
+        WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"
+    ):
+        PoolExtractor().outline([shallow])
+    assert with_settings(PoolExtractor(), {"low_levels": 2}).outline([shallow]).spec.layers == 6
+    assert (
+        with_settings(PoolExtractor(), {"alpha": 1.0, "stitch": "ls"})
+        .outline([shallow])
+        .spec.layers
+        == 6
+    )
+    with pytest.raises(
+        WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"
+    ):
         _extract(tmp_path, tiny_ancestry(layers=2), blocks=3, low_levels=3)
     assert not list(tmp_path.iterdir())
 
 
 def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: ancestry)
+        patch.setattr(
+            "learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: ancestry
+        )
         patch.setattr("learngene_zoo.lifecycle.learngenes.check_source", lambda source: None)
-        patch.setattr("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: tiny_task())
+        patch.setattr(
+            "learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: tiny_task()
+        )
         extractor = with_settings(SMOKE, settings)
-        return lifecycle.extract("pool", ancestries=["a"], tasks=["t"], extractor=extractor, out=place / "pool")
+        return lifecycle.extract(
+            "pool", ancestries=["a"], tasks=["t"], extractor=extractor, out=place / "pool"
+        )
 
 
 @pytest.mark.parametrize(
@@ -334,7 +376,9 @@ def test_settings_out_of_bounds(settings: dict[str, Any], says: str) -> None:
         PoolSettings(**settings)
 
 
-def test_a_pool_with_a_stitch_missing_builds_what_does_not_need_it(pool: Learngene, tmp_path: Path) -> None:
+def test_a_pool_with_a_stitch_missing_builds_what_does_not_need_it(
+    pool: Learngene, tmp_path: Path
+) -> None:
     holed = {name: tensor for name, tensor in pool.state.items() if name != "stitches.0.0.weight"}
     folder = replace(pool, state=holed).save(tmp_path / "pool")
     with pytest.raises(BadFile, match=r"pool lacks the tensor stitches\.0\.0\.weight"):
@@ -361,12 +405,12 @@ def test_details_of_another_number_of_models_are_refused(pool: Learngene, anchor
     every = [{"layers": 2, "width": 8, "heads": 1}, *one][-anchors:]
     config = replace(pool.config, details={**pool.config.details, "anchors": every})
     with pytest.raises(BadFile, match="details of the pool learngene"):
-        TakePath().family(config)
+        PoolExpander().family(config)
 
 
 def test_the_paths_survive_the_folder(pool: Learngene, tmp_path: Path) -> None:
     kept = load_learngene(pool.save(tmp_path / "pool"))
-    assert TakePath().family(kept.config) == TakePath().family(pool.config)
+    assert PoolExpander().family(kept.config) == PoolExpander().family(pool.config)
     assert kept.config.metrics["paths"] == pool.config.metrics["paths"]
 
 
@@ -379,7 +423,10 @@ def test_the_work_is_known_beforehand() -> None:
         "labels": {"stitch": "ls", "alpha": 1.0},
     }
     base = {"training": recipe, "tuning": recipe}
-    works = {name: FillPool(settings=PoolSettings(**base, **arm)).work([MINI], [1000]) for name, arm in arms.items()}
+    works = {
+        name: PoolExtractor(settings=PoolSettings(**base, **arm)).work([MINI], [1000])
+        for name, arm in arms.items()
+    }
     assert all([part.images for part in parts] == [300] * 3 for parts in works.values())
     assert [part.frozen for part in works["labels"]] == [0, 0, 0]
     assert [part.frozen for part in works["tm"]] == [12, 12, 12]

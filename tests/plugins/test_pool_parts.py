@@ -43,7 +43,12 @@ class Recorder:
         self.calls: dict[str, Call] = {}
 
     def __call__(
-        self, run: Run, name: str, function: Callable[..., Any], settings: Any, inputs: Sequence[Any] = ()
+        self,
+        run: Run,
+        name: str,
+        function: Callable[..., Any],
+        settings: Any,
+        inputs: Sequence[Any] = (),
     ) -> Part:
         key = key_of(name, settings, inputs, run.seed)
         self.calls[run.name] = Call(name, settings, inputs, key)
@@ -83,15 +88,22 @@ def changed(setting: Setting) -> Any:
 
 
 @pytest.mark.parametrize("name", ["pool", "snnet"])
-def test_every_setting_changes_the_key_of_a_part(name: str, recorder: Recorder, tmp_path: Path) -> None:
+def test_every_setting_changes_the_key_of_a_part(
+    name: str, recorder: Recorder, tmp_path: Path
+) -> None:
     extractor, ancestries = extraction(name)
-    teacher = assemble(ViTSpec(layers=1, width=16, heads=2, classes=5, image_size=16, patch_size=8), {}, seed=0)
+    teacher = assemble(
+        ViTSpec(layers=1, width=16, heads=2, classes=5, image_size=16, patch_size=8), {}, seed=0
+    )
     named = {"teacher": str(teacher.save(tmp_path / "teacher"))}
     extractor(ancestries, [TASK], Run(seed=1))
     before = {part: call.key for part, call in recorder.calls.items()}
     assert (
         set(before)
-        == {"pool": {"teacher", "low", "high", "tuning"}, "snnet": {"teacher", "stitches", "training"}}[name]
+        == {
+            "pool": {"teacher", "low", "high", "tuning"},
+            "snnet": {"teacher", "stitches", "training"},
+        }[name]
     )
     without_effect = []
     for setting in settings_of(extractor):
@@ -124,7 +136,10 @@ def test_every_field_of_a_parts_settings_is_in_its_key(name: str, recorder: Reco
     extractor, ancestries = extraction(name)
     extractor(ancestries, [TASK], Run(seed=1))
     for call in recorder.calls.values():
-        found = [key_of(call.name, other, call.inputs, 0) for other in (call.settings, *variants(call.settings))]
+        found = [
+            key_of(call.name, other, call.inputs, 0)
+            for other in (call.settings, *variants(call.settings))
+        ]
         assert len(set(found)) == len(found) > 1
 
 
@@ -138,7 +153,12 @@ def test_what_a_part_does_not_use_is_not_in_its_key(recorder: Recorder) -> None:
         return {part: call.key for part, call in recorder.calls.items()}
 
     usual, other = parts(), parts(stitch="ls", tuning_lr=1.0, judged=0)
-    assert [usual[part] == other[part] for part in ("teacher", "low", "high", "tuning")] == [True, True, True, False]
+    assert [usual[part] == other[part] for part in ("teacher", "low", "high", "tuning")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     usual, other = parts(), parts(low_levels=1)
     assert [usual[part] == other[part] for part in ("low", "high")] == [False, True]
     alone = {"alpha": 1.0, "stitch": "ls", "guidance": "none"}

@@ -20,8 +20,8 @@ from learngene_zoo.method import METHODS, Expander
 from learngene_zoo.plotting import tint
 from lgzoo_pool import plot
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.plot_grid import ANCHORS, HIGHLIGHT, colour_of
-from lgzoo_pool.pool import POOL, TakePath
+from lgzoo_pool.plot_grid import ANCHORS, HIGHLIGHT, pick_colour
+from lgzoo_pool.pool import POOL, PoolExpander
 from lgzoo_pool.snnet import SNNET
 
 SIZES = [(16, 1), (64, 4), (128, 8)]
@@ -29,14 +29,20 @@ SIZES = [(16, 1), (64, 4), (128, 8)]
 
 def learngene(depths: Sequence[int] = (3, 3), method: str = "pool", **metrics: Any) -> Learngene:
     shapes = zip(depths, SIZES)
-    specs = [ViTSpec(layers=layers, width=width, heads=heads, classes=4) for layers, (width, heads) in shapes]
-    details = StitchedDetails.of(specs).json()
-    return Learngene(config=LearngeneConfig(method=method, spec=specs[-1], details=details, metrics=metrics), state={})
+    specs = [
+        ViTSpec(layers=layers, width=width, heads=heads, classes=4)
+        for layers, (width, heads) in shapes
+    ]
+    config = LearngeneConfig(method=method, spec=specs[-1], metrics=metrics)
+    return Learngene(config=config.with_details(StitchedDetails.from_specs(specs)), state={})
 
 
 def scored(images: Any = 50, **changes: Any) -> dict[str, Any]:
     """Metrics of the nine paths of a pool of three blocks: the more FLOPs the better."""
-    rows = [{**one.settings, "accuracy": 0.5, "images": images} for one in POOL.expander.family(learngene().config)]
+    rows = [
+        {**one.settings, "accuracy": 0.5, "images": images}
+        for one in POOL.expander.family(learngene().config)
+    ]
     for row in rows:
         row["accuracy"] += 0.02 * row["low"] + 0.1 * row["high"]
     return {"paths": [*rows[:-1], {**rows[-1], **changes}]}
@@ -57,9 +63,14 @@ def filled(figure: Any, row: int) -> list[bool]:
     """For every block of a row whether it stands out."""
     from matplotlib.colors import to_hex
 
-    colours = {colour_of(row): True, tint(colour_of(row)): False}
-    patches = [patch for patch in figure.axes[0].patches if to_hex(patch.get_facecolor()) in colours]
-    return [colours[to_hex(patch.get_facecolor())] for patch in sorted(patches, key=lambda patch: patch.get_x())]
+    colours = {pick_colour(row): True, tint(pick_colour(row)): False}
+    patches = [
+        patch for patch in figure.axes[0].patches if to_hex(patch.get_facecolor()) in colours
+    ]
+    return [
+        colours[to_hex(patch.get_facecolor())]
+        for patch in sorted(patches, key=lambda patch: patch.get_x())
+    ]
 
 
 def bold(figure: Any) -> list[list[float]]:
@@ -77,16 +88,20 @@ def points(figure: Any) -> list[tuple[float, float]]:
 
 
 def test_the_path_of_the_settings_is_highlighted() -> None:
-    figure = picture(learngene(), TakePath(low=2, high=1))
+    figure = picture(learngene(), PoolExpander(low=2, high=1))
     assert (filled(figure, 0), filled(figure, 1)) == ([True, True, False], [False, False, True])
     assert bold(figure) == [[1, 2]]
-    one = picture(learngene(), TakePath(low=3, high=0))
+    one = picture(learngene(), PoolExpander(low=3, high=0))
     assert (filled(one, 0), filled(one, 1), bold(one)) == ([True] * 3, [False] * 3, [])
 
 
 def test_blocks_are_as_high_as_they_are_wide() -> None:
     figure = picture(learngene((3, 3, 3), "snnet"))
-    heights = {round(patch.get_height(), 6) for patch in figure.axes[0].patches if patch.get_width() == 0.72}
+    heights = {
+        round(patch.get_height(), 6)
+        for patch in figure.axes[0].patches
+        if patch.get_width() == 0.72
+    }
     assert sorted(heights) == [0.15, 0.31, 0.62]  # the narrowest would be too low for its number
 
 
@@ -101,7 +116,7 @@ def test_without_settings_it_is_a_path_of_the_middle() -> None:
 
 
 def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
-    figure = picture(learngene((4, 4)), TakePath(low=2, high=2))
+    figure = picture(learngene((4, 4)), PoolExpander(low=2, high=2))
     slanted = [line for line in figure.axes[0].lines if line.get_ydata()[0] != line.get_ydata()[1]]
     assert len(slanted) == 3 * 4 - 2
     # The pair (1, 2) came with the window of the blocks 1 and 2, as did (2, 1) and (2, 2).
@@ -111,25 +126,40 @@ def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
 
 def test_the_task_that_paths_were_measured_on_is_named() -> None:
     record = TaskRecord(name="forms", source="drawn", kind="classification", classes=1286, images=9)
-    figure = picture(learngene(**scored()).with_config(tasks=(record,)), TakePath(low=2, high=1))
+    figure = picture(
+        learngene(**scored()).with_config(tasks=(record,)), PoolExpander(low=2, high=1)
+    )
     assert "accuracy in % on 50 validation images of forms (1,286 classes)" in words(figure)
 
 
 def test_points_are_what_was_measured_of_each_path() -> None:
-    figure = picture(learngene(**scored()), TakePath(low=2, high=1))
+    figure = picture(learngene(**scored()), PoolExpander(low=2, high=1))
     members = list(POOL.expander.family(learngene().config))
-    expected = [(one.cost().flops / 1e6, 50 + 2 * one.settings["low"] + 10 * one.settings["high"]) for one in members]
+    expected = [
+        (one.cost().flops / 1e6, 50 + 2 * one.settings["low"] + 10 * one.settings["high"])
+        for one in members
+    ]
     found = points(figure)
     assert found[:-1] == [pytest.approx(point) for point in expected]
     assert found[-1] == expected[[one.settings for one in members].index({"low": 2, "high": 1})]
-    assert {"accuracy in % on 50 validation images", "FLOPs of one image, M"} <= set(words(figure).split(" | "))
-    for said in ("6 blocks, 2 stitches, 9 paths", "low 2, high 1", "64.0 % accuracy", "best so far"):
+    assert {"accuracy in % on 50 validation images", "FLOPs of one image, M"} <= set(
+        words(figure).split(" | ")
+    )
+    for said in (
+        "6 blocks, 2 stitches, 9 paths",
+        "low 2, high 1",
+        "64.0 % accuracy",
+        "best so far",
+    ):
         assert said in words(figure)
 
 
 def test_without_accuracies_parameters_are_drawn() -> None:
     figure = picture(learngene())
-    expected = [(one.cost().flops / 1e6, one.cost().params / 1e6) for one in POOL.expander.family(learngene().config)]
+    expected = [
+        (one.cost().flops / 1e6, one.cost().params / 1e6)
+        for one in POOL.expander.family(learngene().config)
+    ]
     assert points(figure)[:-1] == [pytest.approx(point) for point in expected]
     assert "no accuracies are recorded" in words(figure)
     assert "best so far" not in words(figure)
@@ -163,7 +193,7 @@ def test_the_file_is_reproducible(tmp_path: Path, suffix: str) -> None:
 
 def test_a_path_outside_the_pool_is_not_drawn(tmp_path: Path) -> None:
     with pytest.raises(WrongCall, match="no path with low 1 and high 1"):
-        lifecycle.plot(learngene(), tmp_path / "pool.png", expander=TakePath(low=1, high=1))
+        lifecycle.plot(learngene(), tmp_path / "pool.png", expander=PoolExpander(low=1, high=1))
     assert not list(tmp_path.iterdir())
 
 
@@ -189,10 +219,14 @@ def test_metrics_that_are_wrong(metrics: dict[str, Any], said: str) -> None:
 def test_the_command_takes_the_expanders_options(tmp_path: Path) -> None:
     place, out = tmp_path / "pool", tmp_path / "pool.svg"
     learngene(**scored()).save(place)
-    done = CliRunner().invoke(main, ["plot", "--low", "1", str(place), "--high", "2", "-o", str(out)])
+    done = CliRunner().invoke(
+        main, ["plot", "--low", "1", str(place), "--high", "2", "-o", str(out)]
+    )
     assert (done.exit_code, done.stdout) == (0, f"{out}\n"), done.stderr
     assert out.read_bytes().startswith(b"<?xml")
-    wrong = CliRunner().invoke(main, ["plot", str(place), "--low", "9", "-o", str(tmp_path / "no.png")])
+    wrong = CliRunner().invoke(
+        main, ["plot", str(place), "--low", "9", "-o", str(tmp_path / "no.png")]
+    )
     assert wrong.exit_code == 2
     assert "no path with low 9" in wrong.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pool", "pool.svg"]
@@ -204,7 +238,9 @@ def test_show_tells_how_good_each_path_is(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["show", str(tmp_path / "pool"), "--json"])
     rows = json.loads(done.stdout)
     rows_shown = {(row["low"], row["high"]): (row["accuracy"], row["images"]) for row in rows}
-    assert rows_shown == {(row["low"], row["high"]): (row["accuracy"], 50) for row in scored()["paths"]}
+    assert rows_shown == {
+        (row["low"], row["high"]): (row["accuracy"], 50) for row in scored()["paths"]
+    }
 
 
 def test_both_methods_draw_with_it_and_colours_differ() -> None:

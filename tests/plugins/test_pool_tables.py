@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.families.timm_config import architecture
-from lgzoo_pool.pool import FillPool, TakePath
+from lgzoo_pool.pool import PoolExpander, PoolExtractor
 from lgzoo_pool.settings import PoolSettings
 
 # low, high, parameters, FLOPs. The paper prints 13.26 G for 0/9, which is 13.22 by its own count.
@@ -35,7 +35,10 @@ TABLE_2 = """
 1 8 58214248 11804885760
 0 9 65304040 13216337664
 """
-TABLE_5 = {6: "6 1 10823464 2128750080\n5 2 17466472 3481790208", 9: "9 1 12158056 2436032256\n8 2 18801064 3789072384"}
+TABLE_5 = {
+    6: "6 1 10823464 2128750080\n5 2 17466472 3481790208",
+    9: "9 1 12158056 2436032256\n8 2 18801064 3789072384",
+}
 STORED = {6: 47_829_776, 9: 70_872_656}  # all that a pool keeps, as the paper counts it
 DEIT = "deit_base_patch16_224"
 
@@ -47,7 +50,9 @@ def rows(text: str) -> list[tuple[int, ...]]:
 def family(blocks: int) -> dict[tuple[int, int], tuple[int, int]]:
     ancestry = architecture(DEIT)
     assert ancestry is not None
-    members = TakePath().family(FillPool(settings=PoolSettings(blocks=blocks)).outline([ancestry]))
+    members = PoolExpander().family(
+        PoolExtractor(settings=PoolSettings(blocks=blocks)).outline([ancestry])
+    )
     costs = {(m.settings["low"], m.settings["high"]): m.cost("fvcore") for m in members}
     assert len(costs) == len(members)
     return {path: (cost.params, cost.flops) for path, cost in costs.items()}
@@ -76,10 +81,18 @@ def test_what_a_pool_stores(blocks: int) -> None:
 
 def test_plan_says_so_on_the_command_line_without_torch(checkout: Path) -> None:
     """As typed. Whatever imports torch would fail."""
-    block = (
-        "import sys; sys.modules.update(torch=None, numpy=None, timm=None); from learngene_zoo.cli.main import main; "
-    )
-    command = ["plan", "pool", "--ancestry", f"timm:{DEIT}", "--blocks", "6", "--convention", "fvcore", "--json"]
+    block = "import sys; sys.modules.update(torch=None, numpy=None, timm=None); from learngene_zoo.cli.main import main; "
+    command = [
+        "plan",
+        "pool",
+        "--ancestry",
+        f"timm:{DEIT}",
+        "--blocks",
+        "6",
+        "--convention",
+        "fvcore",
+        "--json",
+    ]
     path = {"PYTHONPATH": f"{checkout}:{checkout / 'plugins'}"}
     done = subprocess.run(
         [sys.executable, "-c", f"{block} sys.exit(main({command}))"],
@@ -88,6 +101,9 @@ def test_plan_says_so_on_the_command_line_without_torch(checkout: Path) -> None:
         text=True,
         check=True,
     )
-    found = [tuple(row[name] for name in ("low", "high", "params", "flops")) for row in json.loads(done.stdout)]
+    found = [
+        tuple(row[name] for name in ("low", "high", "params", "flops"))
+        for row in json.loads(done.stdout)
+    ]
     assert set(rows(TABLE_1 + TABLE_5[6])) <= set(found)
     assert [row[2:] for row in found] == sorted(row[2:] for row in found)

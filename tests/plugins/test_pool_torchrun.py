@@ -58,7 +58,9 @@ def test_two_processes_equal_one(
         (tmp_path / place).mkdir()
     path = {"PYTHONPATH": f"{checkout}:{checkout / 'plugins'}", "OMP_NUM_THREADS": "1"}
     alone = [sys.executable, str(program), str(tmp_path / "one")]
-    alone_output = subprocess.run(alone, env=path, check=True, capture_output=True, text=True, timeout=200).stdout
+    alone_output = subprocess.run(
+        alone, env=path, check=True, capture_output=True, text=True, timeout=200
+    ).stdout
     output = torchrun([str(program), str(tmp_path / "two")], lambda output: "images" in output)
     ours, theirs = (Tensors(tmp_path / place / "pool.safetensors") for place in ("one", "two"))
     assert set(ours) == set(theirs)
@@ -66,6 +68,7 @@ def test_two_processes_equal_one(
     apart = {name: (ours[name] - theirs[name]).abs().mean().item() for name in ours}
     assert max(apart.values()) < 5e-5, max(apart, key=lambda name: apart[name])
     counts = [
-        sum(int(line.split()[1]) for line in text.splitlines() if "images" in line) for text in (alone_output, output)
+        sum(int(line.split()[1]) for line in text.splitlines() if "images" in line)
+        for text in (alone_output, output)
     ]
     assert counts == [3 * 2 * 32] * 2

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from pruning_toy import SETTINGS, SPEC, pictures_of
+from pruning_toy import SETTINGS, SPEC, sample_toy_pictures
 
 import learngene_zoo as lg
+from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.trial import size_of
 from learngene_zoo.comparison import flop_counter
@@ -20,9 +21,10 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from learngene_zoo.testing.expansion import check_family, check_members
 from lgzoo_closed_form.calibration import Calibration
+from lgzoo_closed_form.importance import Criterion
 from lgzoo_closed_form.pruned import check_prunable
-from lgzoo_closed_form.pruning import PRUNING, Prune, Rank, Scoring
-from lgzoo_closed_form.sizes import SHARES, even_members
+from lgzoo_closed_form.pruning import PRUNING, PruningExpander, PruningExtractor, Scoring
+from lgzoo_closed_form.sizes import SHARES, list_even_members
 
 
 def test_contract() -> None:
@@ -31,122 +33,188 @@ def test_contract() -> None:
 
 @pytest.fixture(scope="module")
 def learngene() -> lg.Learngene:
-    ancestry = tiny_ancestry(spec=SPEC)
-    made = Rank(each=Scoring(calibration=SETTINGS))([ancestry], [tiny_task()], Run(seed=1))
-    return made.with_config(ancestries=(ancestry.record,))
+    return extract_toy(tiny_ancestry(spec=SPEC), "energy")
+
+
+def extract_toy(ancestry: Ancestry, criterion: Criterion) -> lg.Learngene:
+    """Extract a learngene of an ancestry model."""
+    extractor = PruningExtractor(each=Scoring(criterion=criterion, calibration=SETTINGS))
+    learngene = extractor([ancestry], [tiny_task()], Run(seed=1))
+    return learngene.with_config(method="pruning", ancestries=(ancestry.record,))
 
 
 @pytest.fixture(autouse=True)
 def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learngene_zoo.tasks.catalogue._named", lambda name, offline: tiny_task(name))
+    monkeypatch.setattr(
+        "learngene_zoo.tasks.catalogue._open_named", lambda name, offline: tiny_task(name)
+    )
 
 
-def test_the_ranking_through_all_blocks_keeps_the_contract(learngene: lg.Learngene, tmp_path: Path) -> None:
-    method = replace(PRUNING, expander=Prune(ranking="global"))
+def test_the_ranking_through_all_blocks_keeps_the_contract(
+    learngene: lg.Learngene, tmp_path: Path
+) -> None:
+    method = replace(PRUNING, expander=PruningExpander(ranking="global"))
     members = check_family(method, learngene.config)
     assert [member.settings["keep"] for member in members] == list(SHARES)
-    assert len({member.spec for member in members[:-1]} - {member.spec for member in even_members(SPEC)}) > 10
+    assert (
+        len(
+            {member.spec for member in members[:-1]}
+            - {member.spec for member in list_even_members(SPEC)}
+        )
+        > 10
+    )
     check_members(method, learngene, [members[0], members[7], members[-1]], tmp_path)
 
 
 # Descendants.
 
 
-@pytest.mark.parametrize("expander", [Prune(), Prune(keep=1.0), Prune(ranking="global"), Prune(compensate=False)])
-def test_with_nothing_cut_the_ancestry_model_is_left(learngene: lg.Learngene, expander: Prune) -> None:
-    made = lg.expand(learngene, expander=expander)
-    assert made.spec == SPEC
-    assert all(torch.equal(made.state[name], learngene.state[name]) for name in made.inherited)
-    assert len(made.inherited) == len(learngene.state) - 2
-    assert "calibration" not in made.provenance
+@pytest.mark.parametrize(
+    "expander",
+    [
+        PruningExpander(),
+        PruningExpander(keep=1.0),
+        PruningExpander(ranking="global"),
+        PruningExpander(compensate=False),
+    ],
+)
+def test_with_nothing_cut_the_ancestry_model_is_left(
+    learngene: lg.Learngene, expander: PruningExpander
+) -> None:
+    descendant = lg.expand(learngene, expander=expander)
+    assert descendant.spec == SPEC
+    assert all(
+        torch.equal(descendant.state[name], learngene.state[name]) for name in descendant.inherited
+    )
+    assert len(descendant.inherited) == len(learngene.state) - 2
+    assert "calibration" not in descendant.provenance
 
 
 @pytest.mark.parametrize(
-    "expander", [Prune(keep=0.5), Prune(ranking="global", keep=0.5), Prune(ranking="global", keep=0.43)]
+    "expander",
+    [
+        PruningExpander(keep=0.5),
+        PruningExpander(ranking="global", keep=0.5),
+        PruningExpander(ranking="global", keep=0.43),
+    ],
 )
-def test_cost_is_that_of_the_built_model(learngene: lg.Learngene, expander: Prune) -> None:
-    made = lg.expand(learngene, expander=expander)
-    model = made.model().eval()
+def test_cost_is_that_of_the_built_model(
+    learngene: lg.Learngene, expander: PruningExpander
+) -> None:
+    descendant = lg.expand(learngene, expander=expander)
+    model = descendant.model().eval()
     for block in model.blocks:
         block.attn.fused_attn = False  # the counter sees its two products
     with flop_counter() as counter, torch.no_grad():
         model(torch.zeros(1, 3, 16, 16))
-    assert made.spec.layers == 4
-    norms = 5 * made.spec.tokens * 9 * 48
-    assert cost(made.spec).flops == counter.get_total_flops() // 2 + norms
-    assert cost(made.spec).params == sum(parameter.numel() for parameter in model.parameters())
-    kept = made.provenance["kept"]
+    assert descendant.spec.layers == 4
+    norms = 5 * descendant.spec.tokens * 9 * 48
+    assert cost(descendant.spec).flops == counter.get_total_flops() // 2 + norms
+    assert cost(descendant.spec).params == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
+    counts = descendant.provenance["kept"]
     share = expander.keep or 1
-    whole = SPEC.heads * (1 if expander.ranking == "local" else SPEC.layers)
-    assert sum(kept["heads"]) == round(share * whole) * (4 if expander.ranking == "local" else 1)
-    assert sum(kept["hidden"]) == round(share * 192 * 4)
+    full = SPEC.heads * (1 if expander.ranking == "local" else SPEC.layers)
+    assert sum(counts["heads"]) == round(share * full) * (4 if expander.ranking == "local" else 1)
+    assert sum(counts["hidden"]) == round(share * 192 * 4)
 
 
 def test_the_best_are_kept_of_each_block(learngene: lg.Learngene) -> None:
-    made = lg.expand(learngene, expander=Prune(compensate=False), heads=2, mlp_ratio=0.5)
+    descendant = lg.expand(
+        learngene, expander=PruningExpander(compensate=False), heads=2, mlp_ratio=0.5
+    )
     for block in range(4):
         worst = int(learngene.state["importance.heads"][block].argmin())
         rows = [row for row in range(48) if row // 16 != worst]
-        whole = learngene.state[f"blocks.{block}.attn.proj.weight"]
-        assert torch.equal(made.state[f"blocks.{block}.attn.proj.weight"], whole[:, rows])
+        weight = learngene.state[f"blocks.{block}.attn.proj.weight"]
+        assert torch.equal(descendant.state[f"blocks.{block}.attn.proj.weight"], weight[:, rows])
         neurons = learngene.state["importance.hidden"][block].topk(24).indices.sort().values
-        whole = learngene.state[f"blocks.{block}.mlp.fc1.weight"]
-        assert torch.equal(made.state[f"blocks.{block}.mlp.fc1.weight"], whole[neurons])
+        weight = learngene.state[f"blocks.{block}.mlp.fc1.weight"]
+        assert torch.equal(descendant.state[f"blocks.{block}.mlp.fc1.weight"], weight[neurons])
 
 
-def missed(learngene: lg.Learngene, expander: Prune) -> float:
-    """How far the features are from the ancestry model's, on the images that it saw."""
-    whole = model_of(SPEC.with_(classes=0), {n: learngene.state[n] for n in learngene.state if "importance" not in n})
-    images = pictures_of(SPEC).images
+def measure_error(learngene: lg.Learngene, expander: PruningExpander) -> float:
+    """Return the squared error of the features, on the images of the extraction."""
+    full = model_of(
+        SPEC.with_(classes=0),
+        {n: learngene.state[n] for n in learngene.state if "importance" not in n},
+    )
+    images = sample_toy_pictures(SPEC).images
     with torch.no_grad():
-        wanted, got = (
-            model.eval().forward_features(images) for model in (whole, lg.expand(learngene, expander=expander).model())
+        target, features = (
+            model.eval().forward_features(images)
+            for model in (full, lg.expand(learngene, expander=expander).model())
         )
-    return float((got - wanted).square().mean())
+    return float((features - target).square().mean())
 
 
-@pytest.mark.parametrize("expander", [Prune(keep=0.4), Prune(ranking="global", keep=0.6)])
-def test_compensation_comes_nearer_to_the_ancestry_model(learngene: lg.Learngene, expander: Prune) -> None:
-    assert missed(learngene, expander) < 0.7 * missed(learngene, replace(expander, compensate=False))
+@pytest.mark.parametrize(
+    "expander", [PruningExpander(keep=0.4), PruningExpander(ranking="global", keep=0.6)]
+)
+def test_compensation_comes_nearer_to_the_ancestry_model(
+    learngene: lg.Learngene, expander: PruningExpander
+) -> None:
+    assert measure_error(learngene, expander) < 0.7 * measure_error(
+        learngene, replace(expander, compensate=False)
+    )
 
 
-@pytest.mark.parametrize("expander", [Prune(), Prune(ranking="global")])
-def test_a_budget_is_kept(learngene: lg.Learngene, expander: Prune) -> None:
-    whole = cost(SPEC)
+@pytest.mark.parametrize("expander", [PruningExpander(), PruningExpander(ranking="global")])
+def test_a_budget_is_kept(learngene: lg.Learngene, expander: PruningExpander) -> None:
+    full = cost(SPEC)
     for share in (0.4, 0.6, 0.8):
-        made = lg.expand(learngene, expander=expander, max_flops=int(share * whole.flops))
-        assert 0.7 * share * whole.flops < cost(made.spec).flops <= share * whole.flops
+        descendant = lg.expand(learngene, expander=expander, max_flops=int(share * full.flops))
+        assert 0.7 * share * full.flops < cost(descendant.spec).flops <= share * full.flops
 
 
 @pytest.mark.parametrize(
     ("expander", "sizes", "said"),
     [
-        (Prune(), {"heads": 4}, "heads is 4; the ancestry model has 3, and pruning only takes away"),
-        (Prune(), {"mlp_ratio": 8.0}, "mlp_ratio is 8.0; the ancestry model has 4.0"),
-        (Prune(), {"mlp_ratio": 0.015}, "leaves no hidden neuron; choose at least 0.0208"),
-        (Prune(), {"layers": 2}, "layers is 2, but all descendants of this learngene have layers 4"),
         (
-            Prune(ranking="global", keep=0.2),
+            PruningExpander(),
+            {"heads": 4},
+            "heads is 4; the ancestry model has 3, and pruning only takes away",
+        ),
+        (PruningExpander(), {"mlp_ratio": 8.0}, "mlp_ratio is 8.0; the ancestry model has 4.0"),
+        (
+            PruningExpander(),
+            {"mlp_ratio": 0.015},
+            "leaves no hidden neuron; choose at least 0.0208",
+        ),
+        (
+            PruningExpander(),
+            {"layers": 2},
+            "layers is 2, but all descendants of this learngene have layers 4",
+        ),
+        (
+            PruningExpander(ranking="global", keep=0.2),
             {"heads": 3},
             "--ranking global gives each block its own; leave out --heads",
         ),
-        (Prune(ranking="global", keep=0.5), {"mlp_ratio": 3.0}, "leave out --mlp-ratio, and name --keep or a budget"),
+        (
+            PruningExpander(ranking="global", keep=0.5),
+            {"mlp_ratio": 3.0},
+            "leave out --mlp-ratio, and name --keep or a budget",
+        ),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(
-    learngene: lg.Learngene, expander: Prune, sizes: dict[str, float], said: str
+    learngene: lg.Learngene, expander: PruningExpander, sizes: dict[str, float], said: str
 ) -> None:
     with pytest.raises(WrongCall, match=said):
         lg.expand(learngene, expander=expander, target=Target(**sizes))  # type: ignore[arg-type]
 
 
 def test_pictures_of_the_learngenes_maker_are_not_opened_unasked(learngene: lg.Learngene) -> None:
-    theirs = learngene.with_config(details={**learngene.config.details, "task": "folder:theirs"})
-    with pytest.raises(WrongCall, match="has seen folder:theirs, which is opened only if you name it"):
-        lg.expand(theirs, keep=0.5)
-    assert lg.expand(theirs, keep=0.5, calibration="b").provenance["calibration"] == "b"
-    assert lg.expand(theirs, keep=0.5, task="c").provenance["calibration"] == "c"
-    assert "calibration" not in lg.expand(theirs, keep=0.5, compensate=False).provenance
+    foreign = learngene.with_config(details={**learngene.config.details, "task": "folder:theirs"})
+    with pytest.raises(
+        WrongCall, match="has seen folder:theirs, which is opened only if you name it"
+    ):
+        lg.expand(foreign, keep=0.5)
+    assert lg.expand(foreign, keep=0.5, calibration="b").provenance["calibration"] == "b"
+    assert lg.expand(foreign, keep=0.5, task="c").provenance["calibration"] == "c"
+    assert "calibration" not in lg.expand(foreign, keep=0.5, compensate=False).provenance
 
 
 def test_what_is_missing_or_wrong_in_a_learngene_is_named(learngene: lg.Learngene) -> None:
@@ -155,7 +223,7 @@ def test_what_is_missing_or_wrong_in_a_learngene_is_named(learngene: lg.Learngen
         lg.expand(replace(learngene, state=state), keep=0.5)
     broken = learngene.with_config(details={**learngene.config.details, "heads": [[3, 3, 3, 3]]})
     with pytest.raises(BadFile, match="details has 1 and 18 cuts for 18 shares"):
-        lg.expand(broken, expander=Prune(ranking="global", keep=0.5))
+        lg.expand(broken, expander=PruningExpander(ranking="global", keep=0.5))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +234,9 @@ def test_what_is_missing_or_wrong_in_a_learngene_is_named(learngene: lg.Learngen
         ({"pool": "map"}, "pooling by attention"),
     ],
 )
-def test_models_that_something_else_reads_are_refused(changes: dict[str, object], said: str) -> None:
+def test_models_that_something_else_reads_are_refused(
+    changes: dict[str, object], said: str
+) -> None:
     with pytest.raises(WrongCall, match=f"pruning does not take models with {said}"):
         check_prunable(SPEC.with_(**changes), "pruning")
 
@@ -184,22 +254,24 @@ def test_models_that_something_else_reads_are_refused(changes: dict[str, object]
 def test_other_blocks_are_pruned(changes: dict[str, object]) -> None:
     spec = SPEC.with_(**changes)
     for criterion in ("energy", "magnitude"):
-        extractor = Rank(each=Scoring(criterion=criterion, calibration=SETTINGS))  # type: ignore[arg-type]
-        made = extractor([tiny_ancestry(spec=spec)], [tiny_task()], Run(seed=1))
-        for expander in (Prune(keep=0.5), Prune(ranking="global", keep=0.5)):
-            small = lg.expand(made, expander=expander)
+        learngene = extract_toy(tiny_ancestry(spec=spec), criterion)  # type: ignore[arg-type]
+        for expander in (PruningExpander(keep=0.5), PruningExpander(ranking="global", keep=0.5)):
+            small = lg.expand(learngene, expander=expander)
             assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
             assert cost(small.spec).params < 0.75 * cost(spec).params
 
 
 def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
-    run, small = Run(seed=1), Scoring(calibration=Calibration(images=8))
-    made = [lg.extract("pruning", extractor=Rank(store=store, each=small), run=run) for store in (True, False)]
-    assert set(made[1].state) == {"importance.heads", "importance.hidden"}
-    assert [gene.config.details["stored"] for gene in made] == [True, False]
-    one, other = (lg.expand(gene, keep=0.5, run=run) for gene in made)
-    assert one.inherited == other.inherited
-    assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
+    run, settings = Run(seed=1), Scoring(calibration=Calibration(images=8))
+    learngenes = [
+        lg.extract("pruning", extractor=PruningExtractor(store=store, each=settings), run=run)
+        for store in (True, False)
+    ]
+    assert set(learngenes[1].state) == {"importance.heads", "importance.hidden"}
+    assert [learngene.config.details["stored"] for learngene in learngenes] == [True, False]
+    first, second = (lg.expand(learngene, keep=0.5, run=run) for learngene in learngenes)
+    assert first.inherited == second.inherited
+    assert all(torch.equal(first.state[name], second.state[name]) for name in first.state)
 
 
 # In the bench.
@@ -215,24 +287,31 @@ def test_a_cell_may_name_heads_and_the_ratio_of_the_mlp() -> None:
         seed=0,
         recipe=Recipe(epochs=0),
     )
-    ancestry = tiny_ancestry(spec=SPEC)
-    made = Rank(each=Scoring(calibration=SETTINGS))([ancestry], [tiny_task()], Run(seed=1))
-    target, expander = size_of(cell, made, tiny_task())
+    learngene = extract_toy(tiny_ancestry(spec=SPEC), "energy")
+    target, expander = size_of(cell, learngene, tiny_task())
     assert (target.heads, target.mlp_ratio, target.width) == (1, 0.5, SPEC.width)
     assert expander == PRUNING.expander
-    smaller, whole = (size_of(replace(cell, size=size), made, tiny_task())[0] for size in ({"heads": 1}, {}))
+    smaller, full = (
+        size_of(replace(cell, size=size), learngene, tiny_task())[0] for size in ({"heads": 1}, {})
+    )
     assert (smaller.heads, smaller.mlp_ratio) == (1, SPEC.mlp_ratio)
-    assert whole.heads == SPEC.heads
+    assert full.heads == SPEC.heads
 
 
-@pytest.mark.parametrize(("criterion", "trained", "frozen"), [("energy", 0, 7), ("magnitude", 0, 7), ("taylor", 7, 0)])
+@pytest.mark.parametrize(
+    ("criterion", "trained", "frozen"), [("energy", 0, 7), ("magnitude", 0, 7), ("taylor", 7, 0)]
+)
 def test_only_slopes_cost_what_training_costs(criterion: str, trained: int, frozen: int) -> None:
-    rank = Rank(each=Scoring(criterion=criterion, calibration=Calibration(images=24)))  # type: ignore[arg-type]
-    for there, seen in ((1000, 24), (10, 10)):
-        (work,) = rank.work([SPEC.with_(layers=7)], [there])
-        assert (work.images, work.trained, work.frozen) == (seen, trained, frozen)
+    extractor = PruningExtractor(
+        each=Scoring(criterion=criterion, calibration=Calibration(images=24))
+    )  # type: ignore[arg-type]
+    for available, images in ((1000, 24), (10, 10)):
+        (work,) = extractor.work([SPEC.with_(layers=7)], [available])
+        assert (work.images, work.trained, work.frozen) == (images, trained, frozen)
 
 
 def test_the_preset_smoke_scores_on_few_images() -> None:
-    assert PRUNING.presets["smoke"] == Rank(each=Scoring(calibration=Calibration(images=24)))
+    assert PRUNING.presets["smoke"] == PruningExtractor(
+        each=Scoring(calibration=Calibration(images=24))
+    )
     assert PRUNING.presets["mini"] != PRUNING.presets["smoke"]

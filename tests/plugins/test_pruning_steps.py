@@ -1,41 +1,55 @@
-"""Pruning: the criteria, the ranking through all blocks, and what compensation may and may not do."""
+"""Pruning: the criteria, the ranking through all blocks, and the laws of compensation."""
 
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
-from pruning_toy import SPEC, pictures_of
+from pruning_toy import SPEC, sample_toy_pictures
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.testing import tiny_ancestry
-from lgzoo_closed_form.cutting import Kept, absorbed, best, compensated, cut, recordings
-from lgzoo_closed_form.importance import importances
-from lgzoo_closed_form.ridge import Sums, weighted_mean
-from lgzoo_closed_form.sizes import SHARES, Counts, begun, ranked, ratio, uneven_spec
-from lgzoo_closed_form.streams import Pictures, inputs_of
+from lgzoo_closed_form.cutting import (
+    Selection,
+    absorb_inputs,
+    compensate_model,
+    cut_model,
+    record_blocks,
+    select_best,
+)
+from lgzoo_closed_form.importance import measure_importances
+from lgzoo_closed_form.ridge import Sums, compute_weighted_mean
+from lgzoo_closed_form.sizes import (
+    SHARES,
+    Counts,
+    derive_mlp_ratio,
+    derive_uneven_spec,
+    rank_positions,
+    take_share,
+)
+from lgzoo_closed_form.streams import Pictures, record_inputs
 
 
-def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """The same one every time."""
+def build_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """Return a layer with the same weights every time."""
     layer, generator = nn.Linear(inputs, outputs, bias=bias), torch.Generator().manual_seed(1)
     for parameter in layer.parameters():
         parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
     return layer
 
 
-def sums_of(inputs_RI: torch.Tensor, weights_R: torch.Tensor, centred: bool = True) -> Sums:
-    return Sums.over([(inputs_RI, inputs_RI[:, :0], weights_R)], centred=centred)
+def sum_inputs(inputs_RI: torch.Tensor, weights_R: torch.Tensor, centred: bool = True) -> Sums:
+    return Sums.from_rows([(inputs_RI, inputs_RI[:, :0], weights_R)], centred=centred)
 
 
 @torch.no_grad()
-def read_by(model: nn.Module, layer: nn.Module, shown: Pictures) -> torch.Tensor:
-    """What a layer reads of the recorded tokens, with all images at once."""
-    with inputs_of(layer) as found:
-        model(shown.images)
-    return shown.rows(found[0])
+def record_rows(model: nn.Module, layer: nn.Module, pictures: Pictures) -> torch.Tensor:
+    """Return a layer's inputs at the recorded tokens, with all images at once."""
+    with record_inputs(layer) as inputs:
+        model(pictures.images)
+    return pictures.select_rows(inputs[0])
 
 
 # The criteria.
@@ -43,8 +57,11 @@ def read_by(model: nn.Module, layer: nn.Module, shown: Pictures) -> torch.Tensor
 
 def test_magnitudes_by_number() -> None:
     ancestry = tiny_ancestry(spec=SPEC)
-    heads, hidden = importances("magnitude", ancestry, pictures_of(SPEC))
-    wide, squares = SPEC.head_width, {name: ancestry.state[name].double() ** 2 for name in ancestry.state}
+    heads, hidden = measure_importances("magnitude", ancestry, sample_toy_pictures(SPEC))
+    wide, squares = (
+        SPEC.head_width,
+        {name: ancestry.state[name].double() ** 2 for name in ancestry.state},
+    )
 
     def of_head(head: int) -> float:
         rows = slice(head * wide, (head + 1) * wide)
@@ -54,17 +71,19 @@ def test_magnitudes_by_number() -> None:
 
     expected = torch.tensor([of_head(head) for head in range(3)]).double()
     torch.testing.assert_close(heads[2], expected / expected.mean())
-    expected = squares["blocks.1.mlp.fc1.weight"].sum(dim=1) + squares["blocks.1.mlp.fc2.weight"].sum(dim=0)
+    expected = squares["blocks.1.mlp.fc1.weight"].sum(dim=1) + squares[
+        "blocks.1.mlp.fc2.weight"
+    ].sum(dim=0)
     torch.testing.assert_close(hidden[1], expected / expected.mean())
 
 
 def test_slopes_are_those_of_the_loss() -> None:
     """Of two hidden neurons, by differences of the loss in every weight."""
     ancestry, neurons = tiny_ancestry(spec=SPEC), (3, 40)
-    shown = replace(pictures_of(SPEC), images=pictures_of(SPEC).images[:8])
-    _, hidden = importances("taylor", ancestry, shown)
+    pictures = replace(sample_toy_pictures(SPEC), images=sample_toy_pictures(SPEC).images[:8])
+    _, hidden = measure_importances("taylor", ancestry, pictures)
     model = model_of(SPEC, ancestry.state).double()
-    images, mlp = shown.images.double(), model.blocks[1].mlp
+    images, mlp = pictures.images.double(), model.blocks[1].mlp
     with torch.no_grad():
         labels = model(images).argmax(dim=1)
 
@@ -76,20 +95,26 @@ def test_slopes_are_those_of_the_loss() -> None:
             vector[index] = old
             return abs(old * (losses[0] - losses[1]) / 2e-5)
 
-        found = [
-            sum(slope(vector, index) for vector in (mlp.fc1.weight[j], mlp.fc2.weight[:, j]) for index in range(48))
+        sums = [
+            sum(
+                slope(vector, index)
+                for vector in (mlp.fc1.weight[j], mlp.fc2.weight[:, j])
+                for index in range(48)
+            )
             for j in neurons
         ]
-    assert found[0] / found[1] == pytest.approx(float(hidden[1, 3] / hidden[1, 40]), rel=1e-3)
+    assert sums[0] / sums[1] == pytest.approx(float(hidden[1, 3] / hidden[1, 40]), rel=1e-3)
 
 
 def test_energies_are_the_variance_of_what_is_added() -> None:
-    ancestry, shown = tiny_ancestry(spec=SPEC), pictures_of(SPEC)
-    heads, hidden = importances("energy", ancestry, shown)
+    ancestry, pictures = tiny_ancestry(spec=SPEC), sample_toy_pictures(SPEC)
+    heads, hidden = measure_importances("energy", ancestry, pictures)
     model = model_of(SPEC, ancestry.state)
     block = model.blocks[2]
-    outputs, neurons = (read_by(model, layer, shown) for layer in (block.attn.proj, block.mlp.fc2))
-    share = shown.weights / shown.weights.sum()
+    outputs, neurons = (
+        record_rows(model, layer, pictures) for layer in (block.attn.proj, block.mlp.fc2)
+    )
+    share = pictures.weights / pictures.weights.sum()
 
     def variance(inputs: torch.Tensor, layer: nn.Linear, columns: slice) -> float:
         added = (inputs[:, columns] @ layer.weight[:, columns].T).detach().double()
@@ -97,16 +122,22 @@ def test_energies_are_the_variance_of_what_is_added() -> None:
         return float(((added - mean).square().sum(dim=1) * share).sum())
 
     wide = SPEC.head_width
-    of_heads = torch.tensor([variance(outputs, block.attn.proj, slice(i * wide, (i + 1) * wide)) for i in range(3)])
-    of_neurons = torch.tensor([variance(neurons, block.mlp.fc2, slice(j, j + 1)) for j in range(SPEC.hidden)])
+    of_heads = torch.tensor(
+        [variance(outputs, block.attn.proj, slice(i * wide, (i + 1) * wide)) for i in range(3)]
+    )
+    of_neurons = torch.tensor(
+        [variance(neurons, block.mlp.fc2, slice(j, j + 1)) for j in range(SPEC.hidden)]
+    )
     torch.testing.assert_close(heads[2], (of_heads / of_heads.mean()).double(), rtol=1e-4, atol=0)
-    torch.testing.assert_close(hidden[2], (of_neurons / of_neurons.mean()).double(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        hidden[2], (of_neurons / of_neurons.mean()).double(), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_model_without_classes_has_no_loss() -> None:
     spec = SPEC.with_(classes=0)
     with pytest.raises(WrongCall, match="criterion taylor needs an ancestry model with classes"):
-        importances("taylor", tiny_ancestry(spec=spec), pictures_of(spec))
+        measure_importances("taylor", tiny_ancestry(spec=spec), sample_toy_pictures(spec))
 
 
 # The ranking through all blocks.
@@ -114,54 +145,69 @@ def test_a_model_without_classes_has_no_loss() -> None:
 
 def test_a_ranking_goes_through_all_blocks_but_no_block_loses_its_best() -> None:
     scores = [[5.0, 4.0, 9.0], [0.2, 0.1, 0.3], [4.0, 1.0, 4.0]]
-    ranking = ranked(scores, 1)
+    ranking = rank_positions(scores, 1)
     assert ranking == [(0, 2), (2, 0), (1, 2), (0, 0), (0, 1), (2, 2), (2, 1), (1, 0), (1, 1)]
-    assert begun(ranking, 5 / 9, 3, 1) == [[0, 1, 2], [2], [0]]
-    assert begun(ranking, 0.01, 3, 1) == [[2], [2], [0]]
-    assert begun(ranking, 1.0, 3, 1) == [[0, 1, 2]] * 3
+    assert take_share(ranking, 5 / 9, 3, 1) == [[0, 1, 2], [2], [0]]
+    assert take_share(ranking, 0.01, 3, 1) == [[2], [2], [0]]
+    assert take_share(ranking, 1.0, 3, 1) == [[0, 1, 2]] * 3
 
 
 def test_what_a_smaller_share_keeps_a_larger_one_keeps() -> None:
     scores = torch.rand(6, 40, generator=torch.Generator().manual_seed(0))
-    ranking = ranked(scores.tolist(), 5)
-    cuts = [begun(ranking, share, 6, 5) for share in SHARES]
+    ranking = rank_positions(scores.tolist(), 5)
+    cuts = [take_share(ranking, share, 6, 5) for share in SHARES]
     for fewer, more in pairwise(cuts):
-        assert all(set(one) <= set(other) for one, other in zip(fewer, more))
-    assert [sum(map(len, one)) for one in cuts] == [round(share * 240) for share in SHARES]
-    assert all(one == best(scores, [len(block) for block in one]) for one in cuts)
+        assert all(set(few) <= set(many) for few, many in zip(fewer, more))
+    assert [sum(map(len, rows)) for rows in cuts] == [round(share * 240) for share in SHARES]
+    assert all(rows == select_best(scores, [len(block) for block in rows]) for rows in cuts)
 
 
 @pytest.mark.parametrize("mlp", ["mlp", "swiglu", "swiglu_packed"])
 def test_a_ratio_makes_its_hidden_width(mlp: str) -> None:
     for width in (48, 96, 240):
-        whole = SPEC.with_(width=width, heads=3, mlp=mlp)
-        for hidden in range(width // 40, whole.hidden + 1):
-            assert whole.with_(mlp_ratio=ratio(whole, hidden)).hidden == hidden
+        spec = SPEC.with_(width=width, heads=3, mlp=mlp)
+        for hidden in range(width // 40, spec.hidden + 1):
+            assert spec.with_(mlp_ratio=derive_mlp_ratio(spec, hidden)).hidden == hidden
 
 
 def test_neighbours_of_one_size_are_one_segment() -> None:
-    spec = uneven_spec(SPEC, Counts((3, 3, 1, 1), (192, 192, 100, 100)))
+    spec = derive_uneven_spec(SPEC, Counts((3, 3, 1, 1), (192, 192, 100, 100)))
     assert [(part.layers, part.heads, part.heads_width, part.hidden) for part in spec.segments] == [
         (2, 3, 48, 192),
         (2, 1, 16, 100),
     ]
-    assert uneven_spec(SPEC, Counts((3,) * 4, (192,) * 4)) == SPEC
+    assert derive_uneven_spec(SPEC, Counts((3,) * 4, (192,) * 4)) == SPEC
     with pytest.raises(WrongCall, match="counts for 2 and 4 of 4 blocks"):
-        uneven_spec(SPEC, Counts((3, 3), (192,) * 4))
+        derive_uneven_spec(SPEC, Counts((3, 3), (192,) * 4))
 
 
 # Compensation.
 
 
 def test_every_block_is_recorded_a_few_images_at_a_time() -> None:
-    shown, model = pictures_of(SPEC), model_of(SPEC, tiny_ancestry(spec=SPEC).state)
-    parts = list(recordings(model, shown))
-    assert [part.block for part in parts] == [0, 0, 1, 1, 2, 2, 3, 3]  # 24 images, of which 16 go through together
+    pictures, model = sample_toy_pictures(SPEC), model_of(SPEC, tiny_ancestry(spec=SPEC).state)
+    parts = list(record_blocks(model, pictures))
+    assert [part.block for part in parts] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]  # 24 images, of which 16 go through together
     for number, block in enumerate(model.blocks):
-        own = [part for part in parts if part.block == number]
-        torch.testing.assert_close(torch.cat([part.outputs for part in own]), read_by(model, block.attn.proj, shown))
-        torch.testing.assert_close(torch.cat([part.hidden for part in own]), read_by(model, block.mlp.fc2, shown))
-        assert torch.equal(torch.cat([part.weights for part in own]), shown.weights)
+        recordings = [part for part in parts if part.block == number]
+        torch.testing.assert_close(
+            torch.cat([part.outputs for part in recordings]),
+            record_rows(model, block.attn.proj, pictures),
+        )
+        torch.testing.assert_close(
+            torch.cat([part.hidden for part in recordings]),
+            record_rows(model, block.mlp.fc2, pictures),
+        )
+        assert torch.equal(torch.cat([part.weights for part in recordings]), pictures.weights)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -169,84 +215,99 @@ def test_what_is_an_affine_function_of_the_rest_is_not_missed(bias: bool) -> Non
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(200, 6, generator=generator)
     inputs[:, 4:] = inputs[:, :4] @ torch.randn(4, 2, generator=generator) + 3.0 * bias
-    layer, weights = linear(6, 5, bias), torch.rand(200, generator=generator).double()
-    wanted = layer(inputs)
-    weight, offset = absorbed(layer, sums_of(inputs, weights, bias), range(4), 1e-12)
-    got = inputs[:, :4] @ weight.T + (offset if offset is not None else 0)
-    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=0)
-    cut_off = wanted - inputs[:, 4:] @ layer.weight[:, 4:].T
-    assert (cut_off - wanted).abs().mean() > 0.3
+    layer, weights = build_linear(6, 5, bias), torch.rand(200, generator=generator).double()
+    target = layer(inputs)
+    weight, offset = absorb_inputs(layer, sum_inputs(inputs, weights, bias), range(4), 1e-12)
+    output = inputs[:, :4] @ weight.T + (offset if offset is not None else 0)
+    torch.testing.assert_close(output, target, atol=1e-4, rtol=0)
+    cut_off = target - inputs[:, 4:] @ layer.weight[:, 4:].T
+    assert (cut_off - target).abs().mean() > 0.3
     assert (offset is None) == (not bias)
 
 
 def test_a_layer_without_a_bias_is_made_up_for_by_least_squares() -> None:
     generator = torch.Generator().manual_seed(0)
-    inputs, layer = torch.randn(60, 5, generator=generator) + 2, linear(5, 3, False)
+    inputs, layer = torch.randn(60, 5, generator=generator) + 2, build_linear(5, 3, False)
     weights = torch.rand(60, generator=generator).double()
     rows = inputs.double() * weights.sqrt()[:, None]
     expected = torch.linalg.lstsq(rows[:, :3], rows @ layer.weight.double().T).solution.T
-    weight, _ = absorbed(layer, sums_of(inputs, weights, False), [0, 1, 2], 0.0)
+    weight, _ = absorb_inputs(layer, sum_inputs(inputs, weights, False), [0, 1, 2], 0.0)
     torch.testing.assert_close(weight.double(), expected, atol=1e-5, rtol=0)
 
 
 def test_a_model_without_biases_is_made_up_for_by_least_squares() -> None:
     spec = SPEC.with_(proj_bias=False)
-    ancestry, shown = tiny_ancestry(spec=spec), pictures_of(spec)
-    model, kept = model_of(spec, ancestry.state), Kept([[0, 1]] * 4, [list(range(100))] * 4)
-    found = compensated(model, ancestry.state, spec, kept, shown, 0.0)
+    ancestry, pictures = tiny_ancestry(spec=spec), sample_toy_pictures(spec)
+    model, selection = (
+        model_of(spec, ancestry.state),
+        Selection([[0, 1]] * 4, [list(range(100))] * 4),
+    )
+    parts = compensate_model(model, ancestry.state, spec, selection, pictures, 0.0)
     layer = model.blocks[1].attn.proj
-    rows = read_by(model, layer, shown).double() * shown.weights.sqrt()[:, None]
+    rows = record_rows(model, layer, pictures).double() * pictures.weights.sqrt()[:, None]
     expected = torch.linalg.lstsq(rows[:, :32], rows @ layer.weight.detach().double().T).solution.T
-    torch.testing.assert_close(found["blocks.1.attn.proj.weight"].double(), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        parts["blocks.1.attn.proj.weight"].double(), expected, atol=1e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize("rho", [0.0, 1e-3, 1.0, 1e6])
 def test_the_error_never_rises(rho: float) -> None:
-    ancestry, shown = tiny_ancestry(spec=SPEC), pictures_of(SPEC)
+    ancestry, pictures = tiny_ancestry(spec=SPEC), sample_toy_pictures(SPEC)
     model = model_of(SPEC, ancestry.state)
     for block in model.blocks:
         for layer in (block.attn.proj, block.mlp.fc2):
-            inputs = read_by(model, layer, shown)
-            kept = list(range(0, layer.in_features, 3))
-            wanted, alone = layer(inputs).double(), inputs[:, kept] @ layer.weight[:, kept].T + layer.bias
-            weight, bias = absorbed(layer, sums_of(inputs, shown.weights), kept, rho)
-            got = inputs[:, kept] @ weight.T + bias
+            inputs = record_rows(model, layer, pictures)
+            indices = list(range(0, layer.in_features, 3))
+            target, alone = (
+                layer(inputs).double(),
+                inputs[:, indices] @ layer.weight[:, indices].T + layer.bias,
+            )
+            weight, bias = absorb_inputs(layer, sum_inputs(inputs, pictures.weights), indices, rho)
+            output = inputs[:, indices] @ weight.T + bias
             with_it, without = (
-                float((shown.weights * (one - wanted).square().sum(1)).sum().detach()) for one in (got, alone)
+                float((pictures.weights * (values - target).square().sum(1)).sum().detach())
+                for values in (output, alone)
             )
             assert with_it < (0.9 if rho < 1 else 1.0) * without
 
 
 def test_the_constant_part_is_not_missed_whatever_the_ridge() -> None:
-    layer, weights = linear(3, 4), torch.ones(50).double()
+    layer, weights = build_linear(3, 4), torch.ones(50).double()
     inputs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) + 5
-    weight, bias = absorbed(layer, sums_of(inputs, weights), [0], 1e9)
-    missed = inputs[:, :1] @ weight.T + bias - layer(inputs)
-    assert weighted_mean(missed.double(), weights).abs().max() < 1e-5
+    weight, bias = absorb_inputs(layer, sum_inputs(inputs, weights), [0], 1e9)
+    error = inputs[:, :1] @ weight.T + bias - layer(inputs)
+    assert compute_weighted_mean(error.double(), weights).abs().max() < 1e-5
 
 
 def test_copies_of_heads_and_neurons_are_not_missed() -> None:
-    """With a copy of head 0 for head 2, and of neurons 0 to 9 for 10 to 19, the model computes the same without them."""
-    ancestry, shown = tiny_ancestry(spec=SPEC), pictures_of(SPEC)
+    """Head 2 is a copy of head 0, and neurons 10 to 19 are copies of neurons 0 to 9."""
+    ancestry, pictures = tiny_ancestry(spec=SPEC), sample_toy_pictures(SPEC)
     state = {name: ancestry.state[name].clone() for name in ancestry.state}
     for block in range(SPEC.layers):
         for part in ("weight", "bias"):
             for rows in state[f"blocks.{block}.attn.qkv.{part}"].split(SPEC.width):
                 rows[32:48] = rows[:16]
-            state[f"blocks.{block}.mlp.fc1.{part}"][10:20] = state[f"blocks.{block}.mlp.fc1.{part}"][:10]
-    kept = Kept([[0, 1]] * 4, [[*range(10), *range(20, 192)]] * 4)
-    whole, spec = model_of(SPEC, state), uneven_spec(SPEC, Counts((2,) * 4, (182,) * 4))
+            state[f"blocks.{block}.mlp.fc1.{part}"][10:20] = state[
+                f"blocks.{block}.mlp.fc1.{part}"
+            ][:10]
+    selection = Selection([[0, 1]] * 4, [[*range(10), *range(20, 192)]] * 4)
+    full, spec = model_of(SPEC, state), derive_uneven_spec(SPEC, Counts((2,) * 4, (182,) * 4))
     with torch.no_grad():
-        wanted = whole(shown.images)
-        with_it = model_of(spec, compensated(whole, state, SPEC, kept, shown, 1e-10))(shown.images)
-        without = model_of(spec, cut(state, SPEC, kept))(shown.images)
-    torch.testing.assert_close(with_it, wanted, atol=1e-4, rtol=0)
-    assert (without - wanted).abs().max() > 0.1
+        target = full(pictures.images)
+        with_it = model_of(spec, compensate_model(full, state, SPEC, selection, pictures, 1e-10))(
+            pictures.images
+        )
+        without = model_of(spec, cut_model(state, SPEC, selection))(pictures.images)
+    torch.testing.assert_close(with_it, target, atol=1e-4, rtol=0)
+    assert (without - target).abs().max() > 0.1
 
 
 def test_what_is_kept_of_a_layer_with_all_inputs_is_its_own() -> None:
-    layer = linear(6, 5)
-    weight, bias = absorbed(layer, sums_of(torch.randn(20, 6), torch.ones(20).double()), range(6), 1e-3)
+    layer = build_linear(6, 5)
+    weight, bias = absorb_inputs(
+        layer, sum_inputs(torch.randn(20, 6), torch.ones(20).double()), range(6), 1e-3
+    )
     assert torch.equal(weight, layer.weight)
     assert bias is not None
     assert torch.equal(bias, layer.bias)

@@ -1,4 +1,4 @@
-"""Rivals that train nothing: blocks chosen by their places, stacked ones, selected weights, subcloned weights."""
+"""Baselines without training: chosen and stacked blocks, selected and subcloned weights."""
 
 from __future__ import annotations
 
@@ -19,28 +19,52 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_baselines.block_choice import CHOICES, KeepForFirst
-from lgzoo_baselines.stacked import sources
-from lgzoo_baselines.weight_selection import chosen
-from lgzoo_baselines.weight_subcloning import Cut, Rank, Ranking, ends, reordered
+from lgzoo_baselines.block_choice import (
+    BlockChoiceExtractor,
+    choose_evenly,
+    choose_first,
+    choose_last,
+    choose_middle,
+)
+from lgzoo_baselines.stacked import repeat_blocks
+from lgzoo_baselines.weight_selection import select_entries
+from lgzoo_baselines.weight_subcloning import (
+    NeuronRanking,
+    WeightSubcloningExpander,
+    WeightSubcloningExtractor,
+    choose_ends,
+    reorder_neurons,
+)
 
-VIT = load_family("vit").examples[0].with_(layers=4, width=48, heads=3, registers=2, layer_scale=0.1)
+CHOICES = {
+    "first_k": choose_first,
+    "last_k": choose_last,
+    "middle_k": choose_middle,
+    "evenly_spaced": choose_evenly,
+}
+
+VIT = (
+    load_family("vit").examples[0].with_(layers=4, width=48, heads=3, registers=2, layer_scale=0.1)
+)
 EVA = load_family("eva").examples[0].with_(layers=4, width=48, heads=3)
 SPECS = [pytest.param(VIT, id="vit"), pytest.param(EVA, id="eva")]
 
 
-def perturbed(spec: Spec) -> Ancestry:
+def perturb(spec: Spec) -> Ancestry:
     """Random numbers everywhere, so that no gain is 1 and no shift 0."""
     generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
-    noisy = {name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in plain.state.items()}
+    noisy = {
+        name: value + 0.1 * torch.randn(value.shape, generator=generator)
+        for name, value in plain.state.items()
+    }
     return replace(plain, state=noisy)
 
 
-def made(name: str, ancestry: Ancestry, **settings: Any) -> lg.Learngene:
+def extract(name: str, ancestry: Ancestry, **settings: Any) -> lg.Learngene:
     method = METHODS.load(name)
     extractor = replace(method.presets["smoke"], **settings)
     learngene = extractor([ancestry], [tiny_task()] if method.tasks == "one" else [], Run())
-    return learngene.with_config(ancestries=(ancestry.record,))
+    return learngene.with_config(method=name, ancestries=(ancestry.record,))
 
 
 # Blocks by their places.
@@ -66,24 +90,28 @@ def test_the_places_of_the_blocks(name: str, whole: int, layers: int, expected: 
 def test_every_depth_has_blocks_in_their_order_and_the_full_depth_all(name: str) -> None:
     for whole in (1, 2, 5, 12):
         for layers in range(1, whole + 1):
-            found = CHOICES[name](whole, layers)
-            assert len(found) == layers
-            assert found == sorted(set(found))
-            assert set(found) <= set(range(whole))
+            actual = CHOICES[name](whole, layers)
+            assert len(actual) == layers
+            assert actual == sorted(set(actual))
+            assert set(actual) <= set(range(whole))
         assert CHOICES[name](whole, whole) == list(range(whole))
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", [*sorted(CHOICES), "stacked"])
 def test_the_blocks_are_the_ancestry_models(name: str, spec: Spec) -> None:
-    ancestry, table = perturbed(spec), table_of(spec)
-    learngene = made(name, ancestry)
+    ancestry, table = perturb(spec), table_of(spec)
+    learngene = extract(name, ancestry)
     small = lg.expand(learngene, layers=2, classes=5)
     places = small.provenance["blocks"]
     assert small.inherited == {name for name in small.state if not table.is_head(name)}
     for inherited in small.inherited:
         block = table.block_of(inherited)
-        source = inherited if block is None else table.block_name(places[block], table.inner_name(inherited))
+        source = (
+            inherited
+            if block is None
+            else table.block_name(places[block], table.inner_name(inherited))
+        )
         expected = ancestry.state[source]
         if inherited == "rope.freqs":
             expected = expected[:, places]
@@ -91,24 +119,33 @@ def test_the_blocks_are_the_ancestry_models(name: str, spec: Spec) -> None:
 
 
 def test_no_more_blocks_than_there_are() -> None:
-    with pytest.raises(WrongCall, match="layers is 5; the ancestry model has 4, and first_k builds no deeper one"):
-        lg.expand(made("first_k", perturbed(VIT)), layers=5)
+    with pytest.raises(
+        WrongCall, match="layers is 5; the ancestry model has 4, and first_k builds no deeper one"
+    ):
+        lg.expand(extract("first_k", perturb(VIT)), layers=5)
 
 
 def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
-    one, other = (lg.extract("first_k", extractor=KeepForFirst(store=store)) for store in (True, False))
-    assert not other.state
-    small = [lg.expand(learngene, layers=2) for learngene in (one, other)]
+    stored, named = (
+        lg.extract("first_k", extractor=BlockChoiceExtractor(store=store))
+        for store in (True, False)
+    )
+    assert not named.state
+    small = [lg.expand(learngene, layers=2) for learngene in (stored, named)]
     assert small[0].inherited == small[1].inherited
     assert all(torch.equal(small[0].state[name], small[1].state[name]) for name in small[0].state)
     with pytest.raises(WrongCall, match="neither stores nor records its ancestry model"):
-        lg.expand(other.with_config(ancestries=()), layers=2)
+        lg.expand(named.with_config(ancestries=()), layers=2)
 
 
 def test_a_learngene_that_lost_a_tensor_is_refused() -> None:
-    learngene = made("last_k", perturbed(VIT))
-    fewer = {name: tensor for name, tensor in learngene.state.items() if name != "blocks.3.norm1.weight"}
-    with pytest.raises(BadFile, match=r"blocks\.3\.norm1\.weight is missing; expected shape \(48,\)"):
+    learngene = extract("last_k", perturb(VIT))
+    fewer = {
+        name: tensor for name, tensor in learngene.state.items() if name != "blocks.3.norm1.weight"
+    }
+    with pytest.raises(
+        BadFile, match=r"blocks\.3\.norm1\.weight is missing; expected shape \(48,\)"
+    ):
         lg.expand(replace(learngene, state=fewer), layers=2)
 
 
@@ -116,15 +153,15 @@ def test_a_learngene_that_lost_a_tensor_is_refused() -> None:
 
 
 def test_stacks_and_interlaced_blocks() -> None:
-    assert sources(3, 7, "stack") == [0, 1, 2, 0, 1, 2, 0]
-    assert sources(3, 6, "interlace") == [0, 0, 1, 1, 2, 2]
-    assert sources(3, 7, "interlace") == [0, 0, 0, 1, 1, 2, 2]
+    assert repeat_blocks(3, 7, "stack") == [0, 1, 2, 0, 1, 2, 0]
+    assert repeat_blocks(3, 6, "interlace") == [0, 0, 1, 1, 2, 2]
+    assert repeat_blocks(3, 7, "interlace") == [0, 0, 0, 1, 1, 2, 2]
     for order in ("stack", "interlace"):
-        assert sources(4, 4, order) == [0, 1, 2, 3]  # type: ignore[arg-type]
+        assert repeat_blocks(4, 4, order) == [0, 1, 2, 3]  # type: ignore[arg-type]
 
 
 def test_a_stack_is_deeper_than_the_ancestry_model() -> None:
-    learngene = made("stacked", perturbed(VIT))
+    learngene = extract("stacked", perturb(VIT))
     deep = lg.expand(learngene, layers=9, base=3)
     assert deep.provenance["blocks"] == [0, 1, 2] * 3
     assert deep.spec.layers == 9
@@ -135,46 +172,55 @@ def test_a_stack_is_deeper_than_the_ancestry_model() -> None:
 # Weight selection.
 
 
-def published(teacher: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """The authors' selection by its description: dimension after dimension, entries at equal steps."""
+def select_as_published(teacher: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the authors' selection: in one dimension after the other, entries at equal steps."""
     for dimension, size in enumerate(shape):
         whole = teacher.shape[dimension]
         places = (
-            torch.arange(size) * (whole // size) if whole % size == 0 else torch.linspace(0, whole - 1, size).round()
+            torch.arange(size) * (whole // size)
+            if whole % size == 0
+            else torch.linspace(0, whole - 1, size).round()
         )
         teacher = teacher.index_select(dimension, places.long())
     return teacher
 
 
 @pytest.mark.parametrize("sizes", [(2, 16, 1), (3, 32, 2), (4, 40, 5), (1, 48, 3)])
-@pytest.mark.parametrize("spec", [*SPECS, pytest.param(VIT.with_(mlp="swiglu_packed", qk_norm=False), id="packed")])
+@pytest.mark.parametrize(
+    "spec", [*SPECS, pytest.param(VIT.with_(mlp="swiglu_packed", qk_norm=False), id="packed")]
+)
 def test_it_is_the_authors_function(spec: Spec, sizes: tuple[int, int, int]) -> None:
     layers, width, heads = sizes
     if spec is EVA and heads > spec.heads:
         pytest.skip("learned frequencies of five heads cannot be selected from those of three")
-    ancestry = perturbed(spec)
-    small = lg.expand(made("weight_selection", ancestry), layers=layers, width=width, heads=heads, classes=5)
+    ancestry = perturb(spec)
+    small = lg.expand(
+        extract("weight_selection", ancestry), layers=layers, width=width, heads=heads, classes=5
+    )
     for name, shape in shapes(small.spec).items():
         if "head." in name:
             assert name not in small.inherited
         elif name == "rope.freqs":
             assert torch.equal(
-                small.state[name][0, 1:layers], published(ancestry.state[name][:, :layers], shape)[0, 1:]
+                small.state[name][0, 1:layers],
+                select_as_published(ancestry.state[name][:, :layers], shape)[0, 1:],
             )
         else:
-            assert torch.equal(small.state[name], published(ancestry.state[name], shape)), name
+            assert torch.equal(
+                small.state[name], select_as_published(ancestry.state[name], shape)
+            ), name
 
 
 def test_the_selected_entries() -> None:
-    assert chosen(12, 4, "uniform") == [0, 3, 6, 9]
-    assert chosen(12, 5, "uniform") == [0, 3, 6, 8, 11]  # 5.5 becomes 6, as torch rounds
-    assert chosen(7, 1, "uniform") == [0]
-    assert chosen(12, 5, "consecutive") == [0, 1, 2, 3, 4]
+    assert select_entries(12, 4, "uniform") == [0, 3, 6, 9]
+    assert select_entries(12, 5, "uniform") == [0, 3, 6, 8, 11]  # 5.5 becomes 6, as torch rounds
+    assert select_entries(7, 1, "uniform") == [0]
+    assert select_entries(12, 5, "consecutive") == [0, 1, 2, 3, 4]
 
 
 def test_the_full_size_is_the_ancestry_model_and_blocks_are_the_first() -> None:
-    ancestry = perturbed(VIT)
-    learngene = made("weight_selection", ancestry)
+    ancestry = perturb(VIT)
+    learngene = extract("weight_selection", ancestry)
     whole = lg.expand(learngene)
     assert all(torch.equal(whole.state[name], ancestry.state[name]) for name in whole.inherited)
     assert lg.expand(learngene, layers=2).provenance["blocks"] == [0, 1]
@@ -182,16 +228,18 @@ def test_the_full_size_is_the_ancestry_model_and_blocks_are_the_first() -> None:
 
 
 def test_whole_heads_are_taken_where_that_is_asked() -> None:
-    ancestry = perturbed(VIT)
-    small = lg.expand(made("weight_selection", ancestry), width=32, whole_heads=True)
-    columns = published(torch.arange(48), (32,))
-    rows = [part * 48 + head * 16 + row for part in range(3) for head in (0, 2) for row in range(16)]
+    ancestry = perturb(VIT)
+    small = lg.expand(extract("weight_selection", ancestry), width=32, whole_heads=True)
+    columns = select_as_published(torch.arange(48), (32,))
+    rows = [
+        part * 48 + head * 16 + row for part in range(3) for head in (0, 2) for row in range(16)
+    ]
     expected = ancestry.state["blocks.0.attn.qkv.weight"][rows][:, columns]
     assert torch.equal(small.state["blocks.0.attn.qkv.weight"], expected)
 
 
 def test_no_dimension_grows() -> None:
-    learngene = made("weight_selection", perturbed(VIT))
+    learngene = extract("weight_selection", perturb(VIT))
     with pytest.raises(WrongCall, match="would be 64, but is 48 in the ancestry model"):
         lg.expand(learngene, width=64, mlp_ratio=2.0)
     with pytest.raises(WrongCall, match="hidden would be 256, but is 192"):
@@ -202,17 +250,19 @@ def test_no_dimension_grows() -> None:
 
 
 def outputs(spec: Spec, state: StateDict) -> torch.Tensor:
-    images = torch.randn(2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(
+        2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1)
+    )
     with torch.no_grad():
         answer: torch.Tensor = model_of(spec, state)(images)
     return answer
 
 
 def test_the_middle_is_left_out() -> None:
-    assert ends(12, 6) == [0, 1, 2, 9, 10, 11]
-    assert ends(12, 5) == [0, 1, 2, 10, 11]
-    assert ends(4, 1) == [0]
-    assert ends(4, 4) == [0, 1, 2, 3]
+    assert choose_ends(12, 6) == [0, 1, 2, 9, 10, 11]
+    assert choose_ends(12, 5) == [0, 1, 2, 10, 11]
+    assert choose_ends(4, 1) == [0]
+    assert choose_ends(4, 4) == [0, 1, 2, 3]
 
 
 def test_neurons_are_ranked_by_their_mean_magnitude() -> None:
@@ -222,18 +272,20 @@ def test_neurons_are_ranked_by_their_mean_magnitude() -> None:
     state["pos_embed"][..., 7] += 100  # the stream's largest channel
     state["blocks.1.mlp.fc1.bias"][11] += 100
     state["blocks.0.attn.qkv.bias"][96 + 16 : 96 + 32] -= 100  # the values of head 1
-    found = made("weight_subcloning", replace(ancestry, state=state)).state
-    assert found["importance.width"].argmax() == 7
-    assert found["importance.hidden"][1].argmax() == 11
-    assert found["importance.heads"][0].argmax() == 1
+    actual = extract("weight_subcloning", replace(ancestry, state=state)).state
+    assert actual["importance.width"].argmax() == 7
+    assert actual["importance.hidden"][1].argmax() == 11
+    assert actual["importance.heads"][0].argmax() == 1
     for axis, shape in (("width", (48,)), ("heads", (2, 3)), ("hidden", (2, 192))):
-        assert tuple(found[f"importance.{axis}"].shape) == shape
-        assert torch.allclose(found[f"importance.{axis}"].mean(dim=-1), torch.ones(()), atol=1e-5)
+        assert tuple(actual[f"importance.{axis}"].shape) == shape
+        assert torch.allclose(actual[f"importance.{axis}"].mean(dim=-1), torch.ones(()), atol=1e-5)
 
 
 def test_the_mean_is_over_images_and_tokens_and_all_blocks() -> None:
-    ancestry, task, run = perturbed(VIT.with_(layers=2)), tiny_task(), Run(seed=3)
-    found = Rank(each=Ranking(images=48))([ancestry], [task], run).state["importance.width"]
+    ancestry, task, run = perturb(VIT.with_(layers=2)), tiny_task(), Run(seed=3)
+    actual = WeightSubcloningExtractor(each=NeuronRanking(images=48))(
+        [ancestry], [task], run
+    ).state["importance.width"]
     options: dict[str, Any] = {"batch_size": 48, "seed": 0, "shuffle": False}
     (batch,) = Loader(task, "train", ancestry.input_format, **options).epoch(0)
     model = ancestry.model()
@@ -243,40 +295,53 @@ def test_the_mean_is_over_images_and_tokens_and_all_blocks() -> None:
         for block in model.blocks:
             tokens = block(tokens)
             total += tokens.abs().sum(dim=(0, 1))
-    torch.testing.assert_close(found, total / total.mean(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual, total / total.mean(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_reordering_changes_no_answer(spec: Spec) -> None:
-    ancestry = perturbed(spec)
-    learngene = made("weight_subcloning", ancestry)
-    turned = reordered(ancestry.state, spec, learngene.state)
-    assert not torch.equal(turned["blocks.1.mlp.fc1.weight"], ancestry.state["blocks.1.mlp.fc1.weight"])
-    torch.testing.assert_close(outputs(spec, turned), outputs(spec, ancestry.state), atol=1e-4, rtol=1e-4)
+    ancestry = perturb(spec)
+    learngene = extract("weight_subcloning", ancestry)
+    turned = reorder_neurons(ancestry.state, spec, learngene.state)
+    assert not torch.equal(
+        turned["blocks.1.mlp.fc1.weight"], ancestry.state["blocks.1.mlp.fc1.weight"]
+    )
+    torch.testing.assert_close(
+        outputs(spec, turned), outputs(spec, ancestry.state), atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_smaller_one_has_the_most_important_neurons_rescaled(spec: Spec) -> None:
-    ancestry = perturbed(spec)
-    learngene = made("weight_subcloning", ancestry)
+    ancestry = perturb(spec)
+    learngene = extract("weight_subcloning", ancestry)
     small = lg.expand(learngene, layers=3, width=32, classes=5)
     assert small.provenance["blocks"] == [0, 1, 3]
     stream, hidden = (
-        learngene.state[f"importance.{axis}"].argsort(dim=-1, descending=True) for axis in ("width", "hidden")
+        learngene.state[f"importance.{axis}"].argsort(dim=-1, descending=True)
+        for axis in ("width", "hidden")
     )
     kept, neurons = stream[:32], hidden[3][: small.spec.hidden]
     fc2 = ancestry.state["blocks.3.mlp.fc2.weight"][kept][:, neurons]
     torch.testing.assert_close(small.state["blocks.2.mlp.fc2.weight"], (48 / 32) ** 0.5 * fc2)
-    torch.testing.assert_close(small.state["blocks.2.mlp.fc2.bias"], ancestry.state["blocks.3.mlp.fc2.bias"][kept])
-    torch.testing.assert_close(small.state["blocks.2.norm1.weight"], ancestry.state["blocks.3.norm1.weight"][kept])
+    torch.testing.assert_close(
+        small.state["blocks.2.mlp.fc2.bias"], ancestry.state["blocks.3.mlp.fc2.bias"][kept]
+    )
+    torch.testing.assert_close(
+        small.state["blocks.2.norm1.weight"], ancestry.state["blocks.3.norm1.weight"][kept]
+    )
     patches = ancestry.state["patch_embed.proj.weight"][kept]
-    torch.testing.assert_close(small.state["patch_embed.proj.weight"], patches)  # it reads as many pixels as before
-    plain = lg.expand(learngene, layers=3, width=32, classes=5, expander=Cut(rescale=False))
+    torch.testing.assert_close(
+        small.state["patch_embed.proj.weight"], patches
+    )  # it reads as many pixels as before
+    plain = lg.expand(
+        learngene, layers=3, width=32, classes=5, expander=WeightSubcloningExpander(rescale=False)
+    )
     torch.testing.assert_close(plain.state["blocks.2.mlp.fc2.weight"], fc2)
 
 
 def test_smaller_sizes_are_nested_but_for_their_scale() -> None:
-    learngene = made("weight_subcloning", perturbed(VIT))
+    learngene = extract("weight_subcloning", perturb(VIT))
     wide, narrow = (lg.expand(learngene, width=width, rescale=False) for width in (32, 16))
     for name in ("blocks.1.attn.proj.weight", "blocks.1.mlp.fc1.weight", "pos_embed"):
         inner = narrow.state[name]
@@ -294,11 +359,11 @@ def test_smaller_sizes_are_nested_but_for_their_scale() -> None:
 )
 def test_sizes_that_cannot_be_cut_are_refused(sizes: dict[str, Any], said: str) -> None:
     with pytest.raises(WrongCall, match=said):
-        lg.expand(made("weight_subcloning", perturbed(VIT)), **sizes)
+        lg.expand(extract("weight_subcloning", perturb(VIT)), **sizes)
 
 
 def test_importances_that_are_not_there_are_refused() -> None:
-    learngene = made("weight_subcloning", perturbed(VIT))
+    learngene = extract("weight_subcloning", perturb(VIT))
     fewer = {name: tensor for name, tensor in learngene.state.items() if name != "importance.heads"}
     with pytest.raises(BadFile, match=r"lacks importance\.heads of shape \(4, 3\)"):
         lg.expand(replace(learngene, state=fewer), layers=2)

@@ -24,17 +24,21 @@ from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_pool.details import StitchedDetails, read_details
-from lgzoo_pool.snnet import TakeConfiguration
+from lgzoo_pool.snnet import SnnetExpander
 
 METHOD = METHODS.load("snnet")
 TASK = tiny_task(classes=4)
 
 
 def made(
-    ancestries: Sequence[Ancestry] | None = None, run: Run | None = None, task: Any = TASK, **settings: Any
+    ancestries: Sequence[Ancestry] | None = None,
+    run: Run | None = None,
+    task: Any = TASK,
+    **settings: Any,
 ) -> Learngene:
     extractor = with_settings(METHOD.presets["smoke"], settings)
-    return extractor(ancestries or anchors((2, 2)), [task], run or Run())
+    learngene = extractor(ancestries or anchors((2, 2)), [task], run or Run())
+    return learngene.with_config(method="snnet")
 
 
 def knowing(depths: tuple[int, ...] = (2, 2)) -> list[Ancestry]:
@@ -65,7 +69,9 @@ def test_what_an_extraction_holds(gene: Learngene) -> None:
 
 def test_the_recorded_accuracy_is_that_of_the_descendant(gene: Learngene) -> None:
     for number in (1, 4):
-        built = lifecycle.expand(gene, target=Target(task="tiny", classes=4, dense=False), config=number)
+        built = lifecycle.expand(
+            gene, target=Target(task="tiny", classes=4, dense=False), config=number
+        )
         found = evaluate(built.model(), TASK, "validation", built.input_format, Run())
         assert found.value == pytest.approx(gene.config.metrics["paths"][number]["accuracy"])
         assert built.task == "tiny"
@@ -73,10 +79,16 @@ def test_the_recorded_accuracy_is_that_of_the_descendant(gene: Learngene) -> Non
 
 def test_every_part_is_done_once(tmp_path: Path) -> None:
     whole = made(anchors((2, 2)), Run(folder=tmp_path / "run", seed=2))
-    assert {path.name for path in (tmp_path / "run" / "parts").iterdir()} == {"stitches", "training", "teacher"}
+    assert {path.name for path in (tmp_path / "run" / "parts").iterdir()} == {
+        "stitches",
+        "training",
+        "teacher",
+    }
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")}
     again = made(anchors((2, 2)), Run(folder=tmp_path / "run", seed=2, resume=True))
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")}
+    assert before == {
+        path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")
+    }
     assert again.config == whole.config
     assert all(torch.equal(again.state[name], tensor) for name, tensor in whole.state.items())
 
@@ -118,7 +130,7 @@ def test_windows_and_far_stitches_are_kept_in_the_details() -> None:
     assert (layout.nearest, layout.window, layout.stride) == (False, 1, 1)
     assert len(layout.paths) == 3 + 3 * 2 + 3
     number = max(range(len(layout.paths)), key=lambda place: len(layout.paths[place].parts))
-    assert len(TakeConfiguration(config=number)(gene, Target(), Run()).spec.front) == 2
+    assert len(SnnetExpander(config=number)(gene, Target(), Run()).spec.front) == 2
 
 
 def built(gene: Learngene, **sizes: Any) -> Descendant:
@@ -150,7 +162,10 @@ def test_sizes_and_budgets_choose_a_configuration(gene: Learngene) -> None:
             "no path with config 0 and layers 3; with layers 3 config can be .*, with config 0 layers can be 2",
         ),
         ({"width": 20}, "no path with width 20; width can be 16, 32"),
-        ({"layers": 5, "width": 16}, "with width 16 layers can be 2, with layers 5 width can be 32"),
+        (
+            {"layers": 5, "width": 16},
+            "with width 16 layers can be 2, with layers 5 width can be 32",
+        ),
         ({"heads": 3}, "heads can be 1, 2"),
     ],
 )
@@ -160,7 +175,9 @@ def test_sizes_that_there_are_not(gene: Learngene, sizes: dict[str, Any], says: 
 
 
 def shape(**changes: Any) -> ViTSpec:
-    return ViTSpec(**{"layers": 2, "width": 32, "heads": 2, "image_size": 32, "patch_size": 8, **changes})
+    return ViTSpec(
+        **{"layers": 2, "width": 32, "heads": 2, "image_size": 32, "patch_size": 8, **changes}
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +189,10 @@ def shape(**changes: Any) -> ViTSpec:
         ({"class_token": False, "pool": "avg"}, "cannot be stitched"),
         ({"mlp_ratio": 2.0}, "mlp ratio is 4.0 and 2.0"),
         ({"width": 16, "heads": 1}, "same width of 16"),
-        ({"width": 8, "heads": 1}, "widths 16 and 8; stitches lead from narrow to wide: give the narrower one first"),
+        (
+            {"width": 8, "heads": 1},
+            "widths 16 and 8; stitches lead from narrow to wide: give the narrower one first",
+        ),
     ],
 )
 def test_ancestries_that_cannot_be_stitched(wide: dict[str, Any], says: str) -> None:
@@ -180,18 +200,26 @@ def test_ancestries_that_cannot_be_stitched(wide: dict[str, Any], says: str) -> 
         METHOD.extractor.outline([shape(width=16, heads=1), shape(**wide)])
 
 
-def test_nothing_is_written_for_ancestries_that_cannot_be_stitched(tmp_path: Path, monkeypatch: Any) -> None:
+def test_nothing_is_written_for_ancestries_that_cannot_be_stitched(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     first, second = anchors((2, 2))
     sources = {"narrow": first, "wide": second}
-    monkeypatch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source])
+    monkeypatch.setattr(
+        "learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]
+    )
     monkeypatch.setattr("learngene_zoo.lifecycle.learngenes.check_source", lambda source: None)
     monkeypatch.setattr("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: TASK)
     with pytest.raises(WrongCall, match="give the narrower one first"):
-        lifecycle.extract("snnet", ancestries=["wide", "narrow"], tasks=["t"], out=tmp_path / "learngene")
+        lifecycle.extract(
+            "snnet", ancestries=["wide", "narrow"], tasks=["t"], out=tmp_path / "learngene"
+        )
     assert not list(tmp_path.iterdir())
     for count in (1, 4):
         with pytest.raises(WrongCall, match=f"takes 2 to 3 ancestries .*not {count}"):
-            lifecycle.extract("snnet", ancestries=["narrow"] * count, tasks=["t"], out=tmp_path / "learngene")
+            lifecycle.extract(
+                "snnet", ancestries=["narrow"] * count, tasks=["t"], out=tmp_path / "learngene"
+            )
 
 
 def test_anchors_that_see_images_differently_are_refused() -> None:
@@ -216,7 +244,11 @@ def test_settings_that_cannot_be_meant(settings: dict[str, Any], says: str) -> N
         with_settings(METHOD.extractor, settings)
 
 
-GOOD = StitchedDetails.of([shape(width=16, heads=1), shape()]).json()
+GOOD = (
+    LearngeneConfig(spec=shape())
+    .with_details(StitchedDetails.from_specs([shape(width=16, heads=1), shape()]))
+    .details
+)
 
 
 @pytest.mark.parametrize(
@@ -245,5 +277,7 @@ def test_the_work_is_known_beforehand() -> None:
     specs = [shape(layers=1, width=16, heads=1), shape(layers=1)]
     (work,) = with_settings(METHOD.extractor, {"images": 100, "epochs": 3}).work(specs, [5000])
     assert (work.images, work.trained, work.frozen) == (300, 1.0, 1.0)
-    (alone,) = with_settings(METHOD.extractor, {"images": None, "guidance": "none"}).work(specs, [5000])
+    (alone,) = with_settings(METHOD.extractor, {"images": None, "guidance": "none"}).work(
+        specs, [5000]
+    )
     assert (alone.images, alone.frozen) == (5000, 0.0)

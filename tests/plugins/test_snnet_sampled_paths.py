@@ -24,8 +24,8 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.distillation import Teacher, divergence
 from lgzoo_pool.network import StitchedNetwork
-from lgzoo_pool.objectives import SampledPaths, freeze_anchors, path_of_step
-from lgzoo_pool.paths import Layout
+from lgzoo_pool.objectives import SampledPaths, draw_path, freeze_anchors
+from lgzoo_pool.paths import StitchLayout
 from lgzoo_pool.settings import PathSettings
 
 TOY = Path(__file__).with_name("stitching_toy.py")
@@ -42,10 +42,10 @@ def state(network: StitchedNetwork) -> dict[str, torch.Tensor]:
 
 
 def test_paths_are_uniform_and_a_function_of_seed_and_step() -> None:
-    paths = Layout(depths=(6, 6)).paths
-    drawn = [path_of_step(paths, 5, step) for step in range(1, 1801)]
-    assert drawn == [path_of_step(paths, 5, step) for step in range(1, 1801)]
-    assert drawn[:50] != [path_of_step(paths, 6, step) for step in range(1, 51)]
+    paths = StitchLayout(depths=(6, 6)).paths
+    drawn = [draw_path(paths, 5, step) for step in range(1, 1801)]
+    assert drawn == [draw_path(paths, 5, step) for step in range(1, 1801)]
+    assert drawn[:50] != [draw_path(paths, 6, step) for step in range(1, 51)]
     counts = Counter(drawn)
     assert set(counts) == set(paths)
     assert max(counts.values()) < 150
@@ -54,14 +54,23 @@ def test_paths_are_uniform_and_a_function_of_seed_and_step() -> None:
 
 def test_a_step_trains_what_lies_on_its_path_and_nothing_else() -> None:
     network, details = stitched()
-    run = Run(seed=next(s for s in range(99) if path_of_step(details.layout.paths, s, 1) == details.layout.paths[4]))
+    run = Run(
+        seed=next(
+            s for s in range(99) if draw_path(details.layout.paths, s, 1) == details.layout.paths[4]
+        )
+    )
     before = state(network)
     recipe = replace(RECIPE, epochs=1, images=12, ema=None, weight_decay=0.1)
     trained(network, run, recipe)
-    changed = {name for name, tensor in state(network).items() if not torch.equal(tensor, before[name])}
+    changed = {
+        name for name, tensor in state(network).items() if not torch.equal(tensor, before[name])
+    }
     path = details.layout.paths[4]
     assert [part[1:] for part in path.parts] == [(0, 2), (0, 3)]
-    inside = tuple(f"anchors.0.{name}" for name in ("cls_token", "pos_embed", "patch_embed", "blocks.0.", "blocks.1."))
+    inside = tuple(
+        f"anchors.0.{name}"
+        for name in ("cls_token", "pos_embed", "patch_embed", "blocks.0.", "blocks.1.")
+    )
     inside += ("anchors.1.blocks.", "anchors.1.norm.", "anchors.1.head.", "stitches.0.0.")
     assert changed == {name for name in before if name.startswith(inside)}
 
@@ -87,7 +96,10 @@ def test_resuming_continues_with_the_path_of_the_step(tmp_path: Path) -> None:
     resumed = stitched()[0]
     trained(resumed, Run(seed=3, folder=tmp_path, resume=True))
     assert all(torch.equal(tensor, state(resumed)[name]) for name, tensor in state(whole).items())
-    steps = [line.split('"step": ')[1].split(",")[0] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        line.split('"step": ')[1].split(",")[0]
+        for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [int(step) for step in steps] == list(range(1, 9))
 
 
@@ -114,7 +126,9 @@ def test_the_loss_is_the_labels_share_and_the_teachers(kind: Any) -> None:
     with torch.no_grad():
         given, expected = sampled.network(batch().images, sampled.path), teacher(batch().images)
         far = (
-            divergence(given, expected, 2.0) if kind == "soft" else functional.cross_entropy(given, expected.argmax(1))
+            divergence(given, expected, 2.0)
+            if kind == "soft"
+            else functional.cross_entropy(given, expected.argmax(1))
         )
         labels = functional.cross_entropy(given, batch().labels)
     assert losses["cross_entropy"].item() == pytest.approx(0.75 * labels.item(), rel=1e-5)
@@ -128,7 +142,7 @@ def test_the_teacher_is_neither_trained_nor_saved() -> None:
     assert all(parameter.grad is None for parameter in teacher.parameters())
     saved = set(sampled.state_dict())
     assert saved == {f"network.{name}" for name in sampled.network.state_dict()} | {"finished"}
-    assert not sampled.network.anchor(0).get_classifier()._forward_hooks
+    assert not sampled.network.get_anchor(0).get_classifier()._forward_hooks
 
 
 def test_without_a_teacher_or_with_the_guidance_none_labels_alone_count() -> None:
@@ -149,10 +163,12 @@ def test_stitches_and_class_tokens_alone(heads: bool) -> None:
     assert paths == network.layout.paths
     steps = range(1, 17)
     seed = next(
-        s for s in range(99) if paths[1] in [path_of_step(paths, s, step) for step in steps]
+        s for s in range(99) if paths[1] in [draw_path(paths, s, step) for step in steps]
     )  # the last anchor's
     trained(network, Run(seed=seed), replace(RECIPE, epochs=4), paths=paths)
-    changed = {name for name, tensor in state(network).items() if not torch.equal(tensor, before[name])}
+    changed = {
+        name for name, tensor in state(network).items() if not torch.equal(tensor, before[name])
+    }
     expected = {"anchors.0.cls_token", "anchors.1.cls_token"} | {
         name for name in before if name.startswith("stitches.")
     }
@@ -171,7 +187,7 @@ def test_without_class_tokens_whole_anchors_have_nothing_to_train() -> None:
 def test_a_loss_that_is_not_finite_ends_it() -> None:
     network, _ = stitched()
     with torch.no_grad():
-        network.anchor(1).head.weight.fill_(float("inf"))
+        network.get_anchor(1).head.weight.fill_(float("inf"))
     with pytest.raises(TrainingFailed):
         trained(network, Run(seed=1), replace(RECIPE, ema=None))
 
@@ -183,7 +199,11 @@ def test_pixels_and_attributes_are_learnt_too() -> None:
     network, _ = stitched()
     described = replace(TASK, attributes=(Attribute("size"), Attribute("kind", 3)))
     sampled = sampled_paths(network, described)
-    readers = {name: tuple(p.shape) for name, p in sampled.named_parameters() if name.startswith("objectives.")}
+    readers = {
+        name: tuple(p.shape)
+        for name, p in sampled.named_parameters()
+        if name.startswith("objectives.")
+    }
     assert readers["objectives.0.reader.weight"] == (4, 16)
     assert readers["objectives.1.reader.weight"] == (4, 32)
     labels = SimpleNamespace(**vars(batch()) | {"attributes": torch.zeros(6, 2)})
@@ -207,4 +227,6 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path: Path, torchru
             "qkv.bias"
         ):  # what a key's bias adds is the same for every key: its gradient is rounding alone
             one, other = (torch.cat(tensor.chunk(3)[::2]) for tensor in (one, other))
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-5, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(
+            one, other, rtol=1e-3, atol=2e-5, msg=lambda text, n=name: f"{n}: {text}"
+        )

@@ -1,4 +1,7 @@
-"""The planned recipe of benchmarks/tal_base.py: what it says, its steps with a few pictures, and what its decoder reaches."""
+"""The planned recipe of benchmarks/tal_base.py: its output, its steps and its decoder.
+
+The steps run with a few pictures.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import torch
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
-from lgzoo_tal.graph import graph_of
+from lgzoo_tal.graph import build_graph
 from lgzoo_tal.hypernet import Hypernet
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -21,10 +24,18 @@ recipe: Any = pytest.importorskip("tal_base")
 
 
 def test_the_plan_names_the_sizes_of_the_authors_answer() -> None:
-    said = list(recipe.told(recipe.Plan(), 800.0, Run(offline=True)))
-    assert said[-2:] == ["16 layers of width 768: 114.92M parameters", "18 layers of width 768: 129.09M parameters"]
-    # 75 epochs of ImageNet's training images; with a teacher's pass a third more, and the models are smaller on average.
-    assert 0.5 * 75 * 1_153_050 < float(said[0].split("work of ")[1].split("M")[0]) * 1e6 < 2 * 75 * 1_153_050
+    lines = list(recipe.told(recipe.Plan(), 800.0, Run(offline=True)))
+    assert lines[-2:] == [
+        "16 layers of width 768: 114.92M parameters",
+        "18 layers of width 768: 129.09M parameters",
+    ]
+    # 75 epochs of ImageNet's training images; with a teacher's pass a third more, and the models
+    # are smaller on average.
+    assert (
+        0.5 * 75 * 1_153_050
+        < float(lines[0].split("work of ")[1].split("M")[0]) * 1e6
+        < 2 * 75 * 1_153_050
+    )
 
 
 def test_its_steps_run_with_a_few_pictures(tmp_path: Path) -> None:
@@ -34,7 +45,9 @@ def test_its_steps_run_with_a_few_pictures(tmp_path: Path) -> None:
     assert row.startswith("| 16 | 1.81M | ")
     before = (tmp_path / "learngene" / "model.safetensors").stat().st_mtime_ns
     recipe.carry_out(plan, Run(threads=1, offline=True))
-    assert (tmp_path / "learngene" / "model.safetensors").stat().st_mtime_ns == before, "it was extracted again"
+    assert (tmp_path / "learngene" / "model.safetensors").stat().st_mtime_ns == before, (
+        "it was extracted again"
+    )
 
 
 @pytest.mark.slow
@@ -42,7 +55,7 @@ def test_its_steps_run_with_a_few_pictures(tmp_path: Path) -> None:
 def test_the_decoder_of_plus_reaches_deeper_vit_base(layers: int) -> None:
     base = ViTSpec(layers=12, width=768, heads=12, image_size=224, patch_size=16, classes=1000)
     deep = base.with_(layers=layers)
-    hypernet = Hypernet(METHODS.load("tal").preset("plus").stages(base)[1].hypernet, 0)
+    hypernet = Hypernet(METHODS.load("tal").preset("plus").build_stages(base)[1].hypernet, 0)
     with torch.no_grad():
-        found = hypernet.predict(graph_of(deep), task=torch.zeros(base.width))
-    assert sum(tensor.numel() for tensor in found.values()) == recipe.cost(deep).params
+        tensors = hypernet.predict(build_graph(deep), task=torch.zeros(base.width))
+    assert sum(tensor.numel() for tensor in tensors.values()) == recipe.cost(deep).params

@@ -1,4 +1,4 @@
-"""Graphs by closed form: equal to the traced ones of the released code, and right by their own laws at every depth."""
+"""Graphs by closed form: equal to the traced ones, and right by their laws at every depth."""
 
 from __future__ import annotations
 
@@ -18,21 +18,29 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.tensors import shapes
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal.graph import CUTOFF, NORM, SINK, TYPES, Graph, graph_of
+from lgzoo_tal.graph import CUTOFF, NORM, SINK, TYPES, Graph, build_graph
 
 TRACED = json.loads((Path(__file__).parents[1] / "data" / "tal" / "graphs.json").read_text())
 TARGET = ViTSpec(layers=2, width=48, heads=3, patch_size=4, image_size=32, classes=10)
 BOTH = pytest.mark.parametrize("msa", [True, False])
 
 
-def small(layers: int, **rest: Any) -> ViTSpec:
+def build_spec(layers: int, **rest: Any) -> ViTSpec:
     return ViTSpec(
-        **{"layers": layers, "width": 24, "heads": 3, "patch_size": 4, "image_size": 16, "classes": 5, **rest}
+        **{
+            "layers": layers,
+            "width": 24,
+            "heads": 3,
+            "patch_size": 4,
+            "image_size": 16,
+            "classes": 5,
+            **rest,
+        }
     )
 
 
-def by_hand(layers: int, msa: bool, sink: bool) -> list[tuple[int, int]]:
-    """The edges, wired as a forward pass goes."""
+def list_edges(layers: int, msa: bool, sink: bool) -> list[tuple[int, int]]:
+    """Return the edges, wired as a forward pass goes."""
     edges = [(0, 1), (1, 2), (2, 4), (3, 4)]
     node = 4
     for length in [6 if msa else 5, 5] * layers:
@@ -43,17 +51,17 @@ def by_hand(layers: int, msa: bool, sink: bool) -> list[tuple[int, int]]:
     return edges + ([(node + 1, node + 4), (node + 4, node + 5)] if sink else [])
 
 
-def edges_of(graph: Graph) -> Tensor:
-    """(E, 2) the direct edges: start and end."""
+def find_edges(graph: Graph) -> Tensor:
+    """Return (E, 2) the direct edges: start and end."""
     return (graph.distances == 1).nonzero()
 
 
-def searched(graph: Graph) -> Tensor:
-    """Distances by breadth-first search along the direct edges."""
+def search_distances(graph: Graph) -> Tensor:
+    """Return the distances by breadth-first search along the direct edges."""
     following: list[list[int]] = [[] for _ in range(len(graph))]
-    for start, end in edges_of(graph).tolist():
+    for start, end in find_edges(graph).tolist():
         following[start].append(end)
-    found = torch.zeros(len(graph), len(graph), dtype=torch.int64)
+    distances = torch.zeros(len(graph), len(graph), dtype=torch.int64)
     for start in range(len(graph)):
         seen, queue = {start: 0}, deque([start])
         while queue:
@@ -63,19 +71,21 @@ def searched(graph: Graph) -> Tensor:
                     seen[after] = seen[node] + 1
                     queue.append(after)
         for end, steps in seen.items():
-            found[start, end] = steps if steps <= CUTOFF else 0
-    return found
+            distances[start, end] = steps if steps <= CUTOFF else 0
+    return distances
 
 
 def test_the_names_of_the_traces_are_torchvisions() -> None:
-    theirs = VisionTransformer(32, 4, TARGET.layers, TARGET.heads, TARGET.width, TARGET.hidden, num_classes=10)
+    theirs = VisionTransformer(
+        32, 4, TARGET.layers, TARGET.heads, TARGET.width, TARGET.hidden, num_classes=10
+    )
     expected = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
     assert {to_torchvision(name): shape for name, shape in shapes(TARGET).items()} == expected
 
 
 @pytest.mark.parametrize("mode", ["msa", "nomsa"])
 def test_the_graph_is_the_traced_one(mode: str) -> None:
-    traced, graph = TRACED[mode], graph_of(TARGET, msa=mode == "msa")
+    traced, graph = TRACED[mode], build_graph(TARGET, msa=mode == "msa")
     kinds, ids, names, node_shapes, following = zip(*traced["nodes"])
     assert graph.types.tolist() == list(ids)
     assert [TYPES[kind] for kind in graph.types] == list(kinds)
@@ -89,13 +99,14 @@ def test_the_graph_is_the_traced_one(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("msa", "nodes", "edges", "paths", "longest"), [(False, 152, 175, 11473, 32), (True, 164, 187, 13363, 33)]
+    ("msa", "nodes", "edges", "paths", "longest"),
+    [(False, 152, 175, 11473, 32), (True, 164, 187, 13363, 33)],
 )
 def test_twelve_layers_have_the_counts_of_the_released_code(
     msa: bool, nodes: int, edges: int, paths: int, longest: int
 ) -> None:
-    graph = graph_of(ViTSpec(layers=12, width=192, heads=3), msa=msa)
-    assert (len(graph), len(edges_of(graph))) == (nodes, edges)
+    graph = build_graph(ViTSpec(layers=12, width=192, heads=3), msa=msa)
+    assert (len(graph), len(find_edges(graph))) == (nodes, edges)
     assert (int((graph.distances > 0).sum()), int(graph.distances.max())) == (paths, longest)
 
 
@@ -103,38 +114,57 @@ def test_twelve_layers_have_the_counts_of_the_released_code(
 @pytest.mark.parametrize("layers", range(1, 25))
 def test_nodes_and_edges_of_any_depth(layers: int, msa: bool) -> None:
     for sink in (False, True):
-        graph = graph_of(small(layers), msa=msa, sink=(7, 24) if sink else None)
-        assert len(graph) == 8 + (13 if msa else 12) * layers + 2 * sink == len(graph.types) == len(graph.shapes)
-        assert sorted(map(tuple, edges_of(graph).tolist())) == sorted(by_hand(layers, msa, sink))
+        graph = build_graph(build_spec(layers), msa=msa, sink=(7, 24) if sink else None)
+        assert (
+            len(graph)
+            == 8 + (13 if msa else 12) * layers + 2 * sink
+            == len(graph.types)
+            == len(graph.shapes)
+        )
+        assert sorted(map(tuple, find_edges(graph).tolist())) == sorted(
+            list_edges(layers, msa, sink)
+        )
 
 
 @BOTH
 @pytest.mark.parametrize("layers", [1, 5, 12, 22, 24])
 def test_distances_are_those_of_a_search(layers: int, msa: bool) -> None:
-    graph = graph_of(small(layers), msa=msa, sink=(9, 24))  # it contains the graph without a sink
-    assert torch.equal(graph.distances, searched(graph))
+    graph = build_graph(
+        build_spec(layers), msa=msa, sink=(9, 24)
+    )  # it contains the graph without a sink
+    assert torch.equal(graph.distances, search_distances(graph))
     assert int(graph.distances.max()) <= CUTOFF
 
 
 @BOTH
-def test_every_path_is_one_edge_longer_than_the_best_one_to_a_node_before_its_end(msa: bool) -> None:
-    graph = graph_of(small(6), msa=msa, sink=(3, 24))
+def test_every_path_is_one_edge_longer_than_the_best_one_to_a_node_before_its_end(
+    msa: bool,
+) -> None:
+    graph = build_graph(build_spec(6), msa=msa, sink=(3, 24))
     assert torch.equal(graph.distances, graph.distances.triu(1))  # topological order
     for start, end in (graph.distances > 1).nonzero().tolist():
         before = (graph.distances[:, end] == 1).nonzero().flatten()
-        through = [int(graph.distances[start, node]) for node in before if graph.distances[start, node]]
+        through = [
+            int(graph.distances[start, node]) for node in before if graph.distances[start, node]
+        ]
         assert graph.distances[start, end] == 1 + min(through)
 
 
 def test_degrees_count_direct_edges() -> None:
-    graph = graph_of(small(4), sink=(3, 24))
-    assert graph.in_degree.tolist() == torch.bincount(edges_of(graph)[:, 1], minlength=len(graph)).tolist()
-    assert graph.out_degree.tolist() == torch.bincount(edges_of(graph)[:, 0], minlength=len(graph)).tolist()
-    assert graph.in_degree.sum() == graph.out_degree.sum() == len(edges_of(graph))
+    graph = build_graph(build_spec(4), sink=(3, 24))
+    assert (
+        graph.in_degree.tolist()
+        == torch.bincount(find_edges(graph)[:, 1], minlength=len(graph)).tolist()
+    )
+    assert (
+        graph.out_degree.tolist()
+        == torch.bincount(find_edges(graph)[:, 0], minlength=len(graph)).tolist()
+    )
+    assert graph.in_degree.sum() == graph.out_degree.sum() == len(find_edges(graph))
 
 
 def test_the_class_head_is_marked_by_name_and_a_sink_leaves_all_else_as_it_was() -> None:
-    plain, graph = graph_of(small(3)), graph_of(small(3), sink=(48, 24))
+    plain, graph = build_graph(build_spec(3)), build_graph(build_spec(3), sink=(48, 24))
     count = len(plain)
     assert graph.names[count:] == SINK
     assert graph.shapes[count:] == ((48, 24), (48,))
@@ -144,7 +174,9 @@ def test_the_class_head_is_marked_by_name_and_a_sink_leaves_all_else_as_it_was()
     for marked, shape in ((graph.class_weight, (5, 24)), (graph.class_bias, (5,))):
         assert marked == plain.class_weight.replace("weight", marked.rsplit(".")[-1])
         assert graph.shapes[graph.sources[marked]] == shape
-    norm, head, sink = (graph.sources[name] for name in ("norm.weight", "head.weight", "sink.weight"))
+    norm, head, sink = (
+        graph.sources[name] for name in ("norm.weight", "head.weight", "sink.weight")
+    )
     assert graph.distances[norm, head] == graph.distances[norm, sink] == 1
     assert not graph.distances[head : head + 2, sink:].any()
     assert not graph.distances[sink:, head : head + 2].any()
@@ -152,35 +184,40 @@ def test_the_class_head_is_marked_by_name_and_a_sink_leaves_all_else_as_it_was()
 
 @BOTH
 def test_every_parameter_has_a_node_but_the_class_token(msa: bool) -> None:
-    spec = small(3, mlp_ratio=2.5, channels=1)
-    graph, wanted = graph_of(spec, msa=msa), shapes(spec)
-    assert set(graph.sources) == set(wanted) - {"cls_token"}
+    spec = build_spec(3, mlp_ratio=2.5, channels=1)
+    graph, expected_shapes = build_graph(spec, msa=msa), shapes(spec)
+    assert set(graph.sources) == set(expected_shapes) - {"cls_token"}
     for name, node in graph.sources.items():
         if name == "pos_embed":  # a grid here; its row for the class token is not on it
             assert graph.shapes[node] == (1, 24, 4, 4)
         else:
-            assert graph.shapes[node] == wanted[name]
+            assert graph.shapes[node] == expected_shapes[name]
     owners = {node: name for name, node in graph.sources.items() if name.endswith("weight")}
     biases = {name: node for name, node in graph.sources.items() if name.endswith("bias")}
-    shared = {name for name, node in biases.items() if owners.get(node) == name.replace("bias", "weight")}
-    assert shared == {name for name in wanted if "norm" in name and name.endswith("bias")}
+    shared = {
+        name for name, node in biases.items() if owners.get(node) == name.replace("bias", "weight")
+    }
+    assert shared == {name for name in expected_shapes if "norm" in name and name.endswith("bias")}
     assert all(graph.types[graph.sources[name]] == NORM for name in shared)
 
 
 def test_shapes_follow_the_spec_while_graphs_of_one_depth_share_their_paths() -> None:
-    one, other = graph_of(small(3)), graph_of(small(3, classes=100, image_size=32, mlp_ratio=2))
-    assert one.distances is other.distances
-    assert one.shapes[one.sources["head.weight"]] == (5, 24)
-    assert other.shapes[other.sources["head.weight"]] == (100, 24)
-    assert other.shapes[other.sources["pos_embed"]] == (1, 24, 8, 8)
-    assert other.shapes[other.sources["blocks.2.mlp.fc1.weight"]] == (48, 24)
-    heads = graph_of(small(3).with_(heads=6))
-    assert heads.shapes == one.shapes  # heads leave no trace
+    first, second = (
+        build_graph(build_spec(3)),
+        build_graph(build_spec(3, classes=100, image_size=32, mlp_ratio=2)),
+    )
+    assert first.distances is second.distances
+    assert first.shapes[first.sources["head.weight"]] == (5, 24)
+    assert second.shapes[second.sources["head.weight"]] == (100, 24)
+    assert second.shapes[second.sources["pos_embed"]] == (1, 24, 8, 8)
+    assert second.shapes[second.sources["blocks.2.mlp.fc1.weight"]] == (48, 24)
+    heads = build_graph(build_spec(3).with_(heads=6))
+    assert heads.shapes == first.shapes  # heads leave no trace
 
 
 def test_a_graph_first_made_in_inference_mode_serves_training() -> None:
     with torch.inference_mode(), torch.device("meta"):
-        graph = graph_of(small(23))
+        graph = build_graph(build_spec(23))
     embedding = torch.nn.Embedding(CUTOFF + 1, 2)
     embedding(graph.distances).sum().backward()
     assert embedding.weight.grad is not None
@@ -216,12 +253,14 @@ def test_a_graph_first_made_in_inference_mode_serves_training() -> None:
     ],
 )
 def test_what_no_hypernetwork_makes_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(WrongCall, match=f"has {named}, which hypernetworks do not predict") as caught:
-        graph_of(small(3, **changes))
+    with pytest.raises(
+        WrongCall, match=f"has {named}, which hypernetworks do not predict"
+    ) as caught:
+        build_graph(build_spec(3, **changes))
     assert "\n" not in str(caught.value)
 
 
 def test_a_sink_that_does_not_read_the_last_norm_is_refused() -> None:
     for sink in ((48, 25), (0, 24)):
         with pytest.raises(WrongCall, match=r"must be \(out, 24\)"):
-            graph_of(small(2), sink=sink)
+            build_graph(build_spec(2), sink=sink)

@@ -1,4 +1,4 @@
-"""`Hypernet` as a whole: the released code's predictions, losses and gradients; and its own laws."""
+"""`Hypernet`: the released code's predictions, losses and gradients; and its own laws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tal_toy import VARIANTS
-from tal_vectors import MODES, NAMES, TARGET, Vectors, vectors
+from tal_vectors import MODES, NAMES, TARGET, Vectors, load_vectors
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -15,45 +15,57 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import empty, model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from lgzoo_tal.graph import SINK, graph_of
-from lgzoo_tal.hypernet import Hypernet, class_position, hypernet_of, predicted
+from lgzoo_tal.graph import SINK, build_graph
+from lgzoo_tal.hypernet import (
+    Hypernet,
+    build_frozen_hypernet,
+    compute_class_position,
+    predict_tensors,
+)
 from lgzoo_tal.hypernet_spec import HypernetSpec
 
 CONV = HypernetSpec(hidden=16, layers=2, heads=2, decoder="conv", widest=16, classes=7)
 LOW = HypernetSpec(hidden=16, layers=2, heads=2, decoder="low_rank", rank=4, widest=64, chunk=1024)
 BOTH = pytest.mark.parametrize("spec", [CONV, LOW])
-NEVER_READ = float("nan")  # what the rows hold that the target does not use: whoever reads one predicts it
+NEVER_READ = float(
+    "nan"
+)  # what the rows hold that the target does not use: whoever reads one predicts it
 
 
-def target(**changes: Any) -> ViTSpec:
+def build_target(**changes: Any) -> ViTSpec:
     return TARGET.with_(**{"layers": 1, "width": 24, "heads": 2, "image_size": 16, **changes})
 
 
-def as_stored(name: str, tensor: Tensor, wanted: Tensor, step: int) -> Tensor:
+def select_stored(name: str, tensor: Tensor, stored: Tensor, step: int) -> Tensor:
     numbers = (tensor[:, 1:] if name == "pos_embed" else tensor).flatten()
-    return numbers if numbers.numel() == wanted.numel() else numbers[::step]
+    return numbers if numbers.numel() == stored.numel() else numbers[::step]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_predictions_are_the_released_codes(name: str, mode: str) -> None:
-    known = vectors(name)
-    hypernet = hypernet_of(known.spec, known.state(NEVER_READ))
-    graph, task = graph_of(TARGET, msa=mode == "msa"), known.tensors.get("task")
-    wanted = known.within(f"{mode}/made/")
-    for made in (hypernet(graph, task=task), hypernet.predict(graph, task=task)):
-        assert {key: tuple(tensor.shape) for key, tensor in made.items()} == shapes(TARGET)
-        assert wanted.keys() == made.keys() - {"cls_token"}
-        for key, numbers in wanted.items():
-            assert_close(as_stored(key, made[key], numbers, known.step), numbers, rtol=1e-5, atol=1e-5)
+    known = load_vectors(name)
+    hypernet = build_frozen_hypernet(known.spec, known.state(NEVER_READ))
+    graph, task = build_graph(TARGET, msa=mode == "msa"), known.tensors.get("task")
+    expected = known.within(f"{mode}/made/")
+    for predicted in (hypernet(graph, task=task), hypernet.predict(graph, task=task)):
+        assert {key: tuple(tensor.shape) for key, tensor in predicted.items()} == shapes(TARGET)
+        assert expected.keys() == predicted.keys() - {"cls_token"}
+        for key, numbers in expected.items():
+            assert_close(
+                select_stored(key, predicted[key], numbers, known.step),
+                numbers,
+                rtol=1e-5,
+                atol=1e-5,
+            )
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_and_gradients_are_the_released_codes(name: str, mode: str) -> None:
-    known = vectors(name)
-    hypernet = hypernet_of(known.spec, known.state(NEVER_READ)).requires_grad_().train()
-    recorded, logits, cross_entropy, regulariser = _losses(hypernet, known, mode)
+    known = load_vectors(name)
+    hypernet = build_frozen_hypernet(known.spec, known.state(NEVER_READ)).requires_grad_().train()
+    recorded, logits, cross_entropy, regulariser = _compute_losses(hypernet, known, mode)
     assert_close(logits, known.tensors[f"{mode}/logits"], rtol=1e-5, atol=1e-5)
     assert cross_entropy.item() == pytest.approx(recorded["ce_label_smoothing_0_1"], rel=1e-5)
     assert regulariser.item() == pytest.approx(recorded["predparam_wd_3e_5"], rel=1e-5)
@@ -62,35 +74,41 @@ def test_losses_and_gradients_are_the_released_codes(name: str, mode: str) -> No
     assert norms == pytest.approx(recorded["gradient_norms"], rel=1e-4, abs=1e-7)
 
 
-def _losses(hypernet: Hypernet, known: Vectors, mode: str) -> tuple[dict[str, Any], Tensor, Tensor, Tensor]:
-    made = hypernet(graph_of(TARGET, msa=mode == "msa"), task=known.tensors.get("task"))
+def _compute_losses(
+    hypernet: Hypernet, known: Vectors, mode: str
+) -> tuple[dict[str, Any], Tensor, Tensor, Tensor]:
+    parameters = hypernet(build_graph(TARGET, msa=mode == "msa"), task=known.tensors.get("task"))
     row = known.tensors[f"{mode}/row"][None, None]
-    made["pos_embed"] = torch.cat((row, made["pos_embed"][:, 1:]), dim=1)
-    images, targets = vectors("ghn3").tensors["images"], known.tensors[f"{mode}/targets"]
-    logits = torch.func.functional_call(empty(TARGET).to_empty(device="cpu"), made, (images,))
+    parameters["pos_embed"] = torch.cat((row, parameters["pos_embed"][:, 1:]), dim=1)
+    images, targets = load_vectors("ghn3").tensors["images"], known.tensors[f"{mode}/targets"]
+    logits = torch.func.functional_call(empty(TARGET).to_empty(device="cpu"), parameters, (images,))
     cross_entropy = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=0.1)
-    regulariser = 3e-5 * sum(made[key].norm() for key in made if key != "cls_token")
+    regulariser = 3e-5 * sum(parameters[key].norm() for key in parameters if key != "cls_token")
     return known.numbers[mode], logits, cross_entropy, regulariser  # type: ignore[return-value]
 
 
 @BOTH
-@pytest.mark.parametrize("changes", [{}, {"width": 80, "layers": 2}, {"classes": 3}, {"classes": 30}, {"channels": 1}])
-def test_prediction_without_gradients_is_the_same(spec: HypernetSpec, changes: dict[str, Any]) -> None:
-    hypernet, graph = Hypernet(spec, seed=5), graph_of(target(**changes))
-    made, predicted = hypernet(graph), hypernet.predict(graph)
-    assert list(made) == list(predicted) == list(shapes(graph.spec))
+@pytest.mark.parametrize(
+    "changes", [{}, {"width": 80, "layers": 2}, {"classes": 3}, {"classes": 30}, {"channels": 1}]
+)
+def test_prediction_without_gradients_is_the_same(
+    spec: HypernetSpec, changes: dict[str, Any]
+) -> None:
+    hypernet, graph = Hypernet(spec, seed=5), build_graph(build_target(**changes))
+    differentiable, predicted = hypernet(graph), hypernet.predict(graph)
+    assert list(differentiable) == list(predicted) == list(shapes(graph.spec))
     for name, tensor in predicted.items():
         assert not tensor.requires_grad
-        assert_close(made[name], tensor, rtol=1e-5, atol=1e-6)
+        assert_close(differentiable[name], tensor, rtol=1e-5, atol=1e-6)
         assert tensor.untyped_storage().nbytes() == 4 * tensor.numel()
 
 
 @BOTH
 def test_heads_and_seed(spec: HypernetSpec) -> None:
     hypernet = Hypernet(spec, seed=1)
-    two, four = (hypernet.predict(graph_of(target(heads=heads))) for heads in (2, 4))
+    two, four = (hypernet.predict(build_graph(build_target(heads=heads))) for heads in (2, 4))
     assert all(torch.equal(two[name], four[name]) for name in two)
-    again, other = (Hypernet(spec, seed).predict(graph_of(target())) for seed in (1, 2))
+    again, other = (Hypernet(spec, seed).predict(build_graph(build_target())) for seed in (1, 2))
     assert all(torch.equal(two[name], again[name]) for name in two)
     assert not torch.equal(two["head.weight"], other["head.weight"])
 
@@ -98,51 +116,55 @@ def test_heads_and_seed(spec: HypernetSpec) -> None:
 @BOTH
 def test_the_head_repeats_or_crops_what_ghn3_makes(spec: HypernetSpec) -> None:
     hypernet = Hypernet(spec.with_(classes=7), seed=1)
-    few, own, many = (hypernet.predict(graph_of(target(classes=n)))["head.weight"] for n in (3, 7, 17))
+    few, same, many = (
+        hypernet.predict(build_graph(build_target(classes=n)))["head.weight"] for n in (3, 7, 17)
+    )
     assert few.shape[0] == 3
     assert many.shape[0] == 17
-    if spec.decoder == "conv":  # its shape encoder sees the number of classes, so heads differ in more than their rows
+    if (
+        spec.decoder == "conv"
+    ):  # its shape encoder sees the number of classes, so heads differ in more than their rows
         assert_close(many[7:14], many[:7])
         assert_close(many[14:], many[:3])
     else:
         assert not torch.allclose(many[7:14], many[:7])
-    assert own.shape == (7, 24)
+    assert same.shape == (7, 24)
 
 
 @BOTH
 def test_the_head_can_be_left_out(spec: HypernetSpec) -> None:
-    hypernet, graph = Hypernet(spec, seed=1), graph_of(target())
-    whole = hypernet.predict(graph)
+    hypernet, graph = Hypernet(spec, seed=1), build_graph(build_target())
+    complete = hypernet.predict(graph)
     for without in (hypernet(graph, head=False), hypernet.predict(graph, head=False)):
-        assert whole.keys() - without.keys() == {"head.weight", "head.bias"}
-        assert_close(without["blocks.0.mlp.fc1.weight"], whole["blocks.0.mlp.fc1.weight"])
+        assert complete.keys() - without.keys() == {"head.weight", "head.bias"}
+        assert_close(without["blocks.0.mlp.fc1.weight"], complete["blocks.0.mlp.fc1.weight"])
 
 
 @BOTH
 def test_the_sink_is_predicted_beside_the_model(spec: HypernetSpec) -> None:
-    hypernet, graph = Hypernet(spec, seed=1), graph_of(target(), sink=(40, 24))
-    made = hypernet(graph)
-    assert list(made)[-2:] == list(SINK)
-    assert [tuple(made[name].shape) for name in SINK] == [(40, 24), (40,)]
-    (made[SINK[0]].sum() + made[SINK[1]].sum()).backward()
+    hypernet, graph = Hypernet(spec, seed=1), build_graph(build_target(), sink=(40, 24))
+    tensors = hypernet(graph)
+    assert list(tensors)[-2:] == list(SINK)
+    assert [tuple(tensors[name].shape) for name in SINK] == [(40, 24), (40,)]
+    (tensors[SINK[0]].sum() + tensors[SINK[1]].sum()).backward()
     assert hypernet.embed.weight.grad.abs().sum() > 0
-    assert_close(hypernet.predict(graph)[SINK[0]], made[SINK[0]])
+    assert_close(hypernet.predict(graph)[SINK[0]], tensors[SINK[0]])
 
 
 @BOTH
 def test_a_predicted_model_runs(spec: HypernetSpec) -> None:
-    state = predicted(Hypernet(spec, seed=1), target(), None, Run())
-    logits = model_of(target(), state)(torch.rand(2, 3, 16, 16))
+    state = predict_tensors(Hypernet(spec, seed=1), build_target(), None, Run())
+    logits = model_of(build_target(), state)(torch.rand(2, 3, 16, 16))
     assert logits.shape == (2, 10)
     assert bool(logits.isfinite().all())
 
 
 def test_the_class_tokens_position_is_a_function_of_the_width() -> None:
-    wide = class_position(768)
-    assert torch.equal(wide[:48], class_position(48))
+    wide = compute_class_position(768)
+    assert torch.equal(wide[:48], compute_class_position(48))
     assert wide.std().item() == pytest.approx(0.02, rel=0.1)
     assert wide.mean().item() == pytest.approx(0, abs=0.002)
-    graph, hypernet = graph_of(target()), Hypernet(LOW, seed=0)
+    graph, hypernet = build_graph(build_target()), Hypernet(LOW, seed=0)
     fixed = hypernet.predict(graph)
     assert torch.equal(fixed["pos_embed"][0, 0], wide[:24])
     assert not fixed["cls_token"].any()
@@ -162,41 +184,50 @@ def test_first_numbers_follow_the_released_rules() -> None:
         bound = fan_in**-0.5 / share
         assert state[name].abs().max().item() == pytest.approx(bound, rel=0.02)
         assert state[name].std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
-    for name in ("decoder.conv.2.bias", "decoder_1d.fc.2.bias", "decoder.class_layer_predictor.1.bias"):
+    for name in (
+        "decoder.conv.2.bias",
+        "decoder_1d.fc.2.bias",
+        "decoder.class_layer_predictor.1.bias",
+    ):
         assert not state[name].any()
     assert state["gnn.0.input_dist_embed.weight"].std().item() == pytest.approx(64**-0.5, rel=0.05)
     assert state["shape_enc.embed_channel.weight"].std().item() == pytest.approx(16**-0.5, rel=0.05)
     assert bool((state["ln.weight"] == 1).all())
     low = Hypernet(LOW, seed=3).state_dict()
-    assert low["decoder.l2.weight"].abs().max().item() == pytest.approx(4**-0.5, rel=0.02)  # never damped
-    assert torch.equal(low["embed.weight"], Hypernet(LOW.with_(layers=3, task=8), seed=3).state_dict()["embed.weight"])
+    assert low["decoder.l2.weight"].abs().max().item() == pytest.approx(
+        4**-0.5, rel=0.02
+    )  # never damped
+    assert torch.equal(
+        low["embed.weight"],
+        Hypernet(LOW.with_(layers=3, task=8), seed=3).state_dict()["embed.weight"],
+    )
 
 
 def test_other_tensors_than_the_variants_are_refused() -> None:
     state = dict(Hypernet(LOW, seed=0).state_dict())
     with pytest.raises(BadFile, match=r"embed.weight to have shape \(15, 32\), got \(15, 16\)"):
-        hypernet_of(LOW.with_(hidden=32), state)
+        build_frozen_hypernet(LOW.with_(hidden=32), state)
     with pytest.raises(BadFile, match=r"gnn.2.*is missing"):
-        hypernet_of(LOW.with_(layers=3), state)
+        build_frozen_hypernet(LOW.with_(layers=3), state)
     with pytest.raises(BadFile, match=r"got a tensor 'gnn\.1.*, which"):
-        hypernet_of(LOW.with_(layers=1), state)
+        build_frozen_hypernet(LOW.with_(layers=1), state)
 
 
 def test_loaded_tensors_are_shared_and_frozen() -> None:
     state = dict(Hypernet(LOW, seed=0).state_dict())
-    frozen = hypernet_of(LOW, state)
+    frozen = build_frozen_hypernet(LOW, state)
     assert frozen.embed.weight.data_ptr() == state["embed.weight"].data_ptr()
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
 
 
 def test_decoders_compute_in_full_precision_under_autocast() -> None:
-    hypernet, graph = Hypernet(LOW, seed=0), graph_of(target())
+    hypernet, graph = Hypernet(LOW, seed=0), build_graph(build_target())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        made = hypernet(graph)
-    assert {tensor.dtype for tensor in made.values()} == {torch.float32}
-    assert_close(made["head.weight"], hypernet(graph)["head.weight"], rtol=0.1, atol=0.1)
+        tensors = hypernet(graph)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+    assert_close(tensors["head.weight"], hypernet(graph)["head.weight"], rtol=0.1, atol=0.1)
 
 
 def test_a_target_beyond_the_decoder_is_refused() -> None:
     with pytest.raises(WrongCall, match="choose a narrower model or another patch size"):
-        Hypernet(LOW.with_(chunk=64), seed=0).predict(graph_of(target(width=48)))
+        Hypernet(LOW.with_(chunk=64), seed=0).predict(build_graph(build_target(width=48)))

@@ -1,4 +1,4 @@
-"""A step of meta-training equals its formula; many steps can be interrupted anywhere; tasks are mixed by step."""
+"""A step of meta-training equals its formula; trainings resume exactly; tasks are mixed by step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tal_toy import ATTRIBUTES, RECIPE, SIZE, ancestry, source_task
+from tal_toy import ATTRIBUTES, RECIPE, SIZE, build_ancestry, build_source_task
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed
@@ -22,128 +22,146 @@ from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import attribute_loss
 from lgzoo_tal import objective as objectives
 from lgzoo_tal.config import Guidance
-from lgzoo_tal.graph import SINK, graph_of
+from lgzoo_tal.graph import SINK, build_graph
 from lgzoo_tal.hypernet import Hypernet
-from lgzoo_tal.mixture import Mixture, TaskBatch
-from lgzoo_tal.objective import Guide, Lesson, MetaObjective, random_matrix, total_norm
+from lgzoo_tal.mixture import TaskBatch, TaskMixture
+from lgzoo_tal.objective import Guide, MetaObjective, TaskSpec, draw_random_matrix, sum_norms
 
 ZOO = tuple(
     ViTSpec(layers=layers, width=width, heads=width // 16, classes=4, image_size=16, patch_size=8)
     for layers, width in ((1, 16), (2, 16), (1, 32), (2, 32))
 )
-VIEW = ancestry().input_format
+VIEW = build_ancestry().input_format
 
 
-def batch(task: Any = None, number: int = 0) -> TaskBatch:
-    made = next(iter(Loader(task or tiny_task(), "train", VIEW, batch_size=8).epoch(0)))
-    return TaskBatch(*made, tasks=torch.full_like(made.indices, number))
+def build_batch(task: Any = None, number: int = 0) -> TaskBatch:
+    loaded = next(iter(Loader(task or tiny_task(), "train", VIEW, batch_size=8).epoch(0)))
+    return TaskBatch(*loaded, tasks=torch.full_like(loaded.indices, number))
 
 
-def hypernet(task: int | None = None) -> Hypernet:
-    return Hypernet(SIZE.spec().with_(task=task), 0)
+def build_hypernet(task: int | None = None) -> Hypernet:
+    return Hypernet(SIZE.build_spec().with_(task=task), 0)
 
 
-def objective(
-    lessons: tuple[Lesson, ...] = (Lesson(classes=3),), guide: Guide | None = None, **rules: Any
+def build_objective(
+    task_specs: tuple[TaskSpec, ...] = (TaskSpec(classes=3),),
+    guide: Guide | None = None,
+    **rules: Any,
 ) -> MetaObjective:
-    task = None if lessons[0].embedding is None else len(lessons[0].embedding)
-    return MetaObjective(hypernet(task), ZOO, lessons, 7, label_smoothing=0.1, guide=guide, **rules)
+    task = None if task_specs[0].embedding is None else len(task_specs[0].embedding)
+    return MetaObjective(
+        build_hypernet(task), ZOO, task_specs, 7, label_smoothing=0.1, guide=guide, **rules
+    )
 
 
 def test_the_loss_is_that_of_the_model_with_the_predicted_weights() -> None:
-    made, shown = objective(norm_weight=0.01), batch()
-    losses = made(shown)
-    spec = made.architecture(0).with_(classes=3)
+    meta, loaded = build_objective(norm_weight=0.01), build_batch()
+    losses = meta(loaded)
+    spec = meta.get_architecture(0).with_(classes=3)
     with torch.no_grad():
-        state = made.hypernet(graph_of(spec))
-    logits = model_of(spec, state)(shown.images)
-    wanted = functional.cross_entropy(logits, shown.labels, label_smoothing=0.1)
-    assert losses["cross_entropy"].item() == pytest.approx(wanted.item(), rel=1e-5)
+        state = meta.hypernet(build_graph(spec))
+    logits = model_of(spec, state)(loaded.images)
+    expected = functional.cross_entropy(logits, loaded.labels, label_smoothing=0.1)
+    assert losses["cross_entropy"].item() == pytest.approx(expected.item(), rel=1e-5)
     norms = sum(tensor.norm().item() for tensor in state.values())
     assert losses["norm"].item() == pytest.approx(0.01 * norms, rel=1e-5)
     assert set(losses) == {"cross_entropy", "norm"}
 
 
 def test_every_architecture_of_a_meta_batch_is_trained() -> None:
-    """The losses are the mean over the architectures, and so is the gradient: the last one alone would give another."""
-    both = objective(meta_batch=2)
-    losses, gradient = _with_gradient(both, batch())
+    """The losses and the gradient are means over the architectures.
+
+    The last architecture alone would give others.
+    """
+    pair = build_objective(meta_batch=2)
+    losses, gradient = _with_gradient(pair, build_batch())
     singles = []
     for draw in (0, 1):
-        one = objective()
-        one.finished.fill_(draw)
-        singles.append(_with_gradient(one, batch()))
-    assert both.architecture(0) != both.architecture(1)
+        other_objective = build_objective()
+        other_objective.finished.fill_(draw)
+        singles.append(_with_gradient(other_objective, build_batch()))
+    assert pair.get_architecture(0) != pair.get_architecture(1)
     for name, loss in losses.items():
         assert loss == pytest.approx(sum(single[name] for single, _ in singles) / 2, rel=1e-5)
     assert torch.allclose(gradient, (singles[0][1] + singles[1][1]) / 2, atol=1e-6)
     assert not torch.allclose(gradient, singles[1][1] / 2, atol=1e-5)
 
 
-def _with_gradient(made: MetaObjective, shown: TaskBatch) -> tuple[dict[str, float], torch.Tensor]:
-    losses = made(shown)
+def _with_gradient(meta: MetaObjective, loaded: TaskBatch) -> tuple[dict[str, float], torch.Tensor]:
+    losses = meta(loaded)
     torch.stack(list(losses.values())).sum().backward()
-    gradients = [parameter.grad for parameter in made.parameters() if parameter.grad is not None]
-    return {name: loss.item() for name, loss in losses.items()}, torch.cat([g.flatten() for g in gradients])
+    gradients = [parameter.grad for parameter in meta.parameters() if parameter.grad is not None]
+    return {name: loss.item() for name, loss in losses.items()}, torch.cat(
+        [g.flatten() for g in gradients]
+    )
 
 
 def test_the_next_step_has_the_next_architecture_whatever_was_done_before() -> None:
-    made = objective()
-    drawn = [made.architecture(draw) for draw in range(12)]
-    assert drawn == [objective().architecture(draw) for draw in range(12)]
-    assert {(spec.layers, spec.width) for spec in drawn} == {(spec.layers, spec.width) for spec in ZOO}
+    meta = build_objective()
+    drawn = [meta.get_architecture(draw) for draw in range(12)]
+    assert drawn == [build_objective().get_architecture(draw) for draw in range(12)]
+    assert {(spec.layers, spec.width) for spec in drawn} == {
+        (spec.layers, spec.width) for spec in ZOO
+    }
 
 
 def test_no_architecture_of_a_meta_batch_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, drawn = objective(meta_batch=3), []
-    real = made.architecture
-    monkeypatch.setattr(made, "architecture", lambda draw: drawn.append(draw) or real(draw))
+    meta, drawn = build_objective(meta_batch=3), []
+    real = meta.get_architecture
+    monkeypatch.setattr(meta, "get_architecture", lambda draw: drawn.append(draw) or real(draw))
     for step in range(3):
-        made.finished.fill_(step)
-        made(batch())
+        meta.finished.fill_(step)
+        meta(build_batch())
     assert drawn == list(range(9))
 
 
 def test_attributes_are_read_by_rows_of_the_sink() -> None:
-    lesson = Lesson(classes=6, attributes=ATTRIBUTES)
-    made, shown = objective((lesson,)), batch(source_task())
-    losses = made(shown)
-    spec = made.architecture(0).with_(classes=6)
+    task_spec = TaskSpec(classes=6, attributes=ATTRIBUTES)
+    meta, loaded = build_objective((task_spec,)), build_batch(build_source_task())
+    losses = meta(loaded)
+    spec = meta.get_architecture(0).with_(classes=6)
     with torch.no_grad():
-        state = made.hypernet(graph_of(spec, sink=(4, spec.width)))
+        state = meta.hypernet(build_graph(spec, sink=(4, spec.width)))
         weight, bias = (state.pop(name) for name in SINK)
-        features = model_of(spec, state).forward_features(shown.images)[:, 0]
+        features = model_of(spec, state).forward_features(loaded.images)[:, 0]
         answers = features @ weight.T + bias
-    assert shown.attributes is not None
+    assert loaded.attributes is not None
     for name, rows, truth in (("hue", slice(0, 3), 0), ("turn", slice(3, 4), 1)):
-        wanted = attribute_loss(answers[:, rows], shown.attributes[:, truth])
-        assert losses[f"attributes/{name}"].item() == pytest.approx(wanted.item(), rel=1e-4)
+        expected = attribute_loss(answers[:, rows], loaded.attributes[:, truth])
+        assert losses[f"attributes/{name}"].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("projection", ["predicted", "random"])
 def test_the_guidance_is_equation_4_with_this_projection(projection: Any) -> None:
-    master = ancestry().model()
-    lesson, alpha = Lesson(classes=6, attributes=ATTRIBUTES), 0.3
-    made = objective((lesson,), Guide(master, Guidance(alpha=alpha, projection=projection)))
-    shown = batch(source_task())
-    losses = made(shown)
-    spec = made.architecture(0).with_(classes=6)
+    master = build_ancestry().model()
+    task_spec, alpha = TaskSpec(classes=6, attributes=ATTRIBUTES), 0.3
+    meta = build_objective(
+        (task_spec,), Guide(master, Guidance(alpha=alpha, projection=projection))
+    )
+    loaded = build_batch(build_source_task())
+    losses = meta(loaded)
+    spec = meta.get_architecture(0).with_(classes=6)
     rows = 32 if projection == "predicted" else 0
     with torch.no_grad():
-        state = made.hypernet(graph_of(spec, sink=(rows + 4, spec.width)))
+        state = meta.hypernet(build_graph(spec, sink=(rows + 4, spec.width)))
         weight, bias = (state.pop(name)[:rows] for name in SINK)
         if projection == "random":
-            weight, bias = random_matrix(32, spec.width, 7, 0)
-        features = model_of(spec, state).forward_features(shown.images)[:, 0]
-        given, features = features @ weight.T + bias, master.forward_features(shown.images)[:, 0]
-        wanted = divergence(given, features, direction="student-teacher")
-        entropy = functional.cross_entropy(model_of(spec, state)(shown.images), shown.labels, label_smoothing=0.1)
-    assert losses["guidance"].item() == pytest.approx(alpha * wanted.item(), rel=1e-4)
+            weight, bias = draw_random_matrix(32, spec.width, 7, 0)
+        features = model_of(spec, state).forward_features(loaded.images)[:, 0]
+        guided, features = features @ weight.T + bias, master.forward_features(loaded.images)[:, 0]
+        expected = divergence(guided, features, direction="student-teacher")
+        entropy = functional.cross_entropy(
+            model_of(spec, state)(loaded.images), loaded.labels, label_smoothing=0.1
+        )
+    assert losses["guidance"].item() == pytest.approx(alpha * expected.item(), rel=1e-4)
     assert losses["cross_entropy"].item() == pytest.approx((1 - alpha) * entropy.item(), rel=1e-4)
     with torch.no_grad():
-        weight, bias = (made.hypernet(graph_of(spec, sink=(rows + 4, spec.width)))[name][rows:] for name in SINK)
-        own = model_of(spec, state).forward_features(shown.images)[:, 0]
-        hue = attribute_loss((own @ weight.T + bias)[:, :3], shown.attributes[:, 0])
+        weight, bias = (
+            meta.hypernet(build_graph(spec, sink=(rows + 4, spec.width)))[name][rows:]
+            for name in SINK
+        )
+        student_features = model_of(spec, state).forward_features(loaded.images)[:, 0]
+        hue = attribute_loss((student_features @ weight.T + bias)[:, :3], loaded.attributes[:, 0])
     assert losses["attributes/hue"].item() == pytest.approx((1 - alpha) * hue.item(), rel=1e-4)
 
 
@@ -152,47 +170,63 @@ def test_a_predicted_projection_is_learnt_and_a_random_one_is_not() -> None:
     gradients = {}
     for projection in ("predicted", "random"):
         settings = Guidance(alpha=1.0, projection=projection)  # type: ignore[arg-type]
-        made = objective(guide=Guide(ancestry().model(), settings), norm_weight=0.0)
-        gradients[projection] = _with_gradient(made, batch())[1].abs().sum().item()
+        meta = build_objective(guide=Guide(build_ancestry().model(), settings), norm_weight=0.0)
+        gradients[projection] = _with_gradient(meta, build_batch())[1].abs().sum().item()
     assert all(value > 0 for value in gradients.values())
     assert gradients["predicted"] != gradients["random"]
 
 
 def test_a_student_runs_once_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[ViTSpec] = []
-    real = objectives.tokens_of
-    monkeypatch.setattr(objectives, "tokens_of", lambda spec, *rest: calls.append(spec) or real(spec, *rest))
-    guide = Guide(ancestry().model(), Guidance())
-    objective((Lesson(classes=6, attributes=ATTRIBUTES),), guide)(batch(source_task()))
+    real = objectives.compute_tokens
+    monkeypatch.setattr(
+        objectives, "compute_tokens", lambda spec, *rest: calls.append(spec) or real(spec, *rest)
+    )
+    guide = Guide(build_ancestry().model(), Guidance())
+    build_objective((TaskSpec(classes=6, attributes=ATTRIBUTES),), guide)(
+        build_batch(build_source_task())
+    )
     assert len(calls) == 1
 
 
 def test_the_batchs_task_chooses_classes_and_embedding() -> None:
     embeddings = torch.zeros(5), torch.ones(5)
-    lessons = Lesson(classes=3, embedding=embeddings[0]), Lesson(classes=4, embedding=embeddings[1])
-    made = objective(lessons)
+    task_specs = (
+        TaskSpec(classes=3, embedding=embeddings[0]),
+        TaskSpec(classes=4, embedding=embeddings[1]),
+    )
+    meta = build_objective(task_specs)
     with torch.no_grad():
-        for layer in made.hypernet.gnn:
+        for layer in meta.hypernet.gnn:
             layer.TEN.fc_gamma.weight.fill_(0.5)
-    first, second = (made(batch(number=number))["norm"].item() for number in (0, 1))
-    spec = made.architecture(0)
+    first, second = (meta(build_batch(number=number))["norm"].item() for number in (0, 1))
+    spec = meta.get_architecture(0)
     with torch.no_grad():
-        wanted = [
-            total_norm(made.hypernet(graph_of(spec.with_(classes=lesson.classes)), task=lesson.embedding)).item()
-            for lesson in lessons
+        expected = [
+            sum_norms(
+                meta.hypernet(
+                    build_graph(spec.with_(classes=task_spec.classes)), task=task_spec.embedding
+                )
+            ).item()
+            for task_spec in task_specs
         ]
-    assert [first, second] == pytest.approx([3e-5 * norm for norm in wanted], rel=1e-5)
+    assert [first, second] == pytest.approx([3e-5 * norm for norm in expected], rel=1e-5)
     assert first != pytest.approx(second, rel=1e-3)
 
 
 def test_the_norm_of_zeros_has_no_gradient_that_is_not_finite() -> None:
-    tensors = {"bias": torch.zeros(3, requires_grad=True), "weight": torch.ones(4, requires_grad=True)}
-    total_norm(tensors).backward()
-    assert total_norm(tensors).item() == pytest.approx(2.0)
-    assert all(torch.isfinite(tensor.grad).all() for tensor in tensors.values())  # type: ignore[arg-type]
+    tensors = {
+        "bias": torch.zeros(3, requires_grad=True),
+        "weight": torch.ones(4, requires_grad=True),
+    }
+    sum_norms(tensors).backward()
+    assert sum_norms(tensors).item() == pytest.approx(2.0)
+    for tensor in tensors.values():
+        assert tensor.grad is not None
+        assert torch.isfinite(tensor.grad).all()
 
 
-def mixture(seed: int = 0, temperature: float = 2.0, batch_size: int = 16) -> Mixture:
+def build_mixture(seed: int = 0, temperature: float = 2.0, batch_size: int = 16) -> TaskMixture:
     names = {"tiny-a": 3, "tiny-b": 4}
     loaders = {
         name: Loader(
@@ -206,11 +240,11 @@ def mixture(seed: int = 0, temperature: float = 2.0, batch_size: int = 16) -> Mi
         )
         for name, classes in names.items()
     }
-    return Mixture(loaders, batch_size=batch_size, temperature=temperature, seed=seed)
+    return TaskMixture(loaders, batch_size=batch_size, temperature=temperature, seed=seed)
 
 
 def test_an_epoch_of_a_mixture_is_as_many_images_as_its_tasks_have() -> None:
-    made = mixture()
+    made = build_mixture()
     assert made.steps == 5  # 32 + 48 images in batches of 16
     batches = list(made.epoch(0))
     assert len(batches) == 5
@@ -219,7 +253,7 @@ def test_an_epoch_of_a_mixture_is_as_many_images_as_its_tasks_have() -> None:
 
 
 def test_a_task_goes_through_its_own_images_epoch_by_epoch() -> None:
-    made = mixture()
+    made = build_mixture()
     shown = [step for epoch in range(4) for step in made.epoch(epoch)]
     for number, images in ((0, 32), (1, 48)):
         own = [step.indices.tolist() for step in shown if int(step.tasks[0]) == number]
@@ -230,22 +264,31 @@ def test_a_task_goes_through_its_own_images_epoch_by_epoch() -> None:
 
 
 def test_a_mixture_can_be_entered_anywhere() -> None:
-    whole = [step for epoch in range(3) for step in mixture().epoch(epoch)]
+    whole = [step for epoch in range(3) for step in build_mixture().epoch(epoch)]
     for start in (0, 3):
-        late = list(mixture().epoch(2, start=start))
+        late = list(build_mixture().epoch(2, start=start))
         for ours, theirs in zip(late, whole[10 + start :], strict=True):
             assert torch.equal(ours.tasks, theirs.tasks)
             assert torch.equal(ours.images, theirs.images)
-    assert [mixture(1).number_at(step) for step in range(40)] != [mixture(2).number_at(step) for step in range(40)]
+    assert [build_mixture(1).get_task_index(step) for step in range(40)] != [
+        build_mixture(2).get_task_index(step) for step in range(40)
+    ]
 
 
-def trained(
+def train_objective(
     folder: Path | None = None, stop: int | None = None, poison: int | None = None, **run: Any
 ) -> MetaObjective:
-    """Six steps over a mixture, or as many as are asked for."""
-    made = MetaObjective(hypernet(), ZOO, (Lesson(classes=3), Lesson(classes=4)), 7)
+    """Train six steps over a mixture, or as many as are asked for."""
+    made = MetaObjective(build_hypernet(), ZOO, (TaskSpec(classes=3), TaskSpec(classes=4)), 7)
     settings = Run(folder=folder, **run)
-    for step in train(made, mixture(batch_size=32), RECIPE_3, settings, unused=True, seconds_between_checkpoints=0):
+    for step in train(
+        made,
+        build_mixture(batch_size=32),
+        RECIPE_3,
+        settings,
+        unused=True,
+        seconds_between_checkpoints=0,
+    ):
         made.finished.fill_(step.step)
         if step.step == poison:
             with torch.no_grad():
@@ -259,16 +302,18 @@ RECIPE_3 = type(RECIPE)(epochs=2, batch_size=32, lr=1e-3, ema=0.9, clip=5.0)
 
 
 def test_a_resumed_training_ends_with_the_same_numbers(tmp_path: Path) -> None:
-    whole = trained().state_dict()
-    trained(tmp_path / "run", stop=4)
-    resumed = trained(tmp_path / "run", resume=True).state_dict()
+    whole = train_objective().state_dict()
+    train_objective(tmp_path / "run", stop=4)
+    resumed = train_objective(tmp_path / "run", resume=True).state_dict()
     assert set(resumed) == set(whole)
     assert all(torch.equal(resumed[name], tensor) for name, tensor in whole.items())
 
 
-def test_what_is_not_finite_stops_the_training_and_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
+def test_what_is_not_finite_stops_the_training_and_leaves_the_last_good_checkpoint(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(TrainingFailed, match="not finite"):
-        trained(tmp_path / "run", poison=3)
+        train_objective(tmp_path / "run", poison=3)
     identity = {"label": "training", "steps": 6, "seed": 0, "ema": 0.9, "plan": ""}
     kept = newest(tmp_path / "run", identity)
     assert kept is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lgzoo_tal.postprocess import orthogonal, processed
+from lgzoo_tal.postprocess import orthogonalise, process_tensors
 
 MATRIX = torch.tensor([[3.0, 1.0], [4.0, 2.0], [0.0, 5.0]])
 
@@ -17,22 +17,33 @@ def tensors() -> dict[str, torch.Tensor]:
         "blocks.0.mlp.fc1.weight": (32, 8),
         "blocks.0.mlp.fc2.weight": (8, 32),
     }
-    vectors = {"norm.weight": (8,), "norm.bias": (8,), "head.weight": (3, 8), "pos_embed": (1, 5, 8)}
-    return {name: torch.randn(shape, generator=draw) for name, shape in {**shapes, **vectors}.items()}
+    vectors = {
+        "norm.weight": (8,),
+        "norm.bias": (8,),
+        "head.weight": (3, 8),
+        "pos_embed": (1, 5, 8),
+    }
+    return {
+        name: torch.randn(shape, generator=draw) for name, shape in {**shapes, **vectors}.items()
+    }
 
 
 def test_the_columns_of_a_matrix_become_orthonormal() -> None:
     expected = torch.tensor([[0.6, -0.0638], [0.8, 0.0478], [0.0, 0.9968]])
-    torch.testing.assert_close(orthogonal(MATRIX), expected, rtol=0, atol=1e-4)
-    torch.testing.assert_close(orthogonal(MATRIX.mT), expected.mT, rtol=0, atol=1e-4)
+    torch.testing.assert_close(orthogonalise(MATRIX), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(orthogonalise(MATRIX.mT), expected.mT, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("post", ["noise", "orthogonal"])
 def test_matrices_and_kernels_change_and_nothing_else(post: str) -> None:
     before = tensors()
-    after = processed(before, post, seed=0)  # type: ignore[arg-type]
+    after = process_tensors(before, post, seed=0)  # type: ignore[arg-type]
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {"patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"}
+    assert changed == {
+        "patch_embed.proj.weight",
+        "blocks.0.mlp.fc1.weight",
+        "blocks.0.mlp.fc2.weight",
+    }
     assert {name: tensor.shape for name, tensor in after.items()} == {
         name: tensor.shape for name, tensor in before.items()
     }
@@ -40,15 +51,19 @@ def test_matrices_and_kernels_change_and_nothing_else(post: str) -> None:
 
 def test_noise_has_the_deviation_of_the_correlations_of_rows() -> None:
     name = "blocks.0.mlp.fc1.weight"
-    wide = {name: torch.cat([MATRIX[:, :1]] * 400, 1) + torch.arange(400.0) % 7}  # (3, 400): rows are its columns
+    wide = {
+        name: torch.cat([MATRIX[:, :1]] * 400, 1) + torch.arange(400.0) % 7
+    }  # (3, 400): rows are its columns
     scale = 1e-5 * torch.corrcoef(wide[name].mT).std()
-    found = processed({name: wide[name].double()}, "noise", seed=0)[name] - wide[name].double()
-    assert found.std() == pytest.approx(float(scale), rel=0.1)
+    noise = (
+        process_tensors({name: wide[name].double()}, "noise", seed=0)[name] - wide[name].double()
+    )
+    assert noise.std() == pytest.approx(float(scale), rel=0.1)
 
 
 def test_it_is_a_function_of_the_seed_and_none_is_the_default() -> None:
     name, before = "blocks.0.mlp.fc1.weight", tensors()
-    first, again, other = (processed(before, "orthogonal", seed)[name] for seed in (0, 0, 1))
+    first, again, other = (process_tensors(before, "orthogonal", seed)[name] for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    assert processed(before, "none", 0) is before
+    assert process_tensors(before, "none", 0) is before

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 import torch
-from tal_toy import ancestry, meta_train, tasks
+from tal_toy import build_ancestry, build_extractor, build_tasks
 
 from learngene_zoo.storage import write_tensors
 from learngene_zoo.runs.run import is_first, join
@@ -26,7 +26,8 @@ from learngene_zoo.runs.run import Run
 torch.set_num_threads(1)
 join("cpu")
 # Without attributes: one that half of the images lack has another mean in each process.
-made = meta_train(attributes=False)([ancestry()], tasks(), Run(seed=1, folder=Path(sys.argv[1]) / "run"))
+run = Run(seed=1, folder=Path(sys.argv[1]) / "run")
+made = build_extractor(attributes=False)([build_ancestry()], build_tasks(), run)
 if is_first():
     write_tensors(Path(sys.argv[1]) / "tal.safetensors", made.state)
 print("made", flush=True)
@@ -39,17 +40,23 @@ def test_two_processes_equal_one(
     tmp_path: Path, checkout: Path, torchrun: Callable[[list[str], Callable[[str], bool]], str]
 ) -> None:
     program = tmp_path / "program.py"
-    program.write_text(f"import sys\nsys.path.insert(0, {str(checkout / 'tests' / 'plugins')!r})\n{PROGRAM}")
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
+    program.write_text(
+        f"import sys\nsys.path.insert(0, {str(checkout / 'tests' / 'plugins')!r})\n{PROGRAM}"
+    )
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
     path = {"PYTHONPATH": f"{checkout}:{checkout / 'plugins'}", "OMP_NUM_THREADS": "1"}
     alone = [sys.executable, str(program), str(tmp_path / "one")]
     subprocess.run(alone, env=path, check=True, capture_output=True, text=True, timeout=200)
     torchrun([str(program), str(tmp_path / "two")], lambda output: output.count("made") == 2)
-    ours, theirs = (Tensors(tmp_path / place / "tal.safetensors") for place in ("one", "two"))
+    ours, theirs = (Tensors(tmp_path / folder / "tal.safetensors") for folder in ("one", "two"))
     assert set(ours) == set(theirs)
-    # The mean: AdamW takes whole steps even where a gradient is nothing but rounding. All of a gradient is, where it is zero but
-    # for rounding: of what is added to all logits of a softmax.
-    apart = {name: (ours[name] - theirs[name]).abs().mean().item() for name in ours if not name.endswith(NO_GRADIENT)}
+    # The mean: AdamW takes whole steps even where a gradient is nothing but rounding. All of a
+    # gradient is, where it is zero but for rounding: of what is added to all logits of a softmax.
+    apart = {
+        name: (ours[name] - theirs[name]).abs().mean().item()
+        for name in ours
+        if not name.endswith(NO_GRADIENT)
+    }
     assert len(apart) == len(ours) - 1
     assert max(apart.values()) < 5e-5, max(apart, key=lambda name: apart[name])

@@ -1,11 +1,18 @@
 """DINOv3, EVA and EVA02, Perception Encoder and ViTs with rotary positions: timm's `Eva`."""
 
-from learngene_zoo.families.eva.names import ARCHITECTURES, REGISTERED, architecture_name, spec_values
+from learngene_zoo.families.eva.names import (
+    ARCHITECTURES,
+    REGISTERED,
+    architecture_name,
+    spec_values,
+)
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.eva.table import TABLE, flops
 from learngene_zoo.families.family import Family
 
-_TINY = EvaSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8, rotary=True, absolute=False)
+_TINY = EvaSpec(
+    layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8, rotary=True, absolute=False
+)
 
 FAMILY = Family(
     name="eva",

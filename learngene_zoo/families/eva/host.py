@@ -1,6 +1,8 @@
-"""timm's `Eva`: built from a spec, and the spec read off a module; what a spec cannot express is refused.
+"""timm's `Eva`: built from a spec, and the spec read off a module; what a spec cannot express is
+refused.
 
-`DenseEva` is one with a dense head (see families/dense.py), which timm lacks. Importing this module registers it with timm.
+`DenseEva` is one with a dense head (see families/dense.py), which timm lacks. Importing this module
+registers it with timm.
 """
 
 import math
@@ -46,7 +48,10 @@ class DenseEva(Eva):
 
 
 default_cfgs = generate_default_cfgs(
-    {name: {"input_size": (3, 224, 224), "first_conv": "patch_embed.proj", "classifier": "head"} for name in REGISTERED}
+    {
+        name: {"input_size": (3, 224, 224), "first_conv": "patch_embed.proj", "classifier": "head"}
+        for name in REGISTERED
+    }
 )
 
 
@@ -54,10 +59,14 @@ default_cfgs = generate_default_cfgs(
 def learngene_dense_eva(pretrained: bool = False, **settings: Any) -> DenseEva:
     """timm's Eva with the dense head; by default of base size for 224-pixel images."""
     base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
-    built: DenseEva = build_model_with_cfg(
-        DenseEva, "learngene_dense_eva", pretrained, pretrained_filter_fn=checkpoint_filter_fn, **{**base, **settings}
+    model: DenseEva = build_model_with_cfg(
+        DenseEva,
+        "learngene_dense_eva",
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        **{**base, **settings},
     )
-    return built
+    return model
 
 
 _ROPES = {RotaryEmbeddingCat: "cat", RotaryEmbeddingMixed: "mixed", RotaryEmbeddingDinoV3: "dinov3"}
@@ -81,13 +90,15 @@ def open_architecture(name: str, **options: Any) -> nn.Module:
     return model
 
 
-def trimmed(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
+def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
     """Nothing is left out of these models."""
     return state, ()
 
 
-def converted(state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
-    """Weights in one of the other layouts that timm knows (those of the papers' authors), by timm's names."""
+def convert_state(state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
+    """Weights in one of the other layouts that timm knows (those of the papers' authors), by timm's
+    names.
+    """
     tensors: StateDict = checkpoint_filter_fn(state, model)
     return tensors
 
@@ -95,14 +106,18 @@ def converted(state: dict[str, Any], model: nn.Module, architecture: str) -> Sta
 def spec_of(model: nn.Module) -> EvaSpec:
     """The spec of a timm `Eva`.
 
-    Raises `WrongCall` for any other module, and for one with a feature that `EvaSpec` cannot express (rectangular images,
-    grouped queries, RMSNorm, ...); the message names the feature.
+    Raises `WrongCall` for any other module, and for one with a feature that `EvaSpec` cannot
+    express (rectangular images, grouped queries, RMSNorm, ...); the message names the feature.
     """
     if type(model) not in (Eva, DenseEva):
-        raise WrongCall(f"a {type(model).__name__} is not timm's Eva; supported are {FAMILY.supported}")
+        raise WrongCall(
+            f"a {type(model).__name__} is not timm's Eva; supported are {FAMILY.supported}"
+        )
     feature = _unreadable(model)
     if feature:
-        raise WrongCall(f"this model has {feature}, which is not supported; supported are {FAMILY.supported}")
+        raise WrongCall(
+            f"this model has {feature}, which is not supported; supported are {FAMILY.supported}"
+        )
     spec = _as_named(_read(model), model)
     difference = _first_difference(model, spec)
     if difference:
@@ -154,7 +169,9 @@ def _read(model: Eva) -> EvaSpec:
         class_token=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
         attention="rope" if isinstance(attention, AttentionRope) else "eva",
-        qkv_bias=(attention.qkv if joint else attention.q_proj).bias is not None if biased is None else biased,
+        qkv_bias=(attention.qkv if joint else attention.q_proj).bias is not None
+        if biased is None
+        else biased,
         qkv_fused=joint,
         attention_norm=not isinstance(attention.norm, nn.Identity),
         swiglu=not isinstance(mlp, Mlp),
@@ -175,12 +192,18 @@ def _read(model: Eva) -> EvaSpec:
 
 
 def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:
-    """The spec with the MLP ratio of timm's architecture, which rounding hides, if it gives these widths."""
-    known = ARCHITECTURES.get(str((getattr(model, "pretrained_cfg", None) or {}).get("architecture")))
-    if known is None:
+    """The spec with the MLP ratio of timm's architecture, which rounding hides, if it gives these
+    widths.
+    """
+    tag_spec = ARCHITECTURES.get(
+        str((getattr(model, "pretrained_cfg", None) or {}).get("architecture"))
+    )
+    if tag_spec is None:
         return spec
-    named = spec.with_(mlp_ratio=known.mlp_ratio, swiglu_multiple=known.swiglu_multiple)
-    same = named.hidden == spec.hidden and (not spec.pools_by_attention or named.hidden_of_pool == spec.hidden_of_pool)
+    named = spec.with_(mlp_ratio=tag_spec.mlp_ratio, swiglu_multiple=tag_spec.swiglu_multiple)
+    same = named.hidden == spec.hidden and (
+        not spec.pools_by_attention or named.hidden_of_pool == spec.hidden_of_pool
+    )
     return named if same else spec
 
 
@@ -207,31 +230,41 @@ def _ratio(width: int, hidden: int) -> float:
 
 
 def _first_difference(model: Eva, spec: EvaSpec) -> str | None:
-    """Where the module is not the one that `spec` builds: any other layer, any other setting of a layer."""
-    from learngene_zoo.families.tensors import empty  # `import learngene_zoo.timm` needs this module, but not that one
+    """Where the module is not the one that `spec` builds: any other layer, any other setting of a
+    layer.
+    """
+    # `import learngene_zoo.timm` needs this module, but not that one
+    from learngene_zoo.families.tensors import empty
 
-    ours, theirs = _described(empty(spec)), _described(model)
+    ours, theirs = _describe_model(empty(spec)), _describe_model(model)
     for name in [*theirs, *(name for name in ours if name not in theirs)]:
         if theirs.get(name) != ours.get(name):
             return f"{name} {theirs.get(name, 'absent')}; only {ours.get(name, 'none')} is supported there"
     return None
 
 
-def _described(model: nn.Module) -> dict[str, Any]:
-    """Every setting of every layer, and every tensor's shape, by name; equal descriptions, equal function."""
-    found: dict[str, Any] = {}
+def _describe_model(model: nn.Module) -> dict[str, Any]:
+    """Every setting of every layer, and every tensor's shape, by name.
+
+    Equal descriptions, equal function.
+    """
+    settings: dict[str, Any] = {}
     for path, module in model.named_modules():
         kind = type(module).__name__
         if kind in _TRAINING_ONLY:
             continue
-        found[path or "model"] = kind
+        settings[path or "model"] = kind
         for name, value in vars(module).items():
             if not name.startswith("_") and name not in _WITHOUT_EFFECT and _plain(value):
-                found[f"{path}.{name}".lstrip(".")] = list(value) if isinstance(value, tuple) else value
-    return {**found, **{name: list(tensor.shape) for name, tensor in model.state_dict().items()}}
+                settings[f"{path}.{name}".lstrip(".")] = (
+                    list(value) if isinstance(value, tuple) else value
+                )
+    return {**settings, **{name: list(tensor.shape) for name, tensor in model.state_dict().items()}}
 
 
 def _plain(value: Any) -> bool:
     """Whether an attribute is a setting: a number, a word, or several."""
-    several = isinstance(value, (list, tuple)) and all(isinstance(item, (int, float)) for item in value)
+    several = isinstance(value, (list, tuple)) and all(
+        isinstance(item, (int, float)) for item in value
+    )
     return several or isinstance(value, (bool, int, float, str))

@@ -1,7 +1,7 @@
 """timm's names: the architectures of its class `Eva`, and its arguments read as a spec.
 
-timm takes no epsilon of a norm as an argument that JSON can hold, so a model is named after the architecture that has most in common
-with it, and has all of the other arguments given.
+timm takes no epsilon of a norm as an argument that JSON can hold, so a model is named after the
+architecture that has most in common with it, and has all of the other arguments given.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIZES = {
 }
 
 
-def _sized(size: str, **rest: Json) -> EvaSpec:
+def _make_spec(size: str, **rest: Json) -> EvaSpec:
     width, heads, layers = _SIZES[size]
     return EvaSpec(**{"width": width, "heads": heads, "layers": layers, **rest})
 
@@ -39,7 +39,13 @@ _DINOV3: dict[str, Json] = {
     "norm_eps": 1e-5,
     "classes": 0,
 }
-_DINOV3 |= {"rotary": True, "rope_type": "dinov3", "rope_temperature": 100.0, "rope_half": True, "absolute": False}
+_DINOV3 |= {
+    "rotary": True,
+    "rope_type": "dinov3",
+    "rope_temperature": 100.0,
+    "rope_half": True,
+    "absolute": False,
+}
 _DINOV3 |= {"dynamic_image_size": True, "image_size": 256}
 _LINGBOT = {**_DINOV3, "pool": "token", "image_size": 512}
 _PLUS = {"swiglu": True, "swiglu_multiple": 8}
@@ -56,7 +62,13 @@ _EVA02_CLIP = {**_EVA02_BASE, **_TOKEN, "attention_norm": True}
 _GIANT = {"patch_size": 14, "mlp_ratio": 6144 / 1408}
 _REG_GAP = {"image_size": 256, "layer_scale": 1e-5, "class_token": False, "registers": 1}
 _REG_GAP |= {"rotary": True, "absolute": False, "rope_reference": 16}
-_ROPE: dict[str, Json] = {**_TOKEN, "attention": "rope", "layer_scale": 1e-5, "rotary": True, "rope_indexing": "xy"}
+_ROPE: dict[str, Json] = {
+    **_TOKEN,
+    "attention": "rope",
+    "layer_scale": 1e-5,
+    "rotary": True,
+    "rope_indexing": "xy",
+}
 _AXIAL: dict[str, Json] = {"rope_temperature": 100.0}
 _MIXED: dict[str, Json] = {"rope_temperature": 10.0, "rope_type": "mixed"}
 _APE = {"no_embed_class": True}
@@ -68,46 +80,95 @@ _PE = {
     "rope_indexing": "xy",
     "norm_eps": 1e-5,
 }
-_PE_CORE = {**_PE, "pool": "map", "pool_heads": 8, "pool_mlp_ratio": 4.0, "final_norm": True, "fc_norm": False}
+_PE_CORE = {
+    **_PE,
+    "pool": "map",
+    "pool_heads": 8,
+    "pool_mlp_ratio": 4.0,
+    "final_norm": True,
+    "fc_norm": False,
+}
 _PE_BARE = {**_PE, "final_norm": False, "fc_norm": False, "rope_reference": 32, "classes": 0}
-_GIGANTIC = {"patch_size": 14, "image_size": 448, "mlp_ratio": 8960 / 1536, "class_token": False, "rope_offset": 0.0}
+_GIGANTIC = {
+    "patch_size": 14,
+    "image_size": 448,
+    "mlp_ratio": 8960 / 1536,
+    "class_token": False,
+    "rope_offset": 0.0,
+}
 
-# What `plan` and `show` know without importing timm and without a download: with the head and the images of the default weights.
+# What `plan` and `show` know without importing timm and without a download: with the head and the
+# images of the default weights.
 ARCHITECTURES: dict[str, EvaSpec] = {
     **{
-        f"vit_{size}_patch16_dinov3{suffix}": _sized(size, **_DINOV3, qkv_bias=bias)
+        f"vit_{size}_patch16_dinov3{suffix}": _make_spec(size, **_DINOV3, qkv_bias=bias)
         for size in ("small", "base", "large")
         for suffix, bias in (("", False), ("_qkvb", True))
     },
     **{
-        f"vit_{size}_plus_patch16_dinov3{suffix}": _sized(size, **_DINOV3, **_PLUS, qkv_bias=bias)
+        f"vit_{size}_plus_patch16_dinov3{suffix}": _make_spec(
+            size, **_DINOV3, **_PLUS, qkv_bias=bias
+        )
         for size in ("small", "huge")
         for suffix, bias in (("", False), ("_qkvb", True))
     },
-    "vit_tiny_patch16_dinov3_qkvb": _sized("tiny", **_DINOV3),
-    "vit_7b_patch16_dinov3": _sized("7b", **_DINOV3, qkv_bias=False, mlp_ratio=2, swiglu=True, swiglu_multiple=64),
-    **{f"vit_{size}_patch16_lingbot": _sized(size, **_LINGBOT) for size in ("small", "base", "large")},
-    "vit_giant_patch16_lingbot": _sized(
+    "vit_tiny_patch16_dinov3_qkvb": _make_spec("tiny", **_DINOV3),
+    "vit_7b_patch16_dinov3": _make_spec(
+        "7b", **_DINOV3, qkv_bias=False, mlp_ratio=2, swiglu=True, swiglu_multiple=64
+    ),
+    **{
+        f"vit_{size}_patch16_lingbot": _make_spec(size, **_LINGBOT)
+        for size in ("small", "base", "large")
+    },
+    "vit_giant_patch16_lingbot": _make_spec(
         "giant", **_LINGBOT, **_PLUS, width=1536, heads=24, qkv_bias=False, mlp_ratio=4 * 2 / 3
     ),
-    **{f"eva02_{size}_patch14_224": _sized(size, **_EVA02, classes=0) for size in ("tiny", "small")},
-    **{f"eva02_{size}_patch14_336": _sized(size, **_EVA02, image_size=336) for size in ("tiny", "small")},
-    **{f"eva02_{size}_patch14_224": _sized(size, **_EVA02_BASE, classes=0) for size in ("base", "large")},
-    **{f"eva02_{size}_patch14_448": _sized(size, **_EVA02_BASE, image_size=448) for size in ("base", "large")},
-    "eva02_base_patch16_clip_224": _sized("base", **{**_EVA02_CLIP, "patch_size": 16}, classes=512),
-    "eva02_large_patch14_clip_224": _sized("large", **_EVA02_CLIP, classes=768),
-    "eva02_large_patch14_clip_336": _sized("large", **_EVA02_CLIP, classes=768, image_size=336),
-    "eva02_enormous_patch14_clip_224": EvaSpec(
-        layers=64, width=1792, heads=16, patch_size=14, mlp_ratio=15360 / 1792, post_norm=True, classes=1024, **_TOKEN
-    ),
-    **{f"eva_giant_patch14_{size}": _sized("giant", **_GIANT, image_size=size) for size in (224, 336, 560)},
-    "eva_giant_patch14_clip_224": _sized("giant", **_GIANT, **_TOKEN, classes=1024),
-    "vit_medium_patch16_rope_reg1_gap_256": _sized("base", **_REG_GAP, width=512, heads=8),
-    "vit_mediumd_patch16_rope_reg1_gap_256": _sized("base", **_REG_GAP, width=512, heads=8, layers=20, qkv_bias=False),
-    "vit_betwixt_patch16_rope_reg4_gap_256": _sized("base", **{**_REG_GAP, "registers": 4}, width=640, heads=10),
-    "vit_base_patch16_rope_reg1_gap_256": _sized("base", **_REG_GAP),
     **{
-        f"vit_{size}_patch16_rope_{kind}224": _sized(size, **_ROPE, **frequencies, **positions)
+        f"eva02_{size}_patch14_224": _make_spec(size, **_EVA02, classes=0)
+        for size in ("tiny", "small")
+    },
+    **{
+        f"eva02_{size}_patch14_336": _make_spec(size, **_EVA02, image_size=336)
+        for size in ("tiny", "small")
+    },
+    **{
+        f"eva02_{size}_patch14_224": _make_spec(size, **_EVA02_BASE, classes=0)
+        for size in ("base", "large")
+    },
+    **{
+        f"eva02_{size}_patch14_448": _make_spec(size, **_EVA02_BASE, image_size=448)
+        for size in ("base", "large")
+    },
+    "eva02_base_patch16_clip_224": _make_spec(
+        "base", **{**_EVA02_CLIP, "patch_size": 16}, classes=512
+    ),
+    "eva02_large_patch14_clip_224": _make_spec("large", **_EVA02_CLIP, classes=768),
+    "eva02_large_patch14_clip_336": _make_spec("large", **_EVA02_CLIP, classes=768, image_size=336),
+    "eva02_enormous_patch14_clip_224": EvaSpec(
+        layers=64,
+        width=1792,
+        heads=16,
+        patch_size=14,
+        mlp_ratio=15360 / 1792,
+        post_norm=True,
+        classes=1024,
+        **_TOKEN,
+    ),
+    **{
+        f"eva_giant_patch14_{size}": _make_spec("giant", **_GIANT, image_size=size)
+        for size in (224, 336, 560)
+    },
+    "eva_giant_patch14_clip_224": _make_spec("giant", **_GIANT, **_TOKEN, classes=1024),
+    "vit_medium_patch16_rope_reg1_gap_256": _make_spec("base", **_REG_GAP, width=512, heads=8),
+    "vit_mediumd_patch16_rope_reg1_gap_256": _make_spec(
+        "base", **_REG_GAP, width=512, heads=8, layers=20, qkv_bias=False
+    ),
+    "vit_betwixt_patch16_rope_reg4_gap_256": _make_spec(
+        "base", **{**_REG_GAP, "registers": 4}, width=640, heads=10
+    ),
+    "vit_base_patch16_rope_reg1_gap_256": _make_spec("base", **_REG_GAP),
+    **{
+        f"vit_{size}_patch16_rope_{kind}224": _make_spec(size, **_ROPE, **frequencies, **positions)
         for size in ("small", "base", "large")
         for kind, frequencies, positions in (
             ("", _AXIAL, {"absolute": False}),
@@ -117,56 +178,82 @@ ARCHITECTURES: dict[str, EvaSpec] = {
         )
     },
     **{
-        f"vit_pe_core_{size}_patch16_384": _sized(size, **_PE_CORE, rope_reference=24, image_size=384, classes=512)
+        f"vit_pe_core_{size}_patch16_384": _make_spec(
+            size, **_PE_CORE, rope_reference=24, image_size=384, classes=512
+        )
         for size in ("tiny", "small")
     },
-    "vit_pe_core_base_patch16_224": _sized("base", **_PE_CORE, rope_reference=14, classes=1024),
-    "vit_pe_core_large_patch14_336": _sized(
+    "vit_pe_core_base_patch16_224": _make_spec("base", **_PE_CORE, rope_reference=14, classes=1024),
+    "vit_pe_core_large_patch14_336": _make_spec(
         "large", **_PE_CORE, patch_size=14, rope_reference=24, image_size=336, classes=1024
     ),
-    "vit_pe_core_gigantic_patch14_448": _sized(
+    "vit_pe_core_gigantic_patch14_448": _make_spec(
         "gigantic", **{**_PE_CORE, **_GIGANTIC}, rope_reference=32, classes=1280
     ),
-    "vit_pe_lang_large_patch14_448": _sized(
+    "vit_pe_lang_large_patch14_448": _make_spec(
         "large", **_PE_BARE, layers=23, patch_size=14, image_size=448, layer_scale=0.1
     ),
-    "vit_pe_lang_gigantic_patch14_448": _sized("gigantic", **{**_PE_BARE, **_GIGANTIC}, layers=47, layer_scale=0.1),
+    "vit_pe_lang_gigantic_patch14_448": _make_spec(
+        "gigantic", **{**_PE_BARE, **_GIGANTIC}, layers=47, layer_scale=0.1
+    ),
     **{
-        f"vit_pe_spatial_{size}_patch16_512": _sized(size, **_PE_BARE, image_size=512)
+        f"vit_pe_spatial_{size}_patch16_512": _make_spec(size, **_PE_BARE, image_size=512)
         for size in ("tiny", "small", "base")
     },
-    "vit_pe_spatial_large_patch14_448": _sized("large", **_PE_BARE, patch_size=14, image_size=448),
-    "vit_pe_spatial_gigantic_patch14_448": _sized("gigantic", **{**_PE_BARE, **_GIGANTIC}, layer_scale=0.1),
+    "vit_pe_spatial_large_patch14_448": _make_spec(
+        "large", **_PE_BARE, patch_size=14, image_size=448
+    ),
+    "vit_pe_spatial_gigantic_patch14_448": _make_spec(
+        "gigantic", **{**_PE_BARE, **_GIGANTIC}, layer_scale=0.1
+    ),
 }
 
 # What dense descendants are: `import learngene_zoo.timm` registers it.
 DENSE_ARCHITECTURE = "learngene_dense_eva"
-REGISTERED = {DENSE_ARCHITECTURE: _sized("base", dense=True)}
+REGISTERED = {DENSE_ARCHITECTURE: _make_spec("base", dense=True)}
 
 # Arguments that change training only, or how a fresh model would start.
 _WITHOUT_EFFECT = {
-    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+    *(
+        "drop_rate",
+        "pos_drop_rate",
+        "patch_drop_rate",
+        "proj_drop_rate",
+        "attn_drop_rate",
+        "drop_path_rate",
+    ),
     *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "head_init_scale"),
 }
-_ABSENT = {"qk_norm": False, "attn_only_layer_scale": False, "dynamic_img_pad": False}  # and so without effect
+# And so without effect
+_ABSENT = {"qk_norm": False, "attn_only_layer_scale": False, "dynamic_img_pad": False}
 _WITHOUT_FC_NORM = "vit_base_patch16_rope_224"  # unlike its larger and its smaller sister
 _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 
 
 def architecture_name(spec: EvaSpec) -> str:
-    """The architecture that becomes this model when it is given all arguments: of timm's with its norms the most similar."""
+    """The architecture that becomes this model when it is given all arguments: of timm's with its
+    norms the most similar.
+    """
     if spec.dense:
         return DENSE_ARCHITECTURE
-    others = [field.name for field in fields(spec)]
+    field_names = [field.name for field in fields(spec)]
 
     def common(name: str) -> int:
-        return sum(getattr(ARCHITECTURES[name], field) == getattr(spec, field) for field in others)
+        return sum(
+            getattr(ARCHITECTURES[name], field) == getattr(spec, field) for field in field_names
+        )
 
-    return max((name for name, known in ARCHITECTURES.items() if known.norm_eps == spec.norm_eps), key=common)
+    return max(
+        (name for name, tag_spec in ARCHITECTURES.items() if tag_spec.norm_eps == spec.norm_eps),
+        key=common,
+    )
 
 
 def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """A model's arguments as fields of an `EvaSpec` in JSON. Raises `BadFile` for an argument that no spec can express."""
+    """A model's arguments as fields of an `EvaSpec` in JSON.
+
+    Raises `BadFile` for an argument that no spec can express.
+    """
     values: dict[str, Json] = {}
     for name, value in args.items():
         if name in _WITHOUT_EFFECT or (name in _ABSENT and value == _ABSENT[name]):
@@ -182,7 +269,8 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
         values[_OUR_NAMES[name]] = square(value, f"{where}: {name}") if name in sides else value
     bare = architecture.split(".", 1)[0]
     if "image_size" not in values and _has_own_size(bare) and bare in ARCHITECTURES:
-        values["image_size"] = ARCHITECTURES[bare].image_size  # timm lets no pretrained_cfg change it
+        # Timm lets no pretrained_cfg change it
+        values["image_size"] = ARCHITECTURES[bare].image_size
     return {**values, **_norms(bare, values)}
 
 
@@ -192,12 +280,19 @@ def _has_own_size(architecture: str) -> bool:
 
 
 def _norms(architecture: str, values: Mapping[str, Json]) -> dict[str, Json]:
-    """The two norms after the blocks, which timm derives from the pooling where an argument is None or left out."""
+    """The two norms after the blocks, which timm derives from the pooling where an argument is None
+    or left out.
+    """
     names = ("pool", "fc_norm", "final_norm")
     if not any(name in values for name in names) or architecture not in ARCHITECTURES:
         return {}
     neither = "pe_lang" in architecture or "pe_spatial" in architecture  # timm's own arguments
-    without = neither or "dinov3" in architecture or "lingbot" in architecture or architecture == _WITHOUT_FC_NORM
+    without = (
+        neither
+        or "dinov3" in architecture
+        or "lingbot" in architecture
+        or architecture == _WITHOUT_FC_NORM
+    )
     fc_norm = values.get("fc_norm", False if without else None)
     final_norm = values.get("final_norm", False if neither else None)
     pool = values.get("pool", ARCHITECTURES[architecture].pool)

@@ -1,4 +1,5 @@
-"""`EvaSpec`: everything that fixes the tensors and the function of a model of timm's class `Eva`, as plain numbers.
+"""`EvaSpec`: everything that fixes the tensors and the function of a model of timm's class `Eva`,
+as plain numbers.
 
 DINOv3, EVA and EVA02, Perception Encoder and the ViTs with rotary positions.
 """
@@ -12,7 +13,8 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
 from learngene_zoo.families.spec import Spec, check_between
 
-# What each field is called in timm's Eva; only `norm_eps` has no argument: it comes with the architecture.
+# What each field is called in timm's Eva; only `norm_eps` has no argument: it comes with the
+# architecture.
 TIMM_NAMES = {
     **common.TIMM_NAMES,
     "pool": "global_pool",
@@ -54,12 +56,14 @@ class EvaSpec(Spec):
     """
 
     family: Literal["eva"] = "eva"
-    pool: Literal["token", "avg", "avgmax", "max", "map"] = "avg"  # map: attention of one learned query over the tokens
+    # Map: attention of one learned query over the tokens
+    pool: Literal["token", "avg", "avgmax", "max", "map"] = "avg"
     pool_heads: int | None = None  # of `map`; None: as many as the blocks have
     pool_mlp_ratio: float | None = None  # of `map`; None: that of the blocks
     class_token: bool = True
     registers: int = 0
-    attention: Literal["eva", "rope"] = "eva"  # timm's EvaAttention, whose keys have no bias, or its AttentionRope
+    # Timm's EvaAttention, whose keys have no bias, or its AttentionRope
+    attention: Literal["eva", "rope"] = "eva"
     qkv_bias: bool = True
     qkv_fused: bool = True  # one matrix for queries, keys and values, or three
     attention_norm: bool = False  # a norm before the attention's last matrix
@@ -75,7 +79,8 @@ class EvaSpec(Spec):
     rope_indexing: Literal["ij", "xy"] = "ij"
     rope_temperature: float = 10000.0
     rope_half: bool = False
-    rope_reference: int | None = None  # side of the patch grid whose positions all other grids are scaled to
+    # Side of the patch grid whose positions all other grids are scaled to
+    rope_reference: int | None = None
     post_norm: bool = False  # norms after attention and MLP instead of before
     pre_norm: bool = False
     final_norm: bool = False  # over all tokens, before pooling
@@ -83,7 +88,9 @@ class EvaSpec(Spec):
     dynamic_image_size: bool = False
     norm_eps: float = 1e-6
     dense: bool = (
-        False  # one class per pixel instead of one per image: see families/dense.py; `pool` then has no effect
+        # One class per pixel instead of one per image: see families/dense.py; `pool` then has no
+        # effect
+        False
     )
 
     def __post_init__(self) -> None:
@@ -92,9 +99,13 @@ class EvaSpec(Spec):
         check_between("swiglu_multiple", self.swiglu_multiple, 0, 4096)
         check_between("rope_temperature", self.rope_temperature, 1e-6, 1e9)
         if self.norm_eps not in NORM_EPS:
-            raise WrongCall(f"norm_eps is {self.norm_eps}; models of the family 'eva' have 1e-06 or 1e-05")
+            raise WrongCall(
+                f"norm_eps is {self.norm_eps}; models of the family 'eva' have 1e-06 or 1e-05"
+            )
         if self.layer_scale is not None and not 0 < self.layer_scale <= 64:
-            raise WrongCall(f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None")
+            raise WrongCall(
+                f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None"
+            )
         if self.image_size % self.patch_size and not self.dynamic_image_size:
             raise WrongCall(
                 f"patches of {self.patch_size} pixels do not tile an image of {self.image_size}; choose a multiple"
@@ -110,7 +121,9 @@ class EvaSpec(Spec):
                 f"have {self.head_width}"
             )
         if self.rotary and self.rope_type == "mixed" and self.rope_half:
-            raise WrongCall("rope_type 'mixed' rotates neighbouring channels; rope_half must be false")
+            raise WrongCall(
+                "rope_type 'mixed' rotates neighbouring channels; rope_half must be false"
+            )
         if self.pool_heads is not None:
             check_between("pool_heads", self.pool_heads, 1, 512)
         if self.pools_by_attention and self.width % self.heads_of_pool:
@@ -122,7 +135,9 @@ class EvaSpec(Spec):
     def hidden(self) -> int:
         """Width of the hidden layer of each MLP; of a SwiGLU that of its gate."""
         hidden = super().hidden
-        return hidden + (-hidden % self.swiglu_multiple if self.swiglu_split and self.swiglu_multiple else 0)
+        return hidden + (
+            -hidden % self.swiglu_multiple if self.swiglu_split and self.swiglu_multiple else 0
+        )
 
     @property
     def swiglu_split(self) -> bool:
@@ -150,7 +165,8 @@ class EvaSpec(Spec):
         return int(self.width * (self.pool_mlp_ratio or self.mlp_ratio))
 
     def timm_args(self) -> dict[str, Any]:
-        """The arguments that make a timm architecture with this `norm_eps` this model; all of them, so that no default matters.
+        """The arguments that make a timm architecture with this `norm_eps` this model; all of them,
+        so that no default matters.
 
         A dense model's also have `norm_eps`, which only our own module takes.
         """

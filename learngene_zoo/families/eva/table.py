@@ -1,5 +1,5 @@
-"""What follows from an `EvaSpec`: the table of the tensors, by timm's names and in the order of timm's state_dict; how timm starts
-them; FLOPs by closed form.
+"""What follows from an `EvaSpec`: the table of the tensors, by timm's names and in the order of
+timm's state_dict; how timm starts them; FLOPs by closed form.
 """
 
 from __future__ import annotations
@@ -48,10 +48,18 @@ def axis_sizes(spec: EvaSpec) -> dict[str, int]:
 
 def _projection(name: str, key: bool = False) -> tuple[ParameterSpec, ParameterSpec]:
     """Queries, keys or values where each has a matrix of its own."""
-    biased = lambda spec: not spec.qkv_fused and spec.qkv_bias and not (key and spec.attention == "eva")  # noqa: E731
+
+    def is_biased(spec: EvaSpec) -> bool:
+        return not spec.qkv_fused and spec.qkv_bias and not (key and spec.attention == "eva")
+
     return (
-        parameter(f"attn.{name}.weight", "heads head_width, width", "matrix", lambda spec: not spec.qkv_fused),
-        parameter(f"attn.{name}.bias", "heads head_width", "zero", biased),
+        parameter(
+            f"attn.{name}.weight",
+            "heads head_width, width",
+            "matrix",
+            lambda spec: not spec.qkv_fused,
+        ),
+        parameter(f"attn.{name}.bias", "heads head_width", "zero", is_biased),
     )
 
 
@@ -59,7 +67,7 @@ def _eva_bias(spec: EvaSpec) -> bool:
     return spec.attention == "eva" and spec.qkv_fused and spec.qkv_bias
 
 
-def _pooled(spec: EvaSpec) -> bool:
+def _has_pool(spec: EvaSpec) -> bool:
     return spec.pools_by_attention
 
 
@@ -83,13 +91,17 @@ _STEM = (
     parameter("pos_embed", "one, positions, width", "positions", lambda spec: spec.absolute),
     parameter("patch_embed.proj.weight", "width, channels, patch, patch", "patches"),
     parameter("patch_embed.proj.bias", "width", "patches", lambda spec: not spec.pre_norm),
-    parameter("rope.freqs", "two, layers, heads, pairs", "frequencies", lambda spec: spec.frequencies),
+    parameter(
+        "rope.freqs", "two, layers, heads, pairs", "frequencies", lambda spec: spec.frequencies
+    ),
     *norm("norm_pre", "width", lambda spec: spec.pre_norm),
 )
 _ATTENTION = (
     parameter("attn.q_bias", "heads head_width", "zero", _eva_bias),
     parameter("attn.v_bias", "heads head_width", "zero", _eva_bias),
-    parameter("attn.qkv.weight", "qkv heads head_width, width", "matrix", lambda spec: spec.qkv_fused),
+    parameter(
+        "attn.qkv.weight", "qkv heads head_width, width", "matrix", lambda spec: spec.qkv_fused
+    ),
     parameter(
         "attn.qkv.bias",
         "qkv heads head_width",
@@ -121,41 +133,57 @@ _BLOCK = (
 )
 _TAIL = (
     *norm("norm", "width", lambda spec: spec.final_norm),
-    parameter("attn_pool.latent", "one, one, width", "latent", _pooled),
-    *_linear("attn_pool.q", "pool_heads pool_head_width", "width", present=_pooled),
-    *_linear("attn_pool.kv", "two pool_heads pool_head_width", "width", present=_pooled),
-    *_linear("attn_pool.proj", "width", "pool_heads pool_head_width", present=_pooled),
-    *norm("attn_pool.norm", "width", _pooled),
-    *_linear("attn_pool.mlp.fc1", "pool_hidden", "width", present=_pooled),
-    *_linear("attn_pool.mlp.fc2", "width", "pool_hidden", present=_pooled),
+    parameter("attn_pool.latent", "one, one, width", "latent", _has_pool),
+    *_linear("attn_pool.q", "pool_heads pool_head_width", "width", present=_has_pool),
+    *_linear("attn_pool.kv", "two pool_heads pool_head_width", "width", present=_has_pool),
+    *_linear("attn_pool.proj", "width", "pool_heads pool_head_width", present=_has_pool),
+    *norm("attn_pool.norm", "width", _has_pool),
+    *_linear("attn_pool.mlp.fc1", "pool_hidden", "width", present=_has_pool),
+    *_linear("attn_pool.mlp.fc2", "width", "pool_hidden", present=_has_pool),
     *norm("fc_norm", "width", lambda spec: spec.fc_norm),
 )
 
 
-def _token(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+def _token(
+    spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
     return tensor.normal_(std=0.02, generator=generator)
 
 
-def _deep(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+def _deep(
+    spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
     """Smaller with depth: block i, counted from 1, by sqrt(2 i)."""
     return tensor.normal_(std=0.02 / math.sqrt(2 * ((block or 0) + 1)), generator=generator)
 
 
-def _head(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+def _head(
+    spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
     """Nearly zero: timm's `head_init_scale`."""
     return tensor.normal_(std=0.02 * 0.001, generator=generator)
 
 
-def _latent(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+def _latent(
+    spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
     """N(0, 1/width), truncated at two standard deviations."""
     edge = math.erf(math.sqrt(2))
-    drawn = tensor.uniform_(-edge, edge, generator=generator).erfinv_().mul_(math.sqrt(2 / spec.width))
-    return drawn
+    normal = (
+        tensor.uniform_(-edge, edge, generator=generator).erfinv_().mul_(math.sqrt(2 / spec.width))
+    )
+    return normal
 
 
-def _frequencies(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
-    """Geometric magnitudes, turned in each head of each block by a random angle (Heo et al., 2024, section 3.2)."""
-    turn = tensor.new_empty(spec.layers, spec.heads, 1).uniform_(0, 2 * math.pi, generator=generator)
+def _frequencies(
+    spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
+) -> torch.Tensor:
+    """Geometric magnitudes, turned in each head of each block by a random angle (Heo et al., 2024,
+    section 3.2).
+    """
+    turn = tensor.new_empty(spec.layers, spec.heads, 1).uniform_(
+        0, 2 * math.pi, generator=generator
+    )
     exponents = [4 * i / spec.head_width for i in range(spec.head_width // 4)]
     magnitudes = tensor.new_tensor([spec.rope_temperature**-exponent for exponent in exponents])
     half = len(exponents)
@@ -172,15 +200,26 @@ TABLE = Table(
     block=_BLOCK,
     final_norm=_TAIL,
     head=_linear("head", "classes", "width", "head", lambda spec: spec.classes > 0),
-    draws={"token": _token, "deep": _deep, "head": _head, "latent": _latent, "frequencies": _frequencies},
+    draws={
+        "token": _token,
+        "deep": _deep,
+        "head": _head,
+        "latent": _latent,
+        "frequencies": _frequencies,
+    },
 )
 
 
 def flops(spec: EvaSpec, convention: Convention = "exact") -> int:
-    """Multiply-adds of one image through the whole model; turning queries and keys counts nothing, as all products of elements."""
+    """Multiply-adds of one image through the whole model.
+
+    Turning queries and keys counts nothing, as all products of elements.
+    """
     embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
     before = NORM_FLOPS[convention] * spec.tokens * spec.width if spec.pre_norm else 0
-    return embed + before + spec.layers * block_flops(spec, convention) + tail_flops(spec, convention)
+    return (
+        embed + before + spec.layers * block_flops(spec, convention) + tail_flops(spec, convention)
+    )
 
 
 def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
@@ -195,16 +234,19 @@ def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
 def tail_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     """The final norms, the pooling and the head.
 
-    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled to the image.
+    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled
+    to the image.
     """
     n, d = spec.tokens, spec.width
-    seen = spec.patches if spec.dense else 1
-    normed = (n * d if spec.final_norm else 0) + (seen * d if spec.fc_norm else 0)
+    positions = spec.patches if spec.dense else 1
+    normed = (n * d if spec.final_norm else 0) + (positions * d if spec.fc_norm else 0)
     upsampled = (spec.classes or d) * spec.image_size**2 if spec.dense else 0
     pooling = 0
     if spec.pools_by_attention:
         pooling = 2 * n * d * d + 2 * d * d + 2 * d * spec.hidden_of_pool
         pooling += 0 if convention == "thop" else 2 * n * d
         normed += d
-    head = seen * spec.classes * d
-    return NORM_FLOPS[convention] * normed + pooling + head + UPSAMPLING_FLOPS[convention] * upsampled
+    head = positions * spec.classes * d
+    return (
+        NORM_FLOPS[convention] * normed + pooling + head + UPSAMPLING_FLOPS[convention] * upsampled
+    )

@@ -1,7 +1,14 @@
 """Vision Transformers: timm's `VisionTransformer`, dense and stitched ones too."""
 
 from learngene_zoo.families.family import Family
-from learngene_zoo.families.vit.names import ARCHITECTURES, BASES, OURS, architecture_name, arguments, spec_values
+from learngene_zoo.families.vit.names import (
+    ARCHITECTURES,
+    BASES,
+    OURS,
+    architecture_name,
+    arguments,
+    spec_values,
+)
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec, flops
 
 _TINY = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
@@ -21,6 +28,10 @@ FAMILY = Family(
         "timm's VisionTransformer with blocks of attention then MLP: deit*, most vit_* (CLIP, SigLIP, DINOv2, MAE, ...), "
         "beit3_*, aimv2_*"
     ),
-    examples=(_TINY, _TINY.with_(registers=2, layer_scale=0.1), _TINY.with_(pool="avg", class_token=False)),
+    examples=(
+        _TINY,
+        _TINY.with_(registers=2, layer_scale=0.1),
+        _TINY.with_(pool="avg", class_token=False),
+    ),
     host="learngene_zoo.families.vit.host",
 )

@@ -1,4 +1,7 @@
-"""timm's modules: built from a spec, and the spec read off a module; what a spec cannot express is refused."""
+"""timm's modules: built from a spec, and the spec read off a module.
+
+What a spec cannot express is refused.
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +9,24 @@ from typing import Any, get_args
 
 import timm
 import torch
-from timm.layers import Attention, AttentionPoolLatent, GluMlp, Mlp, PatchEmbed, RmsNorm, SwiGLU, activations
+from timm.layers import (
+    Attention,
+    AttentionPoolLatent,
+    GluMlp,
+    Mlp,
+    PatchEmbed,
+    RmsNorm,
+    SwiGLU,
+    activations,
+)
 from timm.models import vision_transformer
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer, checkpoint_filter_fn
+from timm.models.vision_transformer import (
+    Block,
+    ResPostBlock,
+    VisionTransformer,
+    checkpoint_filter_fn,
+)
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
@@ -42,9 +59,15 @@ _TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropout", "Identity")
 
 
 def create(spec: ViTSpec, **extra: Any) -> VisionTransformer:
-    """timm's module for a spec, or ours if it is dense or stitched; `extra` are further arguments of timm's."""
-    model = timm.create_model(FAMILY.architecture(spec), weight_init="skip", **arguments(spec), **extra)
-    # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets timm's defaults.
+    """timm's module for a spec, or ours if it is dense or stitched.
+
+    `extra` are further arguments of timm's.
+    """
+    model = timm.create_model(
+        FAMILY.architecture(spec), weight_init="skip", **arguments(spec), **extra
+    )
+    # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets
+    # timm's defaults.
     model.weight_init_mode = ""
     getattr(model, "_model_args", {}).pop("weight_init", None)
     return model
@@ -56,17 +79,22 @@ def open_architecture(name: str, **options: Any) -> nn.Module:
     return model
 
 
-def trimmed(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
+def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
     """A state without DeiT's distillation token, its position (the second) and its head."""
     if "dist_token" not in state:
         return state, ()
-    whole = state["pos_embed"]
-    kept: StateDict = {name: state[name] for name in state if not name.startswith(_DISTILLATION)}
-    return {**kept, "pos_embed": torch.cat([whole[:, :1], whole[:, 2:]], dim=1)}, ("distillation token and its head",)
+    positions = state["pos_embed"]
+    trimmed: StateDict = {name: state[name] for name in state if not name.startswith(_DISTILLATION)}
+    return {**trimmed, "pos_embed": torch.cat([positions[:, :1], positions[:, 2:]], dim=1)}, (
+        "distillation token and its head",
+    )
 
 
-def converted(state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
-    """Weights in one of the other layouts that timm knows, by timm's names; positions resampled as timm does for that model."""
+def convert_state(state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
+    """Weights in one of the other layouts that timm knows, by timm's names.
+
+    Positions resampled as timm does for that model.
+    """
     resampling: dict[str, Any] = {}
     if "flexi" in architecture or "radio" in architecture:
         resampling = {"interpolation": "bilinear", "antialias": False}
@@ -74,16 +102,19 @@ def converted(state: dict[str, Any], model: nn.Module, architecture: str) -> Sta
         names = getattr(vision_transformer, "_RADIO_ALIGN_CORNERS", ())
         resampling["align_corners"] = any(name in architecture for name in names)
     if "register_tokens" in state or "blocks.0.mlp.w12.weight" in state:
-        state.setdefault("mask_token", torch.empty(0))  # by which timm knows DINOv2's layout; it leaves it out
+        # By which timm knows DINOv2's layout; it leaves it out
+        state.setdefault("mask_token", torch.empty(0))
     tensors: StateDict = checkpoint_filter_fn(state, model, adapt_layer_scale=True, **resampling)
     return tensors
 
 
 def spec_of(model: nn.Module) -> ViTSpec:
-    """The spec of a timm `VisionTransformer`, of a distilled one without its distillation token, or of one of our own modules.
+    """The spec of a timm `VisionTransformer`, of a distilled one without its distillation token, or
+    of one of our own modules.
 
-    Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` cannot express (parallel blocks,
-    differential attention, no position embedding, rectangular images, ...); the message names the feature.
+    Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` cannot
+    express (parallel blocks, differential attention, no position embedding, rectangular images,
+    ...); the message names the feature.
     """
     supported = f"supported are {FAMILY.supported}"
     if type(model) not in _MODELS:
@@ -104,7 +135,7 @@ def spec_of(model: nn.Module) -> ViTSpec:
 def _unreadable(model: VisionTransformer) -> str | None:
     """The feature that keeps even the sizes from being read, if there is one."""
     modules = dict(model.named_modules())
-    for name, kinds in _expected(model):
+    for name, kinds in _list_expected(model):
         if name not in modules:
             return f"no {name}"
         if type(modules[name]) not in kinds:
@@ -112,7 +143,7 @@ def _unreadable(model: VisionTransformer) -> str | None:
     block = model.blocks[0]
     if not isinstance(block.norm1, (nn.LayerNorm, RmsNorm)):
         return f"a {type(block.norm1).__name__} for blocks.0.norm1"
-    if _described(block.mlp.act) not in _ACTIVATIONS.values():
+    if _describe_layer(block.mlp.act) not in _ACTIVATIONS.values():
         return f"the activation {type(block.mlp.act).__name__}"
     if isinstance(block.mlp, GluMlp) and block.mlp.gate_last:
         return "a GluMlp whose gate is last"
@@ -126,19 +157,27 @@ def _unreadable(model: VisionTransformer) -> str | None:
     return "padded images" if model.patch_embed.dynamic_img_pad else None
 
 
-def _expected(model: VisionTransformer) -> list[tuple[str, tuple[type[nn.Module], ...]]]:
+def _list_expected(model: VisionTransformer) -> list[tuple[str, tuple[type[nn.Module], ...]]]:
     """The modules that the sizes are read off, and what they may be."""
-    found: list[tuple[str, tuple[type[nn.Module], ...]]] = [("patch_embed", (PatchEmbed,))]
+    expected: list[tuple[str, tuple[type[nn.Module], ...]]] = [("patch_embed", (PatchEmbed,))]
     for i in range(max(len(model.blocks), 1)):
-        block = (StitchedBlock,) if i and hasattr(model.blocks[i], "stitch") else (Block, ResPostBlock)
-        found += [(f"blocks.{i}", block), (f"blocks.{i}.attn", (Attention,)), (f"blocks.{i}.mlp", tuple(_MLPS))]
-    return found
+        block = (
+            (StitchedBlock,) if i and hasattr(model.blocks[i], "stitch") else (Block, ResPostBlock)
+        )
+        expected += [
+            (f"blocks.{i}", block),
+            (f"blocks.{i}.attn", (Attention,)),
+            (f"blocks.{i}.mlp", tuple(_MLPS)),
+        ]
+    return expected
 
 
 def _read(model: VisionTransformer) -> ViTSpec:
     firsts, patches = [model.blocks[start] for start in _starts(model)], model.patch_embed
     kind, block = model.blocks[0], firsts[-1]
-    normed_before, normed_after = (not isinstance(norm, nn.Identity) for norm in (model.norm, model.fc_norm))
+    normed_before, normed_after = (
+        not isinstance(norm, nn.Identity) for norm in (model.norm, model.fc_norm)
+    )
     usual_fc_norm = model.global_pool in ("avg", "avgmax", "max")
     return ViTSpec(
         layers=len(model.blocks),
@@ -161,7 +200,9 @@ def _read(model: VisionTransformer) -> ViTSpec:
         else None,
         pre_norm=not isinstance(model.norm_pre, nn.Identity),
         final_norm=normed_before or normed_after,
-        fc_norm=None if normed_after == usual_fc_norm or not (normed_before or normed_after) else normed_after,
+        fc_norm=None
+        if normed_after == usual_fc_norm or not (normed_before or normed_after)
+        else normed_after,
         no_embed_class=model.no_embed_class,
         dynamic_image_size=model.dynamic_img_size,
         front=_front(model),
@@ -184,12 +225,16 @@ def _first_layer(block: Block) -> nn.Linear:
 
 
 def _starts(model: VisionTransformer) -> list[int]:
-    """Where the segments start: at the first block, and wherever a block has a stitch or another size than the one before."""
+    """Where the segments start: at the first block, and wherever a block has a stitch or another
+    size than the one before.
+    """
     blocks = list(model.blocks)
     if not isinstance(model, (StitchedVisionTransformer, StitchedDenseVisionTransformer)):
         return [0]
     later = (
-        i for i in range(1, len(blocks)) if hasattr(blocks[i], "stitch") or _size(blocks[i]) != _size(blocks[i - 1])
+        i
+        for i in range(1, len(blocks))
+        if hasattr(blocks[i], "stitch") or _size(blocks[i]) != _size(blocks[i - 1])
     )
     return [0, *later]
 
@@ -236,30 +281,42 @@ def _even(blocks: Sequence[Block]) -> bool:
 
 
 def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
-    """The least MLP ratio that gives these widths these hidden widths, when timm multiplies and rounds down."""
+    """The least MLP ratio that gives these widths these hidden widths, when timm multiplies and
+    rounds down.
+    """
     ratio = max(hidden / width for width, hidden in sizes)
-    return ratio if all(int(width * ratio) >= hidden for width, hidden in sizes) else math.nextafter(ratio, math.inf)
+    return (
+        ratio
+        if all(int(width * ratio) >= hidden for width, hidden in sizes)
+        else math.nextafter(ratio, math.inf)
+    )
 
 
 def _first_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:
-    """Where the module is not the one that `spec` builds: any other layer, any other setting of a layer."""
+    """Where the module is not the one that `spec` builds: any other layer, any other setting of a
+    layer.
+    """
     ours = dict(empty(spec).named_modules())
     left_out: tuple[str, ...] = ()
     theirs = dict(model.named_modules())
     if isinstance(model, VisionTransformerDistilled):
         left_out = _DISTILLATION
-        theirs = {name: module for name, module in theirs.items() if name not in left_out} | {"": ours[""]}
+        theirs = {name: module for name, module in theirs.items() if name not in left_out} | {
+            "": ours[""]
+        }
     for name in [*ours, *(name for name in theirs if name not in ours)]:
-        found, expected = _described(theirs.get(name)), _described(ours.get(name))
-        if found != expected:
-            return f"{found} for {name}; only {expected} is supported there"
+        actual, expected = _describe_layer(theirs.get(name)), _describe_layer(ours.get(name))
+        if actual != expected:
+            return f"{actual} for {name}; only {expected} is supported there"
     for name, tensor in model.named_parameters():
-        if not name.startswith(left_out) and tuple(tensor.shape) != tuple(ours[""].get_parameter(name).shape):
+        if not name.startswith(left_out) and tuple(tensor.shape) != tuple(
+            ours[""].get_parameter(name).shape
+        ):
             return f"{name} of shape {tuple(tensor.shape)}"
     return None
 
 
-def _described(module: nn.Module | None) -> str:
+def _describe_layer(module: nn.Module | None) -> str:
     """A layer and its settings in words; equal words, equal function."""
     if module is None:
         return "nothing"

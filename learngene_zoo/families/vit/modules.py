@@ -1,11 +1,13 @@
-"""The modules that timm lacks: Vision Transformers with a dense head, and those whose blocks have several sizes.
+"""The modules that timm lacks: Vision Transformers with a dense head, and those whose blocks have
+several sizes.
 
 The dense head gives a class for every pixel (see families/dense.py).
 
-A stitch is a linear layer between two segments of different width (Learngene Pool, equation 4; SN-Net, equation 2). It belongs
-to the first block of the later segment, as `blocks.3.stitch`, and comes first in that block; everything outside the blocks is
-timm's own code. The stem is the first segment's, the final norm and the head are the last one's. Where both segments have the same
-width, as in a model that was pruned unevenly, there need not be a stitch.
+A stitch is a linear layer between two segments of different width (Learngene Pool, equation 4;
+SN-Net, equation 2). It belongs to the first block of the later segment, as `blocks.3.stitch`, and
+comes first in that block; everything outside the blocks is timm's own code. The stem is the first
+segment's, the final norm and the head are the last one's. Where both segments have the same width,
+as in a model that was pruned unevenly, there need not be a stitch.
 
 Importing this module registers the models with timm, as importing timm's own modules does theirs.
 
@@ -19,14 +21,20 @@ from typing import Any, TypeVar
 import torch
 from timm.layers import Attention, LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer, checkpoint_filter_fn
+from timm.models.vision_transformer import (
+    Block,
+    ResPostBlock,
+    VisionTransformer,
+    checkpoint_filter_fn,
+)
 from torch import nn
 
 from learngene_zoo.families.dense import dense_forward, dense_head
 from learngene_zoo.families.vit.names import LAYER_FIELDS, OURS
 
 Built = TypeVar("Built", bound=VisionTransformer)
-# Of each segment but the last: layers, width, heads; then, if given, attention width, MLP ratio and whether a stitch follows.
+# Of each segment but the last: layers, width, heads; then, if given, attention width, MLP ratio and
+# whether a stitch follows.
 Front = Sequence[Sequence[Any]]
 
 
@@ -42,13 +50,19 @@ class DenseVisionTransformer(VisionTransformer):
 
 
 class StitchedBlock(Block):
-    """The first block of a later segment, after the stitch that leads to it: from (B, N, `before`) to (B, N, D)."""
+    """The first block of a later segment, after the stitch that leads to it: from (B, N, `before`)
+    to (B, N, D).
+    """
 
     def __init__(self, dim: int, *, before: int, **settings: Any) -> None:
         super().__init__(dim, **settings)
-        self.stitch = nn.Linear(before, dim, device=settings.get("device"), dtype=settings.get("dtype"))
+        self.stitch = nn.Linear(
+            before, dim, device=settings.get("device"), dtype=settings.get("dtype")
+        )
 
-    def forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False
+    ) -> torch.Tensor:
         """The stitch, then the block."""
         tokens_BND: torch.Tensor = super().forward(self.stitch(x), attn_mask, is_causal)
         return tokens_BND
@@ -60,7 +74,9 @@ class StitchedVisionTransformer(VisionTransformer):
     `attention_width`: of the blocks of the last segment, if it is not theirs.
     """
 
-    def __init__(self, front: Front = (), attention_width: int | None = None, **settings: Any) -> None:
+    def __init__(
+        self, front: Front = (), attention_width: int | None = None, **settings: Any
+    ) -> None:
         super().__init__(block_fn=partial(_block, front, attention_width), **settings)
         _take_stem(self, front, settings)
 
@@ -68,15 +84,25 @@ class StitchedVisionTransformer(VisionTransformer):
 class StitchedDenseVisionTransformer(DenseVisionTransformer):
     """A stitched Vision Transformer with the dense head."""
 
-    def __init__(self, front: Front = (), attention_width: int | None = None, **settings: Any) -> None:
+    def __init__(
+        self, front: Front = (), attention_width: int | None = None, **settings: Any
+    ) -> None:
         super().__init__(block_fn=partial(_block, front, attention_width), **settings)
         _take_stem(self, front, settings)
 
 
 def _block(
-    front: Front, attention_width: int | None, dim: int, *, depth: int, num_heads: int, **settings: Any
+    front: Front,
+    attention_width: int | None,
+    dim: int,
+    *,
+    depth: int,
+    num_heads: int,
+    **settings: Any,
 ) -> Block:
-    """Block number `depth` of a model whose last segment has width `dim`, `num_heads` heads and that attention width."""
+    """Block number `depth` of a model whose last segment has width `dim`, `num_heads` heads and
+    that attention width.
+    """
     start, before = 0, None
     for layers, width, heads, *rest in front:
         attention, ratio, stitched = rest or (None, None, True)
@@ -88,17 +114,39 @@ def _block(
     own_attention = attention_width is not None and attention_width != dim
     # A block that is given its attention afterwards is built with any that fits.
     settings |= {"num_heads": 1 if own_attention else num_heads, "depth": depth}
-    block = StitchedBlock(dim, before=before, **settings) if before and depth == start else Block(dim, **settings)
+    block = (
+        StitchedBlock(dim, before=before, **settings)
+        if before and depth == start
+        else Block(dim, **settings)
+    )
     if attention_width is not None and own_attention:
         block.attn = _attention(dim, num_heads, attention_width // num_heads, settings)
     return block
 
 
 def _attention(dim: int, heads: int, head_width: int, settings: dict[str, Any]) -> Attention:
-    """timm's attention with heads of another width than `dim` makes; `settings` are those of the block."""
-    same = ("qkv_bias", "qk_norm", "proj_bias", "attn_drop", "proj_drop", "norm_layer", "device", "dtype")
-    own = {name: settings[name] for name in same if name in settings}
-    return Attention(dim, heads, attn_head_dim=head_width, scale_norm=settings.get("scale_attn_norm", False), **own)
+    """timm's attention with heads of another width than `dim` makes.
+
+    `settings` are those of the block.
+    """
+    same = (
+        "qkv_bias",
+        "qk_norm",
+        "proj_bias",
+        "attn_drop",
+        "proj_drop",
+        "norm_layer",
+        "device",
+        "dtype",
+    )
+    layer_settings = {name: settings[name] for name in same if name in settings}
+    return Attention(
+        dim,
+        heads,
+        attn_head_dim=head_width,
+        scale_norm=settings.get("scale_attn_norm", False),
+        **layer_settings,
+    )
 
 
 def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any]) -> None:
@@ -106,7 +154,9 @@ def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any])
     if not front:
         return
     _, width, heads, *_ = front[0]
-    stem = VisionTransformer(**{**settings, "embed_dim": width, "num_heads": heads, "depth": 0, "num_classes": 0})
+    stem = VisionTransformer(
+        **{**settings, "embed_dim": width, "num_heads": heads, "depth": 0, "num_classes": 0}
+    )
     for name in ("patch_embed", "cls_token", "reg_token", "pos_embed", "norm_pre"):
         setattr(model, name, getattr(stem, name))
     widths = [width for layers, width, *_ in front for _ in range(layers)]
@@ -115,26 +165,36 @@ def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any])
 
 
 default_cfgs = generate_default_cfgs(
-    {name: {"input_size": (3, 224, 224), "first_conv": "patch_embed.proj", "classifier": "head"} for name in OURS}
+    {
+        name: {"input_size": (3, 224, 224), "first_conv": "patch_embed.proj", "classifier": "head"}
+        for name in OURS
+    }
 )
 
 
 @register_model
 def learngene_dense_vit(pretrained: bool = False, **settings: Any) -> DenseVisionTransformer:
     """A Vision Transformer with the dense head; by default of base size for 224-pixel images."""
-    return _built(DenseVisionTransformer, "learngene_dense_vit", pretrained, settings)
+    return _build_module(DenseVisionTransformer, "learngene_dense_vit", pretrained, settings)
 
 
 @register_model
 def learngene_stitched_vit(pretrained: bool = False, **settings: Any) -> StitchedVisionTransformer:
-    """A stitched Vision Transformer; its last segment is by default of base size, for 224-pixel images."""
-    return _built(StitchedVisionTransformer, "learngene_stitched_vit", pretrained, settings)
+    """A stitched Vision Transformer.
+
+    Its last segment is by default of base size, for 224-pixel images.
+    """
+    return _build_module(StitchedVisionTransformer, "learngene_stitched_vit", pretrained, settings)
 
 
 @register_model
-def learngene_stitched_dense_vit(pretrained: bool = False, **settings: Any) -> StitchedDenseVisionTransformer:
+def learngene_stitched_dense_vit(
+    pretrained: bool = False, **settings: Any
+) -> StitchedDenseVisionTransformer:
     """A stitched Vision Transformer with the dense head."""
-    return _built(StitchedDenseVisionTransformer, "learngene_stitched_dense_vit", pretrained, settings)
+    return _build_module(
+        StitchedDenseVisionTransformer, "learngene_stitched_dense_vit", pretrained, settings
+    )
 
 
 _MLPS = {"mlp": Mlp, "swiglu": SwiGLU, "swiglu_packed": SwiGLUPacked}
@@ -165,14 +225,20 @@ def timm_layers(
     }
 
 
-def _built(kind: type[Built], architecture: str, pretrained: bool, settings: dict[str, Any]) -> Built:
+def _build_module(
+    kind: type[Built], architecture: str, pretrained: bool, settings: dict[str, Any]
+) -> Built:
     base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
-    layers = {name: settings.pop(name) for name in LAYER_FIELDS if name in settings and name != "attention_width"}
-    built: Built = build_model_with_cfg(
+    layers = {
+        name: settings.pop(name)
+        for name in LAYER_FIELDS
+        if name in settings and name != "attention_width"
+    }
+    model: Built = build_model_with_cfg(
         kind,
         architecture,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
         **{**base, **settings, **timm_layers(**layers)},
     )
-    return built
+    return model

@@ -1,4 +1,6 @@
-"""What timm calls Vision Transformers and their arguments: in the config.json of our folders, and in anybody's."""
+"""What timm calls Vision Transformers and their arguments: in the config.json of our folders, and
+in anybody's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from learngene_zoo.families.spec import Segment, square
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import YOUNG, Json
 
-# What each field is called in timm's VisionTransformer. Fields that timm has no argument for are not here.
+# What each field is called in timm's VisionTransformer. Fields that timm has no argument for are
+# not here.
 TIMM_NAMES = {
     **common.TIMM_NAMES,
     "pool": "global_pool",
@@ -28,12 +31,14 @@ TIMM_NAMES = {
     "dynamic_image_size": "dynamic_img_size",
 }
 
-# The registered timm model that every usual descendant is, with all of its arguments given, so that none of its defaults matters.
+# The registered timm model that every usual descendant is, with all of its arguments given, so that
+# none of its defaults matters.
 ARCHITECTURE = "vit_base_patch16_224"
 
 POST_NORM_ARCHITECTURE = "vit_base_patch16_rpn_224"
 
-# Those of unusual ones, for what no argument in a file can say: the class of the MLPs, or an epsilon.
+# Those of unusual ones, for what no argument in a file can say: the class of the MLPs, or an
+# epsilon.
 _BASES = {
     ("mlp", 1e-6): ARCHITECTURE,
     ("mlp", 1e-5): "vit_base_patch16_clip_224",
@@ -55,43 +60,57 @@ _NORM_WORDS = {ours: timm for timm, ours in _NORMS.items()}
 
 # Arguments that change training only, or how a fresh model would start.
 _WITHOUT_EFFECT = {
-    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+    *(
+        "drop_rate",
+        "pos_drop_rate",
+        "patch_drop_rate",
+        "proj_drop_rate",
+        "attn_drop_rate",
+        "drop_path_rate",
+    ),
     *("weight_init", "fix_init"),
 }
 
-_SIZES = {"tiny": (192, 3, 12), "small": (384, 6, 12), "base": (768, 12, 12), "large": (1024, 16, 24)}
+_SIZES = {
+    "tiny": (192, 3, 12),
+    "small": (384, 6, 12),
+    "base": (768, 12, 12),
+    "large": (1024, 16, 24),
+}
 _USUAL = (("deit", ("tiny", "small", "base")), ("vit", ("tiny", "small", "base", "large")))
 
 
-def _sized(size: str, **rest: Json) -> ViTSpec:
+def _make_spec(size: str, **rest: Json) -> ViTSpec:
     width, heads, layers = _SIZES[size]
     return ViTSpec(layers=layers, width=width, heads=heads, **rest)
 
 
 # Specs that `plan` and `show` know without importing timm and without a download.
 ARCHITECTURES: dict[str, ViTSpec] = {
-    **{f"{name}_{size}_patch16_224": _sized(size) for name, sizes in _USUAL for size in sizes},
-    **{f"vit_{size}_patch32_224": _sized(size, patch_size=32) for size in ("small", "base")},
-    "deit_base_patch16_384": _sized("base", image_size=384),
-    **{f"vit_{size}_patch16_384": _sized(size, image_size=384) for size in _SIZES},
+    **{f"{name}_{size}_patch16_224": _make_spec(size) for name, sizes in _USUAL for size in sizes},
+    **{f"vit_{size}_patch32_224": _make_spec(size, patch_size=32) for size in ("small", "base")},
+    "deit_base_patch16_384": _make_spec("base", image_size=384),
+    **{f"vit_{size}_patch16_384": _make_spec(size, image_size=384) for size in _SIZES},
     **{
-        f"deit3_{size}_patch16_224": _sized(size, layer_scale=1e-6, no_embed_class=True)
+        f"deit3_{size}_patch16_224": _make_spec(size, layer_scale=1e-6, no_embed_class=True)
         for size in ("small", "base", "large")
     },
 }
 
 # What the models that modules.py registers are without arguments.
 OURS = {
-    DENSE_ARCHITECTURE: _sized("base", dense=True),
-    STITCHED_ARCHITECTURE: _sized("base"),
-    STITCHED_DENSE_ARCHITECTURE: _sized("base", dense=True),
+    DENSE_ARCHITECTURE: _make_spec("base", dense=True),
+    STITCHED_ARCHITECTURE: _make_spec("base"),
+    STITCHED_DENSE_ARCHITECTURE: _make_spec("base", dense=True),
 }
 
 # What timm's models in `_BASES` are without arguments.
 BASES = {
-    ARCHITECTURE: _sized("base"),
-    POST_NORM_ARCHITECTURE: _sized("base", qkv_bias=False, class_token=False, pool="avg", post_norm=True),
-    "vit_base_patch16_clip_224": _sized("base", pre_norm=True, norm_eps=1e-5),
+    ARCHITECTURE: _make_spec("base"),
+    POST_NORM_ARCHITECTURE: _make_spec(
+        "base", qkv_bias=False, class_token=False, pool="avg", post_norm=True
+    ),
+    "vit_base_patch16_clip_224": _make_spec("base", pre_norm=True, norm_eps=1e-5),
     "vit_giant_patch14_dinov2": ViTSpec(
         layers=40,
         width=1536,
@@ -132,15 +151,21 @@ def architecture_name(spec: ViTSpec) -> str:
 
 
 def arguments(spec: ViTSpec) -> dict[str, Json]:
-    """The arguments that make the model of `architecture_name` this one; all of them, so that no default matters.
+    """The arguments that make the model of `architecture_name` this one; all of them, so that no
+    default matters.
 
-    Our own modules also have `front` (layers, width and heads of each segment; then, where one of them is not the usual one, its
-    attention width, its MLP ratio and whether a stitch leads on) and the fields of `LAYER_FIELDS` that are not the usual ones.
+    Our own modules also have `front` (layers, width and heads of each segment; then, where one of
+    them is not the usual one, its attention width, its MLP ratio and whether a stitch leads on) and
+    the fields of `LAYER_FIELDS` that are not the usual ones.
     """
     plain = {timm: getattr(spec, ours) for ours, timm in TIMM_NAMES.items()}
     if not spec.plain or spec.dense:
         usual = ViTSpec(layers=1, width=1, heads=1)
-        layers = {name: getattr(spec, name) for name in LAYER_FIELDS if getattr(spec, name) != getattr(usual, name)}
+        layers = {
+            name: getattr(spec, name)
+            for name in LAYER_FIELDS
+            if getattr(spec, name) != getattr(usual, name)
+        }
         front = [_row(segment) for segment in spec.front]
         return {**plain, **layers, **({"front": front} if front else {})}
     return {**plain, **_differences(spec, BASES[architecture_name(spec)])}
@@ -158,37 +183,47 @@ def _row(segment: Segment) -> list[Json]:
 def _differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
     """The arguments for the kinds of layers in which a model differs from its base.
 
-    timm takes an argument of None for one that is not given. So what is None, and is not None in the base, is written as a
-    number of the same effect.
+    timm takes an argument of None for one that is not given. So what is None, and is not None in
+    the base, is written as a number of the same effect.
     """
-    found: dict[str, Json] = {}
+    arguments: dict[str, Json] = {}
     if base.layer_scale is not None and spec.layer_scale is None:
-        found["init_values"] = 0.0
+        arguments["init_values"] = 0.0
     if base.fc_norm is not None and spec.fc_norm is None:
-        found["fc_norm"] = int(spec.usual_fc_norm)
+        arguments["fc_norm"] = int(spec.usual_fc_norm)
     if spec.activation != base.activation:
-        found["act_layer"] = spec.activation
+        arguments["act_layer"] = spec.activation
     if spec.pool_prefix:
-        found["pool_include_prefix"] = True
+        arguments["pool_include_prefix"] = True
     if spec.scale_norms:
-        found |= {"scale_attn_norm": True, "scale_mlp_norm": True}
+        arguments |= {"scale_attn_norm": True, "scale_mlp_norm": True}
     other_norm = (spec.norm, spec.norm_eps) != (base.norm, base.norm_eps)
     if other_norm:
-        found["norm_layer"] = _NORM_WORDS[spec.norm]
+        arguments["norm_layer"] = _NORM_WORDS[spec.norm]
     if spec.embed_norm and (other_norm or not base.embed_norm):
-        found |= {"norm_layer": _NORM_WORDS[spec.norm], "embed_norm_layer": _NORM_WORDS[spec.norm]}
+        arguments |= {
+            "norm_layer": _NORM_WORDS[spec.norm],
+            "embed_norm_layer": _NORM_WORDS[spec.norm],
+        }
     elif base.embed_norm and not spec.embed_norm:
-        found["embed_norm_layer"] = ""
-    return found
+        arguments["embed_norm_layer"] = ""
+    return arguments
 
 
 def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """A model's arguments as fields of a `ViTSpec` in JSON. Raises `BadFile` for an argument that no spec can express."""
+    """A model's arguments as fields of a `ViTSpec` in JSON.
+
+    Raises `BadFile` for an argument that no spec can express.
+    """
     if "front" in args and architecture not in (STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE):
         raise BadFile(f"{where}: model_args has 'front', which {architecture} does not take")
     values = {}
     for name, value in args.items():
-        if name in _LAYER_ARGUMENTS or name in _WITHOUT_EFFECT or (value is None and name not in _OUR_NAMES):
+        if (
+            name in _LAYER_ARGUMENTS
+            or name in _WITHOUT_EFFECT
+            or (value is None and name not in _OUR_NAMES)
+        ):
             continue  # None: timm's own default
         if name == "front":
             values[name] = _segments(value, f"{where}: {name}")
@@ -217,7 +252,10 @@ _LAYER_ARGUMENTS = (
 
 
 def _layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """The fields that the arguments for kinds of layers stand for. Raises `BadFile` for layers that no spec has."""
+    """The fields that the arguments for kinds of layers stand for.
+
+    Raises `BadFile` for layers that no spec has.
+    """
     values: dict[str, Json] = {}
     if "act_layer" in args:
         values["activation"] = args["act_layer"] or "gelu"
@@ -226,13 +264,17 @@ def _layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
     if "scale_attn_norm" in args or "scale_mlp_norm" in args:
         values["scale_norms"] = args.get("scale_attn_norm", False)
         if values["scale_norms"] != args.get("scale_mlp_norm", False):
-            raise BadFile(f"{where}: model_args has one of scale_attn_norm and scale_mlp_norm; only both are supported")
+            raise BadFile(
+                f"{where}: model_args has one of scale_attn_norm and scale_mlp_norm; only both are supported"
+            )
     if "norm_layer" in args:
         values |= {"norm": _norm(args["norm_layer"] or "layernorm", where), "norm_eps": 1e-6}
     if "embed_norm_layer" in args:
         values["embed_norm"] = bool(args["embed_norm_layer"])
         if args["embed_norm_layer"] not in (None, "", args.get("norm_layer")):
-            raise BadFile(f"{where}: embed_norm_layer is not norm_layer; only equal norms are supported")
+            raise BadFile(
+                f"{where}: embed_norm_layer is not norm_layer; only equal norms are supported"
+            )
     return values
 
 
@@ -245,7 +287,11 @@ def _norm(word: Json, where: str) -> str:
 
 def _segments(value: Json, where: str) -> Json:
     """The segments in front as `ViTSpec` has them."""
-    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) in (3, 6) for item in value):
-        words = "[layers, width, heads] or [layers, width, heads, attention width, MLP ratio, stitch]"
+    if not isinstance(value, list) or not all(
+        isinstance(item, list) and len(item) in (3, 6) for item in value
+    ):
+        words = (
+            "[layers, width, heads] or [layers, width, heads, attention width, MLP ratio, stitch]"
+        )
         raise BadFile(f"{where}: expected a list of segments, each {words}")
     return [dict(zip(_SEGMENT, item)) for item in value]

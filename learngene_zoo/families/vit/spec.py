@@ -1,6 +1,8 @@
-"""`ViTSpec`: everything that fixes the tensors and the function of a Vision Transformer, as plain numbers.
+"""`ViTSpec`: everything that fixes the tensors and the function of a Vision Transformer, as plain
+numbers.
 
-From it follow the tensors, by timm's names and in the order of timm's state_dict (`TABLE`), and the FLOPs, by closed form.
+From it follow the tensors, by timm's names and in the order of timm's state_dict (`TABLE`), and the
+FLOPs, by closed form.
 """
 
 from __future__ import annotations
@@ -35,17 +37,21 @@ NORM_EPS = (1e-6, 1e-5)  # those of timm's models
 
 @dataclass(frozen=True, kw_only=True)
 class ViTSpec(Spec):
-    """A plain Vision Transformer (timm's `VisionTransformer`) with one width, head count and MLP ratio for all blocks.
+    """A plain Vision Transformer (timm's `VisionTransformer`) with one width, head count and MLP
+    ratio for all blocks.
 
-    Or one whose first blocks, the segments in `front`, have other sizes (see modules.py): stitched, where the widths differ; or
-    pruned unevenly. Everything that is not the size of a segment all segments share. `attention_width` is that of all heads
-    together where heads were taken out and the rest of the block kept its width.
+    Or one whose first blocks, the segments in `front`, have other sizes (see modules.py): stitched,
+    where the widths differ; or pruned unevenly. Everything that is not the size of a segment all
+    segments share. `attention_width` is that of all heads together where heads were taken out and
+    the rest of the block kept its width.
 
-    `pool`: what the head reads: the class token; a mean or maximum of the patches; or with `map` (SigLIP) what an attention
-    layer with one learned query makes of them. `mlp`: two layers; or SwiGLU, whose first layer is two, one the gate of the
-    other, as two tensors (`swiglu`, AIMv2) or as one (`swiglu_packed`, DINOv2's largest: there `mlp_ratio` counts both).
+    `pool`: what the head reads: the class token; a mean or maximum of the patches; or with `map`
+    (SigLIP) what an attention layer with one learned query makes of them. `mlp`: two layers; or
+    SwiGLU, whose first layer is two, one the gate of the other, as two tensors (`swiglu`, AIMv2) or
+    as one (`swiglu_packed`, DINOv2's largest: there `mlp_ratio` counts both).
 
-    An image whose sides are no multiple of the patch is cut at its right and lower edges, as timm does.
+    An image whose sides are no multiple of the patch is cut at its right and lower edges, as timm
+    does.
 
     Raises `WrongCall` for numbers that describe no model.
     """
@@ -64,24 +70,32 @@ class ViTSpec(Spec):
     dynamic_image_size: bool = False
     # The segments before the last; none in a plain model.
     front: tuple[Segment, ...] = field(default=(), metadata=NO_OPTION)
-    dense: bool = False  # one class per pixel instead of one per image: see modules.py; `pool` then has no effect
+    # One class per pixel instead of one per image: see modules.py; `pool` then has no effect
+    dense: bool = False
     norm: Norm = field(default="layer", metadata=YOUNG)  # of every norm: LayerNorm or RMSNorm
     norm_eps: float = field(default=1e-6, metadata=YOUNG)
     activation: Activation = field(default="gelu", metadata=YOUNG)
     mlp: Mlp = field(default="mlp", metadata=YOUNG)
     embed_norm: bool = field(default=False, metadata=YOUNG)  # a norm of every patch's embedding
-    scale_norms: bool = field(default=False, metadata=YOUNG)  # norms within attention and MLP, before their last layers
-    post_norm: bool = field(default=False, metadata=YOUNG)  # norms after attention and MLP instead of before
-    pool_prefix: bool = field(default=False, metadata=YOUNG)  # pooling sees class token and registers too
+    # Norms within attention and MLP, before their last layers
+    scale_norms: bool = field(default=False, metadata=YOUNG)
+    # Norms after attention and MLP instead of before
+    post_norm: bool = field(default=False, metadata=YOUNG)
+    # Pooling sees class token and registers too
+    pool_prefix: bool = field(default=False, metadata=YOUNG)
     attention_width: int | None = field(default=None, metadata=YOUNG)  # None: the width
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("registers", self.registers, 0, MOST_REGISTERS)
         if self.layer_scale is not None and not 0 < self.layer_scale <= 64:
-            raise WrongCall(f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None")
+            raise WrongCall(
+                f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None"
+            )
         if not self.grid:
-            raise WrongCall(f"no patch of {self.patch_size} pixels fits into an image of {self.image_size}")
+            raise WrongCall(
+                f"no patch of {self.patch_size} pixels fits into an image of {self.image_size}"
+            )
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_layers()
@@ -99,7 +113,9 @@ class ViTSpec(Spec):
     def _check_layers(self) -> None:
         """Combinations of layers that timm cannot build, and those that no model has."""
         if self.norm_eps not in NORM_EPS:
-            raise WrongCall(f"norm_eps is {self.norm_eps}; it must be one of {', '.join(map(str, NORM_EPS))}")
+            raise WrongCall(
+                f"norm_eps is {self.norm_eps}; it must be one of {', '.join(map(str, NORM_EPS))}"
+            )
         if self.mlp == "swiglu_packed" and int(self.width * self.mlp_ratio) % 2:
             raise WrongCall(
                 f"mlp 'swiglu_packed' needs an even hidden width; {self.width} x {self.mlp_ratio} "
@@ -115,7 +131,11 @@ class ViTSpec(Spec):
             )
 
     def _check_post_norm(self) -> None:
-        if (self.mlp, self.norm_eps) != ("mlp", 1e-6) or self.layer_scale is not None or self._several:
+        if (
+            (self.mlp, self.norm_eps) != ("mlp", 1e-6)
+            or self.layer_scale is not None
+            or self._several
+        ):
             raise WrongCall(
                 "post_norm goes with an mlp of two layers and norm_eps 1e-06, without layer_scale, unstitched"
             )
@@ -127,7 +147,9 @@ class ViTSpec(Spec):
 
     def _check_front(self) -> None:
         if len(self.front) >= MOST_SEGMENTS:
-            raise WrongCall(f"there are {len(self.front) + 1} segments; a stitched model has at most {MOST_SEGMENTS}")
+            raise WrongCall(
+                f"there are {len(self.front) + 1} segments; a stitched model has at most {MOST_SEGMENTS}"
+            )
         layers = [segment.layers for segment in self.front]
         if min(layers) < 1 or self.layers <= sum(layers):
             raise WrongCall(
@@ -137,10 +159,14 @@ class ViTSpec(Spec):
         self.segments  # noqa: B018  each must be a model by itself
         for before, after in pairwise(self.sizes):
             if not before.stitch and before.width != after.width:
-                raise WrongCall(f"without a stitch, a width of {before.width} cannot become {after.width}")
+                raise WrongCall(
+                    f"without a stitch, a width of {before.width} cannot become {after.width}"
+                )
 
     def with_pool(self, pool: str | None) -> ViTSpec:
-        """This spec with another pooling, its final norm where it is, which timm would else choose by the pooling."""
+        """This spec with another pooling, its final norm where it is, which timm would else choose
+        by the pooling.
+        """
         changed = super().with_pool(pool)
         other = replace(changed, fc_norm=None)
         return (
@@ -151,7 +177,10 @@ class ViTSpec(Spec):
 
     @property
     def segments(self) -> tuple[ViTSpec, ...]:
-        """The plain model that each segment is a part of, first to last; a plain model is its only one."""
+        """The plain model that each segment is a part of, first to last.
+
+        A plain model is its only one.
+        """
         return self._cut if self.front else (self,)
 
     @cached_property
@@ -175,7 +204,12 @@ class ViTSpec(Spec):
         last = self.layers - sum(segment.layers for segment in self.front)
         return (
             *self.front,
-            Segment(layers=last, width=self.width, heads=self.heads, attention_width=self.attention_width),
+            Segment(
+                layers=last,
+                width=self.width,
+                heads=self.heads,
+                attention_width=self.attention_width,
+            ),
         )
 
     @property
@@ -190,7 +224,9 @@ class ViTSpec(Spec):
 
     @property
     def norms_after_pool(self) -> bool:
-        """Whether the final norm comes after pooling (timm's `fc_norm`) rather than before it (`norm`)."""
+        """Whether the final norm comes after pooling (timm's `fc_norm`) rather than before it
+        (`norm`).
+        """
         if not self.final_norm:
             return False
         return self.usual_fc_norm if self.fc_norm is None else self.fc_norm
@@ -232,24 +268,38 @@ def axis_sizes(spec: ViTSpec) -> dict[str, int]:
     }
 
 
-def norm(name: str, axis: str, present: Condition = lambda spec: True) -> tuple[ParameterSpec, ParameterSpec]:
+def norm(
+    name: str, axis: str, present: Condition = lambda spec: True
+) -> tuple[ParameterSpec, ParameterSpec]:
     """The rows of a norm: LayerNorm has both, RMSNorm only the first."""
     return (
         parameter(f"{name}.weight", axis, "one", present),
-        parameter(f"{name}.bias", axis, "zero", lambda spec: spec.norm == "layer" and present(spec)),
+        parameter(
+            f"{name}.bias", axis, "zero", lambda spec: spec.norm == "layer" and present(spec)
+        ),
     )
 
 
-def _layer(name: str, axes: str, present: Condition, start: Start = "zero") -> tuple[ParameterSpec, ParameterSpec]:
+def _layer(
+    name: str, axes: str, present: Condition, start: Start = "zero"
+) -> tuple[ParameterSpec, ParameterSpec]:
     """The rows of a linear layer of an MLP; `start` is that of its bias."""
     return (
         parameter(f"{name}.weight", axes, "matrix", present),
-        parameter(f"{name}.bias", axes.partition(",")[0], start, lambda spec: spec.proj_bias and present(spec)),
+        parameter(
+            f"{name}.bias",
+            axes.partition(",")[0],
+            start,
+            lambda spec: spec.proj_bias and present(spec),
+        ),
     )
 
 
 def _attention_pool() -> tuple[ParameterSpec, ...]:
-    """The rows of the attention layer that pools; its biases do not depend on those of the blocks."""
+    """The rows of the attention layer that pools.
+
+    Its biases do not depend on those of the blocks.
+    """
     layers = {
         "q": "heads head_width, width",
         "kv": "kv heads head_width, width",
@@ -257,18 +307,29 @@ def _attention_pool() -> tuple[ParameterSpec, ...]:
         "mlp.fc1": "hidden, width",
         "mlp.fc2": "width, hidden",
     }
-    found = [parameter("attn_pool.latent", "one, one, width", "latent", lambda spec: spec.pools_by_attention)]
+    parameters = [
+        parameter(
+            "attn_pool.latent", "one, one, width", "latent", lambda spec: spec.pools_by_attention
+        )
+    ]
     for name, axes in layers.items():
         if name == "mlp.fc1":
-            found += norm("attn_pool.norm", "width", lambda spec: spec.pools_by_attention)
-        found += [
-            parameter(f"attn_pool.{name}.weight", axes, "matrix", lambda spec: spec.pools_by_attention),
-            parameter(f"attn_pool.{name}.bias", axes.partition(",")[0], "zero", lambda spec: spec.pools_by_attention),
+            parameters += norm("attn_pool.norm", "width", lambda spec: spec.pools_by_attention)
+        parameters += [
+            parameter(
+                f"attn_pool.{name}.weight", axes, "matrix", lambda spec: spec.pools_by_attention
+            ),
+            parameter(
+                f"attn_pool.{name}.bias",
+                axes.partition(",")[0],
+                "zero",
+                lambda spec: spec.pools_by_attention,
+            ),
         ]
-    return tuple(found)
+    return tuple(parameters)
 
 
-def _scaled(spec: ViTSpec) -> bool:
+def _has_layer_scale(spec: ViTSpec) -> bool:
     return spec.layer_scale is not None
 
 
@@ -297,7 +358,7 @@ TABLE = Table(
         *norm("attn.norm", "heads head_width", lambda spec: spec.scale_norms),
         parameter("attn.proj.weight", "width, heads head_width", "matrix"),
         parameter("attn.proj.bias", "width", "zero", lambda spec: spec.proj_bias),
-        parameter("ls1.gamma", "width", _scale, _scaled),
+        parameter("ls1.gamma", "width", _scale, _has_layer_scale),
         *norm("norm1", "width", lambda spec: spec.post_norm),
         *norm("norm2", "width", lambda spec: not spec.post_norm),
         *_layer("mlp.fc1", "halves hidden, width", lambda spec: spec.mlp != "swiglu"),
@@ -305,10 +366,13 @@ TABLE = Table(
         *_layer("mlp.fc1_x", "hidden, width", lambda spec: spec.mlp == "swiglu"),
         *norm("mlp.norm", "hidden", lambda spec: spec.scale_norms),
         *_layer("mlp.fc2", "width, hidden", lambda spec: True),
-        parameter("ls2.gamma", "width", _scale, _scaled),
+        parameter("ls2.gamma", "width", _scale, _has_layer_scale),
         *norm("norm2", "width", lambda spec: spec.post_norm),
     ),
-    stitch=(parameter("stitch.weight", "width, before", "matrix"), parameter("stitch.bias", "width", "zero")),
+    stitch=(
+        parameter("stitch.weight", "width, before", "matrix"),
+        parameter("stitch.bias", "width", "zero"),
+    ),
     final_norm=(
         *norm("norm", "width", lambda spec: spec.norms_before_pool),
         *_attention_pool(),
@@ -351,20 +415,29 @@ def block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
 
 
 def tail_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """The final norm, over all tokens or over what the head sees, pooling by attention, and the head.
+    """The final norm, over all tokens or over what the head sees, pooling by attention, and the
+    head.
 
-    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled to the image.
+    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled
+    to the image.
     """
-    seen = spec.patches if spec.dense else 1
-    normed = spec.tokens if spec.norms_before_pool else seen if spec.norms_after_pool else 0
+    positions = spec.patches if spec.dense else 1
+    normed = spec.tokens if spec.norms_before_pool else positions if spec.norms_after_pool else 0
     upsampled = (spec.classes or spec.width) * spec.image_size**2 if spec.dense else 0
-    head = seen * spec.classes * spec.width
+    head = positions * spec.classes * spec.width
     pool = _pool_flops(spec, convention) if spec.pools_by_attention else 0
-    return NORM_FLOPS[convention] * normed * spec.width + pool + head + UPSAMPLING_FLOPS[convention] * upsampled
+    return (
+        NORM_FLOPS[convention] * normed * spec.width
+        + pool
+        + head
+        + UPSAMPLING_FLOPS[convention] * upsampled
+    )
 
 
 def _pool_flops(spec: ViTSpec, convention: Convention) -> int:
-    """One query, projected, over the keys and values of the tokens, then a projection, a norm and an MLP of one token."""
+    """One query, projected, over the keys and values of the tokens, then a projection, a norm and
+    an MLP of one token.
+    """
     n, d = spec.tokens if spec.pool_prefix else spec.patches, spec.width
     linear = 2 * n * d * d + 2 * d * d + 2 * d * spec.hidden
     attention = 0 if convention == "thop" else 2 * n * d

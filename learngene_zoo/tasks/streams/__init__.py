@@ -1,1 +1,3 @@
-"""Data that does not fit on the disk or in memory: read in order, shard after shard, with only a window of it held."""
+"""Streams: data that does not fit on the disk or in memory, read in order, shard after shard, in
+windows.
+"""

@@ -1,10 +1,12 @@
-"""Where tars are, what may lie beside them, and how one at an http address is read.
+"""Find tars and the files beside them, and read those at an http address.
 
-A pattern is a path, a folder, a wildcard, or a path or address with `{000..009}` ranges. Beside the tars may lie `classes.txt` or
-`classes.json`, and `sizes.json` or `_info.json` with the number of images in each tar.
+A pattern is a path, a folder, a wildcard, or a path or address with `{000..009}` ranges. Beside the
+tars may lie `classes.txt` or `classes.json`, and `sizes.json` or `_info.json` with the number of
+images in each tar.
 
-An address is read forwards; a broken connection is resumed where it broke. (fsspec reads such addresses only with `aiohttp`, which
-none of our dependencies installs, and gives up where a connection breaks.)
+An address is read forwards; a broken connection is resumed where it broke. (fsspec reads such
+addresses only with `aiohttp`, which none of our dependencies installs, and stops where a connection
+breaks.)
 """
 
 import io
@@ -29,20 +31,26 @@ CHUNK = 2**20
 HUB = "https://huggingface.co/"
 
 
-class Remote(io.RawIOBase):
-    """What is at `address`, from its beginning. Raises `BadData` if there is nothing, `Unavailable` if it cannot be read."""
+class RemoteFile(io.RawIOBase):
+    """The file at `address`, from its beginning.
+
+    Raises `BadData` if there is nothing, `Unavailable` if it cannot be read.
+    """
 
     def __init__(self, address: str) -> None:
-        self.address, self.place = address, 0
+        self.address, self.position = address, 0
         self.length: int | None = None
         self._connect()
 
     def readable(self) -> bool:
-        """True. It cannot seek: skipped bytes come over the network as well."""
+        """Return True. It cannot seek: skipped bytes come over the network as well."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """As every file. Raises `Unavailable` if the connection keeps breaking."""
+        """Read into a buffer, as `io.RawIOBase.readinto`.
+
+        Raises `Unavailable` if the connection keeps breaking.
+        """
         reason: Exception = HTTPException()
         for broken in range(TRIES):
             try:
@@ -50,15 +58,15 @@ class Remote(io.RawIOBase):
                     time.sleep(2 ** (broken - 1))
                     self._connect()
                 count: int = self._answer.readinto(buffer)
-                if not count and self.length not in (None, self.place):
-                    raise HTTPException(f"{self.place} of {self.length} bytes came")
+                if not count and self.length not in (None, self.position):
+                    raise HTTPException(f"{self.position} of {self.length} bytes came")
             except (OSError, HTTPException, Unavailable) as error:
                 self._answer.close()
                 reason = error
             else:
-                self.place += count
+                self.position += count
                 return count
-        raise _refusal(self.address, reason)
+        raise _explain_refusal(self.address, reason)
 
     def close(self) -> None:
         """Close the connection."""
@@ -67,10 +75,10 @@ class Remote(io.RawIOBase):
         super().close()
 
     def _connect(self) -> None:
-        """Asks for everything from the byte that was reached."""
+        """Request everything from the byte that was reached."""
         request = Request(self.address)
-        if self.place:
-            request.add_header("Range", f"bytes={self.place}-")
+        if self.position:
+            request.add_header("Range", f"bytes={self.position}-")
         if self.address.startswith(HUB):
             from huggingface_hub import get_token
 
@@ -79,26 +87,29 @@ class Remote(io.RawIOBase):
         try:
             self._answer = urlopen(request, timeout=SECONDS)
         except (OSError, HTTPException, ValueError) as error:
-            raise _refusal(self.address, error) from None
-        begins = self.place if self._answer.status == 206 else 0
+            raise _explain_refusal(self.address, error) from None
+        begins = self.position if self._answer.status == 206 else 0
         length = self._answer.headers.get("Content-Length")
         self.length = begins + int(length) if length else None
-        for skipped in range(begins, self.place, CHUNK):  # the server ignored the range
-            self._answer.read(min(CHUNK, self.place - skipped))
+        for skipped in range(begins, self.position, CHUNK):  # the server ignored the range
+            self._answer.read(min(CHUNK, self.position - skipped))
 
 
-def _refusal(address: str, error: Exception) -> Exception:
+def _explain_refusal(address: str, error: Exception) -> Exception:
     code = getattr(error, "code", None)  # of an answer, where there was one
     if code in (401, 403):
-        return Unavailable(f"access to {address} is denied ({code}); ask its owner for access and log in to the Hub")
+        return Unavailable(
+            f"access to {address} is denied ({code}); ask its owner for access and log in to the "
+            "Hub"
+        )
     if code in (404, 410):
         return BadData(f"there is nothing at {address} ({code}); check the name and the range")
     reason = " ".join(str(error).split())[:120] or type(error).__name__
     return Unavailable(f"{address} cannot be read ({reason}); check the connection and try again")
 
 
-MOST_PLACES = 100_000
-MOST_BYTES = 64 * 2**20  # of a file beside the tars
+MAX_TARS = 100_000
+MAX_BYTES = 64 * 2**20  # of a file beside the tars
 INNERMOST = re.compile(r"\{([^{}]*)\}")
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 WILDCARD = re.compile(r"[*?\[]")
@@ -106,63 +117,85 @@ CLASSES = ("classes.txt", "classnames.txt", "classes.json")
 SIZES = ("sizes.json", "_info.json")
 
 
-def is_remote(place: str) -> bool:
-    """Whether it is an address."""
-    return place.startswith(("https://", "http://"))
+def is_remote(location: str) -> bool:
+    """Return whether a location is an address."""
+    return location.startswith(("https://", "http://"))
 
 
-def opened(place: str) -> BinaryIO:
-    """The file at a place, from its beginning; one far away cannot seek. Raises `BadData` or `Unavailable`."""
-    if is_remote(place):
-        return io.BufferedReader(Remote(place), CHUNK)
-    try:
-        return open(place, "rb")
-    except OSError as error:
-        raise BadData(f"{place} cannot be read: {error.strerror}") from None
+def open_file(location: str) -> BinaryIO:
+    """Open a file at a path or address, from its beginning; a remote one cannot seek.
 
-
-def places_of(pattern: str) -> list[str]:
-    """The tars that a pattern names, in order, each once. Raises `WrongCall` or `BadData`."""
-    if pattern.startswith("pipe:") or ("://" in pattern and not is_remote(pattern)):
-        raise WrongCall(f"wds:{pattern}: only paths and https:// addresses are opened, and no command is run")
-    found = [place for name in braces(pattern) for place in ([name] if is_remote(name) else _local(name))]
-    other = next((place for place in found if not place.partition("?")[0].endswith(".tar")), None)
-    if other is not None:
-        raise BadData(f"{other} is not a .tar; name uncompressed tars (unpack a .gz: images are compressed already)")
-    if not found:
-        raise BadData(f"wds:{pattern} matches no tar; give a folder of .tar files or a name with {{000..009}}")
-    return list(dict.fromkeys(found))
-
-
-def braces(pattern: str) -> list[str]:
-    """The names that a shell would make of a pattern: `{000..009}` counts, `{train,val}` lists. Raises `WrongCall`.
-
-    The innermost brace is expanded first; where it stands in a list, the list's other names come several times and are kept once.
+    Raises `BadData` or `Unavailable`.
     """
-    found = INNERMOST.search(pattern)
-    if found is None:
+    if is_remote(location):
+        return io.BufferedReader(RemoteFile(location), CHUNK)
+    try:
+        return open(location, "rb")
+    except OSError as error:
+        raise BadData(f"{location} cannot be read: {error.strerror}") from None
+
+
+def list_tars(pattern: str) -> list[str]:
+    """Return the tars that a pattern names, in order, each once.
+
+    Raises `WrongCall` or `BadData`.
+    """
+    if pattern.startswith("pipe:") or ("://" in pattern and not is_remote(pattern)):
+        raise WrongCall(
+            f"wds:{pattern}: only paths and https:// addresses are opened, and no command is run"
+        )
+    tars = [
+        tar
+        for name in expand_braces(pattern)
+        for tar in ([name] if is_remote(name) else _list_local(name))
+    ]
+    other = next((tar for tar in tars if not tar.partition("?")[0].endswith(".tar")), None)
+    if other is not None:
+        raise BadData(
+            f"{other} is not a .tar; name uncompressed tars (unpack a .gz: images are compressed "
+            "already)"
+        )
+    if not tars:
+        raise BadData(
+            f"wds:{pattern} matches no tar; give a folder of .tar files or a name with {{000..009}}"
+        )
+    return list(dict.fromkeys(tars))
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Return the names that a shell would make of a pattern: `{000..009}` counts, `{train,val}`
+    lists.
+
+    The innermost brace is expanded first; where it stands in a list, the list's other names come
+    several times and are kept once. Raises `WrongCall`.
+    """
+    match = INNERMOST.search(pattern)
+    if match is None:
         return [pattern]
     names: dict[str, None] = {}
-    for choice in _choices(found[1]):
-        names |= dict.fromkeys(braces(pattern[: found.start()] + choice + pattern[found.end() :]))
-        if len(names) > MOST_PLACES:
-            raise WrongCall(f"{pattern} names more than {MOST_PLACES} tars; correct the range")
+    for choice in _expand_choices(match[1]):
+        names |= dict.fromkeys(
+            expand_braces(pattern[: match.start()] + choice + pattern[match.end() :])
+        )
+        if len(names) > MAX_TARS:
+            raise WrongCall(f"{pattern} names more than {MAX_TARS} tars; correct the range")
     return list(names)
 
 
-def _choices(inner: str) -> Sequence[str]:
+def _expand_choices(inner: str) -> Sequence[str]:
     counted = RANGE.fullmatch(inner)
     if counted is None:
         return inner.split(",")
     first, last = int(counted[1]), int(counted[2])
-    if not first <= last < first + MOST_PLACES:
+    if not first <= last < first + MAX_TARS:
         raise WrongCall(
-            f"{{{inner}}} counts down or names more than {MOST_PLACES} tars; write the smaller number first"
+            f"{{{inner}}} counts down or names more than {MAX_TARS} tars; write the smaller "
+            "number first"
         )
     return [str(number).zfill(len(counted[1])) for number in range(first, last + 1)]
 
 
-def _local(name: str) -> list[str]:
+def _list_local(name: str) -> list[str]:
     path = Path(os.path.expanduser(name))
     if path.is_dir():
         return sorted(str(file) for file in path.rglob("*.tar"))
@@ -170,75 +203,102 @@ def _local(name: str) -> list[str]:
         return [str(path)]
     if WILDCARD.search(name):
         return sorted(glob(str(path)))
-    raise BadData(f"there is no file or folder {path}; name tars, a folder of them, or a pattern with {{000..009}}")
+    raise BadData(
+        f"there is no file or folder {path}; name tars, a folder of them, or a pattern with "
+        f"{{000..009}}"
+    )
 
 
 # The files beside the tars.
 
 
-def class_names(place: str) -> tuple[str, ...] | None:
-    """The classes in a file beside the tar at `place`, in order; None if there is no such file. Raises `BadData`."""
-    where, content = _beside(place, CLASSES)
+def read_class_names(location: str) -> tuple[str, ...] | None:
+    """Return the classes in a file beside the tar at `location`, in order; None if there is no such
+    file. Raises `BadData`.
+    """
+    where, content = _read_beside(location, CLASSES)
     if not where:
         return None
-    listed = _listed(content)
+    listed = _list_names(content)
     names = None if listed is None else tuple(map(normalize_name, listed))
     if names is None or len(set(names)) != len(names):
-        raise BadData(f"{where} is not a list of distinct classes; write one a line, in the order of their numbers")
+        raise BadData(
+            f"{where} is not a list of distinct classes; write one a line, in the order of their "
+            "numbers"
+        )
     return names
 
 
-def sizes(place: str) -> dict[str, int]:
-    """The images of each tar by its name, as a file beside `place` says; empty if there is none. Raises `BadData`."""
-    where, found = _beside(place, SIZES)
+def read_sizes(location: str) -> dict[str, int]:
+    """Return the images of each tar by its name, from a file beside `location`; {} if there is
+    none. Raises `BadData`.
+    """
+    where, sizes = _read_beside(location, SIZES)
     if not where:
         return {}
-    if isinstance(found, dict) and isinstance(found.get("splits"), dict):  # as timm writes it
-        parts = [part for part in found["splits"].values() if isinstance(part, dict)]
-        found = {k: n for part in parts for k, n in zip(part.get("filenames", ()), part.get("shard_lengths", ()))}
-    if not isinstance(found, dict) or not all(isinstance(count, int) and count >= 0 for count in found.values()):
-        raise BadData(f'{where} does not say how many images each tar holds; expected {{"train-000.tar": 1000, …}}')
-    return found
+    if isinstance(sizes, dict) and isinstance(sizes.get("splits"), dict):  # as timm writes it
+        parts = [part for part in sizes["splits"].values() if isinstance(part, dict)]
+        sizes = {
+            k: n
+            for part in parts
+            for k, n in zip(part.get("filenames", ()), part.get("shard_lengths", ()))
+        }
+    if not isinstance(sizes, dict) or not all(
+        isinstance(count, int) and count >= 0 for count in sizes.values()
+    ):
+        raise BadData(
+            f'{where} does not say how many images each tar holds; expected {{"train-000.tar": '
+            f"1000, …}}"
+        )
+    return sizes
 
 
-def _beside(place: str, names: Sequence[str]) -> tuple[str, Any]:
-    """The first of these files beside a tar, or above the folder of its split, and its JSON or lines; "" if there is none."""
-    path, mark, query = place.partition("?") if is_remote(place) else (place, "", "")
+def _read_beside(location: str, names: Sequence[str]) -> tuple[str, Any]:
+    """Return the first of these files beside a tar, or above the folder of its split, and its JSON
+    or lines.
+
+    Its path is "" if there is none.
+    """
+    path, mark, query = location.partition("?") if is_remote(location) else (location, "", "")
     folder = path.replace("\\", "/").rpartition("/")[0] or "."
     above, _, last = folder.rpartition("/")
     for name in names:
         for top in [folder, above or "."] if find_roles(last) else [folder]:
             where = f"{top}/{name}{mark}{query}"
             try:
-                with opened(where) as file:
-                    data = file.read(MOST_BYTES)
+                with open_file(where) as file:
+                    data = file.read(MAX_BYTES)
             except BadData:
                 continue  # there is no such file
-            return where, _parsed(where, data) if name.endswith(".json") else _lines(data)
+            return where, _parse_json(where, data) if name.endswith(".json") else _split_lines(data)
     return "", None
 
 
-def _lines(data: bytes) -> list[str]:
+def _split_lines(data: bytes) -> list[str]:
     return [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
-def _parsed(where: str, data: bytes) -> Any:
+def _parse_json(where: str, data: bytes) -> Any:
     try:
         return parse_json(data)
     except ValueError as error:
         raise BadData(f"{where} is not valid JSON: {error}; write it again") from None
 
 
-def _listed(found: Any) -> tuple[str, ...] | None:
-    """A list of names, {name: number} or {number: name}, in the order of the numbers; None for anything else."""
-    if isinstance(found, dict):
-        counted = _numbers(map(str, found.values()))
-        numbered = {str(number): name for name, number in found.items()} if counted else found
-        found = [numbered[key] for key in sorted(numbered, key=int)] if _numbers(numbered) else None
-    return tuple(map(str, found)) if isinstance(found, list) else None
+def _list_names(content: Any) -> tuple[str, ...] | None:
+    """Return the names of a list, {name: number} or {number: name}, in the order of the numbers;
+    None for other JSON.
+    """
+    if isinstance(content, dict):
+        counted = _are_numbers(map(str, content.values()))
+        numbered = {str(number): name for name, number in content.items()} if counted else content
+        content = (
+            [numbered[key] for key in sorted(numbered, key=int)] if _are_numbers(numbered) else None
+        )
+    return tuple(map(str, content)) if isinstance(content, list) else None
 
 
-def _numbers(keys: Iterable[str]) -> bool:
-    """Whether they are 0, 1, 2, … in any order."""
+def _are_numbers(keys: Iterable[str]) -> bool:
+    """Return whether keys are 0, 1, 2, … in any order."""
     texts = list(keys)
     return all(map(str.isdecimal, texts)) and sorted(map(int, texts)) == list(range(len(texts)))

@@ -1,4 +1,6 @@
-"""What one pass over a stream's labels finds: images and classes of each split, and the splits that the samples name themselves."""
+"""Tally the labels of a stream in one pass: images and classes of each split, and the splits named
+in the samples.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +13,7 @@ import numpy as np
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.labels import SPLIT_COLUMN
 from learngene_zoo.tasks.splits import describe_untested, find_roles
-from learngene_zoo.tasks.streams.order import FEWEST_SHARDS, SHARES, Chosen, role
+from learngene_zoo.tasks.streams.order import MIN_SHARDS, SHARES, StreamSelection, assign_splits
 from learngene_zoo.tasks.task import SPLITS, Stream
 
 Facts = dict[str, Any]
@@ -20,7 +22,9 @@ Shards = list[list[str]]  # a text for each image of each shard
 
 @dataclass
 class Tally:
-    """The labels of every shard of each split, and what the samples say about their split ("" for nothing)."""
+    """The labels of every shard of each split, and the splits that the samples name ("" for
+    none).
+    """
 
     labels: dict[str, Shards] = field(default_factory=dict)
     words: dict[str, Shards] = field(default_factory=dict)
@@ -36,9 +40,11 @@ class Tally:
         self.words[split][-1].append(sys.intern(word))
 
     def facts(self, name: str) -> Facts:
-        """Return, as JSON, the images of each shard and the classes of each split; also which classes keep training images.
+        """Return, as JSON, the images of each shard and the classes of each split; also which
+        classes keep training images.
 
-        `roles` has a digit for every image of every shard, its place in `SPLITS`, where the samples divide the stream.
+        `roles` has a digit for every image of every shard, its index in `SPLITS`, where the samples
+        divide the stream.
 
         Raises `BadData` for a sample whose split is not clear.
         """
@@ -47,34 +53,42 @@ class Tally:
         trained, tested = _split_train(parts)
         return {
             "name": name,
-            "counts": {split: [len(shard) for shard in shards] for split, shards in self.labels.items()},
-            "labels": {split: _distinct(shards) for split, shards in parts.items()},
-            "trained": _distinct([trained]),
-            "tested": _distinct([tested]),
+            "counts": {
+                split: [len(shard) for shard in shards] for split, shards in self.labels.items()
+            },
+            "labels": {split: _list_distinct(shards) for split, shards in parts.items()},
+            "trained": _list_distinct([trained]),
+            "tested": _list_distinct([tested]),
             "roles": roles,
         }
 
     def _read_roles(self, name: str) -> list[str] | None:
-        """Return the digits of every shard; None if the samples say nothing, or what the names of the shards say."""
-        said = {split: set(chain.from_iterable(shards)) for split, shards in self.words.items()}
-        known = {word: find_roles(word) for words in said.values() for word in words}
-        if not any(known.values()):
+        """Return the digits of every shard; None if the samples name no splits, or those of their
+        shards.
+        """
+        words_of = {split: set(chain.from_iterable(shards)) for split, shards in self.words.items()}
+        roles_of = {word: find_roles(word) for words in words_of.values() for word in words}
+        if not any(roles_of.values()):
             return None
-        odd = next((word for word, roles in known.items() if len(roles) != 1), None)
+        odd = next((word for word, roles in roles_of.items() if len(roles) != 1), None)
         if odd is not None:
             raise BadData(
-                f"{name}: an image has the {SPLIT_COLUMN} {odd!r}; expected train, validation or test in each"
+                f"{name}: an image has the {SPLIT_COLUMN} {odd!r}; expected train, validation or "
+                "test in each"
             )
-        if len(said) == 1:
-            if ["train"] not in known.values():
-                raise BadData(f"{name}: no image has the {SPLIT_COLUMN} train; mark the training images")
-            digit = {word: str(SPLITS.index(roles[0])) for word, roles in known.items()}
+        if len(words_of) == 1:
+            if ["train"] not in roles_of.values():
+                raise BadData(
+                    f"{name}: no image has the {SPLIT_COLUMN} train; mark the training images"
+                )
+            digit = {word: str(SPLITS.index(roles[0])) for word, roles in roles_of.items()}
             return ["".join(digit[word] for word in shard) for shard in self.words["train"]]
-        for split, words in said.items():
-            other = next((word for word in sorted(words) if known[word] != [split]), None)
+        for split, words in words_of.items():
+            other = next((word for word in sorted(words) if roles_of[word] != [split]), None)
             if other is not None:
                 raise BadData(
-                    f"{name}: an image of {split} has the {SPLIT_COLUMN} {other!r}; correct it or the file's name"
+                    f"{name}: an image of {split} has the {SPLIT_COLUMN} {other!r}; correct it or "
+                    "the file's name"
                 )
         return None
 
@@ -90,49 +104,76 @@ class Tally:
         }
 
 
-def _distinct(shards: Shards) -> list[str]:
+def _list_distinct(shards: Shards) -> list[str]:
     return sorted(set(chain.from_iterable(shards)) - {""})
 
 
 def _split_train(parts: Mapping[str, Shards]) -> tuple[list[str], list[str]]:
-    """Return the labels of the training images and of the test images, after missing splits are made."""
+    """Return the labels of the training images and of the test images, after missing splits are
+    made.
+    """
     missing = [split for split in SHARES if not any(parts.get(split, ()))]
     shards = parts.get("train", [])
     labels = list(chain.from_iterable(shards))
-    if len(shards) >= FEWEST_SHARDS:
-        roles = np.repeat(role(np.arange(len(shards)), missing), [len(shard) for shard in shards])
+    if len(shards) >= MIN_SHARDS:
+        roles = np.repeat(
+            assign_splits(np.arange(len(shards)), missing), [len(shard) for shard in shards]
+        )
     else:
-        roles = role(np.arange(len(labels)), missing)
+        roles = assign_splits(np.arange(len(labels)), missing)
     by_role: dict[int, list[str]] = {}
     for label, number in zip(labels, roles.tolist(), strict=True):
         by_role.setdefault(number, []).append(label)
-    test = by_role.get(SPLITS.index("test"), []) if "test" in missing else list(chain.from_iterable(parts["test"]))
+    test = (
+        by_role.get(SPLITS.index("test"), [])
+        if "test" in missing
+        else list(chain.from_iterable(parts["test"]))
+    )
     return by_role.get(0, []), test
 
 
-def divide_stream(found: Mapping[str, Stream], facts: Facts) -> dict[str, Stream]:
+def divide_stream(stored: Mapping[str, Stream], facts: Facts) -> dict[str, Stream]:
     """Return the streams of each split: of one whose samples name their splits, the parts."""
     roles = facts["roles"]
     if roles is None:
-        return dict(found)
+        return dict(stored)
     digits = [np.frombuffer(text.encode(), dtype=np.uint8) - ord("0") for text in roles]
-    members = {split: tuple(shard == number for shard in digits) for number, split in enumerate(SPLITS)}
-    return {split: Chosen(found["train"], mine) for split, mine in members.items() if any(map(np.any, mine))}
+    members = {
+        split: tuple(shard == number for shard in digits) for number, split in enumerate(SPLITS)
+    }
+    return {
+        split: StreamSelection(stored["train"], mine)
+        for split, mine in members.items()
+        if any(map(np.any, mine))
+    }
 
 
 def check_trained(name: str, facts: Facts) -> None:
-    """Raise `BadData` if no image of a class is left for training once the splits that are missing are made."""
+    """Check that every class keeps an image for training once the missing splits are made.
+
+    Raises `BadData` otherwise.
+    """
     lost = sorted(set(facts["labels"].get("train", ())) - set(facts["trained"]))
     if lost:
-        others = f" (nor have {', '.join(lost[1:5])}{' and more' if len(lost) > 5 else ''})" if lost[1:] else ""
+        other_classes = (
+            f" (nor have {', '.join(lost[1:5])}{' and more' if len(lost) > 5 else ''})"
+            if lost[1:]
+            else ""
+        )
         raise BadData(
-            f"{name}: class {lost[0]!r} has no training image{others} once a test and a validation split are made; "
+            f"{name}: class {lost[0]!r} has no training image{other_classes} once a test and a "
+            "validation split are made; "
             "give both, or more images"
         )
 
 
-def note_untested(facts: Facts, class_names: Sequence[str], numbers: Mapping[str, int]) -> Iterator[str]:
-    """Yield a line that names the classes without test images, if there are any. Masks have no such labels."""
+def note_untested(
+    facts: Facts, class_names: Sequence[str], numbers: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield a line that names the classes without test images, if there are any.
+
+    Masks have no such labels.
+    """
     if not numbers:
         return
     tested = [numbers[label] for label in facts["tested"] if label in numbers]

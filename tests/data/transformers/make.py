@@ -12,31 +12,68 @@ from safetensors.torch import save_file
 SIZES = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 14
 }  # fmt: skip
-TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+TINY = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
 TINY_MLP = {**TINY, "intermediate_size": 12}
-DECODER = {f"decoder_{name}": size for name, size in {**TINY_MLP, "hidden_size": 4}.items() if "size" in name}
+DECODER = {
+    f"decoder_{name}": size
+    for name, size in {**TINY_MLP, "hidden_size": 4}.items()
+    if "size" in name
+}
 DECODER |= {"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 1}
 KINDS = {
-    "vit": (tf.ViTForImageClassification, tf.ViTConfig(**SIZES, intermediate_size=32, num_labels=3)),
-    "deit": (tf.DeiTForImageClassification, tf.DeiTConfig(**SIZES, intermediate_size=32, num_labels=3)),
+    "vit": (
+        tf.ViTForImageClassification,
+        tf.ViTConfig(**SIZES, intermediate_size=32, num_labels=3),
+    ),
+    "deit": (
+        tf.DeiTForImageClassification,
+        tf.DeiTConfig(**SIZES, intermediate_size=32, num_labels=3),
+    ),
     "dinov2": (tf.Dinov2Model, tf.Dinov2Config(**SIZES, mlp_ratio=2)),
-    "dinov2_with_registers": (tf.Dinov2WithRegistersModel, tf.Dinov2WithRegistersConfig(**SIZES, mlp_ratio=2)),
-    "deit_teacher": (tf.DeiTForImageClassificationWithTeacher, tf.DeiTConfig(**TINY_MLP, num_labels=3)),
-    "dinov2_swiglu": (tf.Dinov2ForImageClassification, tf.Dinov2Config(**TINY, mlp_ratio=2, use_swiglu_ffn=True)),
+    "dinov2_with_registers": (
+        tf.Dinov2WithRegistersModel,
+        tf.Dinov2WithRegistersConfig(**SIZES, mlp_ratio=2),
+    ),
+    "deit_teacher": (
+        tf.DeiTForImageClassificationWithTeacher,
+        tf.DeiTConfig(**TINY_MLP, num_labels=3),
+    ),
+    "dinov2_swiglu": (
+        tf.Dinov2ForImageClassification,
+        tf.Dinov2Config(**TINY, mlp_ratio=2, use_swiglu_ffn=True),
+    ),
     "ijepa": (tf.IJepaForImageClassification, tf.IJepaConfig(**TINY_MLP, num_labels=3)),
     "vit_mae": (tf.ViTMAEForPreTraining, tf.ViTMAEConfig(**TINY_MLP, **DECODER, mask_ratio=0.0)),
     "vit_msn": (tf.ViTMSNForImageClassification, tf.ViTMSNConfig(**TINY_MLP, num_labels=3)),
     "vit_other_layers": (
         tf.ViTForImageClassification,
-        tf.ViTConfig(**TINY_MLP, num_labels=3, layer_norm_eps=1e-5, hidden_act="quick_gelu", qkv_bias=False),
+        tf.ViTConfig(
+            **TINY_MLP, num_labels=3, layer_norm_eps=1e-5, hidden_act="quick_gelu", qkv_bias=False
+        ),
     ),
     "timm_wrapper": (
         tf.TimmWrapperForImageClassification,
         tf.TimmWrapperConfig(
             architecture="vit_tiny_patch16_224",
-            model_args={"embed_dim": 8, "depth": 1, "num_heads": 2, "img_size": 28, "patch_size": 14},
+            model_args={
+                "embed_dim": 8,
+                "depth": 1,
+                "num_heads": 2,
+                "img_size": 28,
+                "patch_size": 14,
+            },
             num_labels=3,
-            pretrained_cfg={"input_size": [3, 28, 28], "fixed_input_size": True, "mean": [0.1, 0.2, 0.3]},
+            pretrained_cfg={
+                "input_size": [3, 28, 28],
+                "fixed_input_size": True,
+                "mean": [0.1, 0.2, 0.3],
+            },
         ),
     ),
 }

@@ -1,0 +1,100 @@
+"""The steps of SN-Net that are parts of a run: the start of the stitches and the joint training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lgzoo_pool.paths import Path, StitchLayout
+from lgzoo_pool.settings import LeastSquaresSettings, NetworkSettings
+
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Descendant, Json, Part, Run, StateDict, Task, TimmModel
+
+
+def start_stitches(
+    settings: LeastSquaresSettings,
+    layout: StitchLayout,
+    anchors: Sequence[Descendant],
+    task: Task,
+    run: Run,
+) -> tuple[StateDict, Json]:
+    """Solve the stitches that map the features of one anchor to those of the next best (step 2).
+
+    Args:
+        settings: the number of images.
+        layout: of the stitches.
+        anchors: whole models, narrow to wide.
+        task: of the images.
+        run: how to compute.
+
+    Returns:
+        The stitches, and how well they fit.
+    """
+    from learngene_zoo.plugin import open_device
+    from lgzoo_pool.least_squares import (
+        compute_moments,
+        measure_fit,
+        sample_images,
+        solve_stitches,
+    )
+    from lgzoo_pool.network import stitch_anchors
+
+    network = stitch_anchors(anchors, layout, run.seed).to(open_device(run))
+    images = sample_images(task, anchors[-1].input_format, settings.images, run)
+    moments = compute_moments(network, images)
+    stitches = solve_stitches(moments)
+    return stitches, {"images": settings.images, **measure_fit(moments, stitches)}
+
+
+def train_network(
+    settings: NetworkSettings,
+    layout: StitchLayout,
+    anchors: Sequence[Descendant],
+    has_new_heads: bool,
+    start: Part | int,
+    teacher: Descendant | TimmModel | None,
+    task: Task,
+    run: Run,
+) -> tuple[StateDict, Json]:
+    """Train one configuration in every step, and evaluate all of them (step 3).
+
+    Args:
+        settings: of the training.
+        layout: of the stitches.
+        anchors: whole models, narrow to wide.
+        has_new_heads: whether heads must be trained even if only stitches are.
+        start: the part with the stitches, or the seed of random ones.
+        teacher: guides the training, if any.
+        task: the data set.
+        run: how to compute.
+
+    Returns:
+        The network's tensors and the metrics.
+    """
+    from learngene_zoo.plugin import guide, state_of, train, training_images
+    from lgzoo_pool.network import measure_paths, stitch_anchors
+    from lgzoo_pool.objectives import SampledPaths, freeze_anchors
+
+    recipe, input_format = settings.paths.recipe, anchors[-1].input_format
+    stitches = start if isinstance(start, int) else start.state
+    network = stitch_anchors(anchors, layout, stitches)
+    paths = layout.paths
+    if settings.trained == "stitches":
+        paths = freeze_anchors(network, heads=has_new_heads)
+    batches = training_images(task, input_format, recipe, run)
+    frozen = None if teacher is None else guide(teacher, input_format, run)
+    objective = SampledPaths(network, task, settings.paths, run.seed, paths=paths, teacher=frozen)
+    for step in train(objective, batches, recipe, run, unused=True, label="stitched anchors"):
+        objective.finished.fill_(step.step)
+
+    training = {"training_images": batches.images, "epochs": recipe.epochs, "paths": len(paths)}
+    names = [name_path(number, path) for number, path in enumerate(layout.paths)]
+    limit = settings.paths.evaluated
+    metrics = measure_paths(network, names, task, input_format, run, images=limit)
+    return state_of(network.cpu()), {"training": training, **metrics}
+
+
+def name_path(number: int, path: Path) -> Mapping[str, Json]:
+    """Return the expander's settings that lead to a path."""
+    return {"config": number}
