@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import timm
@@ -81,18 +82,18 @@ def _pool() -> Learngene:
     details = read_details(config)
     specs = details.derive_specs(config.spec)
     state = merge_anchors([initial(spec, seed) for seed, spec in enumerate(specs)])
-    details_told = {**details.json(), "task": "imagenet", "classes": config.spec.classes}
-    config = Learngene(config=config, state={}).with_config(details=details_told).config
+    details = replace(details, task="imagenet", classes=config.spec.classes)
+    config = replace(config.with_details(details), method="pool")
     return Learngene(config=config, state={**state, **draw_stitches(specs, details.layout, 0)})
 
 
 def _as_large(spec: ViTSpec) -> ViTSpec:
     """The plain model of as many layers whose width, in steps of 4, comes nearest to as many parameters."""
-    from learngene_zoo.families.family import params
+    from learngene_zoo.families.family import count_params
 
-    wanted = params(spec)
+    target = count_params(spec)
     every = [spec.with_(front=(), width=width, heads=4) for width in range(96, 1024, 4)]
-    return min(every, key=lambda plain: abs(params(plain) - wanted))
+    return min(every, key=lambda plain: abs(count_params(plain) - target))
 
 
 if __name__ == "__main__":

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
 from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, from_json, to_json
 from learngene_zoo.text import MOST_OF_PATH, check_name, is_text
 from learngene_zoo.version import __version__
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 FORMAT = 1
 HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"  # of a repository on the Hub
@@ -197,7 +194,7 @@ class LearngeneConfig:
     def __post_init__(self) -> None:
         check_name(self.method, "method")
 
-    def with_details(self, details: DataclassInstance) -> LearngeneConfig:
+    def with_details(self, details: Any) -> LearngeneConfig:
         """Return a copy with the method's record, a frozen dataclass.
 
         `method.details_of` reads it back.

@@ -186,7 +186,14 @@ def lines_of_options(name: str) -> list[str]:
     """Each option of a command with its aliases and its metavar, as the help shows them."""
     text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).stdout
     found = re.findall(r"^  (-\S.*?)(?:  |$)", text, flags=re.M)
-    return [re.sub(r"\[.*\]", "", line).strip() for line in found]
+    lines = [re.sub(r"\[.*\]", "", line).strip() for line in found]
+    return [*lines, *(alone for line in lines for alone in split_aliases(line))]
+
+
+def split_aliases(line: str) -> list[str]:
+    """Return each alias of an option alone: "--layers, --depth INTEGER" is two options with one metavar."""
+    aliases, _, metavar = line.replace(", ", ",").partition(" ")
+    return [f"{alias} {metavar}".strip() for alias in aliases.split(",")]
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))

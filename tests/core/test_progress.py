@@ -38,7 +38,8 @@ def test_a_long_step_prints_lines_about_itself_and_how_far_it_is(
             time.sleep(0.3 if number == 1 else 0)
     lines = capsys.readouterr().err.splitlines()
     assert 2 <= len(lines) <= 6
-    assert set(lines) == {"extract: solving blocks 1/3, 0s"}
+    # On a busy machine a line may still come between the second step and the third.
+    assert set(lines) - {"extract: solving blocks 2/3, 0s"} == {"extract: solving blocks 1/3, 0s"}
 
 
 def test_items_counted_outside_are_named_with_the_innermost_step(

@@ -174,7 +174,8 @@ def test_tensors_that_are_no_numbers_to_compute_with_are_refused_when_opened(
 def test_a_learngene_whose_file_lacks_a_tensor_is_refused_and_not_filled_up(tmp_path: Path) -> None:
     name = "blocks.1.mlp.fc2.weight"
     extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
-    folder = extractor([tiny_ancestry()], [], Run()).save(tmp_path / "learngene")
+    learngene = extractor([tiny_ancestry()], [], Run()).with_config(method="lsamd")
+    folder = learngene.save(tmp_path / "learngene")
     whole = dict(load_learngene(folder).state)
     save_file(
         {key: tensor for key, tensor in whole.items() if key != name}, folder / "model.safetensors"
