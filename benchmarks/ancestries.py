@@ -1,11 +1,11 @@
 """The table of `lgzoo list ancestries`: what timm's registry says of well-known ViTs. No weights, no network.
 
-python benchmarks/ancestries.py    rewrites learngene_zoo/artifacts/known.json (half a minute)
+python benchmarks/ancestries.py    rewrites learngene_zoo/pretrained/known.json (half a minute)
 """
 
 import json
 
-from learngene_zoo.artifacts.known import TABLE, describe_tag, tags
+from learngene_zoo.pretrained.known import TABLE, describe_tag, tags
 from learngene_zoo.settings import to_json
 
 

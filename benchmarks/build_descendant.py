@@ -18,8 +18,8 @@ from machine import medians, write
 from safetensors.torch import load_file
 
 from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.families.tensors import initial, take_blocks, without_head
 from learngene_zoo.families.vit.names import ARCHITECTURE, ARCHITECTURES
 from learngene_zoo.runs.run import Run

@@ -22,8 +22,9 @@ from pages import DOCS, replace_between
 from probe_gate import split_batches
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import open_ancestry
-from learngene_zoo.artifacts.shelf import find, load_learngene
+from learngene_zoo.artifacts.learngene import load_learngene
+from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 

@@ -22,9 +22,9 @@ import machine
 from grids import finished
 from pages import DOCS, ROOT, replace_between
 
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.executors import InProcess
-from learngene_zoo.bench.grid import cells
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.grid.grid import cells
+from learngene_zoo.bench.running.executors import InProcess
 from learngene_zoo.settings import Recipe
 
 NAME = "closed_form_rates"

@@ -33,10 +33,11 @@ from pages import DOCS, replace_between
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.bench.results import pack_flags, unpack_flags
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.bench.results.rows import pack_flags, unpack_flags
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.method import METHODS, Target
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.catalogue import open_task

@@ -16,9 +16,9 @@ from typing import get_args
 import torch
 from pages import DOCS, replace_between
 
-from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.families.spec import Fit, fit_view
 from learngene_zoo.intervals import proportion
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.probes import compute_features, is_right_left_out

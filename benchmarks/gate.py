@@ -21,10 +21,10 @@ from typing import Any
 import machine
 from grids import best_rates, finished, gain_text
 
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.contrasts import gains_over_images
-from learngene_zoo.bench.grid import SCRATCH, cells
-from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.grid.grid import SCRATCH, cells
+from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import suite
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.executors import Executor, Workers
-from learngene_zoo.bench.results import Row, read_rows
-from learngene_zoo.bench.runner import run_grid
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.results.rows import Row, read_rows
+from learngene_zoo.bench.running.executors import Executor, Workers
+from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
 

@@ -33,17 +33,19 @@ from recommend_regret import regret_table
 from shelf_worth import place
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.bench.cell import Arm, Cell, label
-from learngene_zoo.bench.executors import Workers
-from learngene_zoo.bench.grid import RATES, RECIPE, cells, set_epochs, standard_arms
-from learngene_zoo.bench.grid_tuning import GridTuning, describe_choice, with_choices
-from learngene_zoo.bench.results import RESULTS, Row, read_rows
-from learngene_zoo.bench.runner import run_grid
-from learngene_zoo.bench.search import Augment, choose
+from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.bench.grid.cell import Arm, Cell, label
+from learngene_zoo.bench.grid.grid import RATES, RECIPE, cells, set_epochs, standard_arms
+from learngene_zoo.bench.grid.search import Augment, choose
+from learngene_zoo.bench.grid.tuning import GridTuning, describe_choice, with_choices
+from learngene_zoo.bench.results.rows import RESULTS, Row, read_rows
+from learngene_zoo.bench.running.executors import Workers
+from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.errors import TrainingFailed, ZooError
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method import BUNDLED, METHODS
+from learngene_zoo.method.contract import BUNDLED
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG
@@ -228,7 +230,7 @@ def charged(cell: Cell, row: Row) -> Row:
     """A row with what the learngene of the shelf cost, by its card; the grid has not paid for it."""
     card = shelf.cards_folder() / f"{cell.arm.method}-mini"
     about = (
-        shelf.read_config(card).card
+        read_config(card).card
         if cell.arm.method not in APART and (card / CONFIG).is_file()
         else None
     )
@@ -245,7 +247,7 @@ def charged(cell: Cell, row: Row) -> Row:
 
 def methods_on_shelf() -> set[str]:
     """Whose learngenes `lgzoo recommend` asks unless it is given others."""
-    return {shelf.read_config(shelf.find(name)).method for name in shelf.learngenes()}
+    return {read_config(shelf.find(name)).method for name in shelf.learngenes()}
 
 
 def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Row]]:

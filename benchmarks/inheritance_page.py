@@ -10,12 +10,12 @@ from typing import Any
 from machine import write
 from pages import DOCS, ROOT, replace_between
 
-from learngene_zoo.bench.averages import Average, average
-from learngene_zoo.bench.cell import Cell, label
-from learngene_zoo.bench.contrasts import Unit, Values, stronger, sum_weighted
-from learngene_zoo.bench.pictures import parameter_axis
-from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.tables import TextTable, duration, markdown, markdown_table
+from learngene_zoo.bench.claims.contrasts import Unit, Values, stronger, sum_weighted
+from learngene_zoo.bench.grid.cell import Cell, label
+from learngene_zoo.bench.report.pictures import parameter_axis
+from learngene_zoo.bench.report.tables import TextTable, duration, markdown, markdown_table
+from learngene_zoo.bench.results.averages import Average, average
+from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
 from learngene_zoo.text import count_noun, human_count
 

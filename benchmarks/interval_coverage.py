@@ -20,7 +20,7 @@ import machine
 import numpy as np
 from pages import DOCS, replace_between
 
-from learngene_zoo.bench.statistics import estimate, t_quantile
+from learngene_zoo.bench.results.statistics import estimate, t_quantile
 
 TABLES = 1000
 SHAPES = ((4, 3), (6, 3), (6, 5), (8, 5), (10, 8))  # tasks, seeds

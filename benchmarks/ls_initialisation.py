@@ -29,8 +29,8 @@ from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.least_squares import compute_moments, solve_stitches
-from lgzoo_pool.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
+from lgzoo_pool.modules.least_squares import compute_moments, solve_stitches
+from lgzoo_pool.modules.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
 
 MOST_TIME = 0.7
 AT_ONCE = 16  # images whose features are in memory together

@@ -52,11 +52,13 @@ from shelf import card_of, shown
 from torch.nn import functional
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import Ancestry, open_ancestry
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.families.tensors import shuffle_tensors
-from learngene_zoo.method import BUNDLED, METHODS, Target
+from learngene_zoo.method.contract import BUNDLED
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.pretrained.ancestry import Ancestry, open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, open_task

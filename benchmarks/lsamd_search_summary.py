@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from learngene_zoo.artifacts.shelf import find, load_learngene
-from learngene_zoo.bench.statistics import t_quantile
+from learngene_zoo.artifacts.learngene import load_learngene
+from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.bench.results.statistics import t_quantile
 
 SEARCH = "search"  # the variant that is compared with the placebos
 AUGMENTED = "search, augmented"

@@ -19,7 +19,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.evaluate import Evaluation, evaluate
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.network import (
+from lgzoo_pool.modules.network import (
     StitchedNetwork,
     build_forward_each,
     build_network,

@@ -25,7 +25,7 @@ from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.training.distillation import Distilled, Teacher
 from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
-from lgzoo_pool.objectives import Imitation
+from lgzoo_pool.modules.objectives import Imitation
 from lgzoo_pool.settings import ImitationSettings, PoolSettings
 
 MOST_TIME = 1.05

@@ -30,12 +30,12 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import fill_missing_tensors
 from learngene_zoo.families.tensors import Model, model_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.intervals import paired_gain
-from learngene_zoo.method import BUNDLED
+from learngene_zoo.method.contract import BUNDLED
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import from_json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite

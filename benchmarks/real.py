@@ -24,22 +24,23 @@ import real_plan
 from grids import finished
 from shelf_worth import line, source_of
 
-from learngene_zoo.artifacts.ancestry import ancestry_spec
-from learngene_zoo.artifacts.publish import publish
+from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults
-from learngene_zoo.artifacts.shelf import load_learngene
-from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.demo import spread_evenly
-from learngene_zoo.bench.executors import InProcess
-from learngene_zoo.bench.grid import cells, family, standard_arms
-from learngene_zoo.bench.grid_tuning import GridTuning, with_choices
-from learngene_zoo.bench.report import note_grid, write_report
-from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.search import choose, search
+from learngene_zoo.bench.grid.cell import Cell
+from learngene_zoo.bench.grid.grid import cells, family, standard_arms
+from learngene_zoo.bench.grid.search import choose, search
+from learngene_zoo.bench.grid.tuning import GridTuning, with_choices
+from learngene_zoo.bench.report.report import note_grid, write_report
+from learngene_zoo.bench.results.rows import Row
+from learngene_zoo.bench.running.executors import InProcess
 from learngene_zoo.cli.options import parse_setting
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method import METHODS, Member
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Member
+from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.publishing.publish import publish
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.text import count_noun, shell_word

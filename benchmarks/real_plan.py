@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from learngene_zoo.artifacts.hub import Repository, translate_hub_errors
-from learngene_zoo.artifacts.publication import machine_paths
-from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.extraction import estimate_work
+from learngene_zoo.bench.grid.cell import Cell
+from learngene_zoo.bench.running.extraction import estimate_work
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.hub.client import Repository, translate_hub_errors
+from learngene_zoo.publishing.publication import machine_paths
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.catalogue import entries, open_task, suite_of

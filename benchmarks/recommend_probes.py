@@ -16,13 +16,13 @@ import numpy as np
 from inheritance_page import Name
 
 from learngene_zoo import lifecycle
-from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.extraction import extract_once
-from learngene_zoo.bench.grid import family, select_members
-from learngene_zoo.bench.results import Row, pack_flags, unpack_flags
-from learngene_zoo.bench.trial import size_of
-from learngene_zoo.method import Member
-from learngene_zoo.recommendation import probe_descendant
+from learngene_zoo.bench.grid.cell import Cell
+from learngene_zoo.bench.grid.grid import family, select_members
+from learngene_zoo.bench.results.rows import Row, pack_flags, unpack_flags
+from learngene_zoo.bench.running.extraction import extract_once
+from learngene_zoo.bench.running.trial import size_of
+from learngene_zoo.lifecycle.recommendation import probe_descendant
+from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task

@@ -19,9 +19,9 @@ from statistics import fmean
 from inheritance_page import OURS, SCRATCH, Measured, Name
 from recommend_probes import Option, Probes
 
-from learngene_zoo.bench.averages import average
-from learngene_zoo.bench.tables import TextTable
-from learngene_zoo.recommendation import sort_candidates
+from learngene_zoo.bench.report.tables import TextTable
+from learngene_zoo.bench.results.averages import average
+from learngene_zoo.lifecycle.recommendation import sort_candidates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,9 @@ from typing import Any
 from grids import keep_rows
 from pages import DOCS, ROOT, replace_between
 
-from learngene_zoo.bench.cell import LEARNGENES
-from learngene_zoo.bench.claim_file import PROTOCOL, Claim, list_claims, load_claim
-from learngene_zoo.bench.claims import (
+from learngene_zoo.bench.claims.contrasts import Finding
+from learngene_zoo.bench.claims.file import PROTOCOL, Claim, list_claims, load_claim
+from learngene_zoo.bench.claims.run import (
     config_of,
     interval_text,
     read_verdict,
@@ -34,10 +34,10 @@ from learngene_zoo.bench.claims import (
     verdict_text,
     write_verdict,
 )
-from learngene_zoo.bench.contrasts import Finding
-from learngene_zoo.bench.executors import Workers
-from learngene_zoo.bench.results import RESULTS, read_rows
-from learngene_zoo.bench.verdict import Verdict, judge
+from learngene_zoo.bench.claims.verdict import Verdict, judge
+from learngene_zoo.bench.grid.cell import LEARNGENES
+from learngene_zoo.bench.results.rows import RESULTS, read_rows
+from learngene_zoo.bench.running.executors import Workers
 from learngene_zoo.errors import ZooError
 from learngene_zoo.plotting import (
     COLOURS,

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import CardCost
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
-from learngene_zoo.bench.cell import Arm
-from learngene_zoo.bench.extraction import count_images
+from learngene_zoo.bench.grid.cell import Arm
+from learngene_zoo.bench.running.extraction import count_images
 from learngene_zoo.families.family import cost
 from learngene_zoo.runs.cache import measure_cost_alone
 from learngene_zoo.runs.run import Run

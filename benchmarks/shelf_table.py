@@ -10,8 +10,8 @@ from pathlib import Path
 
 from shelf_worth import DESCENDANT, TASKS
 
+from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CardCost, LearngeneConfig, Measured
-from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import human_count, human_seconds
 

@@ -18,17 +18,18 @@ from pathlib import Path
 from grids import finished
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.artifacts.records import CONTROLS, CardResults, Measured
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.cell import MORE_AXES, Arm, Cell, Extraction
-from learngene_zoo.bench.contrasts import gains_over_images
-from learngene_zoo.bench.extraction import ExtractionCost
-from learngene_zoo.bench.grid import RECIPE, SCRATCH, set_epochs
-from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.summary import STEMS
+from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.grid.cell import MORE_AXES, Arm, Cell, Extraction
+from learngene_zoo.bench.grid.grid import RECIPE, SCRATCH, set_epochs
+from learngene_zoo.bench.results.rows import Row
+from learngene_zoo.bench.results.summary import STEMS
+from learngene_zoo.bench.running.extraction import ExtractionCost
 from learngene_zoo.families.family import cost
-from learngene_zoo.method import BUNDLED, Member
+from learngene_zoo.method.contract import BUNDLED
+from learngene_zoo.method.sizes import Member
+from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import write_json
 from learngene_zoo.tasks.catalogue import find_entry

@@ -20,15 +20,15 @@ from machine import medians, write
 from safetensors.torch import load_file
 
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.names import ARCHITECTURES, architecture_name
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import expand
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.storage import WEIGHTS
 from lgzoo_pool.details import read_details
-from lgzoo_pool.network import draw_stitches, merge_anchors
+from lgzoo_pool.modules.network import draw_stitches, merge_anchors
 from lgzoo_pool.pool import PoolExtractor
 
 MOST_TIME = 0.25

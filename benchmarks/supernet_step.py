@@ -29,7 +29,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
-from lgzoo_lsamd.supernet import (
+from lgzoo_lsamd.modules.supernet import (
     BASE,
     SPECIFIC,
     SearchObjective,

@@ -28,12 +28,12 @@ from shelf import ANCESTRY, PRETRAINING
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.bench.claim_cells import cells_of, rates_of
-from learngene_zoo.bench.claim_file import ArmComparison, Claim, load_claim
-from learngene_zoo.bench.contrasts import Finding
-from learngene_zoo.bench.results import RESULTS, read_rows
-from learngene_zoo.bench.runner import run_grid
-from learngene_zoo.bench.verdict import Verdict, judge
+from learngene_zoo.bench.claims.cells import cells_of, rates_of
+from learngene_zoo.bench.claims.contrasts import Finding
+from learngene_zoo.bench.claims.file import ArmComparison, Claim, load_claim
+from learngene_zoo.bench.claims.verdict import Verdict, judge
+from learngene_zoo.bench.results.rows import RESULTS, read_rows
+from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
 

@@ -30,10 +30,10 @@ from tal_forms import ANCESTRY, RECIPE, SIZES, trained
 
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal.architectures import draw_training_set
-from lgzoo_tal.centred import CHANGES
-from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import Form, HypernetSpec
-from lgzoo_tal.objective import MetaObjective, TaskSpec
+from lgzoo_tal.modules.centred import CHANGES
+from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
 
 ROWS = RESULTS / "tal_centred.jsonl"
 RATES = (3e-4, 1e-3)

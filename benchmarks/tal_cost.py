@@ -20,18 +20,18 @@ from machine import medians, write
 from pages import DOCS, replace_between
 from tal_forms import ANCESTRY
 
-from learngene_zoo.bench.claim_cells import arm_of
-from learngene_zoo.bench.claim_file import load_claim
-from learngene_zoo.method import METHODS
+from learngene_zoo.bench.claims.cells import arm_of
+from learngene_zoo.bench.claims.file import load_claim
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal import ghn3, logah, tal
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Stage
-from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.mixture import TaskBatch
-from lgzoo_tal.objective import Guide, MetaObjective, TaskSpec
+from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.mixture import TaskBatch
+from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
 
 ARMS = {  # arm -> the claim that describes it
     "tal": "tal-parts",

@@ -27,13 +27,13 @@ from pages import ROOT, replace_between
 from run_claims import BUILD as CLAIMS
 
 from learngene_zoo import plotting
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.claim_cells import arm_of
-from learngene_zoo.bench.claim_file import load_claim
-from learngene_zoo.bench.extraction import extract_once
-from learngene_zoo.bench.grid import SCRATCH
-from learngene_zoo.bench.pictures import looks_of
-from learngene_zoo.bench.trial import build_start
+from learngene_zoo.bench.claims.cells import arm_of
+from learngene_zoo.bench.claims.file import load_claim
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.grid.grid import SCRATCH
+from learngene_zoo.bench.report.pictures import looks_of
+from learngene_zoo.bench.running.extraction import extract_once
+from learngene_zoo.bench.running.trial import build_start
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict

@@ -29,11 +29,11 @@ from learngene_zoo.families.tensors import model_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_tal.architectures import derive_plain_spec, draw_training_set
-from lgzoo_tal.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.logah import MINI
-from lgzoo_tal.objective import MetaObjective, TaskSpec
-from lgzoo_tal.places import WRITERS
+from lgzoo_tal.modules.hypernet import Hypernet, predict_tensors
+from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
+from lgzoo_tal.modules.places import WRITERS
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from machine import read, write
 from pages import DOCS, replace_between
 from torch import nn
 
-from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
@@ -33,11 +33,11 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import Classification, training_images
 from lgzoo_tal.architectures import derive_plain_spec, draw_training_set
-from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import Conv, Form, HypernetSpec
 from lgzoo_tal.logah import MINI
-from lgzoo_tal.mixture import TaskMixture
-from lgzoo_tal.objective import MetaObjective, TaskSpec
+from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.mixture import TaskMixture
+from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
 
 RECIPE = Recipe(
     epochs=12, batch_size=64, lr=3e-4, warmup=0.6, weight_decay=0.01, clip=5.0, augment="none"

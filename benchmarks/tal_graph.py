@@ -17,8 +17,8 @@ from machine import medians, write
 
 from learngene_zoo.families.tensors import _shapes
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal import graph
-from lgzoo_tal.graph import CUTOFF, Graph, build_graph
+from lgzoo_tal.modules import graph
+from lgzoo_tal.modules.graph import CUTOFF, Graph, build_graph
 
 MOST_MILLISECONDS = 5.0
 LAYERS = (12, 24)

@@ -22,9 +22,9 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Guidance
-from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.logah import MINI
-from lgzoo_tal.objective import Guide, MetaObjective, TaskSpec
+from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
 
 TASK = open_task(SOURCE_TASK)
 RECIPE = Recipe(

@@ -35,13 +35,13 @@ from torch.nn import functional
 from learngene_zoo.families.tensors import empty
 from learngene_zoo.families.vit.names import ARCHITECTURES, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS
-from lgzoo_tal.conv_decoder import MatrixDecoder
-from lgzoo_tal.graph import Graph, build_graph
-from lgzoo_tal.hypernet import Hypernet, compute_class_position
+from learngene_zoo.method.record import METHODS
 from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank, count_decoded_channels
-from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.tensors import TensorGroup, get_kernel, is_vector
+from lgzoo_tal.modules.conv_decoder import MatrixDecoder
+from lgzoo_tal.modules.graph import Graph, build_graph
+from lgzoo_tal.modules.hypernet import Hypernet, compute_class_position
+from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder
+from lgzoo_tal.modules.tensors import TensorGroup, get_kernel, is_vector
 
 SIZES = ("tiny", "small", "base")
 RELEASED = {

@@ -39,11 +39,11 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.training.distillation import divergence
 from learngene_zoo.training.loop import parameter_groups
 from lgzoo_tal.config import Guidance
-from lgzoo_tal.graph import SINK, build_graph
-from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.logah import SMALL
-from lgzoo_tal.mixture import TaskBatch
-from lgzoo_tal.objective import (
+from lgzoo_tal.modules.graph import SINK, build_graph
+from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.mixture import TaskBatch
+from lgzoo_tal.modules.objective import (
     Guide,
     MetaObjective,
     TaskSpec,

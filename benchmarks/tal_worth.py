@@ -22,11 +22,11 @@ import machine
 from grids import best_rates, finished, gain_text
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.cell import Arm, Cell, Extraction
-from learngene_zoo.bench.contrasts import gains_over_images
-from learngene_zoo.bench.extraction import ExtractionCost
-from learngene_zoo.bench.grid import SCRATCH, cells
-from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.grid.grid import SCRATCH, cells
+from learngene_zoo.bench.results.rows import Row
+from learngene_zoo.bench.running.extraction import ExtractionCost
 from learngene_zoo.settings import Recipe, to_json
 from learngene_zoo.storage import write_json
 from learngene_zoo.tasks.catalogue import find_entry, suite

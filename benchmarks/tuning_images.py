@@ -9,7 +9,7 @@ choosing brings over the middle rate, in points, `best` what the best of the thr
 choosing costs a point or more.
 Arms that learn nothing at any rate are left out: there is nothing to choose. A choice pays from the first n whose mean gain is at
 least half of `best`, and that costs a point in fewer than a tenth of the draws. Results in benchmarks/results/tuning_images.json;
-`MIN_IMAGES` in learngene_zoo/bench/grid_tuning.py is that n.
+`MIN_IMAGES` in learngene_zoo/bench/grid/tuning.py is that n.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import machine
 import numpy as np
 
-from learngene_zoo.bench.results import Row, read_rows, unpack_flags
-from learngene_zoo.bench.search import SIGMAS
+from learngene_zoo.bench.grid.search import SIGMAS
+from learngene_zoo.bench.results.rows import Row, read_rows, unpack_flags
 from learngene_zoo.tasks.catalogue import entries
 
 SIZES = (10, 20, 30, 50, 75, 100, 150, 200, 300)  # images that choose

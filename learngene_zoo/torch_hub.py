@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.own_data import in_python
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import Unavailable, WrongCall, ZooError
 from learngene_zoo.families.family import table_of
-from learngene_zoo.method import METHODS, Method, method_of
+from learngene_zoo.method.record import METHODS, Method, method_of
 from learngene_zoo.runs.run import DEVICES, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import find_entry, suite_of
@@ -106,7 +106,7 @@ def _needs_no_learngene(method: Method) -> bool:
 def _on_shelf(method: str) -> Learngene:
     card = shelf.card_of(method)
     if card is not None:
-        return shelf.load_learngene(shelf.cards_folder() / card)
+        return load_learngene(shelf.cards_folder() / card)
     if _needs_no_learngene(METHODS.load(method)):
         return lifecycle.extract(method)
     raise WrongCall(

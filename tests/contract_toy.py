@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.families.tensors import take_blocks, without_head
-from learngene_zoo.method import METHODS, Member, Method
+from learngene_zoo.method.record import METHODS, Method
+from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe

@@ -14,7 +14,9 @@ from contract_toy import TOY, TRAINS, Keep, Take, Train, breaks, expanding, extr
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.method import METHODS, Extractor, Member, Method
+from learngene_zoo.method.contract import Extractor
+from learngene_zoo.method.record import METHODS, Method
+from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe

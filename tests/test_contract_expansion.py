@@ -11,7 +11,7 @@ import torch
 from contract_toy import TOY, Draw, Take, breaks, changed, expanding
 
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.method import Member
+from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
 
 

@@ -75,8 +75,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learngene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small LSAMD learngene of 4 layers that keeps the blocks 1 and 3."""
     from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
-    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.families.vit.spec import ViTSpec
     from lgzoo_lsamd.blocks import select_base_blocks
 
@@ -130,7 +130,7 @@ def test_a_bare_checkout_builds_plain_timm_models(
         told["scratch differs"] = not torch.equal(scratch.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
         other = torch.hub.load(COPY, "lsamd_vit", layers=2, seed=1, learngene=GENE, source="local")
         told["inherited"] = torch.equal(other.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
-        import lgzoo_baselines.distillation  # a plugin that nothing has imported yet, after load has returned
+        import lgzoo_baselines.trained.distillation  # a plugin that nothing has imported yet, after load has returned
         from learngene_zoo import lifecycle
         told["from"] = sorted({sys.modules[n].__file__.startswith(COPY) for n in sys.modules if n.startswith(("learngene_zoo", "lgzoo_"))})
         told["finders"] = sum(hasattr(finder, "learngene_zoo_checkout") for finder in sys.meta_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.bench.results import RESULTS, Row, read_rows
+from learngene_zoo.bench.results.rows import RESULTS, Row, read_rows
 
 CORE = Path(__file__).parent / "core"
 sys.path.insert(0, str(CORE))
@@ -33,8 +33,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from bench_toy import make_world
-from learngene_zoo.bench.cell import Arm, Extraction
-from learngene_zoo.bench.executors import Workers
+from learngene_zoo.bench.grid.cell import Arm, Extraction
+from learngene_zoo.bench.running.executors import Workers
 from learngene_zoo.runs.run import Run
 if __name__ == "__main__":
     place = Path(sys.argv[1])

@@ -72,9 +72,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> None:
     code = (
-        "import json, learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.scratch\n"
-        "from learngene_zoo.method import METHODS\nfrom learngene_zoo.artifacts import shelf\n"
-        "modules = [learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.scratch]\n"
+        "import json, learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.trained.scratch\n"
+        "from learngene_zoo.method.record import METHODS\nfrom learngene_zoo.artifacts import shelf\n"
+        "modules = [learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.trained.scratch]\n"
         "print(json.dumps([[m.__file__ for m in modules], str(shelf.cards_folder()), shelf.names(),"
         " list(METHODS.references())]))"
     )

@@ -9,13 +9,13 @@ scratch twins (two initialisations) and its controls: the same tensors shuffled,
 from collections.abc import Sequence
 from dataclasses import replace
 
-from learngene_zoo.artifacts.ancestry import ancestry_spec
-from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.contrasts import gains_over_images
-from learngene_zoo.bench.grid import cells, family, standard_arms
-from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.tables import TextTable, markdown_table, percent
-from learngene_zoo.method import BUNDLED
+from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.grid.cell import Cell
+from learngene_zoo.bench.grid.grid import cells, family, standard_arms
+from learngene_zoo.bench.report.tables import TextTable, markdown_table, percent
+from learngene_zoo.bench.results.rows import Row
+from learngene_zoo.method.contract import BUNDLED
+from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET

@@ -12,7 +12,14 @@ import click
 from click.core import ParameterSource
 
 from learngene_zoo.atomic import check_folder
-from learngene_zoo.bench.grid import AUGMENTS, BUDGETS, RATES, RECIPE, BudgetName, tasks_of_budget
+from learngene_zoo.bench.grid.grid import (
+    AUGMENTS,
+    BUDGETS,
+    RATES,
+    RECIPE,
+    BudgetName,
+    tasks_of_budget,
+)
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import (
     Job,
@@ -33,18 +40,18 @@ from learngene_zoo.cli.options import (
     settings_from_options,
 )
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import MAX_THREADS
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.catalogue import tasks_named
 
 if TYPE_CHECKING:
-    from learngene_zoo.bench.cell import Cell
-    from learngene_zoo.bench.executors import Executor
-    from learngene_zoo.bench.grid_tuning import GridTuning
-    from learngene_zoo.bench.results import Row
-    from learngene_zoo.bench.search import Choice
+    from learngene_zoo.bench.grid.cell import Cell
+    from learngene_zoo.bench.grid.search import Choice
+    from learngene_zoo.bench.grid.tuning import GridTuning
+    from learngene_zoo.bench.results.rows import Row
+    from learngene_zoo.bench.running.executors import Executor
     from learngene_zoo.settings import Json
 
 # A bench always resumes, and its workers run whole cells.
@@ -97,11 +104,11 @@ def _measure(
     suite: str, options: dict[str, Any], job: Job, executor: Callable[..., Executor]
 ) -> None:
     """Run the grid that the command line describes."""
-    from learngene_zoo.bench.cost_curve import cost_cells
-    from learngene_zoo.bench.grid_tuning import describe_tuning, with_choices
-    from learngene_zoo.bench.report import note_grid
-    from learngene_zoo.bench.runner import run_grid
-    from learngene_zoo.bench.search import choose
+    from learngene_zoo.bench.grid.search import choose
+    from learngene_zoo.bench.grid.tuning import describe_tuning, with_choices
+    from learngene_zoo.bench.report.cost_curve import cost_cells
+    from learngene_zoo.bench.report.report import note_grid
+    from learngene_zoo.bench.running.runner import run_grid
 
     anew = job.force
     say = partial(say_now, job=job)
@@ -142,7 +149,7 @@ def _choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool
     A learning rate or augmentation that the user typed is not tuned. Nothing is tuned on a task
     with few validation images, unless --tune lists the rates.
     """
-    from learngene_zoo.bench.grid_tuning import GridTuning, find_small
+    from learngene_zoo.bench.grid.tuning import GridTuning, find_small
     from learngene_zoo.tasks.catalogue import open_task
 
     typed = list_typed(RECIPE)
@@ -159,7 +166,7 @@ def _choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool
 
 def _cells(suite: str, options: dict[str, Any], job: Job, say: Callable[[str], None]) -> list[Cell]:
     """Return the cells of the grid that the command line describes."""
-    from learngene_zoo.bench.grid import cells, standard_arms, targets
+    from learngene_zoo.bench.grid.grid import cells, standard_arms, targets
 
     budget = BUDGETS[options["budget"]]
     tasks = targets(suite, _words(options["task"]))
@@ -240,12 +247,12 @@ def executor_for(job: Job, workers: int | None, cells: int, ray: str | None = No
 
     By default there is one process for each core on a CPU; on a GPU the cells run in this process.
     """
-    from learngene_zoo.bench.executors import InProcess, Workers
+    from learngene_zoo.bench.running.executors import InProcess, Workers
 
     if ray is not None:
         if workers is not None:
             raise WrongCall("--workers and --ray exclude each other; choose one")
-        from learngene_zoo.bench.ray_executor import Ray
+        from learngene_zoo.bench.running.on_ray import Ray
 
         return Ray(ray)
     if workers is None:
@@ -263,7 +270,12 @@ def _report(job: Job) -> None:
         TrainingFailed: every cell failed; or, after printing, every cell of an arm failed, or a
             method builds none of the sizes.
     """
-    from learngene_zoo.bench.report import build_overview, read_grid, read_summary, write_report
+    from learngene_zoo.bench.report.report import (
+        build_overview,
+        read_grid,
+        read_summary,
+        write_report,
+    )
 
     summary = read_summary(job.out)
     failures = summary.failures
@@ -305,8 +317,8 @@ def _claims(
     names: Sequence[str], budget: BudgetName, job: Job, executor: Callable[..., Executor]
 ) -> None:
     """Measure each claim and print its verdict; the claim's file describes its whole grid."""
-    from learngene_zoo.bench.claim_file import load_claim
-    from learngene_zoo.bench.claims import run_claim, verdict_path, verdict_text
+    from learngene_zoo.bench.claims.file import load_claim
+    from learngene_zoo.bench.claims.run import run_claim, verdict_path, verdict_text
 
     context = click.get_current_context()
     for option in MEASURED:

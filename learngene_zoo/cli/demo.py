@@ -51,8 +51,8 @@ def _measure_rows(job: Job, full: bool, workers: int | None) -> list[Any]:
     Also writes the bench's report into the output folder, and the learngene into its `learngene`.
     """
     from learngene_zoo.bench.demo import demo_grid
-    from learngene_zoo.bench.report import note_grid, write_report
-    from learngene_zoo.bench.runner import run_grid
+    from learngene_zoo.bench.report.report import note_grid, write_report
+    from learngene_zoo.bench.running.runner import run_grid
 
     cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
     executor, say = executor_for(job, workers, len(cells)), partial(say_now, job=job)

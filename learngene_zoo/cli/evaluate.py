@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.exported import is_exported_file
-from learngene_zoo.artifacts.hub import reference_to_hub
 from learngene_zoo.artifacts.shelf import is_card
-from learngene_zoo.artifacts.timm_model import is_timm_source
 from learngene_zoo.atomic import new_file, remove_drafts
 from learngene_zoo.cli.job import (
     Job,
@@ -31,6 +28,9 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
 from learngene_zoo.errors import BadData, BadFile, Exists, WrongCall
 from learngene_zoo.families.spec import Fit
+from learngene_zoo.hub.client import reference_to_hub
+from learngene_zoo.pretrained.exported import is_exported_file
+from learngene_zoo.pretrained.timm_model import is_timm_source
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
@@ -39,7 +39,7 @@ from learngene_zoo.tasks.task import SPLITS
 from learngene_zoo.text import count_noun, printable
 
 if TYPE_CHECKING:
-    from learngene_zoo.comparison import Comparison, Contender
+    from learngene_zoo.lifecycle.comparison import Comparison, Contender
     from learngene_zoo.training.predict import Prediction
 
 

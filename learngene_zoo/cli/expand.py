@@ -10,9 +10,8 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.hub import reference_to_hub
+from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CONTROLS, Control
-from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.cli.job import (
     job_of,
     job_options,
@@ -34,7 +33,9 @@ from learngene_zoo.cli.options import (
     size_options,
 )
 from learngene_zoo.errors import WrongCall, ZooError
-from learngene_zoo.method import Budget, Method, Target, method_of
+from learngene_zoo.hub.client import reference_to_hub
+from learngene_zoo.method.record import Method, method_of
+from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.text import human_count, shell_word
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.cli.job import WholeNumber, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
@@ -17,7 +17,9 @@ from learngene_zoo.cli.options import (
     task_option,
 )
 from learngene_zoo.families.spec import LIMITS, Pool
-from learngene_zoo.method import Method, Target, family
+from learngene_zoo.method.contract import family
+from learngene_zoo.method.record import Method
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.text import shell_word
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from learngene_zoo.artifacts.fetch import copy, fetch_repository
-from learngene_zoo.artifacts.hub import parse_repository
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.atomic import claim
 from learngene_zoo.cli.job import (
@@ -22,6 +20,8 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.main import note
 from learngene_zoo.errors import Unavailable
+from learngene_zoo.hub.client import parse_repository
+from learngene_zoo.hub.fetch import copy, fetch_repository
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import count_noun, printable, shell_word
 
@@ -38,8 +38,8 @@ def publish(
     as_json: bool,
 ) -> None:
     """Check the folder, then publish it or list the changes."""
-    from learngene_zoo.artifacts import publish as hub
-    from learngene_zoo.artifacts.publication import build_publication, parse_target
+    from learngene_zoo.publishing import publish as hub
+    from learngene_zoo.publishing.publication import build_publication, parse_target
 
     print_progress(is_wanted=not quiet)
     named = parse_target(repository, tag)

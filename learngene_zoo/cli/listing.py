@@ -13,7 +13,7 @@ from learngene_zoo.tasks.task import Entry
 
 def method_rows() -> list[Row]:
     """Return a row for every method; print a note on stderr for each one that is broken."""
-    from learngene_zoo.method import METHODS
+    from learngene_zoo.method.record import METHODS
 
     good, broken = METHODS.load_all()
     for plugin in broken:
@@ -68,7 +68,7 @@ def task_row(entry: Entry) -> Row:
 
 def ancestry_rows() -> list[Row]:
     """Return rows of the bundled ancestry model and of well-known ones of timm."""
-    from learngene_zoo.artifacts.known import list_known
+    from learngene_zoo.pretrained.known import list_known
 
     return [vars(ancestry) for ancestry in list_known()]
 

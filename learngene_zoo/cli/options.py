@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.artifacts.hub import SCHEME, reference_to_hub
 from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, may_be_on_hub
-from learngene_zoo.artifacts.timm_model import is_timm_source
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, nearest, unknown
 from learngene_zoo.families.spec import TIMM_NAMES
-from learngene_zoo.method import METHODS, Method, Target
+from learngene_zoo.hub.client import SCHEME, reference_to_hub
+from learngene_zoo.method.record import METHODS, Method
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.pretrained.timm_model import is_timm_source
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import parse_count, parse_seconds

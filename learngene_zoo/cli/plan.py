@@ -13,6 +13,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.cli.extract import ancestry_option, pool_option, preset_option
 from learngene_zoo.cli.job import (
     MAX_ROWS,
@@ -44,12 +45,13 @@ from learngene_zoo.cli.options import (
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method import AXES, Budget, Member, Method, Target, method_of
+from learngene_zoo.method.record import Method, method_of
+from learngene_zoo.method.sizes import AXES, Budget, Member, Target
 from learngene_zoo.settings import settings_of
 from learngene_zoo.text import count_noun, shell_word
 
 if TYPE_CHECKING:
-    from learngene_zoo.recommendation import RankedDescendant
+    from learngene_zoo.lifecycle.recommendation import RankedDescendant
 
 SHOWN = ("layers", "width", "heads")  # the sizes in every row
 FEW = 200  # training images, below which a ranking gets a note
@@ -277,7 +279,7 @@ def _row(candidate: RankedDescendant) -> dict[str, Any]:
 
 def _call(candidate: RankedDescendant, task: str) -> str:
     """Return the command line that builds a candidate."""
-    config = shelf.read_config(shelf.find(candidate.learngene))
+    config = read_config(shelf.find(candidate.learngene))
     free = method_of(config, candidate.learngene).expander.axes
     sizes = {
         name: getattr(candidate.member.spec, name)

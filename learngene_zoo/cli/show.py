@@ -10,8 +10,9 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CardRecord, read_provenance
-from learngene_zoo.artifacts.shelf import kind_of, read_config
+from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.job import (
     MAX_ROWS,
     Row,
@@ -27,7 +28,8 @@ from learngene_zoo.cli.options import complete_learngenes
 from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
-from learngene_zoo.method import AXES, METHODS, Member
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import AXES, Member
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks import catalogue
@@ -271,7 +273,7 @@ def _of_timm(folder: Path, config: dict[str, Json]) -> Row:
 
 
 def _model(folder: Path, convention: Convention) -> Row:
-    from learngene_zoo.artifacts.sources import spec_at
+    from learngene_zoo.pretrained.sources import spec_at
 
     config = read_json(folder / CONFIG)
     if isinstance(config.get("learngene"), dict) and config["learngene"].get("method") == "timm":

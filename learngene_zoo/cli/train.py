@@ -19,7 +19,7 @@ from learngene_zoo.cli.options import (
     settings_from_options,
 )
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import settings_of
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, is_own_data

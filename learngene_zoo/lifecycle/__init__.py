@@ -4,10 +4,10 @@ Each takes names, paths or objects, and returns the object that it made; with `o
 it.
 """
 
-from learngene_zoo.lifecycle.answers import compare as compare
-from learngene_zoo.lifecycle.answers import predict as predict
-from learngene_zoo.lifecycle.answers import probe as probe
-from learngene_zoo.lifecycle.answers import recommend as recommend
+from learngene_zoo.lifecycle.analyse import compare as compare
+from learngene_zoo.lifecycle.analyse import predict as predict
+from learngene_zoo.lifecycle.analyse import probe as probe
+from learngene_zoo.lifecycle.analyse import recommend as recommend
 from learngene_zoo.lifecycle.learngenes import check_returned as check_returned
 from learngene_zoo.lifecycle.learngenes import expand as expand
 from learngene_zoo.lifecycle.learngenes import extract as extract

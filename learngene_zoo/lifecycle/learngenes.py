@@ -11,27 +11,16 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact, remember
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, TargetTask, versions
-from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.artifacts.sources import check_source
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall
 from learngene_zoo.families.family import Convention
-from learngene_zoo.method import (
-    METHODS,
-    Budget,
-    Expander,
-    Extractor,
-    Member,
-    Target,
-    check_axes,
-    check_built,
-    check_family,
-    family,
-    method_of,
-    parse_sizes,
-)
+from learngene_zoo.method.contract import Expander, Extractor, check_axes, check_built, family
+from learngene_zoo.method.record import METHODS, check_family, method_of
+from learngene_zoo.method.sizes import Budget, Member, Target, parse_sizes
+from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
@@ -82,7 +71,7 @@ def plan(
     Raises:
         WrongCall: if `target` names a size that all descendants have in common, or if none fits.
     """
-    from learngene_zoo.artifacts.ancestry import ancestry_spec
+    from learngene_zoo.pretrained.ancestry import ancestry_spec
 
     if str(name) in METHODS.references():
         method = METHODS.load(str(name))
@@ -97,11 +86,11 @@ def plan(
         config = replace(extractor.outline(specs), method=method.name)
     else:
         folder = shelf.find(name, offline=offline)
-        config = shelf.read_config(folder)
+        config = read_config(folder)
         method = method_of(config, folder)
     members = family(config, expander or method.expander, target or Target())
     if budget:
-        from learngene_zoo.latency import affordable
+        from learngene_zoo.lifecycle.latency import affordable
 
         if budget.max_latency is not None:
             raise WrongCall(
@@ -157,7 +146,7 @@ def extract(
     )
     for source in sources:
         check_source(source)
-    from learngene_zoo.artifacts.ancestry import open_ancestry, origins_of_models
+    from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models
     from learngene_zoo.training.trackers import say_notes
 
     served = partial(check_family, method)
@@ -203,7 +192,7 @@ def extract(
     stamps = partial(stamp_tasks, data)
     learngene = produce(
         make,
-        shelf.load_learngene,
+        load_learngene,
         out=out,
         verb="extract",
         settings=settings,
@@ -211,7 +200,7 @@ def extract(
         force=force,
         data=stamps,
     )
-    return remember(learngene, origins, shelf.load_learngene, out)
+    return remember(learngene, origins, load_learngene, out)
 
 
 def expand(
@@ -252,35 +241,37 @@ def expand(
     from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
 
     gene = shelf.open_learngene(learngene, offline=run.offline)
-    expander = expander or method_of(gene.config, gene.folder or "it").expander
-    target, budget, expander = parse_sizes(target or Target(), budget or Budget(), expander, sizes)
+    default = expander or method_of(gene.config, gene.folder or "it").expander
+    target, budget, configured = parse_sizes(target or Target(), budget or Budget(), default, sizes)
     if out is not None:
         _check_apart(out, gene.folder)
     named = target.task
-    target, class_names = _for_task(target, expander, gene.config, run)
+    target, class_names = _for_task(target, configured, gene.config, run)
     if budget:
-        from learngene_zoo.latency import choose, latency
+        from learngene_zoo.lifecycle.latency import choose, latency
 
         member = choose(
-            family(gene.config, expander, target), budget, lambda member: latency(member.spec, run)
+            family(gene.config, configured, target),
+            budget,
+            lambda member: latency(member.spec, run),
         )
-        expander = with_settings(expander, member.settings)
+        configured = with_settings(configured, member.settings)
         target = replace(member.target, task=target.task)
-    check_axes(expander, gene.config.spec, target)
-    typed = [named, *to_json(expander).values()]
+    check_axes(configured, gene.config.spec, target)
+    typed = [named, *to_json(configured).values()]
     unnamed = [
         task
         for task in (target.task,)
         if task is not None and is_own_data(task) and task not in typed
     ]
     with open_for_artifact(gene, "expand", unnamed):
-        descendant = check_returned(expander, Descendant, expander(gene, target, run))
+        descendant = check_returned(configured, Descendant, configured(gene, target, run))
         origins = _origins_for(target.task, named if out is not None else None, run)
-    check_built(expander, gene.config.spec, target, descendant.spec)
+    check_built(configured, gene.config.spec, target, descendant.spec)
     control = control or gene.config.control
     if control is not None:
         descendant = apply_control(descendant, control, run.seed)
-    provenance = {**_provenance(gene, expander, control, run), **descendant.provenance}
+    provenance = {**_provenance(gene, configured, control, run), **descendant.provenance}
     names = class_names or descendant.class_names
     descendant = replace(
         descendant,

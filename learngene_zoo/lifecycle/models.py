@@ -17,7 +17,6 @@ from learngene_zoo.artifacts.own_data import (
     remember_file,
 )
 from learngene_zoo.artifacts.records import versions
-from learngene_zoo.artifacts.timm_model import load_model, open_model
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import Spec
@@ -28,7 +27,8 @@ from learngene_zoo.lifecycle.rates import (
     describe_rates,
     is_pretrained,
 )
-from learngene_zoo.method import METHODS, Finetuning
+from learngene_zoo.method.record import METHODS, Finetuning
+from learngene_zoo.pretrained.timm_model import load_model, open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.exported import ExportedModel
-    from learngene_zoo.artifacts.timm_model import TimmModel
-    from learngene_zoo.runtimes import Exported
+    from learngene_zoo.lifecycle.runtimes import Exported
+    from learngene_zoo.pretrained.exported import ExportedModel
+    from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.settings import Json
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
@@ -417,7 +417,7 @@ def export(
 ) -> Exported:
     """Write a model as one file for other runtimes: ONNX or `torch.export`'s.
 
-    `runtimes.py` describes the content and the checks.
+    `lifecycle/export.py` describes the content and the checks.
 
     Args:
         model: a model or a reference to one.
@@ -435,7 +435,7 @@ def export(
     """
     run = run or own_run()
     check_file(Path(out), force)
-    from learngene_zoo.runtimes import check_format, export_descendant
+    from learngene_zoo.lifecycle.runtimes import check_format, export_descendant
 
     if task is not None and dtype != "int8":
         raise WrongCall(
@@ -459,7 +459,7 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
 
     Raises `WrongCall` for a device or a precision that a file does not have.
     """
-    from learngene_zoo.artifacts.exported import ExportedModel, open_classifier
+    from learngene_zoo.pretrained.exported import ExportedModel, open_classifier
 
     opened = (
         model

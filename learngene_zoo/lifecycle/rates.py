@@ -8,8 +8,8 @@ from learngene_zoo.settings import Recipe
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.families.spec import Fit
+    from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
 
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)

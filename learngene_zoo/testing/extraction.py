@@ -11,11 +11,12 @@ from typing import Any
 from unittest import mock
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method import METHODS, Extractor, Method, details_of
+from learngene_zoo.method.contract import Extractor
+from learngene_zoo.method.record import METHODS, Method, details_of
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
@@ -210,7 +211,7 @@ def _extract_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
     with (
         mock.patch("learngene_zoo.lifecycle.learngenes.check_source", return_value=None),
         mock.patch(
-            "learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]
+            "learngene_zoo.pretrained.ancestry.open_ancestry", lambda source, **_: sources[source]
         ),
         mock.patch(
             "learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: data[reference]

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import TrainingFailed, Unavailable
+from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, gather_values, open_device, world
 from learngene_zoo.settings import Json, Recipe

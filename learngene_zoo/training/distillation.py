@@ -23,8 +23,8 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.settings import Recipe
@@ -34,10 +34,10 @@ from learngene_zoo.training.evaluate import check_head
 from learngene_zoo.training.fit import fit
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.families.spec import InputFormat, Spec
     from learngene_zoo.families.tensors import Model
+    from learngene_zoo.pretrained.ancestry import Ancestry
+    from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.loader import Batch
     from learngene_zoo.tasks.task import Task
 

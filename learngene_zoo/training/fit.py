@@ -10,9 +10,9 @@ from torch import nn
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import versions
-from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.families.tensors import state_of
+from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, to_json

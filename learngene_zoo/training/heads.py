@@ -26,7 +26,7 @@ from learngene_zoo.training.probes import Features, Ridge, compute_features, fit
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.timm_model import TimmModel
+    from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.tasks.transforms import Augment

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.artifacts.exported import ExportedModel
-from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.pretrained.exported import ExportedModel
+from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.tasks.images import decode_image, describe_deep_grey

@@ -24,7 +24,7 @@ from learngene_zoo.training.evaluate import Judged
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.timm_model import TimmModel
+    from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
 
 # Of a confusion matrix; of more classes, the pairs that are confused most are listed

@@ -24,10 +24,10 @@ from typing import Any, Literal
 from torch import nn
 
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import BadFile, TrainingFailed
 from learngene_zoo.families.tensors import state_of
 from learngene_zoo.ownership import remove_marked
+from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict, load_result, parse_json, save_result

@@ -149,9 +149,9 @@ def measure_statistics(
         run: the part of the run.
     """
     from learngene_zoo.plugin import without_head
-    from lgzoo_closed_form.recording import STREAMS, complete_recording, prepare_folder
-    from lgzoo_closed_form.solve import measure_costs
-    from lgzoo_closed_form.width import compute_directions
+    from lgzoo_closed_form.modules.recording import STREAMS, complete_recording, prepare_folder
+    from lgzoo_closed_form.modules.solve import measure_costs
+    from lgzoo_closed_form.modules.width import compute_directions
 
     spec, input_format = ancestry.spec, ancestry.input_format
     folder = prepare_folder(run.folder / STREAMS, keep_streams) if run.folder else None
@@ -218,7 +218,7 @@ class ClosedFormExpander(Expander):
             resize_positions,
             shapes,
         )
-        from lgzoo_closed_form.solve import solve_descendant
+        from lgzoo_closed_form.modules.solve import solve_descendant
 
         config = learngene.config
         details = details_of(config, ClosedFormDetails)
@@ -252,7 +252,7 @@ class ClosedFormExpander(Expander):
 
     def _build_projection(self, columns_DD: torch.Tensor, spec: Spec) -> torch.Tensor | None:
         """Return P (d, D) of the stream; None if it stays as it is."""
-        from lgzoo_closed_form.width import build_projection
+        from lgzoo_closed_form.modules.width import build_projection
 
         if spec.width == len(columns_DD) and not self.nested:
             return None

@@ -190,9 +190,9 @@ def rank_units(
     import torch
 
     from learngene_zoo.plugin import derive_seed, model_of, without_head
-    from lgzoo_closed_form.agreement import Agreement, evolve_factors, scale_scores
-    from lgzoo_closed_form.curvature import measure_curvatures
-    from lgzoo_closed_form.streams import sample_pictures
+    from lgzoo_closed_form.modules.agreement import Agreement, evolve_factors, scale_scores
+    from lgzoo_closed_form.modules.curvature import measure_curvatures
+    from lgzoo_closed_form.modules.streams import sample_pictures
 
     spec, sensitivity = ancestry.spec.with_(classes=0), settings.sensitivity
     evolution = settings.evolution

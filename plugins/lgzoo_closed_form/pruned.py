@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
-    from lgzoo_closed_form.cutting import Selection
+    from lgzoo_closed_form.modules.cutting import Selection
 
 IMPORTANCE = "importance."  # tensors: `importance.heads` (L, H), `importance.hidden` (L, M)
 PRUNED_AXES = frozenset({"heads", "mlp_ratio", "classes", "image_size"})
@@ -115,7 +115,7 @@ def select_shares(
         counts: how many each block keeps of these shares, if the learngene records that. They
             decide among scores that its precision made equal.
     """
-    from lgzoo_closed_form.cutting import Selection, select_best
+    from lgzoo_closed_form.modules.cutting import Selection, select_best
 
     spec, scores = learngene.config.spec, read_importances(learngene)
     if counts is not None:
@@ -212,8 +212,8 @@ def build_pruned(
         resize_positions,
         shapes,
     )
-    from lgzoo_closed_form.cutting import compensate_model, cut_model
-    from lgzoo_closed_form.streams import sample_pictures
+    from lgzoo_closed_form.modules.cutting import compensate_model, cut_model
+    from lgzoo_closed_form.modules.streams import sample_pictures
 
     config, body = learngene.config, learngene.config.spec.with_(classes=0)
     weights = inherited_weights(

@@ -68,7 +68,7 @@ from lgzoo_closed_form.sizes import (
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
-    from lgzoo_closed_form.cutting import Selection
+    from lgzoo_closed_form.modules.cutting import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +139,8 @@ def score_units(
         task: whose training images are seen.
         run: the part of the run.
     """
-    from lgzoo_closed_form.importance import measure_importances
-    from lgzoo_closed_form.streams import sample_pictures
+    from lgzoo_closed_form.modules.importance import measure_importances
+    from lgzoo_closed_form.modules.streams import sample_pictures
 
     spec, calibration = ancestry.spec, settings.calibration
     pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
@@ -219,7 +219,7 @@ class PruningExpander(Expander):
 
 def select_within_blocks(learngene: Learngene, spec: Spec) -> Selection:
     """Select the best heads and hidden neurons of each block, as many as a shape has."""
-    from lgzoo_closed_form.cutting import Selection, select_best
+    from lgzoo_closed_form.modules.cutting import Selection, select_best
 
     heads_LH, hidden_LM = read_importances(learngene)
     return Selection(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from learngene_zoo.plugin import InputFormat, Learngene, Run, Spec, StateDict, Task
     from lgzoo_closed_form.calibration import Calibration
-    from lgzoo_closed_form.solve import StreamTeacher
+    from lgzoo_closed_form.modules.solve import StreamTeacher
 
 PART = "statistics"  # of an extraction's run
 
@@ -36,7 +36,7 @@ def open_teacher(
 
     Args: as `record_teacher`, which uses a given `folder` in any case.
     """
-    from lgzoo_closed_form.recording import estimate_size, open_temporary_folder
+    from lgzoo_closed_form.modules.recording import estimate_size, open_temporary_folder
 
     size = 0 if folder else estimate_size(spec, settings.images, settings.tokens)
     with open_temporary_folder(size) as temporary:
@@ -65,8 +65,8 @@ def record_teacher(
         folder: where the streams are written; None keeps them in memory.
     """
     from learngene_zoo.plugin import model_of, open_device
-    from lgzoo_closed_form.solve import StreamTeacher
-    from lgzoo_closed_form.streams import record_streams, sample_pictures
+    from lgzoo_closed_form.modules.solve import StreamTeacher
+    from lgzoo_closed_form.modules.streams import record_streams, sample_pictures
 
     open_device(replace(run, device="cpu"))  # sets the number of threads
     headless = spec.with_(classes=0)
@@ -88,8 +88,8 @@ def load_teacher(
         run: threads and progress.
     """
     from learngene_zoo.plugin import model_of, open_device
-    from lgzoo_closed_form.recording import STREAMS, load_recording
-    from lgzoo_closed_form.solve import StreamTeacher
+    from lgzoo_closed_form.modules.recording import STREAMS, load_recording
+    from lgzoo_closed_form.modules.solve import StreamTeacher
 
     if learngene.folder is None:
         return None

@@ -215,7 +215,7 @@ def search(
         The specific blocks and routers (with `shared`, else nothing), and a `SearchResult` as JSON.
     """
     from learngene_zoo.plugin import objective_for, train, training_images
-    from lgzoo_lsamd import supernet
+    from lgzoo_lsamd.modules import supernet
 
     recipe = settings.training
     choices = {

@@ -16,8 +16,8 @@ from itertools import product
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, any_colour, apart, finish, gradient, hues, mix, over
-from lgzoo_mini.shapes import Frame, cover, frame, polar, pose, wide
+from lgzoo_mini.painting.canvas import Dice, any_colour, apart, finish, gradient, hues, mix, over
+from lgzoo_mini.painting.shapes import Frame, cover, frame, polar, pose, wide
 from lgzoo_mini.suite import Generator, Picture
 
 LOBES = (0, 2, 3, 4, 5, 6)

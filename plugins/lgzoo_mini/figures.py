@@ -8,9 +8,9 @@ Shapes: N pictures, S strokes; the rest as in `canvas`.
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, blur, finish, hills, over, plain
-from lgzoo_mini.shapes import PICTURE, Frame, capsule, cover, frame, pose, wide
-from lgzoo_mini.strokes import (
+from lgzoo_mini.painting.canvas import Dice, blur, finish, hills, over, plain
+from lgzoo_mini.painting.shapes import PICTURE, Frame, capsule, cover, frame, pose, wide
+from lgzoo_mini.painting.strokes import (
     THINGS,
     Strokes,
     either,

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lgzoo_mini.canvas import Dice, blur, finish, gradient, hsv, hues, over
-from lgzoo_mini.shapes import Pose, frame, pose, stamp_masks
+from lgzoo_mini.painting.canvas import Dice, blur, finish, gradient, hsv, hues, over
+from lgzoo_mini.painting.shapes import Pose, frame, pose, stamp_masks
 from lgzoo_mini.suite import Generator, Picture
 
 Drawing = tuple[str, str]  # a face and a text

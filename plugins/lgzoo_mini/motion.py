@@ -16,9 +16,9 @@ from itertools import product
 import numpy as np
 import torch
 
-from lgzoo_mini.canvas import Dice, any_colour, blur, finish, hills, hues
 from lgzoo_mini.glyphs import draw_glyph
-from lgzoo_mini.shapes import PICTURE, PIXEL, Frame, Placed, frame, pose, stamp_masks, wide
+from lgzoo_mini.painting.canvas import Dice, any_colour, blur, finish, hills, hues
+from lgzoo_mini.painting.shapes import PICTURE, PIXEL, Frame, Placed, frame, pose, stamp_masks, wide
 from lgzoo_mini.suite import SIZE, Generator, Picture
 
 FRAMES = 8

@@ -10,9 +10,19 @@ from functools import cache
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, any_colour, apart, backdrop, blur, clutter, finish, hues, over
 from lgzoo_mini.glyphs import FACES, HELD_OUT, Stamps, glyph_index, in_faces, stamps
-from lgzoo_mini.shapes import Frame, Pose, frame, pose, stamp_masks
+from lgzoo_mini.painting.canvas import (
+    Dice,
+    any_colour,
+    apart,
+    backdrop,
+    blur,
+    clutter,
+    finish,
+    hues,
+    over,
+)
+from lgzoo_mini.painting.shapes import Frame, Pose, frame, pose, stamp_masks
 from lgzoo_mini.suite import Generator, Picture
 
 DIGITS = tuple("0123456789")

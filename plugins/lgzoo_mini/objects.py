@@ -9,8 +9,8 @@ from functools import cache, partial, reduce
 
 import numpy as np
 
-from lgzoo_mini import shapes
-from lgzoo_mini.canvas import (
+from lgzoo_mini.painting import shapes
+from lgzoo_mini.painting.canvas import (
     Dice,
     apart,
     backdrop,
@@ -24,7 +24,7 @@ from lgzoo_mini.canvas import (
     over,
     stripes,
 )
-from lgzoo_mini.shapes import (
+from lgzoo_mini.painting.shapes import (
     Frame,
     Number,
     Outline,

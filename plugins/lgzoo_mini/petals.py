@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini.canvas import (
+from lgzoo_mini.painting.canvas import (
     Dice,
     any_colour,
     blur,
@@ -25,7 +25,7 @@ from lgzoo_mini.canvas import (
     shade,
     value_noise,
 )
-from lgzoo_mini.shapes import Frame, cover, disc, ellipse, frame, polar, pose, wide
+from lgzoo_mini.painting.shapes import Frame, cover, disc, ellipse, frame, polar, pose, wide
 from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 102, 24

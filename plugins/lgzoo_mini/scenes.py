@@ -23,7 +23,7 @@ from learngene_zoo.plugin import (
     noise,
     uniform,
 )
-from lgzoo_mini.canvas import (
+from lgzoo_mini.painting.canvas import (
     Dice,
     any_colour,
     apart,
@@ -36,7 +36,7 @@ from lgzoo_mini.canvas import (
     stripes,
     value_noise,
 )
-from lgzoo_mini.shapes import (
+from lgzoo_mini.painting.shapes import (
     PICTURE,
     Frame,
     box,

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lgzoo_mini.canvas import (
+from lgzoo_mini.glyphs import draw_glyph
+from lgzoo_mini.painting.canvas import (
     Dice,
     any_colour,
     backdrop,
@@ -25,8 +26,17 @@ from lgzoo_mini.canvas import (
     over,
     shade,
 )
-from lgzoo_mini.glyphs import draw_glyph
-from lgzoo_mini.shapes import PICTURE, Pose, box, cover, frame, half_plane, pose, stamp_masks, wide
+from lgzoo_mini.painting.shapes import (
+    PICTURE,
+    Pose,
+    box,
+    cover,
+    frame,
+    half_plane,
+    pose,
+    stamp_masks,
+    wide,
+)
 from lgzoo_mini.suite import Generator, Picture
 
 SIDE = 32  # pixels of a mask

@@ -123,10 +123,14 @@ def split_seed(name: str, split: str, version: int | None = None) -> int:
     return derive_seed(0, name, split, *([version] if split == "test" and version > 1 else []))
 
 
+FORM_KINDS = frozenset({"composites", "fractals", "gestures", "silhouettes"})
+
+
 def generator(name: str) -> Generator:
-    """The generator of a family: the constant in the module of that name, in capitals."""
-    found: Generator = getattr(import_module(f"lgzoo_mini.{name}"), name.upper())
-    return found
+    """Return the generator of a family: the constant in the module of that name, in capitals."""
+    package = "lgzoo_mini.form_kinds" if name in FORM_KINDS else "lgzoo_mini"
+    constant: Generator = getattr(import_module(f"{package}.{name}"), name.upper())
+    return constant
 
 
 def varieties(family: str, choices: Sequence[int], rows: int, differing: int) -> np.ndarray:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini import surfaces
-from lgzoo_mini.canvas import (
+from lgzoo_mini.painting import surfaces
+from lgzoo_mini.painting.canvas import (
     Dice,
     blur,
     finish,
@@ -24,9 +24,9 @@ from lgzoo_mini.canvas import (
     plain,
     shade,
 )
-from lgzoo_mini.shapes import PICTURE, frame, wide
+from lgzoo_mini.painting.shapes import PICTURE, frame, wide
+from lgzoo_mini.painting.surfaces import Manner, surface
 from lgzoo_mini.suite import Generator, Picture
-from lgzoo_mini.surfaces import Manner, surface
 
 KINDS = tuple(kind.__name__ for kind in surfaces.KINDS)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini.canvas import (
+from lgzoo_mini.painting.canvas import (
     Dice,
     any_colour,
     apart,
@@ -25,7 +25,17 @@ from lgzoo_mini.canvas import (
     mix,
     over,
 )
-from lgzoo_mini.shapes import PICTURE, Frame, capsule, convex, cover, frame, half_plane, pose, wide
+from lgzoo_mini.painting.shapes import (
+    PICTURE,
+    Frame,
+    capsule,
+    convex,
+    cover,
+    frame,
+    half_plane,
+    pose,
+    wide,
+)
 from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 40, 16

@@ -12,7 +12,7 @@ from lgzoo_pool.settings import AuxiliarySettings, PoolImages, TuningSettings
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, FeatureLoss, Json, Part, Run, Spec, StateDict
-    from lgzoo_pool.network import StitchedNetwork
+    from lgzoo_pool.modules.network import StitchedNetwork
 
 
 def distil(
@@ -46,7 +46,7 @@ def distil(
         state_of,
         train,
     )
-    from lgzoo_pool.objectives import Imitation
+    from lgzoo_pool.modules.objectives import Imitation
 
     seed = derive_seed(run.seed, "init")
     model = assemble(spec, {}, seed=seed, scheme=settings.init).model()
@@ -101,8 +101,8 @@ def fine_tune(
         The pool's tensors and the metrics.
     """
     from learngene_zoo.plugin import Teacher, open_device, state_of, train
-    from lgzoo_pool.network import measure_paths
-    from lgzoo_pool.objectives import SampledPaths
+    from lgzoo_pool.modules.network import measure_paths
+    from lgzoo_pool.modules.objectives import SampledPaths
 
     recipe, task, seed = settings.paths.recipe, images.task, run.seed
     network, fit = stitch_models(settings, specs, models, ancestry, images, run)
@@ -138,9 +138,19 @@ def stitch_models(
     The arguments are those of `fine_tune`. Returns the pool, and how well its stitches fit.
     """
     from learngene_zoo.plugin import open_device
-    from lgzoo_pool.least_squares import compute_moments, measure_fit, sample_images, solve_stitches
-    from lgzoo_pool.network import build_network, draw_stitches, merge_anchors, select_prefix
-    from lgzoo_pool.objectives import derive_stitches
+    from lgzoo_pool.modules.least_squares import (
+        compute_moments,
+        measure_fit,
+        sample_images,
+        solve_stitches,
+    )
+    from lgzoo_pool.modules.network import (
+        build_network,
+        draw_stitches,
+        merge_anchors,
+        select_prefix,
+    )
+    from lgzoo_pool.modules.objectives import derive_stitches
 
     layout = StitchedDetails.from_specs(specs).layout
     anchors = merge_anchors([select_prefix("model.", model.state) for model in models])

@@ -32,13 +32,13 @@ def start_stitches(
         The stitches, and how well they fit.
     """
     from learngene_zoo.plugin import open_device
-    from lgzoo_pool.least_squares import (
+    from lgzoo_pool.modules.least_squares import (
         compute_moments,
         measure_fit,
         sample_images,
         solve_stitches,
     )
-    from lgzoo_pool.network import stitch_anchors
+    from lgzoo_pool.modules.network import stitch_anchors
 
     network = stitch_anchors(anchors, layout, run.seed).to(open_device(run))
     images = sample_images(task, anchors[-1].input_format, settings.images, run)
@@ -73,8 +73,8 @@ def train_network(
         The network's tensors and the metrics.
     """
     from learngene_zoo.plugin import guide, state_of, train, training_images
-    from lgzoo_pool.network import measure_paths, stitch_anchors
-    from lgzoo_pool.objectives import SampledPaths, freeze_anchors
+    from lgzoo_pool.modules.network import measure_paths, stitch_anchors
+    from lgzoo_pool.modules.objectives import SampledPaths, freeze_anchors
 
     recipe, input_format = settings.paths.recipe, anchors[-1].input_format
     stitches = start if isinstance(start, int) else start.state

@@ -106,7 +106,7 @@ class LogahExtractor(Extractor):
             meta_train_on_source,
             split_tasks,
         )
-        from lgzoo_tal.released import import_checkpoint
+        from lgzoo_tal.modules.released import import_checkpoint
 
         ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
         if self.released is not None:

@@ -33,12 +33,12 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Curriculum, Stage
-from lgzoo_tal.embedding import EmbeddingSettings, embed_task
-from lgzoo_tal.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.learngene import TASKS, HypernetDetails, get_prefix, is_encoder, to_learngene_name
-from lgzoo_tal.mixture import TaskMixture
-from lgzoo_tal.objective import Guide, MetaObjective, TaskSpec
+from lgzoo_tal.modules.embedding import EmbeddingSettings, embed_task
+from lgzoo_tal.modules.hypernet import Hypernet, predict_tensors
+from lgzoo_tal.modules.mixture import TaskMixture
+from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
 
 Groups = Mapping[str | None, tuple[Task, ...]]  # the tasks of a hypernetwork, by its owner
 

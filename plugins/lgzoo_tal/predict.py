@@ -17,7 +17,7 @@ from lgzoo_tal.learngene import HypernetDetails, select_hypernet_names
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
-    from lgzoo_tal.hypernet import Hypernet
+    from lgzoo_tal.modules.hypernet import Hypernet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +65,9 @@ class HypernetExpander(Expander):
         embedded.
         """
         from learngene_zoo.plugin import assemble
-        from lgzoo_tal.embedding import get_embedding
-        from lgzoo_tal.hypernet import predict_tensors
-        from lgzoo_tal.postprocess import process_tensors
+        from lgzoo_tal.modules.embedding import get_embedding
+        from lgzoo_tal.modules.hypernet import predict_tensors
+        from lgzoo_tal.modules.postprocess import process_tensors
 
         config, details = learngene.config, details_of(learngene.config, HypernetDetails)
         spec = derive_spec(target, config.spec)
@@ -107,7 +107,7 @@ def load_hypernet(learngene: Learngene, details: HypernetDetails, owner: str | N
     Raises:
         BadFile: if its tensors do not fit the details.
     """
-    from lgzoo_tal.hypernet import build_frozen_hypernet
+    from lgzoo_tal.modules.hypernet import build_frozen_hypernet
 
     names = select_hypernet_names(learngene.state, owner)
     try:

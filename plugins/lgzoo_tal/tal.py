@@ -188,7 +188,7 @@ def train_stage_1(
     """
     from learngene_zoo.plugin import open_device, train
     from lgzoo_tal.meta_training import MetaTraining, build_hypernet
-    from lgzoo_tal.objective import Guide
+    from lgzoo_tal.modules.objective import Guide
 
     assert stage.guidance is not None
     hypernet = build_hypernet(stage.hypernet, None, run)

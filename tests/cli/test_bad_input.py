@@ -28,7 +28,7 @@ from click.testing import CliRunner
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 
 PATIENCE = 60  # seconds for one call
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=2, image_size=16, patch_size=8)
@@ -44,8 +44,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from PIL import Image
 
     from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
-    from learngene_zoo.artifacts.shelf import Learngene
     from lgzoo_lsamd.blocks import select_base_blocks
 
     torch.set_num_threads(1)

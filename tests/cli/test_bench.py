@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 from bench_toy import make_world, toy_cells
 
 from learngene_zoo.atomic import DRAFT, digest_of
-from learngene_zoo.bench import demo, runner
-from learngene_zoo.bench.grid import BUDGETS
+from learngene_zoo.bench import demo
+from learngene_zoo.bench.grid.grid import BUDGETS
+from learngene_zoo.bench.running import runner
 from learngene_zoo.cli.bench import Numbers
 from learngene_zoo.cli.main import main
 

@@ -37,8 +37,8 @@ IN_THE_WAY = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model and a learngene at the places where commands write by default, and a file."""
     from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
-    from learngene_zoo.artifacts.shelf import Learngene
 
     root = tmp_path_factory.mktemp("early")
     spec = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.families.vit.spec import ViTSpec
 
 pytestmark = pytest.mark.slow

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults, LearngeneConfig, Measured
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.show import _worth
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Budget, Target, method_of, parse_sizes
+from learngene_zoo.method.record import method_of
+from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=1286, image_size=16, patch_size=8)
 
@@ -69,7 +70,7 @@ def test_a_method_that_looks_at_no_images_takes_a_task_for_its_descendants(
 
 
 def test_no_name_is_listed_twice(learngene: Path) -> None:
-    from learngene_zoo.artifacts.shelf import read_config
+    from learngene_zoo.artifacts.learngene import read_config
 
     expander = method_of(read_config(learngene), learngene).expander
     with pytest.raises(WrongCall) as error:
@@ -89,7 +90,8 @@ def test_a_method_without_a_picture_names_those_that_draw_one(learngene: Path) -
 def test_the_picture_of_closed_form_has_both_curves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from learngene_zoo.artifacts.shelf import find, load_learngene
+    from learngene_zoo.artifacts.learngene import load_learngene
+    from learngene_zoo.artifacts.shelf import find
     from lgzoo_closed_form.closed_form import CLOSED_FORM
     from lgzoo_closed_form.plot import picture
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from learngene_zoo.artifacts.shelf import cards_folder
 from learngene_zoo.cli.main import TABLE, main
 from learngene_zoo.cli.options import START_HERE
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.version import __version__
@@ -344,8 +344,8 @@ def completed(line: str) -> list[str]:
 def test_the_options_of_an_expander_come_from_the_learngene(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
-    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.families.vit.spec import ViTSpec
 
     monkeypatch.chdir(tmp_path)

@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.grid import cells, standard_arms
-from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.grid.grid import cells, standard_arms
+from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
-from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
-from learngene_zoo.bench.claim_file import Claim
-from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.search import Choice
+from learngene_zoo.bench.claims.cells import cells_of, rates_of, tuning_cells
+from learngene_zoo.bench.claims.file import Claim
+from learngene_zoo.bench.grid.cell import Cell
+from learngene_zoo.bench.grid.search import Choice
+from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.families.vit.spec import ViTSpec
 
 TASKS = ("digits", "fashion_mnist", "cifar10", "cifar100")

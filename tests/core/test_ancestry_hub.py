@@ -13,12 +13,12 @@ from safetensors.torch import save_file
 from test_ancestry import SPEC, write_folder
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.artifacts.hub import Repository, fetch_from_hub, translate_hub_errors
 from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.families.vit.names import ARCHITECTURES
+from learngene_zoo.hub.client import Repository, fetch_from_hub, translate_hub_errors
+from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -237,7 +237,7 @@ def test_who_waits_long_for_the_hub_is_told_once(
     progress: bool,
     told: int,
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.artifacts.hub.PATIENCE", 0.1)
+    monkeypatch.setattr("learngene_zoo.hub.client.PATIENCE", 0.1)
     with translate_hub_errors(Repository("a/b", "v9"), "nothing", progress=progress):
         time.sleep(seconds)
     time.sleep(0.2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import learngene_zoo
 from learngene_zoo import plugin
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.tasks import catalogue
 
 PACKAGE = Path(learngene_zoo.__file__).resolve().parent
@@ -35,11 +35,12 @@ RINGS = (
     "atomic colours errors intervals ownership plotting registry seeds settings storage text version",
     "families",
     "runs",
+    "hub",
     "artifacts",
-    "tasks",
+    "pretrained",
+    "publishing tasks",
     "training",
     "method",
-    "comparison latency recommendation runtimes",
     "lifecycle",
     "plugin",
     "bench",
@@ -188,14 +189,17 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
 
 # What only reads imports nothing hot: these modules, and every plugin's module that an entry point names.
 COLD = (
-    "atomic colours errors intervals ownership plotting registry seeds settings storage text version method lifecycle plugin torch_hub latency "
-    "families.family families.spec families.timm_config families.vit runs artifacts tasks.task "
+    "atomic colours errors intervals ownership plotting registry seeds settings storage text version method lifecycle plugin torch_hub "
+    "families.family families.spec families.timm_config families.vit runs hub artifacts pretrained publishing tasks.task "
     "tasks.catalogue bench cli"
 )
 HOT_OF_OURS = {
     "learngene_zoo.artifacts.descendant",
     "learngene_zoo.families.vit.host",
     "learngene_zoo.families.vit.modules",
+    "learngene_zoo.lifecycle.comparison",
+    "learngene_zoo.lifecycle.runtimes",
+    "learngene_zoo.lifecycle.recommendation",
 }
 
 
@@ -225,6 +229,17 @@ def test_cold_modules_import_nothing_hot_at_their_top() -> None:
                 seen[used] = f", and {name} imports it at its own"
                 waiting.append(used)
     assert not wrong, "\n".join(wrong)
+
+
+def test_torch_code_of_method_plugins_lies_in_modules() -> None:
+    """Plots import matplotlib and numpy at their top, and nothing imports them at its own."""
+    methods = {reference.partition(".")[0] for reference in METHODS.references().values()}
+    wrong = []
+    for name in (name for name in SOURCES if name.partition(".")[0] in methods):
+        uses_torch = any(used.split(".")[0] in HOT for used in imports(name, everywhere=False))
+        if uses_torch != (".modules." in name) and ".plot" not in name:
+            wrong.append(name)
+    assert not wrong
 
 
 QUICK = """

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench import tables
-from learngene_zoo.bench.averages import Average, average, average_gain, average_metric
-from learngene_zoo.bench.results import Row, pack_flags
-from learngene_zoo.bench.statistics import estimate
-from learngene_zoo.bench.summary import flatten_line, summarise
+from learngene_zoo.bench.report import tables
+from learngene_zoo.bench.results.averages import Average, average, average_gain, average_metric
+from learngene_zoo.bench.results.rows import Row, pack_flags
+from learngene_zoo.bench.results.statistics import estimate
+from learngene_zoo.bench.results.summary import flatten_line, summarise
 from learngene_zoo.intervals import proportion
 
 IMAGES = 40

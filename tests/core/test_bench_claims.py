@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from claims_toy import at, extraction, row, sized, written
 
-from learngene_zoo.bench import claim_file
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.claim_cells import (
+from learngene_zoo.bench.claims import file as claim_file
+from learngene_zoo.bench.claims.cells import (
     arm_of,
     cells_of,
     draw_seeds,
@@ -20,10 +19,11 @@ from learngene_zoo.bench.claim_cells import (
     sizes_of,
     tuning_cells,
 )
-from learngene_zoo.bench.claim_file import Claim, load_claim, planned_effect
-from learngene_zoo.bench.claims import run_claim
-from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.verdict import _list_warnings, judge
+from learngene_zoo.bench.claims.file import Claim, load_claim, planned_effect
+from learngene_zoo.bench.claims.run import run_claim
+from learngene_zoo.bench.claims.verdict import _list_warnings, judge
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe

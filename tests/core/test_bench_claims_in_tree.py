@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from learngene_zoo.bench.claim_cells import cells_of, tuning_cells
-from learngene_zoo.bench.claim_file import list_claims, load_claim, planned_effect
-from learngene_zoo.bench.claims import read_verdict
-from learngene_zoo.bench.results import read_rows
-from learngene_zoo.bench.verdict import judge
+from learngene_zoo.bench.claims.cells import cells_of, tuning_cells
+from learngene_zoo.bench.claims.file import list_claims, load_claim, planned_effect
+from learngene_zoo.bench.claims.run import read_verdict
+from learngene_zoo.bench.claims.verdict import judge
+from learngene_zoo.bench.results.rows import read_rows
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import to_json
 
@@ -30,7 +30,7 @@ def test_every_claim_in_tree_can_be_run(name: str, budget: Any) -> None:
 @pytest.mark.slow
 def test_every_claim_in_tree_sees_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     # They were filed with all of their data on the machine.
-    monkeypatch.setattr("learngene_zoo.bench.claim_file.is_installed", lambda task: True)
+    monkeypatch.setattr("learngene_zoo.bench.claims.file.is_installed", lambda task: True)
     for claim in map(load_claim, list_claims()):
         if claim.compare.kind != "exact":
             assert 0 < planned_effect(claim) <= claim.power.sees + 0.05

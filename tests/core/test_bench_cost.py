@@ -10,8 +10,8 @@ import pytest
 from bench_toy import RECIPE, make_world, toy_row
 from click.testing import CliRunner
 
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.cost_curve import (
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.report.cost_curve import (
     Bill,
     Effort,
     bills,
@@ -21,8 +21,8 @@ from learngene_zoo.bench.cost_curve import (
     flat_costs,
     matches,
 )
-from learngene_zoo.bench.report import GRID, build_overview, write_report
-from learngene_zoo.bench.results import RESULTS, Row
+from learngene_zoo.bench.report.report import GRID, build_overview, write_report
+from learngene_zoo.bench.results.rows import RESULTS, Row
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import to_json

@@ -15,13 +15,18 @@ from types import SimpleNamespace
 import pytest
 from bench_toy import make_world, numbers, toy_cells
 
-from learngene_zoo.bench import ray_executor
-from learngene_zoo.bench.cell import Arm, Cell, Extraction
-from learngene_zoo.bench.executors import Executor, Failure, InProcess, Worker, Workers
-from learngene_zoo.bench.extraction import ExtractionCost, extract_once, is_finished, read_cost
-from learngene_zoo.bench.ray_executor import Ray, pack, run_remotely, unpack
-from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.runner import run_grid
+from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.results.rows import Row
+from learngene_zoo.bench.running import on_ray as ray_executor
+from learngene_zoo.bench.running.executors import Executor, Failure, InProcess, Worker, Workers
+from learngene_zoo.bench.running.extraction import (
+    ExtractionCost,
+    extract_once,
+    is_finished,
+    read_cost,
+)
+from learngene_zoo.bench.running.on_ray import Ray, pack, run_remotely, unpack
+from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.runs.run import Run
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.grid import (
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.grid.grid import (
     BUDGETS,
     SCRATCH,
     cells,
@@ -18,8 +18,8 @@ from learngene_zoo.bench.grid import (
     targets,
     tasks_of_budget,
 )
-from learngene_zoo.bench.grid_tuning import GridTuning
-from learngene_zoo.bench.search import Trial
+from learngene_zoo.bench.grid.search import Trial
+from learngene_zoo.bench.grid.tuning import GridTuning
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, suite

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench import tables
-from learngene_zoo.bench.averages import average, drop_incomplete
-from learngene_zoo.bench.pictures import pareto_front, pictures
-from learngene_zoo.bench.report import (
+from learngene_zoo.bench.report import tables
+from learngene_zoo.bench.report.pictures import pareto_front, pictures
+from learngene_zoo.bench.report.report import (
     GRID,
     build_overview,
     csv_text,
@@ -26,8 +25,9 @@ from learngene_zoo.bench.report import (
     read_summary,
     write_report,
 )
-from learngene_zoo.bench.results import RESULTS, Row
-from learngene_zoo.bench.summary import Line, Summary, flatten_line, summarise
+from learngene_zoo.bench.results.averages import average, drop_incomplete
+from learngene_zoo.bench.results.rows import RESULTS, Row
+from learngene_zoo.bench.results.summary import Line, Summary, flatten_line, summarise
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import to_json
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.results import Results, pack_flags, read_rows, select, unpack_flags
+from learngene_zoo.bench.results.rows import Results, pack_flags, read_rows, select, unpack_flags
 from learngene_zoo.errors import BadFile, Refused, Unavailable
 
 
@@ -148,7 +148,7 @@ def test_beginning_anew_forgets_even_what_cannot_be_read(tmp_path: Path) -> None
 HOLD = """
 import sys, time
 from pathlib import Path
-from learngene_zoo.bench.results import Results
+from learngene_zoo.bench.results.rows import Results
 results = Results(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

@@ -14,14 +14,14 @@ from bench_toy import RECIPE, SPEC, make_world, numbers, toy_arms, toy_cells
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.bench import trial
-from learngene_zoo.bench.cell import Arm, Cell, Extraction
-from learngene_zoo.bench.executors import Failure, perform
-from learngene_zoo.bench.extraction import extract_once, is_finished, read_cost
-from learngene_zoo.bench.grid import cells
-from learngene_zoo.bench.results import Results, Row, pack_flags, read_rows, unpack_flags
-from learngene_zoo.bench.runner import Schedule, TimeLeft, format_progress, run_grid
-from learngene_zoo.bench.trial import run_cell
+from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.grid.grid import cells
+from learngene_zoo.bench.results.rows import Results, Row, pack_flags, read_rows, unpack_flags
+from learngene_zoo.bench.running import trial
+from learngene_zoo.bench.running.executors import Failure, perform
+from learngene_zoo.bench.running.extraction import extract_once, is_finished, read_cost
+from learngene_zoo.bench.running.runner import Schedule, TimeLeft, format_progress, run_grid
+from learngene_zoo.bench.running.trial import run_cell
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, shapes

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.grid import cells, standard_arms
-from learngene_zoo.bench.grid_tuning import (
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.grid.grid import cells, standard_arms
+from learngene_zoo.bench.grid.search import Choice, Result, Space, Trial, choose, result_of, search
+from learngene_zoo.bench.grid.tuning import (
     MIN_IMAGES,
     TUNING_SEED,
     GridTuning,
@@ -24,7 +25,6 @@ from learngene_zoo.bench.grid_tuning import (
     find_small,
     with_choices,
 )
-from learngene_zoo.bench.search import Choice, Result, Space, Trial, choose, result_of, search
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.settings import Recipe
 

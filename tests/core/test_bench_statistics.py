@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from learngene_zoo.bench.statistics import (
+from learngene_zoo.bench.results.statistics import (
     WIDEST,
     Estimate,
     Spread,

@@ -10,11 +10,8 @@ import pytest
 from claims_toy import TASKS, at, config, extraction, gains, jitter, ran, row, sized, written
 
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.claim_cells import cells_of, rates_of, size_name_of, tuning_cells
-from learngene_zoo.bench.claim_file import Claim, load_claim
-from learngene_zoo.bench.claims import config_of, read_verdict, verdict_text, write_verdict
-from learngene_zoo.bench.contrasts import (
+from learngene_zoo.bench.claims.cells import cells_of, rates_of, size_name_of, tuning_cells
+from learngene_zoo.bench.claims.contrasts import (
     Finding,
     by_task,
     decide_outcome,
@@ -23,7 +20,10 @@ from learngene_zoo.bench.contrasts import (
     rise,
     stronger,
 )
-from learngene_zoo.bench.verdict import _combine_outcomes, _correct_findings, judge
+from learngene_zoo.bench.claims.file import Claim, load_claim
+from learngene_zoo.bench.claims.run import config_of, read_verdict, verdict_text, write_verdict
+from learngene_zoo.bench.claims.verdict import _combine_outcomes, _correct_findings, judge
+from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG, write_json

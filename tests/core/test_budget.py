@@ -5,8 +5,8 @@ import pytest
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention, Cost
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.latency import choose
-from learngene_zoo.method import Budget, Member
+from learngene_zoo.lifecycle.latency import choose
+from learngene_zoo.method.sizes import Budget, Member
 
 BASE = ViTSpec(layers=12, width=192, heads=3, classes=10, image_size=32, patch_size=8)
 DEPTHS = [Member(spec=BASE.with_(layers=layers)) for layers in (3, 5, 7, 9)]

@@ -11,13 +11,14 @@ import pytest
 from click.testing import CliRunner
 from torch import nn
 
-from learngene_zoo import comparison, lifecycle
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.cli.main import main
-from learngene_zoo.comparison import compare, cost_of, mcnemar
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle import comparison
+from learngene_zoo.lifecycle.comparison import compare, cost_of, mcnemar
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.evaluate import Evaluation, Judged

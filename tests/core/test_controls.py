@@ -18,8 +18,8 @@ from learngene_zoo.artifacts.descendant import (
     fingerprint_of,
     load_descendant,
 )
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CONTROLS, Control, LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors

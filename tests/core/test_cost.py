@@ -9,11 +9,11 @@ import torch
 from timm.layers import RmsNorm
 from torch import nn
 
-from learngene_zoo.comparison import flop_counter
 from learngene_zoo.families.family import cost, count_params, flops
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.names import architecture_name, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.comparison import flop_counter
 
 TABLE_2 = json.loads((Path(__file__).parents[1] / "data" / "lsamd_table2.json").read_text())["rows"]
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)

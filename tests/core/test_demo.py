@@ -11,8 +11,8 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench.demo import RECIPE, demo_grid, demo_rows, markdown, sentence, spread_evenly
-from learngene_zoo.bench.results import Row, pack_flags, unpack_flags
-from learngene_zoo.bench.summary import summarise
+from learngene_zoo.bench.results.rows import Row, pack_flags, unpack_flags
+from learngene_zoo.bench.results.summary import summarise
 from learngene_zoo.cli import demo as command
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -136,7 +136,7 @@ def test_it_runs_in_as_many_processes_as_there_are_cores_unless_it_is_told(
         executors.append(executor)
         raise Ended
 
-    monkeypatch.setattr("learngene_zoo.bench.runner.run_grid", run_grid)
+    monkeypatch.setattr("learngene_zoo.bench.running.runner.run_grid", run_grid)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     job = SimpleNamespace(run=Run(threads=1), out=tmp_path / "demo", force=False)
     with pytest.raises(Ended):

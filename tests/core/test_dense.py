@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import tensors
@@ -23,6 +22,7 @@ from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import DenseVisionTransformer
 from learngene_zoo.families.vit.names import DENSE_ARCHITECTURE, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5, dense=True)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -19,12 +19,12 @@ from learngene_zoo.artifacts.descendant import (
     load_descendant,
 )
 from learngene_zoo.artifacts.shelf import open_descendant
-from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, shapes, take_blocks
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
+from learngene_zoo.pretrained.timm_model import open_model
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

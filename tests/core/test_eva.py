@@ -10,7 +10,6 @@ import timm
 import torch
 from torch import nn
 
-from learngene_zoo.comparison import flop_counter
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.eva import host
 from learngene_zoo.families.eva.names import ARCHITECTURES, architecture_name
@@ -18,6 +17,7 @@ from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.family import count_params, flops
 from learngene_zoo.families.tensors import initial, model_of, resize_positions, shapes, take_blocks
 from learngene_zoo.families.timm_config import architecture, spec_in, timm_config
+from learngene_zoo.lifecycle.comparison import flop_counter
 from learngene_zoo.settings import from_json, to_json
 
 # One of every kind of block, rotary positions, norms and pooling; the rest differ from one of these by size.

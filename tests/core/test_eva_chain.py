@@ -10,18 +10,18 @@ import torch
 from chain_toy import RUN, Start, differences, images, kept, searched, started
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import Ancestry, open_ancestry
 from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.runtimes import export_descendant
+from learngene_zoo.lifecycle.runtimes import export_descendant
+from learngene_zoo.pretrained.ancestry import Ancestry, open_ancestry
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from lgzoo_lsamd.blocks import select_base_blocks
-from lgzoo_lsamd.supernet import attach_head, build_super_net
+from lgzoo_lsamd.modules.supernet import attach_head, build_super_net
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 
-from learngene_zoo.artifacts import fetch
-from learngene_zoo.artifacts.manifest import FileRecord
+from learngene_zoo.hub import fetch
+from learngene_zoo.hub.manifest import FileRecord
 
 
 def test_a_file_outside_lfs_has_the_checksum_that_the_hub_lists(tmp_path: Path) -> None:

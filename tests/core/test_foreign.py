@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from learngene_zoo.artifacts import foreign
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.artifacts.timm_model import TimmModel, open_model
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.pretrained import from_transformers as foreign
+from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.timm_model import TimmModel, open_model
 
 DATA = Path(__file__).parents[1] / "data" / "transformers"
 IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 28 * 28).view(2, 3, 28, 28)

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.shelf import load_learngene
+from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.cli.main import main
 
 OLD = Path(__file__).resolve().parents[1] / "data" / "format1"

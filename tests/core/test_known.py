@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from learngene_zoo.artifacts.ancestry import ancestry_spec
-from learngene_zoo.artifacts.known import describe_tag, list_known, tags
 from learngene_zoo.families.family import cost
+from learngene_zoo.pretrained.ancestry import ancestry_spec
+from learngene_zoo.pretrained.known import describe_tag, list_known, tags
 
 ROWS = {row.name: row for row in list_known()}
 TIMM = [row for row in ROWS.values() if row.name.startswith("timm:")]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from learngene_zoo import latency, runtimes
+from learngene_zoo.lifecycle import latency, runtimes
 from learngene_zoo.runs.run import Run
 
 WARM_UP, REPEATS = 5, 30

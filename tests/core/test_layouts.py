@@ -11,12 +11,12 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from learngene_zoo.artifacts.ancestry import Ancestry, ancestry_spec, open_ancestry
-from learngene_zoo.artifacts.layouts import choose_tensors
-from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.pretrained.ancestry import Ancestry, ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.layouts import choose_tensors
+from learngene_zoo.pretrained.timm_model import open_model
 
 State = Mapping[str, torch.Tensor]
 NAME = "vit_tiny_patch16_224"

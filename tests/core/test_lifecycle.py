@@ -10,12 +10,14 @@ import torch
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig, TargetTask
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS, Budget, Target, family
+from learngene_zoo.method.contract import family
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, with_settings

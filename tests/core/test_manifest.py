@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from learngene_zoo.artifacts.manifest import FileRecord, manifest_of, read_manifest
 from learngene_zoo.errors import BadFile, Unavailable, ZooError
+from learngene_zoo.hub.manifest import FileRecord, manifest_of, read_manifest
 
 TEXT = b"some bytes"
 RECORD = FileRecord(sha256=hashlib.sha256(TEXT).hexdigest(), bytes=len(TEXT))

@@ -14,10 +14,10 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from learngene_zoo.artifacts import open_clip
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import View
+from learngene_zoo.pretrained import from_open_clip as open_clip
+from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 
 IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)
 TINY = {"depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 8, "img_size": 32}

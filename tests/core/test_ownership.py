@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.atomic import new_folder
-from learngene_zoo.bench.runner import _remove_results, claim_workspace
+from learngene_zoo.bench.running.runner import _remove_results, claim_workspace
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from learngene_zoo import lifecycle
-from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Member
+from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 

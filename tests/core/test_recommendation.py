@@ -15,13 +15,13 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.intervals import Gain
-from learngene_zoo.method import Budget, Member
-from learngene_zoo.recommendation import (
+from learngene_zoo.lifecycle.recommendation import (
     RankedDescendant,
     choose_evenly,
     rank_descendants,
     sort_candidates,
 )
+from learngene_zoo.method.sizes import Budget, Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.records import (
     AncestryRecord,
     LearngeneConfig,
@@ -22,12 +23,11 @@ from learngene_zoo.artifacts.records import (
     TaskRecord,
     joint_licence,
 )
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
-from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json, with_settings
 from learngene_zoo.testing.laws import tiny_ancestry

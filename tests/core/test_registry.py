@@ -10,7 +10,7 @@ import pytest
 
 from learngene_zoo import registry
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 
 
 @pytest.fixture
@@ -63,7 +63,10 @@ def test_finding_methods_imports_none_of_them(site: Path) -> None:
         ("import sys; sys.exit(3)", "fails to import: SystemExit"),
         ("", "fails to import: AttributeError"),
         ("METHOD = 3", "expected a learngene_zoo Method at .*, got int"),
-        ("from lgzoo_baselines.scratch import SCRATCH as METHOD", "its own name is 'scratch'"),
+        (
+            "from lgzoo_baselines.trained.scratch import SCRATCH as METHOD",
+            "its own name is 'scratch'",
+        ),
     ],
 )
 def test_a_broken_plugin_is_reported_and_disturbs_nobody(
@@ -117,7 +120,9 @@ def test_a_record_that_no_command_could_use_is_refused(changes: dict[str, Any], 
 
 
 def test_a_plugin_with_a_wrong_record_is_reported(site: Path) -> None:
-    source = "from dataclasses import replace\nfrom lgzoo_baselines.scratch import SCRATCH\n"
+    source = (
+        "from dataclasses import replace\nfrom lgzoo_baselines.trained.scratch import SCRATCH\n"
+    )
     source += "METHOD = replace(SCRATCH, name='wrong', tasks='both')"
     install(site, "zoo_wrong", "wrong = zoo_wrong:METHOD", source)
     _, [broken] = METHODS.load_all()

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.bench import extraction
-from learngene_zoo.bench.cell import Arm, Extraction
-from learngene_zoo.bench.extraction import extract_once
+from learngene_zoo.bench.grid.cell import Arm, Extraction
+from learngene_zoo.bench.running import extraction
+from learngene_zoo.bench.running.extraction import extract_once
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs import cache
 from learngene_zoo.runs.cache import measure_cost_alone, once

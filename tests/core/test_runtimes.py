@@ -19,14 +19,20 @@ from PIL import Image
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.exported import open_exported
-from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.runtimes import (
+    BATCHES,
+    Exported,
+    export_descendant,
+    metadata,
+    open_runner,
+)
+from learngene_zoo.pretrained.exported import open_exported
+from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.run import Run
-from learngene_zoo.runtimes import BATCHES, Exported, export_descendant, metadata, open_runner
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.evaluate import evaluate as measure
 
@@ -179,7 +185,7 @@ def test_a_file_that_differs_from_its_module_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.runtimes.open_runner",
+        "learngene_zoo.lifecycle.runtimes.open_runner",
         lambda path, threads: lambda images: torch.zeros(len(images), 5),
     )
     with pytest.raises(TrainingFailed, match="differ from the model's by up to"):

@@ -12,7 +12,7 @@ from click.shell_completion import ShellComplete
 from watching import watched
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.shelf import read_config
+from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.cli.listing import print_listing
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.show import show

@@ -11,12 +11,12 @@ from PIL import Image
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.card import learngene_card
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CardCost, CardRecord
-from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.bench.cell import Arm
-from learngene_zoo.bench.extraction import count_images
+from learngene_zoo.bench.grid.cell import Arm
+from learngene_zoo.bench.running.extraction import count_images
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import read_json

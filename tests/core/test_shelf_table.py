@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import Measured
-from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.storage import read_json, write_json
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from learngene_zoo.comparison import flop_counter
 from learngene_zoo.families.family import cost, count_params, flops
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.comparison import flop_counter
 
 DATA = Path(__file__).parents[1] / "data"
 POOL = json.loads((DATA / "pool_tables.json").read_text())["rows"]

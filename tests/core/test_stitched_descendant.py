@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.descendant import (
     Descendant,
     apply_control,
@@ -25,7 +24,6 @@ from learngene_zoo.artifacts.descendant import (
     load_descendant,
 )
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.sources import spec_at
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.plan import size_rows
 from learngene_zoo.errors import BadFile, WrongCall
@@ -34,8 +32,11 @@ from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.names import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.latency import latency
-from learngene_zoo.method import Expander, Member, Target, family
+from learngene_zoo.lifecycle.latency import latency
+from learngene_zoo.method.contract import Expander, family
+from learngene_zoo.method.sizes import Member, Target
+from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.pretrained.sources import spec_at
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task

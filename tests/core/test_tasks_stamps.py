@@ -14,7 +14,7 @@ from PIL import Image
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.bench.grid import Arm, cells
+from learngene_zoo.bench.grid.grid import Arm, cells
 from learngene_zoo.errors import Refused
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run

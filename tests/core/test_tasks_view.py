@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from timm.data import create_transform, resolve_model_data_config
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, View
@@ -23,6 +22,7 @@ from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.timm_config import timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import extract
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.cache import key_of
 from learngene_zoo.settings import Recipe, from_json, to_json
 from learngene_zoo.tasks.catalogue import open_task

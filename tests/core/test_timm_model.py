@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from timm.models import save_for_hf
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts import timm_model
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.timm_model import TimmModel, load_timm_model
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.pretrained import timm_model
+from learngene_zoo.pretrained.timm_model import TimmModel, load_timm_model
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task

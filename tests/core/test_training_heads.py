@@ -12,8 +12,8 @@ import torch
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task

@@ -9,10 +9,8 @@ import pytest
 import timm
 import torch
 
-from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.cli.plan import front_text
-from learngene_zoo.comparison import flop_counter
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Segment
@@ -22,6 +20,8 @@ from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import StitchedBlock
 from learngene_zoo.families.vit.names import arguments, spec_values
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.comparison import flop_counter
+from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.settings import from_json, to_json
 
 PLAIN = ViTSpec(layers=4, width=32, heads=4, image_size=32, patch_size=8, classes=5)

@@ -18,11 +18,14 @@ from timm.models.vision_transformer import VisionTransformer
 from torchvision.transforms import v2
 
 from learngene_zoo import ownership
-from learngene_zoo.artifacts import publication, records
+from learngene_zoo.artifacts import records
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.bench import extraction, pictures, ray_executor, statistics, trial
-from learngene_zoo.bench.cell import Arm, Cell, Extraction
-from learngene_zoo.bench.extraction import ExtractionCost
+from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.report import pictures
+from learngene_zoo.bench.results import statistics
+from learngene_zoo.bench.running import extraction, trial
+from learngene_zoo.bench.running import on_ray as ray_executor
+from learngene_zoo.bench.running.extraction import ExtractionCost
 from learngene_zoo.cli import expand as cli_expand
 from learngene_zoo.cli import listing
 from learngene_zoo.cli.main import main
@@ -30,7 +33,9 @@ from learngene_zoo.errors import BadData, BadFile, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.timm_config import spec_in
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS, Work
+from learngene_zoo.method.contract import Work
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.publishing import publication
 from learngene_zoo.runs import folder as run_folder
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import derive_seed
@@ -157,7 +162,7 @@ def test_only_a_learngene_is_published_with_descendants(tmp_path: Path) -> None:
 
 def test_objects_are_shown_in_one_line() -> None:
     import learngene_zoo as lg
-    from learngene_zoo.artifacts.ancestry import open_ancestry
+    from learngene_zoo.pretrained.ancestry import open_ancestry
 
     made = replace(
         assemble(SPEC, {}, seed=0), provenance={"method": "first_k"}, folder=Path("model")
@@ -449,7 +454,7 @@ def test_a_suite_that_cannot_be_used_is_named(
 def test_publishing_shows_a_bar_on_a_terminal_only(
     is_terminal: bool, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from learngene_zoo.artifacts import publish
+    from learngene_zoo.publishing import publish
 
     shown: list[bool] = []
 

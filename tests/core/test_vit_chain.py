@@ -9,10 +9,10 @@ import torch
 from chain_toy import RUN, Start, differences, images, kept, searched, started
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 

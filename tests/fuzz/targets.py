@@ -18,12 +18,12 @@ from mutations import json_file, json_lines, pickle_file, spoilt, tensors_file, 
 from whole_files import BRIEF, CONFIG, OLD, RUN, TRAINING, WEIGHTS, toy_training
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.card import descendant_card, learngene_card
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.shelf import load_learngene
+from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import ZooError
+from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 
 Mutation = Callable[[bytes, Random], bytes]
 
@@ -163,8 +163,8 @@ def use_ancestry(folder: Path, random: Random) -> None:
 
 def read_bench(folder: Path, random: Random) -> None:
     """The tables of a bench and its page; now and then with all pictures."""
-    from learngene_zoo.bench import report, tables
-    from learngene_zoo.bench.page import page
+    from learngene_zoo.bench.report import report, tables
+    from learngene_zoo.bench.report.page import page
 
     if random.random() < 0.02:
         lgzoo("bench", "--report", "-o", str(folder), *random.choice(((), ("--json",))))
@@ -195,8 +195,8 @@ def resume_training(folder: Path, random: Random) -> None:
 
 def read_claim(folder: Path, random: Random) -> None:
     """A claim and the cells that it asks for."""
-    from learngene_zoo.bench.claim_cells import tuning_cells
-    from learngene_zoo.bench.claim_file import load_claim
+    from learngene_zoo.bench.claims.cells import tuning_cells
+    from learngene_zoo.bench.claims.file import load_claim
 
     claim = load_claim(next(folder.glob("*.toml")), random.choice(("standard", "full")))
     if claim.tuning is not None and len(claim.targets) * claim.seeds < 1000:
@@ -205,7 +205,7 @@ def read_claim(folder: Path, random: Random) -> None:
 
 def read_published(folder: Path, random: Random) -> None:
     """The manifest of a published artifact, and whether its files are what it says."""
-    from learngene_zoo.artifacts.manifest import MANIFEST, read_manifest
+    from learngene_zoo.hub.manifest import MANIFEST, read_manifest
 
     found = read_manifest(folder / MANIFEST, MANIFEST)
     assert all((folder / name).resolve().is_relative_to(folder.resolve()) for name in found.files)
@@ -215,14 +215,14 @@ def read_published(folder: Path, random: Random) -> None:
 
 def read_release(folder: Path, random: Random) -> None:
     """A hypernetwork that somebody released."""
-    from lgzoo_tal.released import read_hypernet
+    from lgzoo_tal.modules.released import read_hypernet
 
     read_hypernet(next(path for path in sorted(folder.iterdir()) if path.suffix == ".pt"))
 
 
 def manifest_file(data: bytes, random: Random) -> bytes:
     """A changed manifest, mostly with the digest that belongs to it: whoever changes one can compute that too."""
-    from learngene_zoo.artifacts.manifest import FileRecord, manifest_of
+    from learngene_zoo.hub.manifest import FileRecord, manifest_of
 
     spoiled = json_file(data, random)
     with suppress(Exception):  # most changes leave nothing that has a digest

@@ -123,8 +123,8 @@ def checkpoints(folder: Path) -> None:
 
 def bench(folder: Path) -> None:
     """The folder of a small bench, a cost curve."""
-    from learngene_zoo.bench.report import GRID
-    from learngene_zoo.bench.results import RESULTS
+    from learngene_zoo.bench.report.report import GRID
+    from learngene_zoo.bench.results.rows import RESULTS
 
     folder.mkdir()
     rows = [
@@ -155,7 +155,7 @@ def bench(folder: Path) -> None:
 
 def published(folder: Path) -> None:
     """A family of two, as `publish` leaves it."""
-    from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, manifest_of
+    from learngene_zoo.hub.manifest import MANIFEST, FileRecord, manifest_of
 
     files = {}
     for name in ("README.md", CONFIG, f"layers-7/{CONFIG}", f"layers-7/{WEIGHTS}"):
@@ -169,8 +169,8 @@ def releases(root: Path) -> None:
     """A tiny hypernetwork in each layout that they are released in."""
     import pickle
 
-    from lgzoo_tal.hypernet import Hypernet
     from lgzoo_tal.hypernet_spec import HypernetSpec
+    from lgzoo_tal.modules.hypernet import Hypernet
 
     spec = HypernetSpec(
         hidden=16, layers=1, heads=2, decoder="conv", widest=4, classes=10, spatial=11

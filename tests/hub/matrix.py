@@ -133,8 +133,8 @@ class Matrix:
 
     def published(self, name: str, tag: str) -> dict[str, bytes]:
         """What a repository holds at a tag if all is well."""
-        from learngene_zoo.artifacts.hub import Repository
-        from learngene_zoo.artifacts.publication import build_publication
+        from learngene_zoo.hub.client import Repository
+        from learngene_zoo.publishing.publication import build_publication
 
         (first, member), second = self.first, self.second
         made = build_publication(
@@ -227,7 +227,7 @@ def artifacts(place: Path) -> tuple[tuple[Path, Path], Path]:
     import learngene_zoo as lg
     from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.families.vit.spec import ViTSpec
-    from learngene_zoo.method import METHODS
+    from learngene_zoo.method.record import METHODS
     from learngene_zoo.settings import with_settings
 
     spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)

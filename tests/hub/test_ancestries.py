@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import save
 from standin import StandIn
 
-from learngene_zoo.artifacts import foreign, open_clip
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
+from learngene_zoo.hub.client import Repository, fetch_from_hub
+from learngene_zoo.pretrained import from_open_clip as open_clip
+from learngene_zoo.pretrained import from_transformers as foreign
+from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 
 DATA = Path(__file__).parents[1] / "data" / "transformers"
 

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import pytest
 from standin import StandIn
 
-from learngene_zoo.artifacts.ancestry import open_ancestry
-from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
-from learngene_zoo.artifacts.manifest import FileRecord, manifest_of
 from learngene_zoo.errors import Unavailable
+from learngene_zoo.hub.client import Repository, fetch_from_hub
+from learngene_zoo.hub.manifest import FileRecord, manifest_of
 from learngene_zoo.ownership import MARKER
+from learngene_zoo.pretrained.ancestry import open_ancestry
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAME = "me/learngene"

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from standin import TOKEN, StandIn
 
-from learngene_zoo.artifacts.publish import _lacks_xet
+from learngene_zoo.publishing.publish import _lacks_xet
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAME = "me/learngene"

@@ -19,8 +19,8 @@ from safetensors.torch import save
 from standin import StandIn
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.shelf import read_config
-from learngene_zoo.bench.results import read_rows
+from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.bench.results.rows import read_rows
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.timm_config import architecture_of_timm
 from learngene_zoo.tasks.catalogue import find_entry

@@ -14,8 +14,8 @@ from standin import StandIn
 import learngene_zoo as lg
 from learngene_zoo import torch_hub
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.hub import Repository, cached_repository, parse_repository
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.hub.client import Repository, cached_repository, parse_repository
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAME = "me/learngene"

@@ -273,11 +273,11 @@ def imported() -> None:
         importlib.import_module(name)
     for name in (
         "cli.main",
-        "bench.report",
-        "bench.runner",
-        "bench.trial",
-        "bench.claims",
-        "bench.cost_curve",
+        "bench.report.report",
+        "bench.running.runner",
+        "bench.running.trial",
+        "bench.claims.run",
+        "bench.report.cost_curve",
     ):
         importlib.import_module(f"learngene_zoo.{name}")
     torch.set_num_threads(1)

@@ -181,8 +181,8 @@ def publish(top: Path) -> None:
     from huggingface_hub import constants
     from standin import TOKEN, StandIn
 
-    from learngene_zoo.artifacts.fetch import fetch
-    from learngene_zoo.artifacts.publish import publish as publish_folder
+    from learngene_zoo.hub.fetch import fetch
+    from learngene_zoo.publishing.publish import publish as publish_folder
 
     with StandIn() as server:
         constants.ENDPOINT, constants.HF_HUB_OFFLINE = server.url, False

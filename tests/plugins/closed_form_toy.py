@@ -1,8 +1,8 @@
 """Tiny ancestry models for the tests of closed_form, and their learngenes."""
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.families.family import load_family
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
 from lgzoo_closed_form.closed_form import Calibration, ClosedFormExtractor

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import write_tensors
@@ -24,9 +24,9 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import training_images
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.least_squares import compute_moments, sample_images, solve_stitches
-from lgzoo_pool.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
-from lgzoo_pool.objectives import SampledPaths
+from lgzoo_pool.modules.least_squares import compute_moments, sample_images, solve_stitches
+from lgzoo_pool.modules.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
+from lgzoo_pool.modules.objectives import SampledPaths
 from lgzoo_pool.paths import Path as NetworkPath
 from lgzoo_pool.settings import PathSettings
 

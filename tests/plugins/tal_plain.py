@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.hypernet_spec import count_decoded_channels
-from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.tensors import TensorGroup, get_kernel
+from lgzoo_tal.modules.conv_decoder import MatrixDecoder
+from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder
+from lgzoo_tal.modules.tensors import TensorGroup, get_kernel
 
 
 def compute_conv_block(decoder: MatrixDecoder, node: Tensor, group: TensorGroup) -> Tensor:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.task import Attribute, Samples, Task

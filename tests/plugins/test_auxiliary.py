@@ -13,14 +13,19 @@ import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params, load_family
 from learngene_zoo.families.tensors import initial, model_of, shapes, shapes_in
-from learngene_zoo.method import METHODS, Target
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_baselines.auxiliary import StoredBlocksDetails, derive_stored_spec
-from lgzoo_baselines.mixed_blocks import initialise_stored_blocks, install_mixed_blocks, mix_blocks
-from lgzoo_baselines.sws import SwsExtractor, assign_stages, copy_rows, repeat_stages
-from lgzoo_baselines.tleg import expand_line
+from lgzoo_baselines.learnt.auxiliary import StoredBlocksDetails, derive_stored_spec
+from lgzoo_baselines.learnt.sws import SwsExtractor, assign_stages, copy_rows, repeat_stages
+from lgzoo_baselines.learnt.tleg import expand_line
+from lgzoo_baselines.modules.mixed_blocks import (
+    initialise_stored_blocks,
+    install_mixed_blocks,
+    mix_blocks,
+)
 
 SPEC = tiny_ancestry().spec.with_(layers=2, pool="avg", class_token=False)
 DEIT = {

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import TABLE
-from learngene_zoo.method import METHODS, Target
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task

@@ -14,7 +14,7 @@ import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import table_of
 from learngene_zoo.families.tensors import take_blocks
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from lgzoo_closed_form.calibration import derive_input_format
@@ -25,8 +25,8 @@ from lgzoo_closed_form.closed_form import (
     ClosedFormExpander,
     ClosedFormExtractor,
 )
-from lgzoo_closed_form.recording import prepare_folder
-from lgzoo_closed_form.streams import record_streams, sample_pictures
+from lgzoo_closed_form.modules.recording import prepare_folder
+from lgzoo_closed_form.modules.streams import record_streams, sample_pictures
 from lgzoo_closed_form.teaching import record_teacher
 
 
@@ -201,7 +201,7 @@ def test_kept_streams_serve_every_expansion(
     recorded = lg.expand(
         plain, layers=2, run=Run(seed=1).part("statistics")
     )  # with this seed it sees the same images
-    monkeypatch.setattr("lgzoo_closed_form.streams.record_streams", None)
+    monkeypatch.setattr("lgzoo_closed_form.modules.streams.record_streams", None)
     descendant = lg.expand(tmp_path / "gene", layers=2)
     assert descendant.provenance["streams"] == "kept"
     assert all(

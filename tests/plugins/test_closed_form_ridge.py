@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lgzoo_closed_form.depth import find_best_cuts, make_monotone
-from lgzoo_closed_form.ridge import (
+from lgzoo_closed_form.modules.ridge import (
     MAX_SUBSETS,
     Sums,
     measure_spread,

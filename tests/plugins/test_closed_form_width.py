@@ -8,8 +8,8 @@ from learngene_zoo.families.family import table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import fill_missing_tensors, model_of
 from learngene_zoo.testing import tiny_ancestry
-from lgzoo_closed_form.anatomy import split_block
-from lgzoo_closed_form.width import (
+from lgzoo_closed_form.modules.anatomy import split_block
+from lgzoo_closed_form.modules.width import (
     build_basis,
     build_projection,
     fold_norms,

@@ -12,12 +12,12 @@ import torch
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_baselines.head_clusters import RELEASED, RELEASED_MLPS, Clusters, cluster_heads
-from lgzoo_baselines.head_distances import (
+from lgzoo_baselines.heads.clusters import RELEASED, RELEASED_MLPS, Clusters, cluster_heads
+from lgzoo_baselines.modules.cluster_lg import (
     average_distances,
     build_cluster_readers,
     build_index_readers,

@@ -10,30 +10,15 @@ import pytest
 import torch
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import cost, load_family
 from learngene_zoo.families.tensors import model_of
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
-from lgzoo_closed_form.agreement import (
-    Agreement,
-    compute_components,
-    mask_model,
-    scale_scores,
-)
 from lgzoo_closed_form.calibration import Calibration, derive_input_format
-from lgzoo_closed_form.curvature import (
-    LARGE,
-    SMALL,
-    compute_consistency_loss,
-    draw_crops,
-    extract_features,
-    measure_curvatures,
-)
-from lgzoo_closed_form.cutting import Selection, cut_model
 from lgzoo_closed_form.elastic import (
     ELASTIC,
     FIFTIETHS,
@@ -44,10 +29,25 @@ from lgzoo_closed_form.elastic import (
     Sensitivity,
     rank_units,
 )
+from lgzoo_closed_form.modules.agreement import (
+    Agreement,
+    compute_components,
+    mask_model,
+    scale_scores,
+)
+from lgzoo_closed_form.modules.curvature import (
+    LARGE,
+    SMALL,
+    compute_consistency_loss,
+    draw_crops,
+    extract_features,
+    measure_curvatures,
+)
+from lgzoo_closed_form.modules.cutting import Selection, cut_model
+from lgzoo_closed_form.modules.streams import sample_pictures
+from lgzoo_closed_form.modules.xnes import Minimum, compute_utilities, minimise
 from lgzoo_closed_form.pruned import select_shares
 from lgzoo_closed_form.sizes import Counts, derive_uneven_spec
-from lgzoo_closed_form.streams import sample_pictures
-from lgzoo_closed_form.xnes import Minimum, compute_utilities, minimise
 
 SPEC = load_family("vit").examples[0].with_(layers=4, width=48, heads=3, classes=0)
 ANCESTRY = tiny_ancestry(spec=SPEC)
@@ -526,8 +526,8 @@ def test_the_ranking_is_measured_as_it_was_asked(monkeypatch: pytest.MonkeyPatch
         calls["start"] = start_N
         return Minimum(best=start_N.double(), losses=[0.5, 0.25, 0.75])
 
-    monkeypatch.setattr("lgzoo_closed_form.curvature.measure_curvatures", spy_on_curvatures)
-    monkeypatch.setattr("lgzoo_closed_form.agreement.minimise", minimise_at_once)
+    monkeypatch.setattr("lgzoo_closed_form.modules.curvature.measure_curvatures", spy_on_curvatures)
+    monkeypatch.setattr("lgzoo_closed_form.modules.agreement.minimise", minimise_at_once)
     search = RankingSettings(
         sensitivity=Sensitivity(images=5, crops=3),
         evolution=Evolution(

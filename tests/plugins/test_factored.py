@@ -12,23 +12,24 @@ import torch
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.method import METHODS, Target
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_baselines import factored as factored_module
-from lgzoo_baselines.factored import interpolate_layers
-from lgzoo_baselines.factored_blocks import (
+from lgzoo_baselines.learnt import factored as factored_module
+from lgzoo_baselines.learnt.factored import interpolate_layers
+from lgzoo_baselines.learnt.fine import DiagonalFactorisation
+from lgzoo_baselines.learnt.forms import Factorisation, compute_fan_in_std, list_matrices
+from lgzoo_baselines.learnt.sweet import TuckerFactorisation
+from lgzoo_baselines.learnt.wave import KroneckerFactorisation
+from lgzoo_baselines.modules.factored import (
     draw_factors,
     install_factored_blocks,
     name_blocks,
     train_scalers,
 )
-from lgzoo_baselines.fine import DiagonalFactorisation
-from lgzoo_baselines.forms import Factorisation, compute_fan_in_std, list_matrices
-from lgzoo_baselines.mixed_blocks import select_below
-from lgzoo_baselines.sweet import TuckerFactorisation
-from lgzoo_baselines.wave import KroneckerFactorisation
+from lgzoo_baselines.modules.mixed_blocks import select_below
 
 SPEC = tiny_ancestry().spec.with_(
     pool="avg", class_token=False, classes=3

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry
-from lgzoo_baselines.front import FrontExtractor, apply_along, build_cosines, build_inverse
+from lgzoo_baselines.weights.front import FrontExtractor, apply_along, build_cosines, build_inverse
 
 WHOLE = ViTSpec(layers=4, width=24, heads=3, image_size=16, patch_size=8, classes=3)
 RELEASED = json.loads((Path(__file__).parents[1] / "data" / "front_release.json").read_text())[

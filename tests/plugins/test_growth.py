@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import model_of
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry
-from lgzoo_baselines.block_choice import BlockChoiceExtractor
-from lgzoo_baselines.growth import choose_entries, stack_blocks
+from lgzoo_baselines.blocks.block_choice import BlockChoiceExtractor
+from lgzoo_baselines.weights.growth import choose_entries, stack_blocks
 
 VIT = (
     load_family("vit")

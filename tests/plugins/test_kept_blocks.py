@@ -17,22 +17,22 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import load_family, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.distillation import Teacher
 from learngene_zoo.training.objectives import Classification
-from lgzoo_baselines.auto_lg import choose_highest
-from lgzoo_baselines.heur_lg import (
+from lgzoo_baselines.blocks.auto_lg import choose_highest
+from lgzoo_baselines.blocks.heur_lg import (
     HeurLgTraining,
     choose_steadiest,
     count_gradients,
     measure_variations,
     train_and_count_gradients,
 )
-from lgzoo_baselines.resemblance import MetaMatching, linear_cka, matching_loss
-from lgzoo_baselines.vanilla_lg import VanillaLgExtractor
+from lgzoo_baselines.blocks.vanilla_lg import VanillaLgExtractor
+from lgzoo_baselines.modules.auto_lg import MetaMatching, linear_cka, matching_loss
 
 VIT = load_family("vit").examples[0].with_(layers=4)
 EVA = load_family("eva").examples[0].with_(layers=4)

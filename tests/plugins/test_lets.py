@@ -13,10 +13,11 @@ import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.tensors import initial, model_of, shapes
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_baselines.grown_blocks import (
+from lgzoo_baselines.learnt.lets import LETS, LetsDetails
+from lgzoo_baselines.modules.lets import (
     build_auxiliary,
     find_source_block,
     grow_source,
@@ -25,7 +26,6 @@ from lgzoo_baselines.grown_blocks import (
     widen_inputs,
     widen_outputs,
 )
-from lgzoo_baselines.lets import LETS, LetsDetails
 
 BASE = load_family("vit").architectures["deit_base_patch16_224"]
 AUXILIARY = tiny_ancestry().spec.with_(

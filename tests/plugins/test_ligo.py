@@ -13,28 +13,29 @@ import pytest
 import torch
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.shelf import load_learngene
+from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import model_of, shapes, without_head
-from learngene_zoo.method import METHODS, Target
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.loop import Engine
-from lgzoo_baselines.growth import choose_copies, stack_blocks
-from lgzoo_baselines.growth_operators import (
+from lgzoo_baselines.modules.ligo import (
     OperatorObjective,
     Operators,
     apply_operators,
     init_operators,
     train_operators,
 )
-from lgzoo_baselines.ligo import LigoExpander, LigoExtractor
+from lgzoo_baselines.weights.growth import choose_copies, stack_blocks
+from lgzoo_baselines.weights.ligo import LigoExpander, LigoExtractor
 
 ARCHITECTURES = load_family("vit").architectures
 VIT = (

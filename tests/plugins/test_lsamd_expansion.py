@@ -11,12 +11,12 @@ import torch
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf as learngenes
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import Tensors
 from lgzoo_lsamd.blocks import (

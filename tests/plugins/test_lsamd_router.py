@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lgzoo_lsamd.supernet import BASE, SPECIFIC, Router, prefers_base, vote
+from lgzoo_lsamd.modules.supernet import BASE, SPECIFIC, Router, prefers_base, vote
 
 
 def softmax(a: float, b: float) -> tuple[float, float]:

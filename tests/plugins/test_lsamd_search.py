@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import AncestryRecord
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.cache import Part
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run
@@ -25,11 +25,11 @@ from learngene_zoo.settings import Recipe, to_json, with_settings
 from learngene_zoo.storage import load_result
 from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.training import loop
-from lgzoo_lsamd import lsamd, supernet
+from lgzoo_lsamd import lsamd
 from lgzoo_lsamd.blocks import SearchResult
 from lgzoo_lsamd.lsamd import LSAMD, LsamdExtractor, search
-from lgzoo_lsamd.settings import SearchSettings
-from lgzoo_lsamd.supernet import (
+from lgzoo_lsamd.modules import supernet
+from lgzoo_lsamd.modules.supernet import (
     BASE,
     SPECIFIC,
     attach_head,
@@ -38,6 +38,7 @@ from lgzoo_lsamd.supernet import (
     iterate_routed_blocks,
     measure_preferences,
 )
+from lgzoo_lsamd.settings import SearchSettings
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=7, image_size=16, patch_size=8)
 RECIPE = Recipe(epochs=2, batch_size=16, lr=1e-3, schedule="poly", augment="none")
@@ -442,7 +443,7 @@ torch.set_num_threads(1)
 record = toys.AncestryRecord(source="test", spec=toys.SPEC)
 ancestry = toys.Ancestry(record=record, state=dict(toys.initial(toys.SPEC, 0, "fan_in")))
 # 21 images in batches of 4 leave the last batch to one process: the other has to vote all the same.
-import lgzoo_lsamd.supernet as searching
+import lgzoo_lsamd.modules.supernet as searching
 asked = toys.measure_preferences
 searching.measure_preferences = lambda *a, **more: asked(*a, batch_size=4, **more)
 sizes = dict(train=48, validation=21, test=8)

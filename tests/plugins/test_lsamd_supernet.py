@@ -14,7 +14,7 @@ from torch import nn
 
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.tensors import initial, model_of
-from lgzoo_lsamd.supernet import (
+from lgzoo_lsamd.modules.supernet import (
     BASE,
     SPECIFIC,
     Gate,
@@ -300,7 +300,7 @@ def test_a_specific_set_goes_on_from_one_net_to_the_next(ancestor) -> None:
 RANK = """
 import sys
 import torch
-from lgzoo_lsamd.supernet import vote
+from lgzoo_lsamd.modules.supernet import vote
 
 rank, store = int(sys.argv[1]), torch.distributed.FileStore(sys.argv[2], 2)
 torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)

@@ -14,8 +14,8 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry
-from lgzoo_baselines.mimetic import build_sinusoids, draw_product, factorise
-from lgzoo_baselines.scratch import ScratchExtractor
+from lgzoo_baselines.trained.scratch import ScratchExtractor
+from lgzoo_baselines.weights.mimetic import build_sinusoids, draw_product, factorise
 
 SPEC = ViTSpec(layers=2, width=48, heads=3, image_size=32, patch_size=8, classes=3)
 EYE = torch.eye(48)
@@ -84,7 +84,7 @@ def test_the_positions_are_sines_and_cosines_of_row_and_column() -> None:
 
 
 def test_everything_else_is_drawn_as_in_scratch_and_nothing_is_inherited() -> None:
-    from lgzoo_baselines.scratch import SCRATCH
+    from lgzoo_baselines.trained.scratch import SCRATCH
 
     ancestry = tiny_ancestry(spec=SPEC)
     learngene = SCRATCH.extractor([ancestry], [], Run())

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from learngene_zoo.tasks.catalogue import open_task
-from lgzoo_mini import composites, fractals, gestures, silhouettes, source
-from lgzoo_mini.canvas import Dice
+from lgzoo_mini import source
+from lgzoo_mini.form_kinds import composites, fractals, gestures, silhouettes
 from lgzoo_mini.forms import FORMS, TURNS, draw, labels_of
+from lgzoo_mini.painting.canvas import Dice
 from lgzoo_mini.suite import GRAIN, generator
 
 KINDS: dict[str, ModuleType] = {

@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lgzoo_mini import glyphs, motion, numbers, signs, surfaces, textures
-from lgzoo_mini.canvas import Dice
+from lgzoo_mini import glyphs, motion, numbers, signs, textures
 from lgzoo_mini.glyphs import BOX, FACES, mask
-from lgzoo_mini.shapes import frame, stamp_masks
+from lgzoo_mini.painting import surfaces
+from lgzoo_mini.painting.canvas import Dice
+from lgzoo_mini.painting.shapes import frame, stamp_masks
 from lgzoo_mini.source import ATTRIBUTES
 from lgzoo_mini.suite import GRAIN, Generator
 

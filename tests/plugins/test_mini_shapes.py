@@ -10,11 +10,18 @@ import pytest
 import torch
 
 from learngene_zoo.seeds import uniform
-from lgzoo_mini import canvas, figures, objects, petals, shapes, wings
-from lgzoo_mini.canvas import Dice
-from lgzoo_mini.shapes import Outline, draw_mould, moulds
+from lgzoo_mini import figures, objects, petals, wings
+from lgzoo_mini.painting import canvas, shapes
+from lgzoo_mini.painting.canvas import Dice
+from lgzoo_mini.painting.shapes import Outline, draw_mould, moulds
+from lgzoo_mini.painting.strokes import (
+    either,
+    exchange_strokes,
+    join_lines,
+    rotate_strokes,
+    turn_strokes,
+)
 from lgzoo_mini.source import ATTRIBUTES
-from lgzoo_mini.strokes import either, exchange_strokes, join_lines, rotate_strokes, turn_strokes
 from lgzoo_mini.suite import GRAIN, SIZE, Generator, varieties
 
 GENERATORS = (objects.OBJECTS, wings.WINGS, figures.FIGURES, petals.PETALS)

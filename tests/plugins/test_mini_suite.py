@@ -15,7 +15,7 @@ from torch.nn import functional
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Samples
 from lgzoo_mini import suite
-from lgzoo_mini.canvas import finish, plain
+from lgzoo_mini.painting.canvas import finish, plain
 from lgzoo_mini.source import TURNS
 from lgzoo_mini.suite import GENERATED, MINI, Generator, Picture
 

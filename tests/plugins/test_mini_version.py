@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import origin_of, version_of
 from lgzoo_mini import suite as mini

@@ -15,15 +15,20 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params, load_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import initial, model_of, shapes
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_baselines.block_choice import choose_evenly
-from lgzoo_baselines.nested import NESTED, NestedExtractor
-from lgzoo_baselines.nested_sizes import NestedGrid, derive_slice_spec
-from lgzoo_baselines.nested_slices import SampledSlices, assemble_with_head, draw_slice, slice_state
+from lgzoo_baselines.blocks.block_choice import choose_evenly
+from lgzoo_baselines.learnt.nested import NESTED, NestedExtractor
+from lgzoo_baselines.learnt.nested_sizes import NestedGrid, derive_slice_spec
+from lgzoo_baselines.modules.nested import (
+    SampledSlices,
+    assemble_with_head,
+    draw_slice,
+    slice_state,
+)
 
 BASE = load_family("vit").architectures["deit_base_patch16_224"]
 FULL = tiny_ancestry().spec.with_(
@@ -226,7 +231,7 @@ def test_without_a_share_no_teacher_is_asked(monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: Any) -> None:
         raise AssertionError("the teacher was asked")
 
-    monkeypatch.setattr("lgzoo_baselines.nested_slices.guide", fail)
+    monkeypatch.setattr("lgzoo_baselines.modules.nested.guide", fail)
     smoke = NESTED.presets["smoke"]
     replace(smoke, each=replace(smoke.each, share=0.0))([tiny_ancestry()], [tiny_task()], Run())
     with pytest.raises(AssertionError, match="the teacher was asked"):
@@ -289,7 +294,7 @@ def test_the_teacher_has_its_share_of_the_loss_and_the_labels_have_the_rest(
         weights.append(arguments[4])
         raise InterruptedError
 
-    monkeypatch.setattr("lgzoo_baselines.nested_slices.Distilled", record_weights)
+    monkeypatch.setattr("lgzoo_baselines.modules.nested.Distilled", record_weights)
     with pytest.raises(InterruptedError):
         replace(smoke, each=replace(smoke.each, share=share))(
             [tiny_ancestry()], [tiny_task()], Run()

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.family import count_params, load_family
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.text import human_count
 from lgzoo_lsamd import plot as lsamd_plot
 from lgzoo_mini.suite import GENERATED, generator
 from lgzoo_papers.fashion_mnist import BORDER, BorderedSplit
-from lgzoo_tal.graph import check_spec
+from lgzoo_tal.modules.graph import check_spec
 from lgzoo_tal.plot_panels import Cloud, build_size_legend
 
 TINY = load_family("vit").examples[0]

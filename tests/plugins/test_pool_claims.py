@@ -14,15 +14,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 
 from bench_toy import make_world
 
-from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.claim_cells import arm_of, cells_of, tuning_cells
-from learngene_zoo.bench.claim_file import Claim, Competitor, list_claims, load_claim
-from learngene_zoo.bench.claims import run_claim, verdict_text
-from learngene_zoo.bench.extraction import PARTS, read_cost
-from learngene_zoo.bench.results import RESULTS, read_rows
-from learngene_zoo.bench.trial import size_of
-from learngene_zoo.bench.verdict import judge
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.bench.claims.cells import arm_of, cells_of, tuning_cells
+from learngene_zoo.bench.claims.file import Claim, Competitor, list_claims, load_claim
+from learngene_zoo.bench.claims.run import run_claim, verdict_text
+from learngene_zoo.bench.claims.verdict import judge
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.results.rows import RESULTS, read_rows
+from learngene_zoo.bench.running.extraction import PARTS, read_cost
+from learngene_zoo.bench.running.trial import size_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, settings_of, with_settings

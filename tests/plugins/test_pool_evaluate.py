@@ -13,7 +13,12 @@ from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.evaluate import evaluate
-from lgzoo_pool.network import StitchedNetwork, build_forward_each, evaluate_paths, measure_paths
+from lgzoo_pool.modules.network import (
+    StitchedNetwork,
+    build_forward_each,
+    evaluate_paths,
+    measure_paths,
+)
 from lgzoo_pool.paths import Path
 
 TASK, VIEW = tiny_task(classes=4), tiny_ancestry(0).input_format

@@ -16,7 +16,7 @@ from learngene_zoo.tasks.task import Attribute
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.distillation import Distilled, Teacher
 from learngene_zoo.training.objectives import ClassAndAttributes, Classification, objective_for
-from lgzoo_pool.objectives import (
+from lgzoo_pool.modules.objectives import (
     Imitation,
     average_matrices,
     compute_stitch_weight,

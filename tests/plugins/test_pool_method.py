@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import check_state
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.task import Attribute, Samples
@@ -26,8 +26,8 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training import distillation
 from learngene_zoo.training.distillation import teacher_for
 from lgzoo_pool.details import read_details
-from lgzoo_pool.network import build_network, select_prefix
-from lgzoo_pool.objectives import compute_stitch_weight
+from lgzoo_pool.modules.network import build_network, select_prefix
+from lgzoo_pool.modules.objectives import compute_stitch_weight
 from lgzoo_pool.pool import POOL, PoolExpander, PoolExtractor
 from lgzoo_pool.pool_steps import distil
 from lgzoo_pool.settings import PoolImages, PoolSettings
@@ -205,10 +205,10 @@ def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("lgzoo_pool.objectives.SampledPaths.forward", killed)
+        patch.setattr("lgzoo_pool.modules.objectives.SampledPaths.forward", killed)
         with pytest.raises(KeyboardInterrupt):
             made(run)
-    monkeypatch.setattr("lgzoo_pool.objectives.Imitation.forward", killed)
+    monkeypatch.setattr("lgzoo_pool.modules.objectives.Imitation.forward", killed)
     assert same(made(run).state, whole.state)
 
 
@@ -222,11 +222,11 @@ def test_arms_that_share_parts_compute_the_auxiliary_models_once(
         raise AssertionError("trained again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lgzoo_pool.objectives.Imitation.forward", repeated)
+        patch.setattr("lgzoo_pool.modules.objectives.Imitation.forward", repeated)
         second = made(Run(folder=tmp_path / "ls", **shared), stitch="ls")  # type: ignore[arg-type]
     assert first.config.metrics["low"] == second.config.metrics["low"]
     assert not same(first.state, second.state)
-    monkeypatch.setattr("lgzoo_pool.objectives.Imitation.forward", repeated)
+    monkeypatch.setattr("lgzoo_pool.modules.objectives.Imitation.forward", repeated)
     with pytest.raises(AssertionError, match="trained again"):
         made(Run(folder=tmp_path / "tau", **shared), tau=2.0)  # type: ignore[arg-type]
 
@@ -345,7 +345,7 @@ def test_an_ancestry_with_fewer_blocks_than_levels(tmp_path: Path) -> None:
 def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: ancestry
+            "learngene_zoo.pretrained.ancestry.open_ancestry", lambda source, **_: ancestry
         )
         patch.setattr("learngene_zoo.lifecycle.learngenes.check_source", lambda source: None)
         patch.setattr(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from stitching_toy import anchors
 
-from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Extractor
+from learngene_zoo.method.contract import Extractor
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.cache import Part, key_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Setting, settings_of, with_settings

@@ -8,20 +8,20 @@ import torch
 from pruning_toy import SETTINGS, SPEC, sample_toy_pictures
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.trial import size_of
-from learngene_zoo.comparison import flop_counter
+from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.bench.running.trial import size_of
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import model_of
-from learngene_zoo.method import Target
+from learngene_zoo.lifecycle.comparison import flop_counter
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from learngene_zoo.testing.expansion import check_family, check_members
 from lgzoo_closed_form.calibration import Calibration
-from lgzoo_closed_form.importance import Criterion
+from lgzoo_closed_form.modules.importance import Criterion
 from lgzoo_closed_form.pruned import check_prunable
 from lgzoo_closed_form.pruning import PRUNING, PruningExpander, PruningExtractor, Scoring
 from lgzoo_closed_form.sizes import SHARES, list_even_members

@@ -11,7 +11,7 @@ from torch import nn
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.testing import tiny_ancestry
-from lgzoo_closed_form.cutting import (
+from lgzoo_closed_form.modules.cutting import (
     Selection,
     absorb_inputs,
     compensate_model,
@@ -19,8 +19,9 @@ from lgzoo_closed_form.cutting import (
     record_blocks,
     select_best,
 )
-from lgzoo_closed_form.importance import measure_importances
-from lgzoo_closed_form.ridge import Sums, compute_weighted_mean
+from lgzoo_closed_form.modules.importance import measure_importances
+from lgzoo_closed_form.modules.ridge import Sums, compute_weighted_mean
+from lgzoo_closed_form.modules.streams import Pictures, record_inputs
 from lgzoo_closed_form.sizes import (
     SHARES,
     Counts,
@@ -29,7 +30,6 @@ from lgzoo_closed_form.sizes import (
     rank_positions,
     take_share,
 )
-from lgzoo_closed_form.streams import Pictures, record_inputs
 
 
 def build_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:

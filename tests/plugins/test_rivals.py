@@ -9,26 +9,26 @@ import pytest
 import torch
 
 import learngene_zoo as lg
-from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import load_family, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import model_of, shapes
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_baselines.block_choice import (
+from lgzoo_baselines.blocks.block_choice import (
     BlockChoiceExtractor,
     choose_evenly,
     choose_first,
     choose_last,
     choose_middle,
 )
-from lgzoo_baselines.stacked import repeat_blocks
-from lgzoo_baselines.weight_selection import select_entries
-from lgzoo_baselines.weight_subcloning import (
+from lgzoo_baselines.blocks.stacked import repeat_blocks
+from lgzoo_baselines.weights.weight_selection import select_entries
+from lgzoo_baselines.weights.weight_subcloning import (
     NeuronRanking,
     WeightSubcloningExpander,
     WeightSubcloningExtractor,

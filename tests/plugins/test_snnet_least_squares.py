@@ -12,7 +12,7 @@ from stitching_toy import anchors, images, stitched
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
 from learngene_zoo.testing import tiny_task
-from lgzoo_pool.least_squares import (
+from lgzoo_pool.modules.least_squares import (
     Moments,
     compute_moments,
     group_pairs,
@@ -20,7 +20,7 @@ from lgzoo_pool.least_squares import (
     sample_images,
     solve_stitches,
 )
-from lgzoo_pool.network import StitchedNetwork
+from lgzoo_pool.modules.network import StitchedNetwork
 from lgzoo_pool.settings import LeastSquaresSettings
 from lgzoo_pool.snnet import attach_heads
 from lgzoo_pool.snnet_steps import start_stitches

@@ -12,13 +12,14 @@ import torch
 from stitching_toy import anchors
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS, Budget, Target
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Budget, Target
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_task
@@ -206,7 +207,7 @@ def test_nothing_is_written_for_ancestries_that_cannot_be_stitched(
     first, second = anchors((2, 2))
     sources = {"narrow": first, "wide": second}
     monkeypatch.setattr(
-        "learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]
+        "learngene_zoo.pretrained.ancestry.open_ancestry", lambda source, **_: sources[source]
     )
     monkeypatch.setattr("learngene_zoo.lifecycle.learngenes.check_source", lambda source: None)
     monkeypatch.setattr("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: TASK)

@@ -12,16 +12,16 @@ from stitching_toy import anchors, images, learngene, stitched
 from torch import nn
 
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.tensors import shapes
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import read_json
 from learngene_zoo.tasks.task import Attribute
 from learngene_zoo.training.objectives import ClassAndAttributes
 from lgzoo_pool.expand import build_descendant, choose_candidate, list_candidates
-from lgzoo_pool.network import (
+from lgzoo_pool.modules.network import (
     PathModel,
     StitchedNetwork,
     build_network,

@@ -23,8 +23,8 @@ from learngene_zoo.storage import Tensors
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.distillation import Teacher, divergence
-from lgzoo_pool.network import StitchedNetwork
-from lgzoo_pool.objectives import SampledPaths, draw_path, freeze_anchors
+from lgzoo_pool.modules.network import StitchedNetwork
+from lgzoo_pool.modules.objectives import SampledPaths, draw_path, freeze_anchors
 from lgzoo_pool.paths import StitchLayout
 from lgzoo_pool.settings import PathSettings
 

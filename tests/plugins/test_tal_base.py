@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS
+from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
-from lgzoo_tal.graph import build_graph
-from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.modules.graph import build_graph
+from lgzoo_tal.modules.hypernet import Hypernet
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 recipe: Any = pytest.importorskip("tal_base")

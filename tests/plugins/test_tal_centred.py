@@ -12,13 +12,13 @@ from torch.testing import assert_close
 
 from learngene_zoo.families.tensors import shapes
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal.centred import sort_rows
-from lgzoo_tal.conv_decoder import MatrixDecoder
-from lgzoo_tal.graph import build_graph
-from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.tensors import group_tensors
+from lgzoo_tal.modules.centred import sort_rows
+from lgzoo_tal.modules.conv_decoder import MatrixDecoder
+from lgzoo_tal.modules.graph import build_graph
+from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder
+from lgzoo_tal.modules.tensors import group_tensors
 
 LOW = HypernetSpec(
     hidden=32,

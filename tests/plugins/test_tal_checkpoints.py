@@ -19,7 +19,7 @@ import torch
 from checkpoint_toy import WRITERS, write_legacy, write_pickle, write_zip
 
 from learngene_zoo.errors import BadFile
-from lgzoo_tal.checkpoints import StoredTensor, read_checkpoint
+from lgzoo_tal.modules.checkpoints import StoredTensor, read_checkpoint
 
 
 def test_views_and_half_precision_become_tensors_of_their_own_in_fp32(tmp_path: Path) -> None:

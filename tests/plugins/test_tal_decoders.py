@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_tal.conv_decoder import MatrixDecoder, partition_regions
-from lgzoo_tal.graph import build_graph
-from lgzoo_tal.hypernet import build_frozen_hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.low_rank_decoder import FactorRows, LowRankDecoder, Rectangle
-from lgzoo_tal.partial_linear import cut_weight
-from lgzoo_tal.tensors import (
+from lgzoo_tal.modules.conv_decoder import MatrixDecoder, partition_regions
+from lgzoo_tal.modules.graph import build_graph
+from lgzoo_tal.modules.hypernet import build_frozen_hypernet
+from lgzoo_tal.modules.low_rank_decoder import FactorRows, LowRankDecoder, Rectangle
+from lgzoo_tal.modules.partial_linear import cut_weight
+from lgzoo_tal.modules.tensors import (
     Product,
     Role,
     TensorGroup,

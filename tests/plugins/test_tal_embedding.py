@@ -16,7 +16,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.transforms import normalise_images
 from learngene_zoo.testing import tiny_task
-from lgzoo_tal.embedding import compute_embedding, open_recorded_ancestry
+from lgzoo_tal.modules.embedding import compute_embedding, open_recorded_ancestry
 
 
 def test_it_is_the_mean_of_the_class_tokens_features_over_all_training_images() -> None:
@@ -66,7 +66,7 @@ def test_a_dense_ancestry_gives_the_mean_of_its_patches() -> None:
 @pytest.fixture
 def recorded_config(tmp_path: Path) -> LearngeneConfig:
     """A learngene's config whose ancestry lies in a folder."""
-    from learngene_zoo.artifacts.ancestry import open_ancestry
+    from learngene_zoo.pretrained.ancestry import open_ancestry
 
     model = build_ancestry()
     assemble(model.spec, model.state, seed=0).save(tmp_path / "ancestry")
@@ -97,7 +97,7 @@ def test_other_weights_in_its_place_are_refused(recorded_config: LearngeneConfig
 def test_a_record_chooses_no_place(
     source: str, recorded_config: LearngeneConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", pytest.fail)
+    monkeypatch.setattr("learngene_zoo.pretrained.ancestry.open_ancestry", pytest.fail)
     record = replace(recorded_config.ancestries[0], source=source, revision="a" * 40)
     quoted = f"'{source}'" if " " in source else source
     with pytest.raises(
@@ -111,7 +111,7 @@ def test_no_checksum_is_no_pin(
     source: str, recorded_config: LearngeneConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.artifacts.ancestry.open_ancestry", lambda *_, **__: build_ancestry()
+        "learngene_zoo.pretrained.ancestry.open_ancestry", lambda *_, **__: build_ancestry()
     )
     record = replace(recorded_config.ancestries[0], source=source, sha256=None)
     config = replace(recorded_config, ancestries=(record,))
@@ -140,7 +140,7 @@ def test_a_revision_of_the_hub_is_pinned(
         sources_asked.append(source)
         return build_ancestry()
 
-    monkeypatch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", open_fake)
+    monkeypatch.setattr("learngene_zoo.pretrained.ancestry.open_ancestry", open_fake)
     sources = {
         "hf-hub:org/name": "hf-hub:org/name@" + "a" * 40,
         "hf-hub:org/name@main": "hf-hub:org/name@main",

@@ -10,10 +10,10 @@ from tal_vectors import MODES, NAMES, TARGET, load_vectors
 from torch.testing import assert_close
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_tal.encoder import Layer, TaskLayer
-from lgzoo_tal.graph import Graph, build_graph
-from lgzoo_tal.hypernet import Hypernet, build_frozen_hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec
+from lgzoo_tal.modules.encoder import Layer, TaskLayer
+from lgzoo_tal.modules.graph import Graph, build_graph
+from lgzoo_tal.modules.hypernet import Hypernet, build_frozen_hypernet
 
 SPEC = HypernetSpec(
     hidden=16, layers=2, heads=2, decoder="low_rank", rank=4, widest=64, chunk=1024, task=6

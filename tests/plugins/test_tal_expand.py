@@ -14,20 +14,20 @@ import torch
 from tal_toy import SIZE, build_ancestry, extract_learngene
 
 from learngene_zoo import lifecycle, torch_hub
-from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.lifecycle import learngenes
-from learngene_zoo.method import Target
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
-from lgzoo_tal import embedding as embeddings
-from lgzoo_tal.embedding import compute_embedding
-from lgzoo_tal.graph import build_graph
-from lgzoo_tal.hypernet import build_frozen_hypernet
 from lgzoo_tal.learngene import select_hypernet_names
+from lgzoo_tal.modules import embedding as embeddings
+from lgzoo_tal.modules.embedding import compute_embedding
+from lgzoo_tal.modules.graph import build_graph
+from lgzoo_tal.modules.hypernet import build_frozen_hypernet
 from lgzoo_tal.predict import HypernetExpander
 
 

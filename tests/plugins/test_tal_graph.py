@@ -18,7 +18,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.tensors import shapes
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal.graph import CUTOFF, NORM, SINK, TYPES, Graph, build_graph
+from lgzoo_tal.modules.graph import CUTOFF, NORM, SINK, TYPES, Graph, build_graph
 
 TRACED = json.loads((Path(__file__).parents[1] / "data" / "tal" / "graphs.json").read_text())
 TARGET = ViTSpec(layers=2, width=48, heads=3, patch_size=4, image_size=32, classes=10)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from learngene_zoo.testing import tiny_ancestry
 from learngene_zoo.training.distillation import divergence as distance
 from lgzoo_tal.config import Direction, Guidance
-from lgzoo_tal.objective import Guide, draw_random_matrix
+from lgzoo_tal.modules.objective import Guide, draw_random_matrix
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "tal"
 FACTS = json.loads((DATA / "stage1_loss.json").read_text())

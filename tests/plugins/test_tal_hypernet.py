@@ -15,14 +15,14 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import empty, model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from lgzoo_tal.graph import SINK, build_graph
-from lgzoo_tal.hypernet import (
+from lgzoo_tal.hypernet_spec import HypernetSpec
+from lgzoo_tal.modules.graph import SINK, build_graph
+from lgzoo_tal.modules.hypernet import (
     Hypernet,
     build_frozen_hypernet,
     compute_class_position,
     predict_tensors,
 )
-from lgzoo_tal.hypernet_spec import HypernetSpec
 
 CONV = HypernetSpec(hidden=16, layers=2, heads=2, decoder="conv", widest=16, classes=7)
 LOW = HypernetSpec(hidden=16, layers=2, heads=2, decoder="low_rank", rank=4, widest=64, chunk=1024)

@@ -11,9 +11,9 @@ from tal_toy import VARIANTS
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.names import ARCHITECTURES
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal.encoder import build_channel_grid, build_spatial_grid, find_indices
-from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec, check_target, count_decoded_channels
+from lgzoo_tal.modules.encoder import build_channel_grid, build_spatial_grid, find_indices
+from lgzoo_tal.modules.hypernet import Hypernet
 
 PUBLISHED = {
     "ghn3-t": 6_906_632,

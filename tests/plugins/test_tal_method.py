@@ -20,11 +20,11 @@ from tal_toy import (
     extract_learngene,
 )
 
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.cli import show
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method import METHODS, details_of
+from learngene_zoo.method.record import METHODS, details_of
+from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.tasks.task import Task
@@ -32,9 +32,7 @@ from learngene_zoo.testing import tiny_task
 from lgzoo_tal import logah, tal
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Curriculum, MetaStep
-from lgzoo_tal.embedding import compute_embedding
 from lgzoo_tal.ghn3 import GHN3
-from lgzoo_tal.hypernet import Hypernet, build_frozen_hypernet
 from lgzoo_tal.learngene import (
     HypernetDetails,
     is_encoder,
@@ -44,6 +42,8 @@ from lgzoo_tal.learngene import (
 )
 from lgzoo_tal.logah import LOGAH
 from lgzoo_tal.meta_training import MetaTraining
+from lgzoo_tal.modules.embedding import compute_embedding
+from lgzoo_tal.modules.hypernet import Hypernet, build_frozen_hypernet
 from lgzoo_tal.tal import TAL
 
 SPEC = build_ancestry().spec

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_tal.mixture import TaskMixture, _repeat_epochs, compute_probabilities, sample_task
+from lgzoo_tal.modules.mixture import (
+    TaskMixture,
+    _repeat_epochs,
+    compute_probabilities,
+    sample_task,
+)
 
 CASES: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "data" / "tal" / "task_sampler.json").read_text(encoding="utf-8")

@@ -20,12 +20,18 @@ from learngene_zoo.training.checkpoint import newest
 from learngene_zoo.training.distillation import divergence
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import attribute_loss
-from lgzoo_tal import objective as objectives
 from lgzoo_tal.config import Guidance
-from lgzoo_tal.graph import SINK, build_graph
-from lgzoo_tal.hypernet import Hypernet
-from lgzoo_tal.mixture import TaskBatch, TaskMixture
-from lgzoo_tal.objective import Guide, MetaObjective, TaskSpec, draw_random_matrix, sum_norms
+from lgzoo_tal.modules import objective as objectives
+from lgzoo_tal.modules.graph import SINK, build_graph
+from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.mixture import TaskBatch, TaskMixture
+from lgzoo_tal.modules.objective import (
+    Guide,
+    MetaObjective,
+    TaskSpec,
+    draw_random_matrix,
+    sum_norms,
+)
 
 ZOO = tuple(
     ViTSpec(layers=layers, width=width, heads=width // 16, classes=4, image_size=16, patch_size=8)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lgzoo_tal.partial_linear import LinearParts, cut_weight
+from lgzoo_tal.modules.partial_linear import LinearParts, cut_weight
 
 SLICES = (
     slice(0, 4),

@@ -12,12 +12,12 @@ import pytest
 import torch
 from checkpoint_toy import WRITERS, write_pickle
 
-from learngene_zoo.artifacts import hub as hub_file
 from learngene_zoo.errors import BadFile, WrongCall
-from lgzoo_tal import released
-from lgzoo_tal.hypernet import Hypernet
+from learngene_zoo.hub import client as hub_file
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.released import fetch_checkpoint, read_hypernet
+from lgzoo_tal.modules import released
+from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.released import fetch_checkpoint, read_hypernet
 
 CONV = HypernetSpec(hidden=16, layers=2, heads=4, decoder="conv", widest=12, classes=10, spatial=11)
 LOW_RANK = HypernetSpec(hidden=16, layers=2, heads=2, decoder="low_rank", rank=4, chunk=512)

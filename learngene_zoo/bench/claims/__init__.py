@@ -1,0 +1,1 @@
+"""Claims: their files, the cells that they need, and their verdicts."""

@@ -1,0 +1,1 @@
+"""The cells of a bench, and the search for their learning rates."""

@@ -1,0 +1,378 @@
+"""Grids: their arms, cells and default budgets (`--budget quick`, `standard` or `full`)."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Literal
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.records import CONTROLS
+from learngene_zoo.bench.grid.cell import Arm, Cell, HeadStart, Size, is_plain, label
+from learngene_zoo.bench.grid.search import Augment
+from learngene_zoo.errors import WrongCall, ZooError, unknown
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.sizes import Member, Target
+from learngene_zoo.settings import Json, Recipe, from_json, to_json
+from learngene_zoo.tasks import catalogue
+from learngene_zoo.tasks.stamps import stamp_tasks
+
+SCRATCH = (
+    Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
+    Arm(name="scratch fan_in", method="scratch", expand={"init": "fan_in"}),
+)
+
+MAX_NAMED = 18  # sizes listed in an error
+
+
+def targets(reference: str, only: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the tasks of a suite, or one task by its name; `only` selects among them.
+
+    Raises:
+        WrongCall: the suite or a task is unknown.
+    """
+    task_names = [entry.name for entry in catalogue.entries()]
+    suites = {suite.name: suite.tasks for suite in catalogue.suites()[0]}
+    if reference not in suites and reference not in task_names and ":" not in reference:
+        raise unknown("suite or task", reference, [*suites, *task_names])
+    tasks = suites.get(reference, (reference,))
+    for name in only:
+        if name not in tasks:
+            raise unknown(f"task of {reference}", name, tasks)
+    return tuple(task for task in tasks if not only or task in only)
+
+
+def standard_arms(
+    methods: Sequence[str],
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, Mapping[str, Json]] | None = None,
+    ancestries: Sequence[str] = (),
+    tasks: Sequence[str] = (),
+    leave_out: bool = False,
+) -> list[Arm]:
+    """Return every method with its controls, and the two scratch arms.
+
+    The controls are `shuffled`, `stem` and `stem_fan_in`. Gains are measured against controls and
+    scratch.
+
+    Args:
+        methods: names of methods.
+        preset: the preset of every extractor; None for `mini`.
+        settings: the settings of each method's extractor, by method.
+        ancestries: the ancestry models; () for the bundled one.
+        tasks: the tasks of extractions over several tasks; a single one is also that of extractions
+            over one task.
+        leave_out: whether the cell's own task is hidden from extractions over several tasks.
+
+    Raises:
+        WrongCall: a method is unknown, or is an arm of every grid.
+    """
+    for name in settings or {}:
+        if name not in methods:
+            raise WrongCall(
+                f"settings for {name}, but the methods of this grid are {', '.join(methods)}"
+            )
+    arms = []
+    for name in dict.fromkeys(methods):
+        if name == "scratch":
+            raise WrongCall(f"{name} is an arm of every grid; name the methods to compare it with")
+        changed = dict((settings or {}).get(name, {}))
+        base = Arm(
+            name=name,
+            method=name,
+            preset=preset or "mini",
+            settings=changed,
+            ancestries=tuple(ancestries),
+        )
+        method = METHODS.load(name)
+        if base.extractor.needs_tasks() and method.tasks == "many":
+            extraction_tasks = tuple(tasks) or tuple(method.references(()) if leave_out else ())
+            base = replace(base, tasks=extraction_tasks, leave_out=leave_out)
+        elif base.extractor.needs_tasks() and len(tasks) == 1:
+            base = replace(base, tasks=tuple(tasks))
+        arms += [
+            base,
+            *(replace(base, name=f"{name} {control}", control=control) for control in CONTROLS),
+        ]
+    if not arms:
+        raise WrongCall("a grid needs at least one method, as --method lsamd")
+    return [*arms, *(replace(arm, ancestries=tuple(ancestries)[:1]) for arm in SCRATCH)]
+
+
+def cells(
+    tasks: Sequence[str],
+    arms: Sequence[Arm],
+    *,
+    layers: Sequence[int],
+    epochs: Sequence[int],
+    seeds: Sequence[int],
+    recipe: Recipe,
+    widths: Sequence[int | None] = (None,),
+    sizes: Sequence[Mapping[str, Json]] = (),
+    rates: Mapping[str, float] | None = None,
+    split: Literal["validation", "test"] = "test",
+    head: HeadStart = "random",
+    offline: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Cell]:
+    """Return every arm at every size on every task with every budget and seed.
+
+    The order is seed, task, size, budget, arm. Scratch can build any number of layers, and no other
+    size.
+
+    Args:
+        tasks: names of tasks.
+        arms: arms with different names.
+        layers: depths; where a method builds several descendants with equal layers, the largest is
+            meant.
+        epochs: budgets; a tenth of the epochs is warm-up.
+        seeds: seeds.
+        recipe: the recipe, used with each number of epochs.
+        widths: widths of the plain sizes; None for the learngene's.
+        sizes: further sizes by the expander's settings, as low=3, high=3; they come after `layers`.
+        rates: learning rates of arms, by name.
+        split: the split on which the cells are evaluated.
+        head: the start of heads that are not inherited.
+        offline: whether nothing may be downloaded.
+        say: receives a message for each size that an arm cannot build, which is skipped.
+
+    Raises:
+        WrongCall: no cell is left, or two arms have one name.
+    """
+    needed = {
+        "task": tasks,
+        "layers": [*layers, *sizes],
+        "epochs": epochs,
+        "seeds": seeds,
+        "arm": arms,
+    }
+    for name, values in needed.items():
+        if not values:
+            raise WrongCall(f"a grid without cells: it has no {name}")
+    names = [arm.name for arm in arms]
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise WrongCall(f"two arms are named {duplicates[0]!r}; give each a name of its own")
+    _check_seen(tasks, arms)
+    named_widths = [{} if width is None else {"width": width} for width in dict.fromkeys(widths)]
+    plain = [
+        {"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths
+    ]
+    # Separate calls: a size of either kind must be built, else the request is a mistake.
+    competitors = [
+        *_competitors(arms, plain, offline, say),
+        *_competitors(arms, sizes, offline, say),
+    ]
+    stamps = _stamp_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
+    return [
+        Cell(
+            arm=arm,
+            task=task,
+            seed=seed,
+            recipe=set_epochs(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
+            split=split,
+            head=head,
+            version=catalogue.version_of(task),
+            data={name: stamps[name] for name in (task, *arm.tasks_for(task)) if name in stamps},
+            **size._asdict(),
+        )
+        for seed in dict.fromkeys(seeds)
+        for task in dict.fromkeys(tasks)
+        for at_one_size in competitors
+        for budget in dict.fromkeys(epochs)
+        for arm, size in at_one_size
+    ]
+
+
+def _stamp_own_data(references: Sequence[str], offline: bool) -> dict[str, str]:
+    """Return the stamps of those tasks that are the user's own data.
+
+    Cells of changed data are computed again. Data that cannot be opened has no stamp: its cells
+    fail with the reason.
+    """
+    stamps: dict[str, str] = {}
+    for name in dict.fromkeys(references):
+        if catalogue.is_own_data(name):
+            with suppress(ZooError):
+                stamps |= stamp_tasks([catalogue.open_task(name, offline=offline)])
+    return stamps
+
+
+def set_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    """Return the recipe with a complete schedule for this number of epochs; a tenth is warm-up."""
+    return replace(recipe, epochs=epochs, warmup=epochs / 10)
+
+
+def _check_seen(tasks: Sequence[str], arms: Sequence[Arm]) -> None:
+    """Check that every extraction keeps a task once the cell's own is left out.
+
+    Raises:
+        WrongCall: an extraction has no task left.
+    """
+    for arm in arms:
+        for task in tasks:
+            if arm.leave_out and not arm.tasks_for(task):
+                raise WrongCall(
+                    f"without {task}, the extraction of {arm.method} has no task; name more with "
+                    "--extract-task"
+                )
+
+
+def _competitors(
+    arms: Sequence[Arm],
+    sizes: Iterable[Mapping[str, Json]],
+    offline: bool,
+    say: Callable[[str], None],
+) -> list[list[tuple[Arm, Size]]]:
+    """Return for each size the arms that build it, and how their cells name it.
+
+    Scratch builds any layers: it takes part where another arm does, or everywhere if it is alone.
+
+    Raises:
+        WrongCall: no arm builds any size.
+    """
+    inheriting = [arm for arm in arms if arm.method != "scratch"]
+    competitors: list[list[tuple[Arm, Size]]] = []
+    missing: dict[str, list[str]] = {}  # sizes, by what an arm builds instead
+    for size in sizes:
+        names = [arm.name for arm in inheriting if select_members(family(arm, offline), size)]
+        if is_plain(size) and (names or not inheriting):
+            names += [arm.name for arm in arms if arm.method == "scratch"]
+        competitors.append(
+            [(arm, size_at(arm, size, offline)) for arm in arms if arm.name in names]
+        )
+        for arm in inheriting:
+            if arm.name not in names and arm.control is None:
+                words = str(Size(**size)) if is_plain(size) else label(size)
+                missing.setdefault(
+                    f"{arm.name} builds {_describe_sizes(arm, size, offline)}", []
+                ).append(words)
+    texts = [
+        f"{offer}, not {' or '.join(dict.fromkeys(sizes))}" for offer, sizes in missing.items()
+    ]
+    if competitors and not any(competitors):
+        raise WrongCall(
+            f"a grid without cells: {'; '.join(texts) or 'scratch has no sizes by settings'}"
+        )
+    for text in texts:
+        say(f"{text}; skipped")
+    return competitors
+
+
+def size_at(arm: Arm, size: Mapping[str, Json], offline: bool = False) -> Size:
+    """Return how an arm's cells name a size: by layers and width, or by the expander's settings.
+
+    Of several descendants with these settings the largest is meant.
+
+    Raises:
+        WrongCall: there is no such descendant.
+    """
+    if is_plain(size):
+        return Size(**size)
+    members = select_members(family(arm, offline), size)
+    if not members:
+        raise WrongCall(
+            f"{arm.name} builds {_describe_sizes(arm, size, offline)}, not {label(size)}"
+        )
+    return Size(members[-1].spec.layers, None, size)
+
+
+def select_members(members: Iterable[Member], size: Mapping[str, Json]) -> list[Member]:
+    """Return the members of this size: with its layers, width, and expander's settings."""
+
+    def value(member: Member, name: str) -> Json:
+        return member.settings.get(name, getattr(member.spec, name, None))
+
+    return [member for member in members if all(value(member, name) == size[name] for name in size)]
+
+
+def family(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
+    """Return every descendant that an arm can build, the smallest first.
+
+    They are known before anything is extracted.
+    """
+    return _family(
+        json.dumps(to_json(replace(arm, name="", control=None)), sort_keys=True), offline
+    )
+
+
+@cache
+def _family(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
+    arm = from_json(Arm, json.loads(arm_as_json), "arm")
+    planned = partial(
+        lifecycle.plan, extractor=arm.extractor, expander=arm.expander, ancestries=arm.ancestries
+    )
+    return tuple(planned(arm.method, target=Target(image_size=arm.image_size), offline=offline))
+
+
+def _describe_sizes(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:
+    """Return the sizes that an arm builds, in the words of the requested size."""
+    if not is_plain(size):
+        sizes = list(
+            dict.fromkeys(
+                label(member.settings) for member in family(arm, offline) if member.settings
+            )
+        )
+        listed = [*sizes[:MAX_NAMED], "..."] if len(sizes) > MAX_NAMED else sizes
+        return "; ".join(listed) or "layers alone"
+    specs = [member.spec for member in family(arm, offline)]
+    depths, widths = sorted({spec.layers for spec in specs}), sorted({spec.width for spec in specs})
+    is_range = depths == list(range(depths[0], depths[-1] + 1)) and len(depths) > 2
+    text = f"{depths[0]} to {depths[-1]}" if is_range else ", ".join(map(str, depths))
+    return f"{text} layers of width {', '.join(map(str, widths))}"
+
+
+# How every arm is tuned unless the user says otherwise: 4 trainings an arm on the first task, and
+# more where the grid must widen. Rates are chosen with the first augmentation. It is none, because
+# shifts and flips slow every short training down: those from scratch most of all, whose rivals
+# would look better than they are.
+RATES = (3e-4, 1e-3, 3e-3)
+AUGMENTS: tuple[Augment, ...] = ("none", "light")
+# of every cell, except for its epochs
+RECIPE = Recipe(images=1000, batch_size=50, lr=1e-3, clip=1.0, augment=AUGMENTS[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridBudget:
+    """Sizes, budgets and tasks that are measured by default.
+
+    `--layers`, `--epochs`, `--seeds`, `--images` and `--task` override one field each.
+    """
+
+    layers: tuple[int, ...]
+    epochs: tuple[int, ...]
+    seeds: int
+    images: int | None  # training images of a cell; None: all
+    tasks: tuple[str, ...] = ()  # those of the suite that are measured, if it has them; (): all
+    most_tasks: int | None = None
+
+
+BudgetName = Literal["quick", "standard", "full"]
+
+BUDGETS: dict[BudgetName, GridBudget] = {
+    # Minutes on two cores: to see that everything works, and a first result. No extraction sees
+    # these tasks by default.
+    "quick": GridBudget(
+        layers=(6,),
+        epochs=(3,),
+        seeds=3,
+        images=800,
+        tasks=("figures", "textures", "numbers"),
+        most_tasks=3,
+    ),
+    # An afternoon on two cores.
+    "standard": GridBudget(layers=(6, 9, 12), epochs=(1, 4, 16), seeds=3, images=1000),
+    # For a GPU or a cluster: the papers' depths, every budget, all images.
+    "full": GridBudget(layers=tuple(range(5, 16)), epochs=(1, 2, 4, 8, 16), seeds=5, images=None),
+}
+
+
+def tasks_of_budget(budget: GridBudget, tasks: Sequence[str]) -> tuple[str, ...]:
+    """Return the tasks of a suite that a budget measures.
+
+    They are those that the budget names, or else the first `most_tasks`.
+    """
+    selected = tuple(task for task in tasks if task in budget.tasks)
+    return selected or tuple(tasks)[: budget.most_tasks]

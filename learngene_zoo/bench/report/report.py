@@ -1,0 +1,231 @@
+"""The report of a bench, written into its folder.
+
+Its files are `report.html`, `summary.csv`, `.md` and `.json`, and `pictures/`. It is made from
+`results.jsonl` and `grid.json` alone, so it can be written again at any time, also for an
+interrupted bench.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from learngene_zoo import plotting
+from learngene_zoo.artifacts.records import versions
+from learngene_zoo.atomic import new_file
+from learngene_zoo.bench.grid.cell import Arm, Cell, label
+from learngene_zoo.bench.grid.search import Choice
+from learngene_zoo.bench.grid.tuning import describe_tuning
+from learngene_zoo.bench.report import tables
+from learngene_zoo.bench.report.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
+from learngene_zoo.bench.report.page import NO_GRID, Grid, page
+from learngene_zoo.bench.report.pictures import caption, cost_picture, pictures
+from learngene_zoo.bench.report.tables import NOTES, TextTable
+from learngene_zoo.bench.results.rows import RESULTS, read_rows, select
+from learngene_zoo.bench.results.summary import Summary, flatten_line, summarise
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.storage import read_json, write_json
+from learngene_zoo.text import markdown, spreadsheet
+
+GRID = "grid.json"
+PAGE = "report.html"
+PICTURES = "pictures"
+
+
+def note_grid(
+    cells: Sequence[Cell],
+    out: Path,
+    *,
+    cost: bool = False,
+    choices: Mapping[str, Choice] = MappingProxyType({}),
+    small: Mapping[str, int] = MappingProxyType({}),
+    methods: Sequence[str] = (),
+) -> None:
+    """Write `grid.json`, before anything is measured: the cells and their common settings.
+
+    Args:
+        cells: the cells of the grid.
+        out: the bench's folder.
+        cost: whether they are the cells of a cost curve.
+        choices: how the arms were tuned; empty if they were not.
+        small: tasks that are too small to tune on, with their numbers of validation images.
+        methods: the methods to compare, which may build none of the sizes.
+    """
+    data = {
+        "cost": cost,
+        "methods": list(methods),
+        "settings": _shared_settings(cells),
+        "arms": [_arm(arm, cells) for arm in {cell.arm.name: cell.arm for cell in cells}.values()],
+        "tuning": describe_tuning(cells, choices, small),
+        "versions": versions(),
+        "keys": list(dict.fromkeys(cell.key for cell in cells)),
+    }
+    with new_file(out / GRID, force=True) as draft:
+        write_json(draft, data)
+
+
+def _shared_settings(cells: Sequence[Cell]) -> dict[str, Json]:
+    """Return the values that a grid varies, and the recipe that its cells share."""
+    varied: dict[str, Callable[[Cell], Any]] = {
+        "tasks": lambda cell: cell.task,
+        "split": lambda cell: cell.split,
+        "layers": lambda cell: cell.layers,
+        "width": lambda cell: cell.width,
+        "sizes": lambda cell: label(cell.size),
+        "epochs": lambda cell: cell.recipe.epochs,
+        "seeds": lambda cell: cell.seed,
+    }
+    settings: dict[str, Json] = {
+        name: list(dict.fromkeys(map(get, cells))) for name, get in varied.items()
+    }
+    unset = {"width": [None], "sizes": [""]}
+    settings = {name: value for name, value in settings.items() if value != unset.get(name)}
+    recipes = [to_json(cell.recipe) for cell in cells]
+    shared = {
+        name for name in recipes[0] if all(recipe[name] == recipes[0][name] for recipe in recipes)
+    }
+    return settings | {
+        name: value for name, value in recipes[0].items() if name in shared - {"epochs"}
+    }
+
+
+def _arm(arm: Arm, cells: Sequence[Cell]) -> dict[str, Json]:
+    rates = dict.fromkeys(cell.recipe.lr for cell in cells if cell.arm.name == arm.name)
+    return {**to_json(arm), "lr": list(rates)}
+
+
+def read_grid(out: Path) -> Grid:
+    """Return the content of the file that `note_grid` wrote; an empty grid without the file.
+
+    Raises:
+        BadFile: the file cannot be read.
+    """
+    path = out / GRID
+    if not path.is_file():
+        return NO_GRID
+    try:
+        return from_json(Grid, read_json(path), str(path))
+    except BadFile as error:
+        raise BadFile(f"{error}; run the bench again to write the file anew") from error
+
+
+def read_summary(out: Path) -> Summary:
+    """Return the summary of the newest grid in `out`.
+
+    Raises:
+        WrongCall: there are no results.
+    """
+    if not (out / RESULTS).is_file():
+        raise WrongCall(f"there is no {RESULTS} in {out}; name the folder of a bench with -o")
+    rows, keys = read_rows(out / RESULTS), read_grid(out).keys
+    chosen = select(rows, keys) if keys else rows
+    return summarise(chosen, missing=len(keys) - len(chosen) if keys else 0)
+
+
+def read_costs(out: Path, summary: Summary) -> list[Bill]:
+    """Return the bills of a cost curve; none if the grid in `out` is not one."""
+    return bills(summary.rows) if read_grid(out).cost and summary.rows else []
+
+
+def write_report(out: Path) -> list[Path]:
+    """Write the report of the bench in `out` in every format, and return the paths, the page first.
+
+    Pictures of an earlier report are removed.
+
+    Raises:
+        WrongCall: there are no results.
+        BadFile: a file cannot be read.
+    """
+    summary = read_summary(out)
+    costs = read_costs(out, summary)
+    figures = {**pictures(summary), **({"cost": cost_picture(costs)} if costs else {})}
+    inline = {
+        name: plotting.svg_text(figure, name, caption(name)) for name, figure in figures.items()
+    }
+    lines = [flatten_line(line) for line in summary.lines]
+    texts = {
+        PAGE: page(summary, read_grid(out), inline, costs),
+        "summary.md": _markdown(summary, read_grid(out).tuning),
+        "summary.csv": csv_text(lines),
+        "summary.json": json_text(lines),
+    }
+    if summary.pairs:
+        differences = [pair.to_flat() for pair in summary.pairs]
+        texts |= {"pairs.csv": csv_text(differences), "pairs.json": json_text(differences)}
+    if costs:
+        texts["cost.md"] = (
+            tables.markdown(cost_tables(costs))
+            + "".join(f"\n- {line}" for line in ASSUMPTIONS)
+            + "\n"
+        )
+        texts["cost.json"] = json_text(flat_costs(costs))
+    files: dict[Path, Callable[[Path], Any]] = {
+        out / name: partial(Path.write_text, data=text, encoding="utf-8")
+        for name, text in texts.items()
+    }
+    files |= {
+        out / PICTURES / f"{name}.png": partial(plotting.save, figure)
+        for name, figure in figures.items()
+    }
+    for path, write in files.items():
+        with new_file(path, force=True) as draft:
+            write(draft)
+    for stale in set((out / PICTURES).glob("*.png")) - set(files):
+        # Files of other names are not ours and stay.
+        if stale.name.startswith(("pareto", "curves", "cost")):
+            stale.unlink()
+    return list(files)
+
+
+def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
+    """Return the tables of a summary, with the notes needed to read them."""
+    several = [
+        *tables.compact(summary),
+        *filter(None, [tables.pairs(summary)]),
+        *tables.by_task(summary),
+    ]
+    single = [
+        tables.pairs_by_task(summary),
+        tables.without_one(summary),
+        tables.costs(summary),
+        tables.failures(summary),
+    ]
+    tuned = (
+        ["How the arms were tuned:\n\n" + "\n".join(f"- {markdown(line)}" for line in tuning)]
+        if tuning
+        else []
+    )
+    remarks = [*summary.same, *tables.explanations(summary), *tables.describe_missing(summary)]
+    notes = [f"{tables.state(summary)}.", *tuned, *map(markdown, remarks), *NOTES]
+    return tables.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
+
+
+def build_overview(out: Path) -> tuple[list[TextTable], list[str]]:
+    """Return the tables to print after a bench, and the lines below them.
+
+    They include those of a cost curve, if the bench is one.
+    """
+    summary = read_summary(out)
+    costs = read_costs(out, summary)
+    printed = [*tables.brief(summary), *(cost_tables(costs) if costs else [])]
+    remarks = [*summary.same, *tables.explanations(summary), *tables.describe_missing(summary)]
+    return printed, [*remarks, *(ASSUMPTIONS if costs else ())]
+
+
+def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
+    """Return flat objects as CSV with a header; an unknown value is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: spreadsheet(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def json_text(rows: Sequence[Mapping[str, Json]]) -> str:
+    """Return flat objects as a JSON list."""
+    return json.dumps(to_json(list(rows)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,1 @@
+"""Compute the cells of a grid, in this process, in workers or on Ray."""

@@ -1,0 +1,330 @@
+"""From a grid to its results file: skip finished cells, record failed ones, run the others.
+
+A cell waits for its extraction, and fails with it. The time left is estimated from the jobs that
+are finished.
+"""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from learngene_zoo.atomic import check_folder, remove_drafts_in
+from learngene_zoo.bench.grid.cell import LEARNGENES, Cell, Extraction, Size
+from learngene_zoo.bench.results.rows import RESULTS, Results, Row, read_rows, select
+from learngene_zoo.bench.running.executors import Executor, Failure, InProcess, Job, Outcome
+from learngene_zoo.bench.running.extraction import (
+    ANCESTRIES,
+    PARTS,
+    check_same_ancestries,
+    estimate_work,
+    is_finished,
+)
+from learngene_zoo.bench.running.trial import CHECKPOINTS, TRAINED, UNTRAINED, make_failed_row
+from learngene_zoo.errors import Refused, WrongCall
+from learngene_zoo.ownership import (
+    MARKER,
+    find_foreign_below,
+    is_workspace,
+    mark_workspace,
+    remove_below,
+)
+from learngene_zoo.runs.run import Run, world
+from learngene_zoo.text import count_noun, human_count, human_seconds
+
+Say = Callable[[str], None]
+
+
+class Pace:
+    """An estimate of the seconds of the remaining work, at the speed so far.
+
+    `left` is in any unit.
+    """
+
+    def __init__(self, left: float) -> None:
+        self.left, self.measured, self.spent = left, 0.0, 0.0
+
+    def record(self, work: float, seconds: float | None) -> None:
+        """Record that some work has ended.
+
+        `seconds` is None if it failed or never started; it is then ignored in the estimate.
+        """
+        self.left -= work
+        if seconds is not None:
+            self.measured += work
+            self.spent += seconds
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of the remaining work; 0 before anything is measured."""
+        return self.left * self.spent / self.measured if self.measured else 0.0
+
+
+class TimeLeft:
+    """The time left, from the wall seconds of the finished jobs; `slots` jobs run at once."""
+
+    def __init__(self, cells: Sequence[Cell], extractions: int, slots: int) -> None:
+        self.total, self.done, self.slots = len(cells), 0, slots
+        self.cells, self.extractions = Pace(sum(map(_work, cells))), Pace(extractions)
+
+    def record_cell(self, cell: Cell, seconds: float | None) -> None:
+        """Record that a cell has ended."""
+        self.done += 1
+        self.cells.record(_work(cell), seconds)
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the seconds left; None before any cell is finished."""
+        if not self.cells.measured and self.done < self.total:
+            return None
+        return max(0.0, self.cells.seconds + self.extractions.seconds) / self.slots
+
+
+def run_grid(
+    cells: Sequence[Cell],
+    out: Path,
+    run: Run,
+    executor: Executor | None = None,
+    say: Say = lambda text: None,
+    *,
+    anew: bool = False,
+    begin: Callable[[], None] = lambda: None,
+) -> list[Row]:
+    """Return the row of every cell, in the order of the cells.
+
+    Cells that are finished in `out` are not computed again. A cell that fails leaves a row with its
+    error and is retried by the next call.
+
+    Args:
+        cells: the cells of the grid.
+        out: the bench's folder.
+        run: how to compute, without its seed and folder; with `run.resume` an interrupted training
+            continues from its last checkpoint, else it starts again.
+        executor: where the jobs run; None for this process.
+        say: receives one line per cell, with an estimate of the time left.
+        anew: whether all results in `out` are deleted first.
+        begin: called once `out` is locked.
+
+    Raises:
+        Refused: another process writes into `out`, its results come from another ancestry model, or
+            it holds other files.
+        WrongCall: the process was started by torchrun.
+    """
+    if world() > 1:
+        raise WrongCall(
+            "lgzoo bench runs in parallel with --workers or --ray; start it without torchrun"
+        )
+    check_folder(out)
+    claim_workspace(out, anew)
+    run = replace(run, folder=None, progress=False, lines=False, threads=run.threads or 1)
+    with Results(out / RESULTS, anew) as results:
+        if anew:
+            _remove_results(out)
+        for folder in (out, *(out / name for name in (LEARNGENES, UNTRAINED, TRAINED))):
+            remove_drafts_in(folder)
+        if results.repaired:
+            say(results.repaired)
+        check_same_ancestries(cells, out, run)
+        begin()
+        by_key = {cell.key: cell for cell in cells}
+        waiting = [cell for key, cell in by_key.items() if key not in results.finished]
+        if len(waiting) < len(by_key):
+            say(f"{len(by_key) - len(waiting)} of {len(by_key)} cells are finished already")
+        if waiting:
+            with closing(executor or InProcess()) as executor:
+                executor.open(out, run)
+                _Conductor(waiting, out, run, executor, results, say).conduct()
+        return select(results.rows(), by_key)
+
+
+def claim_workspace(out: Path, anew: bool) -> None:
+    """Mark a new or empty folder as that of a bench.
+
+    A bench of an earlier version, without a mark, may be continued if all of its rows can be read,
+    and is never removed.
+
+    Raises:
+        Refused: the folder holds other files.
+    """
+    if not is_workspace(out, _KIND):
+        rows = out / RESULTS
+        empty = {RESULTS} if rows.is_file() and not rows.stat().st_size else set()
+        entries = [entry.name for entry in sorted(out.iterdir())] if out.is_dir() else []
+        strange = [name for name in entries if name not in empty and not _is_lock(name)]
+        if strange and (anew or not rows.is_file() or not read_rows(rows)):
+            raise Refused(
+                f"{out} holds {strange[0]}, and no valid {MARKER} file that says that it is the "
+                "folder of a bench; "
+                "move it, or choose another folder with -o"
+            )
+        if not strange:
+            out.mkdir(parents=True, exist_ok=True)
+            mark_workspace(out, _KIND)
+    for folder in _FOLDERS if anew else ():
+        foreign = find_foreign_below(out / folder, _is_name_of_bench)
+        if foreign:
+            raise Refused(
+                f"{out} holds {folder}/{foreign}, which lgzoo did not write; move it, then start "
+                "over"
+            )
+
+
+def _remove_results(out: Path) -> None:
+    """Remove everything that a bench keeps beside its results, except lock files.
+
+    Other processes may wait for a lock file.
+    """
+    for folder in _FOLDERS:
+        remove_below(out / folder, lambda name: _is_name_of_bench(name) and not _is_lock(name))
+    (out / ANCESTRIES).unlink(missing_ok=True)
+
+
+_KIND = "bench"
+_FOLDERS = (LEARNGENES, PARTS, UNTRAINED, TRAINED, CHECKPOINTS)
+_NAMES = re.compile(
+    r"([\w.-]+-)?[0-9a-f]{16}(\.cost)?\.json|(cost|kept|shared|run|holder)\.json|metrics\.jsonl"
+)
+
+
+def _is_name_of_bench(name: str) -> bool:
+    """Return whether a bench gives files this name, in a folder with its mark."""
+    return _NAMES.fullmatch(name) is not None or _is_lock(name)
+
+
+def _is_lock(name: str) -> bool:
+    return name.endswith(".lock")
+
+
+class _Conductor:
+    """Passes jobs to the executor and their rows to the results file until none is left."""
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        out: Path,
+        run: Run,
+        executor: Executor,
+        results: Results,
+        say: Say,
+    ) -> None:
+        self.schedule = Schedule(
+            cells, lambda extraction: is_finished(extraction, out), many=executor.slots > 1
+        )
+        self.estimate = TimeLeft(cells, len(self.schedule.waiting), executor.slots)
+        self.run, self.executor, self.results, self.say = run, executor, results, say
+        self.begun: dict[str, float] = {}  # when, by the key of the job
+        todo = self.schedule.waiting
+        work = sum(map(_work, cells)) + sum(
+            estimate_work(extraction, run.offline) for extraction in todo
+        )
+        jobs = f"{count_noun(len(cells), 'cell')}, {count_noun(len(todo), 'extraction')}"
+        say(f"to compute: {jobs} ({human_count(round(work))} training images x layers)")
+
+    def conduct(self) -> None:
+        """Keep every slot busy until all jobs have ended."""
+        while self._fill():
+            job, outcome = self.executor.wait()
+            seconds = time.monotonic() - self.begun.pop(job.key)
+            if isinstance(job, Extraction):
+                self._record_extraction(job, outcome, seconds)
+            else:
+                self._record_cell(job, outcome, seconds)
+
+    def _fill(self) -> bool:
+        """Start jobs while there is a slot for one, and return whether any is running."""
+        while len(self.begun) < self.executor.slots and (job := self.schedule.next()):
+            if isinstance(job, Extraction):
+                self.say(f"extracting {job.arm.method}, seed {job.seed}")
+            self.begun[job.key] = time.monotonic()
+            self.executor.start(job)
+        return bool(self.begun)
+
+    def _record_extraction(self, extraction: Extraction, outcome: Outcome, seconds: float) -> None:
+        self.estimate.extractions.record(1, seconds)
+        lost = self.schedule.finish_extraction(extraction, outcome)
+        if isinstance(outcome, Failure):
+            for cell in lost:
+                self._record_cell(cell, Failure(f"extraction: {outcome.error}"), None)
+
+    def _record_cell(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
+        row = (
+            make_failed_row(cell, outcome.error, self.run)
+            if isinstance(outcome, Failure)
+            else outcome
+        )
+        assert isinstance(row, Row)
+        self.results.append(row)
+        self.estimate.record_cell(cell, None if row.error else seconds)
+        self.say(format_progress(row, self.estimate))
+
+
+class Schedule:
+    """The jobs of a grid, in the order in which they are started.
+
+    If `many` jobs run at once, the extractions, which are longest, come first; otherwise each just
+    before its first cell. `is_ready` returns whether an extraction is finished already.
+    """
+
+    def __init__(
+        self, cells: Sequence[Cell], is_ready: Callable[[Extraction], bool], many: bool
+    ) -> None:
+        needed = [cell.extraction for cell in cells]
+        todo = {extraction.key: extraction for extraction in needed}
+        todo = {key: extraction for key, extraction in todo.items() if not is_ready(extraction)}
+        self._awaited = set(todo)
+        self._jobs: list[tuple[Job, str]] = []  # each with the extraction that it needs
+        for cell, needs in zip(cells, (extraction.key for extraction in needed)):
+            first = [*todo] if many else [needs] if needs in todo else []
+            self._jobs += [*((todo.pop(key), "") for key in first), (cell, needs)]
+
+    @property
+    def waiting(self) -> list[Extraction]:
+        """Return the extractions that have not started."""
+        return [job for job, _ in self._jobs if isinstance(job, Extraction)]
+
+    def next(self) -> Job | None:
+        """Return the next job, or None while every remaining cell waits for an extraction."""
+        for index, (job, needs) in enumerate(self._jobs):
+            if needs not in self._awaited:
+                del self._jobs[index]
+                return job
+        return None
+
+    def finish_extraction(self, extraction: Extraction, outcome: Outcome) -> list[Cell]:
+        """Record that an extraction has ended, and return the cells that can never start.
+
+        There are such cells if it failed.
+        """
+        self._awaited.discard(extraction.key)
+        if not isinstance(outcome, Failure):
+            return []
+        lost = [
+            job for job, needs in self._jobs if isinstance(job, Cell) and needs == extraction.key
+        ]
+        self._jobs = [(job, needs) for job, needs in self._jobs if needs != extraction.key]
+        return lost
+
+
+def _work(cell: Cell) -> float:
+    """Return training images times layers over all epochs; the evaluation counts as one more."""
+    return cell.layers * (cell.recipe.epochs + 1) * (cell.recipe.images or 1)
+
+
+def format_progress(row: Row, time: TimeLeft) -> str:
+    """Return one line for a finished cell."""
+    result = (
+        f"{row.metric} {100 * row.value:.1f} %" if row.value is not None else f"failed: {row.error}"
+    )
+    size_name = f" ({row.size})" if row.size else ""
+    size = (
+        f"{Size(row.layers, row.width)}{size_name}, {count_noun(row.epochs, 'epoch')}, seed "
+        f"{row.seed}"
+    )
+    left = (
+        f"  (about {human_seconds(time.seconds)} left)"
+        if time.seconds and time.done < time.total
+        else ""
+    )
+    return f"[{time.done}/{time.total}] {row.task}, {size}, {row.arm}: {result}{left}"

@@ -1,0 +1,1 @@
+"""The Hugging Face Hub: one client, the files of a repository, and their manifest."""

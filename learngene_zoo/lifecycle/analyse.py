@@ -1,0 +1,279 @@
+"""The verbs that evaluate models without changing them: compare, predict, probe, recommend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.lifecycle.learngenes import expand
+from learngene_zoo.lifecycle.models import open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.rates import choose_fit
+from learngene_zoo.method.contract import family
+from learngene_zoo.method.record import method_of
+from learngene_zoo.method.sizes import Budget, Member, Target
+from learngene_zoo.pretrained.timm_model import open_model
+from learngene_zoo.runs.progress import report_activity
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Json, to_json, with_settings
+from learngene_zoo.tasks.catalogue import open_task
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.families.spec import Fit
+    from learngene_zoo.lifecycle.comparison import Comparison
+    from learngene_zoo.lifecycle.recommendation import RankedDescendant
+    from learngene_zoo.pretrained.exported import ExportedModel
+    from learngene_zoo.pretrained.timm_model import TimmModel
+    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.training.predict import Prediction
+    from learngene_zoo.training.probes import ProbeResult
+
+
+def compare(
+    first: str | Path | Descendant | TimmModel,
+    second: str | Path | Descendant | TimmModel,
+    *,
+    task: str | None = None,
+    split: Literal["train", "validation", "test"] = "test",
+    timed: bool = False,
+    run: Run | None = None,
+) -> Comparison:
+    """Compare two models on the same images of a task, and the cost of each.
+
+    Args:
+        first: a model or a reference to one.
+        second: a model or a reference to one.
+        task: default: the one that the first model was trained for.
+        split: the images to evaluate on.
+        timed: also measure latencies.
+        run: how to compute. None: see `own_run`.
+
+    Raises:
+        WrongCall: as `evaluate` does, for either model.
+    """
+    from learngene_zoo.lifecycle.comparison import compare as compare_models
+
+    run = run or own_run()
+    first_model, second_model = (
+        open_model(model, offline=run.offline) for model in (first, second)
+    )
+    data = open_task_for(first_model, task, "compare", run)
+    return compare_models(first_model, second_model, data, split, run, timed=timed)
+
+
+def probe(
+    model: str | Path | Descendant | TimmModel,
+    *,
+    task: str | None = None,
+    kind: Literal["ridge", "knn"] = "ridge",
+    split: Literal["validation", "test"] = "test",
+    shots: Sequence[int | None] = (None,),
+    draws: int = 5,
+    k: int | None = None,
+    images: int | None = None,
+    image_size: int | None = None,
+    fit: Fit | None = None,
+    run: Run | None = None,
+) -> list[ProbeResult]:
+    """Measure the accuracy of a probe of a model's features (`training.probes`).
+
+    The model is not trained.
+
+    Args:
+        model: any that `evaluate` takes but an exported file; or an ancestry model, as `extract`
+            takes it, with or without a head.
+        task: default as of `evaluate`.
+        kind: a ridge regression onto the classes, or the nearest training images.
+        split: the images that the probe classifies.
+        shots: training images of each class that the probe is fitted to, one result for each; None:
+            all.
+        draws: how often a number of shots is drawn.
+        k: neighbours that vote. None: 20, or 5 where a class has fewer than 20 training images on
+            average.
+        images: maximum number of training images. None: all.
+        image_size: of an ancestry model, in pixels. None: its default.
+        fit: treatment of pictures that are not square. None: as in `finetune`.
+        run: how to compute. None: see `own_run`.
+
+    Raises:
+        WrongCall: for a task with a class per pixel, and as `evaluate` does.
+        BadData: if the training images show fewer than two classes.
+        TrainingFailed: for features that are not finite.
+    """
+    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.training.probes import compute_features, run_probe
+
+    run = run or own_run()
+    opened = _open_probed(model, image_size, run)
+    data = open_task_for(opened, task, "evaluate", run)
+    if data.dense:
+        raise WrongCall(
+            f"{data.name} has a class for every pixel; a probe needs one for every image"
+        )
+    if split == "validation":
+        data = ensure_validation(data)
+    module = opened.model()
+    input_format = opened.with_fit(fit or choose_fit(opened, data)).input_format
+    train = compute_features(module, data, "train", input_format, run, images=images)
+    held_out = compute_features(module, data, split, input_format, run)
+    return [
+        run_probe(train, held_out, data, split, kind, shots=count, draws=draws, k=k, seed=run.seed)
+        for count in shots
+    ]
+
+
+def _open_probed(
+    model: str | Path | Descendant | TimmModel, image_size: int | None, run: Run
+) -> Any:
+    """Open any model, or an ancestry model at a chosen image size."""
+    from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.pretrained.ancestry import open_ancestry
+
+    if not isinstance(model, str | Path):
+        return model
+    try:
+        if image_size is None:
+            return open_model(model, offline=run.offline)
+    except (BadFile, WrongCall) as error:
+        reason: Exception | None = error
+    else:
+        reason = None
+    try:
+        ancestry = open_ancestry(str(model), image_size=image_size, offline=run.offline)
+    except (BadFile, WrongCall):
+        if reason is not None:
+            raise reason from None
+        raise
+    record = ancestry.record
+    provenance: dict[str, Json] = {"ancestries": [to_json(record)]}
+    return assemble(
+        ancestry.spec,
+        ancestry.state,
+        seed=run.seed,
+        mean=record.mean,
+        std=record.std,
+        view=record.view,
+        provenance=provenance,
+    )
+
+
+def predict(
+    model: str | Path | Descendant | TimmModel | ExportedModel,
+    images: str | Path | Iterable[str | Path],
+    *,
+    top: int = 5,
+    batch_size: int = 32,
+    run: Run | None = None,
+) -> list[Prediction]:
+    """Return the most probable classes of each picture.
+
+    Args:
+        model: any that `evaluate` takes.
+        images: paths of pictures. One that cannot be read has an `error` in its result.
+        top: number of classes for each picture.
+        batch_size: pictures per forward pass.
+        run: how to compute. None: see `own_run`.
+
+    Raises:
+        WrongCall: for a model without a class per image.
+    """
+    from learngene_zoo.training.predict import predict as predict_files
+
+    run = run or own_run()
+    paths = [images] if isinstance(images, (str, Path)) else images
+    return list(
+        predict_files(open_answering(model, run), paths, run, top=top, batch_size=batch_size)
+    )
+
+
+def recommend(
+    task: str,
+    learngenes: str | Path | Sequence[str | Path] = (),
+    *,
+    budget: Budget | None = None,
+    images: int | None = 1_000,
+    sizes: int = 3,
+    run: Run | None = None,
+    report: Callable[[str, Member, float, int, int], None] = lambda *_: None,
+) -> list[RankedDescendant]:
+    """Rank the descendants to build for a task by a probe, before any training.
+
+    Args:
+        task: the task with the pictures.
+        learngenes: references of the learngenes to build from; default: all on the shelf.
+        budget: bounds of the descendants.
+        images: number of training images for the probe, the same for all. None: all.
+        sizes: maximum number of descendants of each learngene.
+        run: how to compute. None: see `own_run`.
+        report: called after each probe with the learngene, the size, the result of the probe, the
+            number of finished probes and their total.
+
+    Returns:
+        The descendants, best first; see `recommendation.rank_descendants`.
+
+    Raises:
+        WrongCall: if nothing fits, and for a task with a class per pixel.
+    """
+    from learngene_zoo.lifecycle.recommendation import rank_descendants
+
+    run = run or own_run()
+    listed = (
+        [learngenes]
+        if isinstance(learngenes, (str, Path))
+        else list(learngenes) or shelf.learngenes()
+    )
+    data = open_task(task, offline=run.offline)
+    opened = [shelf.open_learngene(named, offline=run.offline) for named in listed]
+    members = _list_offers(opened, data, budget or Budget(), sizes)
+    if not members:
+        raise WrongCall(
+            f"none of {shelf.abbreviate_names([str(named) for named in listed])} "
+            "has a descendant within these budgets"
+        )
+
+    def build_offers() -> Iterator[tuple[str, Member, Descendant]]:
+        for activity.num_done, (gene, member) in enumerate(members):
+            expander = with_settings(
+                method_of(gene.config, gene.folder or "it").expander, member.settings
+            )
+            descendant = expand(
+                gene, target=replace(member.target, task=task), expander=expander, run=run
+            )
+            yield (
+                shelf.reference(gene.folder) if gene.folder else gene.config.method,
+                member,
+                descendant,
+            )
+
+    progress = count(1)
+
+    def count_and_report(name: str, member: Member, probe: float) -> None:
+        report(name, member, probe, next(progress), len(members))
+
+    with report_activity("building and probing models", len(members)) as activity:
+        return rank_descendants(build_offers(), data, run, images=images, report=count_and_report)
+
+
+def _list_offers(
+    learngenes: Iterable[Learngene], task: Task, budget: Budget, sizes: int
+) -> list[tuple[Learngene, Member]]:
+    """Return up to `sizes` members of each learngene that fit the budget.
+
+    They have a head for the task.
+    """
+    from learngene_zoo.lifecycle.latency import select_fitting
+    from learngene_zoo.lifecycle.recommendation import choose_evenly
+
+    target = Target(classes=task.classes, dense=task.dense)
+    offers = []
+    for gene in learngenes:
+        expander = method_of(gene.config, gene.folder or "it").expander
+        members = select_fitting(family(gene.config, expander, target), budget)
+        offers += [(gene, member) for member in choose_evenly(members, sizes)]
+    return offers

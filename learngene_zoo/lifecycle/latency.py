@@ -1,0 +1,133 @@
+"""Choice of a descendant within a budget, and the latency of a model on this machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.family import Convention
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.method.sizes import Budget, Member
+from learngene_zoo.runs.run import Run
+from learngene_zoo.text import human_count, human_seconds
+
+if TYPE_CHECKING:
+    from torch import nn
+
+WARM_UP, REPEATS = 5, 30
+
+
+def choose(
+    members: Iterable[Member],
+    budget: Budget,
+    latency: Callable[[Member], float],
+    convention: Convention = "exact",
+) -> Member:
+    """Return the member with the most parameters (then the most FLOPs) within the budget.
+
+    Args:
+        members: the candidates.
+        budget: the bounds.
+        latency: measures the seconds for one image. It is called from the largest member that fits
+            otherwise to the smallest, until one is fast enough.
+        convention: how FLOPs are counted.
+
+    Raises:
+        WrongCall: if none fits; the message names the smallest.
+    """
+    ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
+    if not ordered:
+        raise WrongCall(
+            "this learngene has no descendant with these sizes; "
+            "`lgzoo show` lists those that it has"
+        )
+    affordable_ones = affordable(ordered, budget, convention)
+    if budget.max_latency is None:
+        return affordable_ones[0]
+    for member in affordable_ones:
+        seconds = latency(member)
+        if seconds <= budget.max_latency:
+            return member
+    raise WrongCall(
+        f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
+        f"the smallest ({affordable_ones[-1].spec.layers} layers) takes "
+        f"{human_seconds(seconds)} on this machine"
+    )
+
+
+def affordable(
+    members: Sequence[Member], budget: Budget, convention: Convention = "exact"
+) -> list[Member]:
+    """Return the members within the budget of parameters and FLOPs.
+
+    Raises `WrongCall` if there are none.
+    """
+    fitting = select_fitting(members, budget, convention)
+    if members and not fitting:
+        raise _none_fits(
+            sorted(members, key=lambda member: member.cost(convention), reverse=True),
+            budget,
+            convention,
+        )
+    return fitting
+
+
+def select_fitting(
+    members: Iterable[Member], budget: Budget, convention: Convention = "exact"
+) -> list[Member]:
+    """Return the members within the budget of parameters and FLOPs, in their order."""
+    return [member for member in members if _is_affordable(member, budget, convention)]
+
+
+def _is_affordable(member: Member, budget: Budget, convention: Convention) -> bool:
+    cost = member.cost(convention)
+    return (budget.max_params is None or cost.params <= budget.max_params) and (
+        budget.max_flops is None or cost.flops <= budget.max_flops
+    )
+
+
+def _none_fits(ordered: Sequence[Member], budget: Budget, convention: Convention) -> WrongCall:
+    bounds = []
+    if budget.max_params is not None:
+        bounds.append(f"{human_count(budget.max_params)} parameters")
+    if budget.max_flops is not None:
+        bounds.append(f"{human_count(budget.max_flops)} FLOPs")
+    least = ordered[-1].cost(convention)
+    return WrongCall(
+        f"no descendant fits within {' and '.join(bounds)}; "
+        f"the smallest has {ordered[-1].spec.layers} layers, {human_count(least.params)} "
+        f"parameters ({least.params}) and {human_count(least.flops)} FLOPs ({least.flops})"
+    )
+
+
+def latency(spec: Spec, run: Run) -> float:
+    """Measure the seconds of one forward pass: batch 1, eval mode, median of 30 after 5.
+
+    The weights are random: latency does not depend on them.
+    """
+    from learngene_zoo.families.tensors import initial, model_of
+
+    return seconds_of(model_of(spec, initial(spec, run.seed)), spec.channels, spec.image_size, run)
+
+
+def seconds_of(model: nn.Module, channels: int, image_size: int, run: Run) -> float:
+    """Measure the seconds of one forward pass of a module in eval mode, as `latency` does."""
+    import torch
+
+    from learngene_zoo.runs.run import open_device
+
+    device = open_device(run)
+    model.to(device)
+    images_BCHW = torch.zeros(1, channels, image_size, image_size, device=device)
+    seconds = []
+    with torch.inference_mode():
+        for _ in range(WARM_UP + REPEATS):
+            started = time.perf_counter()
+            model(images_BCHW)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[WARM_UP:])

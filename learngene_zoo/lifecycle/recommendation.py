@@ -1,0 +1,115 @@
+"""Ranking of descendants of several learngenes for given pictures, before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.intervals import Gain, paired_gain, proportion
+from learngene_zoo.method.sizes import Member
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.training.probes import compute_features, is_right_left_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedDescendant:
+    """A descendant that could be built, and the probe of its untrained features."""
+
+    learngene: str  # the source, as a reference for the verbs
+    member: Member
+    probe: float  # share of the pictures that a linear probe names rightly, each left out in turn
+    interval: tuple[float, float]  # 95 %, over the pictures
+    images: int  # how many pictures
+    difference: Gain  # the probe less that of the first candidate, on the same pictures
+
+    @property
+    def tied(self) -> bool:
+        """Return whether these pictures do not distinguish it from the first one."""
+        return self.difference.low <= 0 <= self.difference.high
+
+
+def choose_evenly(members: Iterable[Member], count: int) -> list[Member]:
+    """Return at most `count` members from the smallest to the largest.
+
+    They are equally spaced in the order of cost.
+    """
+    ordered = sorted(members, key=lambda member: member.cost())
+    indices = np.unique(
+        np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int)
+    )
+    return [ordered[index] for index in indices]
+
+
+def rank_descendants(
+    descendants: Iterable[tuple[str, Member, Descendant]],
+    task: Task,
+    run: Run,
+    *,
+    images: int | None,
+    report: Callable[[str, Member, float], None] = lambda *_: None,
+) -> list[RankedDescendant]:
+    """Rank descendants, best first, by a probe of the same training images of `task`.
+
+    A probe (see `training.probes.is_right_left_out`) measures the features before any training; the
+    order after fine-tuning may differ.
+
+    Args:
+        descendants: names of learngenes, members and their descendants.
+        task: the task with the images.
+        run: how to compute.
+        images: number of training images. None: all.
+        report: called after each probe with its result.
+
+    Raises:
+        WrongCall: for a task with a class per pixel.
+        BadData: as the probe does.
+    """
+    if task.dense:
+        raise WrongCall(
+            f"{task.name} has a class for every pixel; what suits it cannot be told by a probe"
+        )
+    probes = []
+    for name, member, descendant in descendants:
+        right_N = probe_descendant(descendant, task, images, run)
+        report(name, member, float(right_N.mean()))
+        probes.append((name, member, right_N))
+    return sort_candidates(probes)
+
+
+def sort_candidates(probes: Iterable[tuple[str, Member, np.ndarray]]) -> list[RankedDescendant]:
+    """Return the candidates, best first, from their probes; of equal ones the cheapest first."""
+    ordered = sorted(probes, key=lambda item: (-int(item[2].sum()), item[1].cost()))
+    return [_candidate(name, member, right_N, ordered[0][2]) for name, member, right_N in ordered]
+
+
+def _candidate(
+    name: str, member: Member, right_N: np.ndarray, best_N: np.ndarray
+) -> RankedDescendant:
+    right, total = int(np.sum(right_N)), len(right_N)
+    is_first = right_N is best_N  # it does not differ from itself, on these or any other images
+    return RankedDescendant(
+        learngene=name,
+        member=member,
+        probe=right / total,
+        interval=proportion(right, total),
+        images=total,
+        difference=Gain(0.0, 0.0, 0.0)
+        if is_first
+        else paired_gain([list(right_N)], [list(best_N)]),
+    )
+
+
+def probe_descendant(
+    descendant: Descendant, task: Task, images: int | None, run: Run
+) -> np.ndarray:
+    """Return which training images a probe of a descendant classifies correctly, bool (N,)."""
+    return is_right_left_out(
+        compute_features(
+            descendant.model(), task, "train", descendant.input_format, run, images=images
+        )
+    )

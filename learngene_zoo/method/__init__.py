@@ -1,0 +1,1 @@
+"""The interface of methods: the contract of extractors and expanders, their records, and sizes."""

@@ -1,0 +1,186 @@
+"""The sizes of descendants: targets, members of an expander's grid, and budgets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from learngene_zoo.artifacts.shelf import BUNDLED as BUNDLED
+from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.families.family import Convention, Cost, cost
+from learngene_zoo.families.spec import TIMM_NAMES, Spec
+from learngene_zoo.settings import (
+    Bounds,
+    Json,
+    check_bounds,
+    settings_of,
+    with_settings,
+)
+from learngene_zoo.text import parse_count, parse_seconds
+
+if TYPE_CHECKING:
+    pass
+E = TypeVar("E")  # an expander
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Sizes and task of a model to build. None: as in the learngene.
+
+    Each number is an axis of size, with its name in a spec (`AXES`). Raises `WrongCall` for an
+    impossible number.
+    """
+
+    layers: Annotated[int | None, "transformer blocks", Bounds(least=1)] = None
+    width: Annotated[int | None, "width of the tokens", Bounds(least=1)] = None
+    heads: Annotated[
+        int | None, "attention heads of each block; they must divide the width", Bounds(least=1)
+    ] = None
+    mlp_ratio: Annotated[
+        float | None, "hidden width of the MLPs, as a multiple of the width", Bounds(above=0)
+    ] = None
+    classes: Annotated[int | None, "outputs of the head; 0: no head", Bounds(least=0)] = None
+    image_size: Annotated[
+        int | None, "height and width of the images in pixels", Bounds(least=1)
+    ] = None
+    task: Annotated[
+        str | None, "the task that the model is for; sets the classes (lgzoo list tasks)"
+    ] = None
+    dense: Annotated[bool | None, "one class per pixel instead of one per image"] = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def apply(self, spec: Spec) -> Spec:
+        """Return `spec` with this target's sizes. Raises `WrongCall` for an impossible shape."""
+        return spec.with_(**self.axes(), dense=self.dense)
+
+    def whole_heads(self, spec: Spec) -> Target:
+        """Return the target with both width and heads, if it names one of them.
+
+        Heads stay as wide as in `spec`. Raises `WrongCall` for a width that is not a multiple of
+        the width of a head.
+        """
+        unit = spec.head_width
+        if self.width is not None and self.heads is None:
+            if self.width % unit:
+                near = max(round(self.width / unit), 1) * unit
+                raise WrongCall(
+                    f"width is {self.width}, which is not a multiple of the head width of {unit}; "
+                    f"choose {near}, or give --heads as well"
+                )
+            return replace(self, heads=self.width // unit)
+        return (
+            replace(self, width=self.heads * unit)
+            if self.heads is not None and self.width is None
+            else self
+        )
+
+    def axes(self) -> dict[str, Any]:
+        """Return the named axes of size, with their values."""
+        values = {name: getattr(self, name) for name in AXES}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+# The axes of size, in the order of options and rows.
+AXES = tuple(setting.name for setting in settings_of(Target()) if setting.kind in (int, float))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One descendant of an expander: its shape, and the settings that build it."""
+
+    spec: Spec
+    settings: Mapping[str, Json] = field(default_factory=dict)
+
+    def cost(self, convention: Convention = "exact") -> Cost:
+        """Return parameters and FLOPs of this member."""
+        return cost(self.spec, convention)
+
+    @property
+    def target(self) -> Target:
+        """Return the target that names this member's shape.
+
+        If settings choose among several members of one shape, it needs `settings` as well.
+        """
+        return Target(**{name: getattr(self.spec, name) for name in AXES}, dense=self.spec.dense)
+
+
+# timm's words, accepted wherever sizes are given from Python or torch.hub.
+SYNONYMS = {timm: ours for ours, timm in TIMM_NAMES.items() if ours in AXES}
+
+
+def parse_sizes(
+    target: Target, budget: Budget, expander: E, sizes: Mapping[str, Any]
+) -> tuple[Target, Budget, E]:
+    """Return target, budget and expander with sizes and settings given by name.
+
+    The names are ours or timm's, the values numbers or text. Raises `WrongCall` for an unknown
+    name, with the nearest known one, and for a value that is not a number.
+    """
+    rest = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
+    rest = {name: _number(name, value) if name in _KINDS else value for name, value in rest.items()}
+    named, bounds = (
+        {f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest}
+        for kind in (Target, Budget)
+    )
+    settings = [setting.name for setting in settings_of(expander)]
+    for name in rest:
+        if name not in settings:
+            known_names = {
+                *SYNONYMS,
+                *settings,
+                *(f.name for kind in (Target, Budget) for f in fields(kind)),
+            }
+            raise unknown("size or setting", name, known_names)
+    return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return a size, also from text as on the command line: "7", "20M", "15ms".
+
+    Raises `WrongCall`.
+    """
+    kind = _KINDS[name]
+    if isinstance(value, str):
+        if name in _BOUNDS:
+            return parse_count(value) if kind is int else parse_seconds(value)
+        value = float(value) if _DECIMAL.fullmatch(value) else value
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or (kind is int and value != int(value))
+    ):
+        raise WrongCall(
+            f"{name} is {value!r:.40}; expected {'a whole number' if kind is int else 'a number'}"
+        )
+    return kind(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Upper bounds: parameters of the built model, FLOPs of one image, seconds for a batch of one.
+
+    None: no bound.
+    """
+
+    max_params: int | None = None
+    max_flops: int | None = None
+    max_latency: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(
+            bound is not None for bound in (self.max_params, self.max_flops, self.max_latency)
+        )
+
+
+_DECIMAL = re.compile(r"[+-]?\d+(\.\d+)?")
+
+
+_BOUNDS = {"max_params": int, "max_flops": int, "max_latency": float}
+
+
+# Types of the numbers in calls by name.
+_KINDS = {**{s.name: s.kind for s in settings_of(Target()) if s.kind in (int, float)}, **_BOUNDS}

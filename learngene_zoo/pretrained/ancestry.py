@@ -1,0 +1,355 @@
+"""`Ancestry`: a pretrained model to inherit from, with its provenance.
+
+`sources.py` lists the sources that an ancestry model can come from.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
+from learngene_zoo.artifacts.shards import hash_weights, open_tensors
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families import timm_config
+from learngene_zoo.families.family import family_of, host, table_of
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
+from learngene_zoo.pretrained.layouts import choose_tensors, strip_wrappers
+from learngene_zoo.pretrained.sources import AncestryFiles, find, spec_at, split_source
+from learngene_zoo.settings import Json, to_json
+from learngene_zoo.storage import StateDict, fingerprint_of_state
+
+if TYPE_CHECKING:
+    from learngene_zoo.families.tensors import Model
+    from learngene_zoo.runs.run import Run
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Ancestry:
+    """A pretrained model: its fp32 tensors, and where they come from."""
+
+    record: AncestryRecord
+    state: StateDict
+    class_names: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"Ancestry({self.record.source!r}, {self.spec.layers} layers, width {self.spec.width})"
+        )
+
+    @property
+    def spec(self) -> Spec:
+        """Return the shape of the model."""
+        return self.record.spec
+
+    @property
+    def identity(self) -> Json:
+        """Return the data that distinguish its function from that of other models.
+
+        The tensors are hashed unless the checksum of the file is known.
+        """
+        record = self.record
+        weights = record.sha256 or fingerprint_of_state(self.state)
+        view = [] if record.view == USUAL_VIEW else [to_json(record.view)]
+        return [to_json(record.spec), list(record.mean), list(record.std), weights, *view]
+
+    @property
+    def input_format(self) -> InputFormat:
+        """Return how images are presented to the model."""
+        spec, record = self.spec, self.record
+        return InputFormat(
+            image_size=spec.image_size,
+            channels=spec.channels,
+            mean=record.mean,
+            std=record.std,
+            view=record.view,
+        )
+
+    def model(self) -> Model:
+        """Return timm's module in eval mode; it shares no memory with `state`."""
+        from learngene_zoo.families.tensors import model_of
+
+        record = self.record
+        images = timm_config.pretrained_cfg(
+            self.spec, mean=record.mean, std=record.std, licence=record.licence, view=record.view
+        )
+        return model_of(self.spec, self.state, pretrained_cfg=images)
+
+
+def open_ancestry(
+    source: str,
+    *,
+    image_size: int | None = None,
+    pool: str | None = None,
+    offline: bool = False,
+    accept: Callable[[Spec], object] = lambda spec: None,
+) -> Ancestry:
+    """Open an ancestry model; its record pins revision, checksum and licence.
+
+    Weights in half precision are converted to fp32.
+
+    Args:
+        source: as `sources.py` describes it.
+        image_size: the model is opened for images of this size; its position embedding is
+            resampled, as for a descendant of another size.
+        pool: the pooling of the model. Tensors of the original pooling, if it has any (SigLIP's
+            attention), are left out.
+        offline: read only files that are cached.
+        accept: called with the spec before the weights are downloaded; it raises to refuse the
+            model.
+
+    Raises:
+        WrongCall: for a source that does not exist or is not supported.
+        BadFile: for files that cannot be trusted (pickles are refused).
+        Unavailable: for failed downloads.
+    """
+    import torch
+
+    from learngene_zoo.families.tensors import cast, resize_positions, shapes
+
+    files = find(source, offline, lambda spec: accept(_of_one_width(spec, source)))
+    tensors, left_out = _tensors(files)
+    state = cast(tensors, torch.float32)
+    spec = files.spec.with_(image_size=image_size).with_pool(pool)
+    spec_names = [name for name in state if name in shapes(spec)]
+    if len(spec_names) < len(state):
+        left_out += ("pooling by attention",)
+    mean, std = timm_config.normalisation(files.images, files.spec.channels)
+    record = AncestryRecord(
+        source=source,
+        spec=spec,
+        revision=files.revision,
+        sha256=hash_weights(files.weights),
+        licence=files.licence,
+        mean=mean,
+        std=std,
+        left_out=left_out,
+        view=timm_config.view_in(files.images, source),
+    )
+    names = tuple(files.images.get("label_names", ()))
+    return Ancestry(
+        record=record,
+        state=resize_positions({name: state[name] for name in spec_names}, files.spec, spec),
+        class_names=names if len(names) == spec.classes else (),
+    )
+
+
+def reopen_ancestry(
+    record: AncestryRecord, named: str | None, *, offline: bool = False
+) -> Ancestry:
+    """Open the ancestry model of an artifact's record again and check its checksum.
+
+    A record alone may only open the bundled model or one of timm's, and those by their checksum.
+    The user must have `named` any other model (`Run.ancestry`), now or when the artifact was made
+    on this machine (`own_data.py`).
+
+    Raises `WrongCall` if it is not named, `BadFile` for weights that differ from the recorded ones,
+    and as `open_ancestry` does.
+    """
+    origin = find_origin(record.source) if named is None else None
+    named = origin.location if origin else named
+    scheme, name = split_source(named or record.source)
+    typed = f"add {name_option('ancestry', record.source)}"
+    if named is None and scheme not in ("bundled", "timm"):
+        raise WrongCall(
+            f"the ancestry model was {record.source!r}, "
+            f"which is opened only if you name it: {typed}"
+        )
+    if named is None and record.sha256 is None:
+        raise WrongCall(
+            f"no checksum of the ancestry model {record.source!r} is recorded, so any model would "
+            f"pass for it; if you trust it, {typed}"
+        )
+    pinned = scheme == "hf-hub" and "@" not in name and named == record.source and record.revision
+    source = f"{named}@{record.revision}" if pinned else named or record.source
+    ancestry = open_ancestry(
+        source, image_size=record.spec.image_size, pool=record.spec.pool, offline=offline
+    )
+    if record.sha256 not in (None, ancestry.record.sha256):
+        raise BadFile(
+            f"{named or record.source} has the checksum {str(ancestry.record.sha256)[:12]}…, but "
+            f"{str(record.sha256)[:12]}… is recorded: it is another model than the one before; "
+            "restore that one, or extract again"
+        )
+    return ancestry
+
+
+def origins_of_models(records: Sequence[AncestryRecord]) -> dict[str, LocalOrigin]:
+    """Return the locations of the ancestry models that the user named by path or repository.
+
+    `own_data.remember` stores them.
+    """
+    origins = {}
+    for record in records:
+        scheme, name = split_source(record.source)
+        if record.sha256 is not None and scheme == "path":
+            path, mark, architecture = name.partition("#")
+            origins[record.source] = LocalOrigin(
+                f"{os.path.abspath(path)}{mark}{architecture}", record.sha256
+            )
+        elif record.sha256 is not None and scheme == "hf-hub":
+            origins[record.source] = LocalOrigin(record.source, record.sha256)
+    return origins
+
+
+def inherited_weights(
+    config: LearngeneConfig,
+    state: StateDict,
+    run: Run,
+    keep: Callable[[str], bool] = lambda name: True,
+) -> StateDict:
+    """Return the ancestry model's tensors without its head, or those that `keep` accepts.
+
+    Args:
+        config: the config of the learngene.
+        state: the tensors of the learngene, which has all of the ancestry model's or none. If it
+            has none, the ancestry model is opened again (`reopen_ancestry`).
+        run: locates the ancestry model (`Run.ancestry`).
+        keep: selects tensors by name; default: all.
+
+    Raises:
+        BadFile: for a learngene that lacks some of the tensors.
+        WrongCall: for one that neither stores nor records its ancestry model.
+    """
+    from learngene_zoo.families.tensors import shapes, shapes_in
+
+    table, stored_shapes = table_of(config.spec), shapes_in(state)
+    expected = {
+        name: shape
+        for name, shape in shapes(config.spec).items()
+        if not table.is_head(name) and keep(name)
+    }
+    if stored_shapes.keys().isdisjoint(expected):
+        if not config.ancestries:
+            raise WrongCall(
+                "this learngene neither stores nor records its ancestry model; extract it again"
+            )
+        state = reopen_ancestry(config.ancestries[0], run.ancestry, offline=run.offline).state
+        stored_shapes = shapes_in(state)
+    for name, shape in expected.items():
+        if stored_shapes.get(name) != shape:
+            fault = (
+                f"{name} has shape {stored_shapes[name]}"
+                if name in stored_shapes
+                else f"{name} is missing"
+            )
+            raise BadFile(
+                f"the {config.method} learngene: {fault}; "
+                f"expected shape {shape}: extract or fetch it again"
+            )
+    return {name: state[name] for name in expected}
+
+
+def ancestry_spec(source: str, *, offline: bool = False) -> Spec:
+    """Return the spec of an ancestry model, without reading its weights.
+
+    timm is imported only for architectures that no family lists. Raises as `open_ancestry` does.
+    """
+    return _of_one_width(spec_at(source, offline=offline), source)
+
+
+def _of_one_width(spec: Spec, source: str) -> Spec:
+    if not spec.plain:  # methods would take blocks out of it that do not fit together
+        widths = ", ".join(str(segment.width) for segment in spec.sizes)
+        kind = (
+            f"a stitched model (widths {widths})"
+            if spec.stitched
+            else "a model whose blocks were pruned"
+        )
+        raise WrongCall(f"{source} is {kind}; an ancestry model must have one width")
+    return spec
+
+
+def _tensors(files: AncestryFiles) -> tuple[StateDict, tuple[str, ...]]:
+    """Return every tensor, and descriptions of those that were left out.
+
+    Shapes are checked against the spec, and numbers are checked to be finite.
+    """
+    from learngene_zoo.families.tensors import check_state
+
+    tensors, where = open_tensors(files.weights), str(files.weights)
+    if files.rename:
+        renamed, left_out = files.rename(tensors.select(strip_wrappers(tensors, where)), files.spec)
+        state, trimmed = host(family_of(files.spec)).trim_state(renamed)
+        check_state(state, files.spec, where)
+    else:
+        names, left_out = choose_tensors(tensors, where)
+        stored, trimmed = host(family_of(files.spec)).trim_state(tensors.select(names))
+        state, changes = _convert(stored, files)
+        left_out += changes
+    return {name: state[name] for name in state}, (*left_out, *trimmed)
+
+
+def _convert(stored: StateDict, files: AncestryFiles) -> tuple[StateDict, tuple[str, ...]]:
+    """Return the tensors by timm's names, from any layout that timm knows.
+
+    The second value describes how the positions were resampled. Raises `BadFile` for tensors that
+    are not those of the model.
+    """
+    from learngene_zoo.families.tensors import check_state, shapes, shapes_in
+
+    where = str(files.weights)
+    try:
+        check_state(stored, files.spec, where)
+        return stored, ()
+    except BadFile as error:
+        plain = error
+    stored_shapes, expected = shapes_in(stored), shapes(files.spec)
+    patches = str(table_of(files.spec).find_parameter("patches"))
+    if stored_shapes.get(patches, ())[2:] not in ((), expected[patches][2:]):
+        raise plain  # timm would resample the patches to those of another model
+    state = _convert_layout(stored, files, plain)
+    # Names that were timm's already: the error is about the stored tensors.
+    if state.keys() == stored_shapes.keys() - {"mask_token"}:
+        _raise_unless_fitting(state, files, plain)
+    check_state(state, files.spec, where)
+    return state, _describe_resampling(
+        stored_shapes, shapes_in(state), str(table_of(files.spec).find_parameter("positions"))
+    )
+
+
+def _raise_unless_fitting(state: StateDict, files: AncestryFiles, plain: BadFile) -> None:
+    from learngene_zoo.families.tensors import shapes, shapes_in
+
+    if shapes_in(state) != shapes(files.spec):
+        raise plain
+
+
+def _convert_layout(stored: StateDict, files: AncestryFiles, plain: BadFile) -> StateDict:
+    """Return tensors by timm's names, converted from another layout that timm knows.
+
+    Raises `plain` for tensors that have timm's names already.
+    """
+    from learngene_zoo.families.tensors import empty, shapes
+
+    try:
+        return host(family_of(files.spec)).convert_state(
+            dict(stored), empty(files.spec), files.architecture
+        )
+    except (
+        Exception
+    ) as error:  # timm guesses the layout by a name or two, and can then fail anywhere
+        if set(stored) & set(shapes(files.spec)):
+            raise plain from error
+        raise BadFile(
+            f"{files.weights} is not in a layout that timm can convert: {error!r}"
+        ) from error
+
+
+def _describe_resampling(
+    before: Mapping[str, tuple[int, ...]], after: Mapping[str, tuple[int, ...]], positions: str
+) -> tuple[str, ...]:
+    """Describe how positions of one grid of patches became those of another.
+
+    Empty if the grid is the same.
+    """
+    if len(before.get(positions, ())) != 3 or positions not in after:
+        return ()
+    old, new = (math.isqrt(shapes[positions][1]) for shapes in (before, after))
+    return (
+        () if old == new else (f"positions of {old} x {old} patches (resampled to {new} x {new})",)
+    )

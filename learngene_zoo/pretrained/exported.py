@@ -1,0 +1,233 @@
+"""`ExportedModel`: an ONNX file that `lgzoo export` wrote, as a classifier.
+
+The metadata of the file state how images are presented. It can only compute (`evaluate`,
+`predict`): its weights cannot be trained and its shape cannot change. A `.pt2` file is never
+opened, since `torch.export.load` unpickles; it is for other runtimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall
+from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.timm_config import image_settings, normalisation, view_in
+from learngene_zoo.pretrained.timm_model import TimmModel, open_model
+from learngene_zoo.settings import Json
+from learngene_zoo.storage import parse_json
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from learngene_zoo.artifacts.descendant import Descendant
+
+PIXELS, LOGITS = "pixel_values", "logits"
+SUFFIXES = (".onnx", ".pt2")
+_EXTRA = "pip install 'learngene-zoo[onnx]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedModel:
+    """An opened file; `session` is onnxruntime's, on the CPU."""
+
+    session: Any
+    classes: int
+    dense: bool
+    input_format: InputFormat
+    class_names: tuple[str, ...] = ()
+    task: str | None = None
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+    folder: Path | None = None  # the file: where it was loaded from
+
+    def model(self, device: str = "cpu") -> nn.Module:
+        """Return a module from images (batch, channels, size, size) to logits on their device."""
+        return _wrap_session(self.session, str(self.folder))
+
+
+def is_exported_file(reference: object) -> bool:
+    """Return whether a reference has the name of an exported file and is not a folder."""
+    path = Path(str(reference))
+    return path.suffix.lower() in SUFFIXES and not path.is_dir()
+
+
+def open_classifier(
+    model: Descendant | TimmModel | Path | str, *, offline: bool = False, threads: int | None = None
+) -> Descendant | TimmModel | ExportedModel:
+    """Open any model that `open_model` opens, or an exported file."""
+    if isinstance(model, (str, Path)) and is_exported_file(model):
+        return open_exported(Path(model), threads=threads)
+    return open_model(model, offline=offline)
+
+
+def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
+    """Open an ONNX file that `lgzoo export` wrote.
+
+    Raises `WrongCall` if there is none, `BadFile` for a file that cannot be trusted or does not
+    state how images are presented, `Unavailable` if onnxruntime is not installed.
+    """
+    if not path.is_file():
+        raise WrongCall(f"there is no file {path}; write one with `lgzoo export -o {path}`")
+    if path.suffix.lower() == ".pt2":
+        raise WrongCall(
+            f"{path} is not opened: torch.export.load unpickles, which may run code; name the "
+            "model's folder, or export ONNX"
+        )
+    session = start_session(path, threads)
+    facts = session.get_modelmeta().custom_metadata_map
+    if "preprocessing" not in facts:
+        raise BadFile(
+            f"{path} does not say how it takes images (no 'preprocessing' in its metadata); "
+            "expected a file of `lgzoo export`"
+        )
+    metadata = _read_metadata(facts, str(path))
+    images = image_settings({"pretrained_cfg": metadata["preprocessing"]}, str(path))
+    channels, size, _ = images["input_size"]
+    classes, dense = _check_shapes(session, [channels, size, size], str(path))
+    names = tuple(metadata["labels"])
+    if names and len(names) != classes:
+        raise BadFile(
+            f"{path} contradicts itself: {len(names)} labels for {classes} classes; export it again"
+        )
+    mean, std = normalisation(images, channels)
+    view = view_in(images, str(path))
+    return ExportedModel(
+        session=session,
+        classes=classes,
+        dense=dense,
+        class_names=names,
+        input_format=InputFormat(image_size=size, channels=channels, mean=mean, std=std, view=view),
+        task=facts.get("task") or None,
+        provenance={"method": facts.get("method", ""), "licence": facts.get("license", "unknown")},
+        folder=path,
+    )
+
+
+def start_session(path: Path, threads: int | None = None) -> Any:
+    """Return onnxruntime's session of a file on the CPU.
+
+    Raises `Unavailable` without the packages, `BadFile` for a file that cannot be read.
+    """
+    import torch
+
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise Unavailable(
+            f"ONNX files need {error.name}, which is not installed: {_EXTRA}"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.log_severity_level = 4  # errors are raised
+    try:
+        graph = onnx.load(path, load_external_data=False)
+        tensors = onnx.external_data_helper._get_all_tensors(graph)
+        outside = next(
+            (
+                tensor.name
+                for tensor in tensors
+                if onnx.external_data_helper.uses_external_data(tensor)
+            ),
+            None,
+        )
+        if outside is None:
+            return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except (
+        Exception
+    ) as error:  # protobuf and onnxruntime have an exception for each of their stages
+        raise BadFile(
+            f"{path} is not a readable ONNX file: {_first_line(error)}; export it again"
+        ) from error
+    raise BadFile(
+        f"{path} takes the tensor {outside!r:.60} from another file, which is not opened; "
+        "export it again"
+    )
+
+
+def _read_metadata(facts: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Return labels and preprocessing. Raises `BadFile`."""
+    metadata: dict[str, Any] = {}
+    for key, usual in (("labels", "[]"), ("preprocessing", "{}")):
+        try:
+            metadata[key] = parse_json(facts.get(key, usual).encode())
+        except ValueError:
+            metadata[key] = None
+    labels, images = metadata["labels"], metadata["preprocessing"]
+    written = isinstance(images, dict) and {"input_size", "mean", "std"} <= images.keys()
+    if (
+        not written
+        or not isinstance(labels, list)
+        or not all(isinstance(label, str) for label in labels)
+    ):
+        raise BadFile(
+            f"{where}: its metadata are not those that `lgzoo export` writes; export it again"
+        )
+    return metadata
+
+
+def _check_shapes(session: Any, image: list[int], where: str) -> tuple[int, bool]:
+    """Return the number of classes, and whether every pixel has one.
+
+    Raises `BadFile` for other inputs and outputs.
+    """
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    signature = [(value.name, value.type, list(value.shape)[1:]) for value in inputs]
+    if signature != [(PIXELS, "tensor(float)", image)]:
+        raise BadFile(
+            f"{where} takes {_list_values(inputs)}; expected {PIXELS} of tensor(float) (batch, "
+            f"{', '.join(map(str, image))})"
+        )
+    shape = list(outputs[0].shape)
+    dense = shape[2:] == image[1:]
+    fits = len(outputs) == 1 and outputs[0].name == LOGITS and outputs[0].type == "tensor(float)"
+    if (
+        not fits
+        or len(shape) not in (2, 4)
+        or type(shape[1]) is not int
+        or (len(shape) == 4 and not dense)
+    ):
+        raise BadFile(
+            f"{where} gives {_list_values(outputs)}; "
+            f"expected {LOGITS} of tensor(float) (batch, classes)"
+        )
+    if type(inputs[0].shape[0]) is int:
+        raise BadFile(
+            f"{where} takes batches of {inputs[0].shape[0]} only; expected any number of images"
+        )
+    return shape[1], dense
+
+
+def _list_values(values: Any) -> str:
+    return (
+        ", ".join(f"{value.name!r:.40} of {value.type} {tuple(value.shape)}" for value in values)
+        or "nothing"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _wrap_session(session: Any, where: str) -> nn.Module:
+    import torch
+    from torch import nn
+
+    class OnnxModule(nn.Module):
+        """A module without parameters that runs an ONNX session."""
+
+        def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+            """Compute logits of images."""
+            try:
+                (answers,) = session.run(
+                    [LOGITS], {PIXELS: images_BCHW.detach().float().cpu().numpy()}
+                )
+            except Exception as error:  # onnxruntime has an exception for each of its stages
+                raise BadFile(
+                    f"{where} cannot answer: {_first_line(error)}; export it again"
+                ) from error
+            return torch.from_numpy(answers).to(images_BCHW.device)
+
+    return OnnxModule()

@@ -1,0 +1,414 @@
+"""Sources of ancestry models, and the facts about a model before its weights are read.
+
+Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout,
+a safetensors file (config.json beside it, or `FILE.safetensors#architecture`), the name of a model
+on the zoo's shelf, and `bundled`, the ancestry model there. Folders and repositories may also have
+transformers' format (foreign.py) or open_clip's (open_clip.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.artifacts.shards import INDEX, is_index, read_shapes, read_weight_map
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, nearest, unknown
+from learngene_zoo.families import timm_config
+from learngene_zoo.families.family import families
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.hub.client import HubFile, Repository, fetch_from_hub, licence_on_card
+from learngene_zoo.pretrained import from_open_clip as open_clip
+from learngene_zoo.pretrained import from_transformers as foreign
+from learngene_zoo.pretrained.layouts import choose_tensors
+from learngene_zoo.settings import to_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, read_json, refuse_pickle
+
+_WEIGHTS = (WEIGHTS, INDEX)  # names of the files of weights
+BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
+# Renames tensors of another package to timm's names, and describes those that are left out.
+RenameTensors = Callable[[Tensors, Spec], tuple[StateDict, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AncestryFiles:
+    """The facts about an ancestry model and its weights file, before it is read."""
+
+    spec: Spec
+    images: Mapping[str, Any]  # timm's pretrained_cfg
+    weights: Path
+    licence: str = "unknown"
+    revision: str | None = None
+    rename: RenameTensors | None = None  # if the weights have another package's names
+    architecture: str = ""  # timm's name, if it is known
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Pretrained weights of timm: their `pretrained_cfg`, the file, and their licence."""
+
+    images: Mapping[str, Any]
+    weights: HubFile
+    licence: str
+
+
+def find(source: str, offline: bool, accept: Callable[[Spec], object]) -> AncestryFiles:
+    """Return the model that a source names.
+
+    `accept` is called with its spec before its weights are downloaded.
+    """
+    scheme, name = split_source(source)
+    if scheme == "timm":
+        return _find_timm(name, offline, accept)
+    if scheme == "hf-hub":
+        return _find_hub(_repository(name), offline, accept)
+    description, weights = _local_config(_local_path(scheme, name))
+    accept(description.spec)
+    images = description.images()
+    licence = str(images.get("license", "unknown"))
+    return AncestryFiles(
+        spec=description.spec,
+        images=images,
+        weights=weights,
+        licence=licence,
+        rename=description.rename,
+        architecture=description.architecture,
+    )
+
+
+def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> AncestryFiles:
+    spec = timm_config.architecture_of_timm(name)
+    accept(spec)
+    pretrained = pretrained_of_timm(name, offline=offline)
+    return AncestryFiles(
+        spec=spec,
+        images=pretrained.images,
+        weights=pretrained.weights.path,
+        licence=pretrained.licence,
+        revision=pretrained.weights.commit,
+        architecture=name.partition(".")[0],
+    )
+
+
+def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
+    """Fetch the weights of a pretrained model of timm's from its Hub repository.
+
+    A card with the licence lies beside them. Raises `WrongCall` for a name that timm does not have,
+    `Unavailable` if it has no weights, `BadFile` if they are a pickle.
+    """
+    timm_config.check_timm_name(name)
+    import timm
+
+    cfg = timm.models.get_pretrained_cfg(name)
+    if cfg is None or not cfg.hf_hub_id:
+        tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
+        raise Unavailable(f"timm:{name} has no weights on the Hub; available: {tags}")
+    repository = Repository(cfg.hf_hub_id)
+    if cfg.hf_hub_filename:
+        refuse_pickle(Path(cfg.hf_hub_filename))
+    weights = fetch_from_hub(repository, cfg.hf_hub_filename or WEIGHTS, offline=offline)
+    licence = licence_on_card(replace(repository, revision=weights.commit), offline=offline)
+    return Pretrained(
+        images=timm_config.image_settings(
+            {"pretrained_cfg": to_json(cfg.to_dict())}, f"timm:{name}"
+        ),
+        weights=weights,
+        licence=licence if licence != "unknown" else cfg.license or "unknown",
+    )
+
+
+def _find_hub(
+    repository: Repository, offline: bool, accept: Callable[[Spec], object]
+) -> AncestryFiles:
+    folder, config = _on_hub(repository, offline)
+    description = _read_description(config, folder)
+    accept(description.spec)
+    return AncestryFiles(
+        spec=description.spec,
+        images=description.images(),
+        weights=find_weights_on_hub(folder.repository, description.weights, offline=offline),
+        licence=licence_on_card(folder.repository, offline=offline),
+        revision=folder.repository.revision,
+        rename=description.rename,
+        architecture=description.architecture,
+    )
+
+
+def find_weights_on_hub(
+    repository: Repository, names: Sequence[str] = _WEIGHTS, *, offline: bool
+) -> Path:
+    """Return the weights file of a repository at its commit.
+
+    If it is an index, every shard is fetched too. Raises as `fetch_from_hub` does.
+    """
+    weights = _first_on_hub(repository, names, offline).path
+    if is_index(weights):
+        for shard in sorted(set(read_weight_map(weights).values())):
+            fetch_from_hub(repository, shard, offline=offline)
+    return weights
+
+
+def _on_hub(repository: Repository, offline: bool) -> tuple[_HubFolder, Mapping[str, Any] | None]:
+    """Return a repository at one commit, and its config.json.
+
+    None if it has only open_clip's.
+    """
+    file = _first_on_hub(repository, (CONFIG, open_clip.CONFIG), offline)
+    folder = _HubFolder(replace(repository, revision=file.commit), str(repository), offline)
+    return folder, read_json(file.path) if file.path.name == CONFIG else None
+
+
+def _first_on_hub(repository: Repository, names: Sequence[str], offline: bool) -> HubFile:
+    """Return the first of these files that the repository has, or offline the cache.
+
+    Raises as `fetch_from_hub` for the first.
+    """
+    missing: list[ZooError] = []
+    for name in names:
+        try:
+            return fetch_from_hub(repository, name, offline=offline)
+        except (BadFile, Unavailable) as error:
+            if isinstance(error, Unavailable) and not offline:
+                raise
+            missing.append(error)
+    raise missing[0]
+
+
+def spec_at(source: str, *, offline: bool = False) -> Spec:
+    """Return the spec of any model that a source can name.
+
+    Stitched models, which no method condenses, are included.
+    """
+    scheme, name = split_source(source)
+    if scheme == "timm":
+        spec = architecture(name)
+        usual = "." not in name or name.endswith("in1k")  # other tags may have other heads
+        return spec if spec and usual else timm_config.architecture_of_timm(name)
+    if scheme == "hf-hub":
+        folder, config = _on_hub(_repository(name), offline)
+        return _read_description(config, folder).spec
+    return _local_config(_local_path(scheme, name))[0].spec
+
+
+def check_source(source: str) -> None:
+    """Raise for a source that cannot name an ancestry model, without opening it.
+
+    torch is not imported.
+    """
+    scheme, name = split_source(source)
+    if scheme == "path":
+        path = Path(_local_path(scheme, name))
+        if not path.exists() and not Path(name.rpartition("#")[0] or name).exists():
+            raise _nothing_at(name)
+    elif scheme == "timm" and architecture(name) is None:
+        timm_config.check_timm_name(name)
+
+
+def split_source(source: str) -> tuple[str, str]:
+    """Return the scheme (`timm`, `hf-hub`, `bundled` or `path`) and the rest.
+
+    Raises `WrongCall`.
+    """
+    scheme, colon, name = source.partition(":")
+    if source == "bundled":
+        return "bundled", ""
+    if colon and scheme in ("timm", "hf-hub"):
+        if not name:
+            raise WrongCall(
+                f"{source!r} does not name a model; write timm:deit_base_patch16_224 or "
+                "hf-hub:organisation/name"
+            )
+        return scheme, name
+    if not source:
+        raise WrongCall(
+            "the ancestry is empty; write timm:NAME, hf-hub:organisation/name, a folder, or bundled"
+        )
+    return "path", source
+
+
+def _repository(name: str) -> Repository:
+    repository, _, revision = name.partition("@")
+    return Repository(repository, revision or None)
+
+
+def _local_path(scheme: str, name: str) -> str:
+    from learngene_zoo.artifacts.shelf import cards_folder, is_card
+
+    if scheme != "bundled" and is_card(name) and not Path(name).exists():
+        return str(cards_folder() / name)
+    if scheme == "bundled":
+        card = cards_folder() / BUNDLED_CARD
+        if not card.is_dir():
+            raise Unavailable(
+                f"this installation has no bundled ancestry model ({card}); "
+                "choose one with --ancestry"
+            )
+        return str(card)
+    return name
+
+
+def _local_config(reference: str) -> tuple[_Description, Path]:
+    """Return the description and the weights of a local source.
+
+    It is a folder, a safetensors file, or FILE.safetensors#architecture.
+    """
+    file, hash_sign, name = reference.rpartition("#")
+    if hash_sign and not Path(reference).exists():
+        weights = _check_exists(Path(file))
+        if weights.is_dir():
+            weights = find_local_weights(weights)
+        spec = _with_head_of(weights, architecture(name) or timm_config.architecture_of_timm(name))
+        return _Description(spec=spec, architecture=name.partition(".")[0]), weights
+    path = _check_exists(Path(reference))
+    folder = _Folder(path if path.is_dir() else path.parent)
+    config = folder.json(CONFIG)
+    if config is None and folder.json(open_clip.CONFIG) is None:
+        weights = path / WEIGHTS if path.is_dir() else path
+        raise BadFile(
+            f"there is no {CONFIG} beside {weights}; "
+            f"write {weights}#ARCHITECTURE to say which timm model it is"
+        )
+    if config and "method" in config and "architecture" not in config:
+        raise BadFile(f"{path} is a learngene, not an ancestry model")
+    description = _read_description(config, folder)
+    return description, find_local_weights(path, description.weights) if path.is_dir() else path
+
+
+def _with_head_of(weights: Path, spec: Spec) -> Spec:
+    """Return the spec of an architecture with the classes of a weights file.
+
+    0 classes if it has no head.
+    """
+    shapes = read_shapes(weights)
+    names, _ = choose_tensors(shapes, str(weights))
+    for name, axis in (("head.weight", 0), ("visual.head.proj.weight", 0), ("visual.proj", 1)):
+        shape = shapes[names[name]] if name in names else ()
+        if len(shape) == 2:
+            return spec.with_(classes=shape[axis])
+    return spec.with_(classes=0)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A local folder."""
+
+    path: Path
+
+    def name_of(self, file: str) -> str:
+        """Return the path of a file in it, for a message."""
+        return str(self.path / file)
+
+    def json(self, file: str) -> Mapping[str, Any] | None:
+        """Return the content of a file in it; None if there is none of that name."""
+        return read_json(self.path / file) if (self.path / file).is_file() else None
+
+
+@dataclass(frozen=True)
+class _HubFolder:
+    """A repository at one commit; `name` is the user's reference to it."""
+
+    repository: Repository
+    name: str
+    offline: bool
+
+    def name_of(self, file: str) -> str:
+        """Return the name of a file in it, for a message."""
+        return f"{file} of {self.name}"
+
+    def json(self, file: str) -> Mapping[str, Any] | None:
+        """Return the content of a file in it; None if there is none of that name."""
+        try:
+            return read_json(fetch_from_hub(self.repository, file, offline=self.offline).path)
+        except BadFile:
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The facts in the files beside the weights.
+
+    `images` reads timm's pretrained_cfg, for which it may fetch another file.
+    """
+
+    spec: Spec
+    images: Callable[[], Mapping[str, Any]] = dict
+    weights: Sequence[str] = _WEIGHTS  # their possible names
+    rename: RenameTensors | None = None
+    architecture: str = ""  # timm's name, if it is known
+
+
+def _is_foreign(config: Mapping[str, Any]) -> bool:
+    """Return whether a config.json is that of a model in transformers' format."""
+    return isinstance(config.get("model_type"), str) and "architecture" not in config
+
+
+def _read_description(
+    config: Mapping[str, Any] | None, folder: _Folder | _HubFolder
+) -> _Description:
+    """Read a config.json of timm or transformers, or else open_clip's config.
+
+    open_clip's is read if there is no config.json, or one of a kind that is not supported.
+    """
+    where = folder.name_of(CONFIG)
+    if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
+        other, name = folder.json(open_clip.CONFIG), folder.name_of(open_clip.CONFIG)
+        if config is None or other is not None:
+            return _Description(
+                spec=open_clip.spec_of(other or {}, name),
+                images=partial(open_clip.images_of, other or {}, name),
+                weights=open_clip.WEIGHTS,
+                rename=open_clip.trunk,
+            )
+    if _is_foreign(config):
+        images = partial(foreign.images_of, config, where, folder.json)
+        return _Description(
+            spec=foreign.spec_of(config, where),
+            images=images,
+            rename=partial(foreign.rename_tensors, config),
+        )
+    return _Description(
+        spec=timm_config.spec_in(config, where),
+        images=partial(timm_config.image_settings, config, where),
+        architecture=str(config["architecture"]).partition(".")[0],
+    )
+
+
+def _check_exists(path: Path) -> Path:
+    if not path.exists():
+        raise _nothing_at(str(path))
+    if path.is_file():
+        refuse_pickle(path)
+        if path.suffix != ".safetensors" and not is_index(path):
+            raise BadFile(
+                f"{path} is not a safetensors file; expected a folder or a .safetensors file"
+            )
+    return path
+
+
+def find_local_weights(folder: Path, names: Sequence[str] = _WEIGHTS) -> Path:
+    """Return the weights file of a folder.
+
+    If it is missing, the error names a pickle that is there instead. Raises `BadFile`.
+    """
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
+        for file in sorted(folder.iterdir()):
+            refuse_pickle(file)
+        raise BadFile(f"{folder / names[0]} does not exist; the folder has no weights")
+    return path
+
+
+def _nothing_at(name: str) -> WrongCall:
+    scheme, colon, _ = name.partition(":")
+    if colon and "/" not in scheme and len(scheme) > 1:
+        return unknown("source of ancestry models", scheme, ["timm", "hf-hub"])
+    if architecture(name):
+        return WrongCall(f"no file or folder {name}; did you mean timm:{name}?")
+    if name.count("/") == 1 and not name.startswith((".", "/")):
+        return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
+    close = nearest(name, [listed for kind in families() for listed in kind.architectures])
+    hint = f"; did you mean timm:{close}?" if close else " to open as an ancestry model"
+    return WrongCall(f"no file or folder {name}{hint}")

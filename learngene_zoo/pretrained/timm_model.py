@@ -1,0 +1,434 @@
+"""`TimmModel`: any image classifier of timm's, with its input size and normalisation.
+
+Descendants are compared with it. Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`,
+and a folder in timm's layout. A saved `TimmModel` is such a folder; this package adds only the key
+`learngene` of its config.json.
+
+`open_model` opens any model: a `TimmModel`, or a descendant of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.artifacts.records import FORMAT, check_format, read_provenance
+from learngene_zoo.artifacts.shards import hash_weights, open_tensors
+from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.atomic import new_folder
+from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.families.spec import Fit, InputFormat, fit_view
+from learngene_zoo.families.timm_config import image_settings, normalisation, view_in
+from learngene_zoo.hub.client import SCHEME, fetch_from_hub, licence_on_card, parse_repository
+from learngene_zoo.pretrained.layouts import strip_wrappers
+from learngene_zoo.pretrained.sources import (
+    find_local_weights,
+    find_weights_on_hub,
+    pretrained_of_timm,
+)
+from learngene_zoo.settings import Json, fingerprint, to_json
+from learngene_zoo.storage import (
+    CONFIG,
+    WEIGHTS,
+    StateDict,
+    fingerprint_of_state,
+    read_json,
+    refuse_pickle,
+    write_json,
+    write_tensors,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from learngene_zoo.artifacts.descendant import Descendant
+
+# Keys of timm's pretrained_cfg that describe a model's images and name its head; the others locate
+# its weights.
+IMAGES = [
+    "input_size",
+    "fixed_input_size",
+    "min_input_size",
+    "interpolation",
+    "crop_pct",
+    "crop_mode",
+    "mean",
+    "std",
+    "pool_size",
+    "first_conv",
+    "classifier",
+    "license",
+]
+# Options of `timm.create_model` that are not the architecture's own: they read files, or return
+# something else than a classifier.
+_REFUSED = [
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "checkpoint_path",
+    "cache_dir",
+    "features_only",
+    "out_indices",
+    "scriptable",
+    "exportable",
+    "no_jit",
+]
+_LARGEST = 65_536  # of any number among a model's arguments
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TimmModel:
+    """A complete model by timm's name and arguments; `model()` shares no memory with `state`."""
+
+    architecture: str  # without a tag
+    arguments: Mapping[str, Json] = field(default_factory=dict)  # of timm.create_model
+    images: Mapping[str, Any]  # of timm's pretrained_cfg, the keys `IMAGES`
+    classes: int
+    state: StateDict
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+    task: str | None = None
+    class_names: tuple[str, ...] = ()
+    # Written beside config and weights.
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
+    folder: Path | None = None  # where it was loaded from
+
+    dense = False
+
+    def __repr__(self) -> str:
+        where = f", folder={str(self.folder)!r}" if self.folder else ""
+        return (
+            f"TimmModel({self.architecture!r}, task={self.task!r}, classes={self.classes}{where})"
+        )
+
+    @property
+    def width(self) -> int:
+        """Return the number of features before the head.
+
+        Of a Vision Transformer it is the width of the tokens.
+        """
+        return int(_create_model(self.architecture, self.arguments).num_features)
+
+    @property
+    def identity(self) -> Json:
+        """Return the data that distinguish its function from that of other models."""
+        settings = [self.architecture, dict(self.arguments), dict(self.images), self.classes]
+        return fingerprint([*settings, fingerprint_of_state(self.state)])
+
+    @property
+    def input_format(self) -> InputFormat:
+        """Return how images are presented to the model."""
+        channels, size, _ = self.images.get("input_size", (3, 224, 224))
+        mean, std = normalisation(self.images, channels)
+        view = view_in(self.images, self.architecture)
+        return InputFormat(image_size=size, channels=channels, mean=mean, std=std, view=view)
+
+    @property
+    def licence(self) -> str:
+        """Return the licence of its weights."""
+        return str(self.provenance.get("licence", "unknown"))
+
+    def model(self, device: str = "cpu") -> nn.Module:
+        """Return timm's module in eval mode, trainable, fp32."""
+        module = _create_model(self.architecture, self.arguments, num_classes=self.classes)
+        module.load_state_dict(dict(self.state))
+        return module.eval().to(device)
+
+    def with_state(self, state: StateDict, **changes: Any) -> TimmModel:
+        """Return a copy with other tensors, not on disk."""
+        return replace(self, state=state, folder=None, **changes)
+
+    def for_task(
+        self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False
+    ) -> TimmModel:
+        """Return this model for a task, with a new head where the old one does not fit.
+
+        The head is kept if it has these very classes by name. Raises `WrongCall` for a task with a
+        class per pixel.
+        """
+        names = tuple(class_names)
+        if dense:
+            raise WrongCall(
+                f"{task} has one class per pixel; "
+                "timm's classifiers have one per image: use a descendant"
+            )
+        if self.class_names == names:
+            return replace(self, task=task)
+        with _seed_generators(seed):
+            fresh = _create_model(
+                self.architecture, self.arguments, num_classes=len(names)
+            ).state_dict()
+        head = _heads(self.images, _create_model(self.architecture, self.arguments))
+        state = {
+            name: tensor if name.startswith(head) else self.state[name]
+            for name, tensor in fresh.items()
+        }
+        return self.with_state(state, classes=len(names), task=task, class_names=names)
+
+    def with_fit(self, fit: Fit | None) -> TimmModel:
+        """Return a copy that crops, pads or stretches pictures that are not square.
+
+        None: as this model does.
+        """
+        if fit is None:
+            return self
+        view = fit_view(self.input_format.view, fit)
+        images = {**self.images, "crop_mode": view.crop_mode, "crop_pct": view.crop_pct}
+        return replace(self, images=images, folder=None)
+
+    def config(self) -> dict[str, Json]:
+        """Return the content of its config.json: timm's keys, and ours under `learngene`."""
+        names = {"label_names": list(self.class_names)} if self.class_names else {}
+        return {
+            "architecture": self.architecture,
+            "num_classes": self.classes,
+            "model_args": dict(self.arguments),
+            "pretrained_cfg": {**self.images, "num_classes": self.classes, "license": self.licence},
+            **names,
+            "learngene": {**to_json(self.provenance), "format": FORMAT, "task": self.task},
+        }
+
+    def save(
+        self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None
+    ) -> Path:
+        """Write the folder atomically; `before` is called with the finished draft.
+
+        Raises `Refused` if the folder exists and `force` is not set.
+        """
+        from learngene_zoo.artifacts.card import timm_card
+
+        config = self.config()
+        with new_folder(Path(path), force, before) as draft:
+            write_json(draft / CONFIG, config)
+            write_tensors(draft / WEIGHTS, self.state)
+            for name, text in {"README.md": timm_card(config), **self.files}.items():
+                (draft / name).write_text(text, encoding="utf-8")
+        return Path(path)
+
+
+def open_timm_model(source: str, *, offline: bool = False) -> TimmModel:
+    """Open `timm:NAME[.TAG]` or `hf-hub:organisation/name[@revision]`.
+
+    Revision, checksum and licence are in its provenance. The weights are read by timm itself, from
+    a safetensors file. Raises `WrongCall` for a name that does not exist, `BadFile` for files that
+    cannot be trusted (pickles are refused), `Unavailable` for failed downloads.
+    """
+    scheme, _, name = source.partition(":")
+    if scheme == "timm":
+        pretrained = pretrained_of_timm(name, offline=offline)
+        model = _open_weights(
+            name.partition(".")[0], {}, to_json(pretrained.images), pretrained.weights.path, source
+        )
+        return _with_origin(
+            model, source, pretrained.weights.commit, pretrained.weights.path, pretrained.licence
+        )
+    repository = parse_repository(name)
+    config_file = fetch_from_hub(repository, CONFIG, offline=offline)
+    pinned = replace(repository, revision=config_file.commit)
+    weights = find_weights_on_hub(pinned, offline=offline)
+    model = _of_config(read_json(config_file.path), weights, f"{CONFIG} of {repository}")
+    return _with_origin(
+        model, source, pinned.revision, weights, licence_on_card(pinned, offline=offline)
+    )
+
+
+def load_timm_model(folder: Path) -> TimmModel:
+    """Open a folder in timm's layout. Raises `BadFile` if it cannot be trusted."""
+    where, config = str(folder / CONFIG), read_json(folder / CONFIG)
+    weights = find_local_weights(folder)
+    model = replace(_of_config(config, weights, where), folder=folder)
+    ours = config.get("learngene")
+    if not isinstance(ours, dict) or is_of_transformers(config):
+        return _with_origin(
+            model, str(folder), None, weights, str(model.images.get("license", "unknown"))
+        )
+    check_format(ours, where)
+    read_provenance(ours, f"{where}: learngene")
+    task = ours.get("task")
+    if not isinstance(task, str | None):
+        raise BadFile(f"{where}: learngene: task is {task!r:.40}; expected a name")
+    return replace(
+        model,
+        task=task,
+        provenance={key: ours[key] for key in ours if key not in ("format", "task")},
+    )
+
+
+def _with_origin(
+    model: TimmModel, source: str, revision: str | None, weights: Path, licence: str
+) -> TimmModel:
+    origin = {"source": source, "revision": revision, "sha256": hash_weights(weights)}
+    return replace(model, provenance={"method": "timm", "licence": licence, "origin": origin})
+
+
+def _of_config(config: Mapping[str, Json], weights: Path, where: str) -> TimmModel:
+    name, arguments = config.get("architecture"), config.get("model_args", {})
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise BadFile(
+            f"{where} names no timm architecture; "
+            "expected the config.json of a folder that timm can open"
+        )
+    for key, value in arguments.items():
+        _check_argument(key, value, where)
+    return _open_weights(name, arguments, image_settings(config, where), weights, where)
+
+
+def _check_argument(key: str, value: Json, where: str) -> None:
+    """Raise `BadFile` for an argument that is not a plain value of an architecture.
+
+    Paths and code are never accepted.
+    """
+    for item in value if isinstance(value, list) else [value]:
+        plain = (
+            item is None
+            or isinstance(item, bool)
+            or (isinstance(item, str) and re.fullmatch(r"[\w-]{0,40}", item))
+        )
+        if key in _REFUSED or not (
+            plain or (isinstance(item, (int, float)) and abs(item) <= _LARGEST)
+        ):
+            raise BadFile(
+                f"{where}: the argument {key} is {item!r:.40}, which is refused; "
+                "only plain values are accepted"
+            )
+
+
+def _open_weights(
+    name: str, arguments: Mapping[str, Json], cfg: Mapping[str, Any], weights: Path, where: str
+) -> TimmModel:
+    """Return the model that timm reads from a safetensors file.
+
+    timm converts the names of other layouts. Raises `BadFile` for weights of another model.
+    """
+    import timm
+    import torch
+
+    from learngene_zoo.families.tensors import state_of
+
+    if not timm.is_model(name):
+        raise unknown("timm model", name, timm.list_models())
+    size = cfg.get("input_size", (3, 224, 224))
+    if size[1] != size[2]:
+        raise BadFile(f"{where}: input_size is {list(size)}; only square images are supported")
+    refuse_pickle(weights)
+    stored = open_tensors(weights)
+    # Every tensor is read here, so that its numbers are checked.
+    state = dict(stored.select(strip_wrappers(stored, str(weights))))
+    classes = int(cfg.get("num_classes", 1000))
+    images = {key: value for key, value in cfg.items() if key in IMAGES}
+    source = {**images, "num_classes": classes, "state_dict": state, "custom_load": False}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            module = timm.create_model(
+                name,
+                pretrained=True,
+                pretrained_cfg=source,
+                **{**arguments, "num_classes": classes},
+            )
+    except (RuntimeError, TypeError, ValueError, KeyError, AssertionError, AttributeError) as error:
+        raise BadFile(
+            f"{weights} does not hold the model that {where} describes: {error}"
+        ) from error
+    state = {
+        key: tensor.float() if tensor.is_floating_point() else tensor
+        for key, tensor in state_of(module).items()
+    }
+    names = tuple(cfg.get("label_names", ()))
+    model_args = {key: value for key, value in arguments.items() if key != "num_classes"}
+    return TimmModel(
+        architecture=name,
+        arguments=model_args,
+        images=images,
+        classes=classes,
+        state=state,
+        class_names=names if len(names) == classes else (),
+    )
+
+
+def _heads(images: Mapping[str, Any], model: Any) -> tuple[str, ...]:
+    """Return the prefixes of the names of the head's tensors."""
+    named = images.get("classifier") or model.pretrained_cfg["classifier"]
+    return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
+
+
+def _create_model(architecture: str, arguments: Mapping[str, Json], **more: Any) -> Any:
+    import timm
+
+    return timm.create_model(architecture, pretrained=False, **arguments, **more)
+
+
+@contextmanager
+def _seed_generators(seed: int) -> Iterator[None]:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+# Any model: a descendant of ours, or a classifier of timm's.
+
+
+def is_timm_source(reference: object) -> bool:
+    """Return whether a reference names a model of timm's or of the Hub, and not a folder."""
+    return isinstance(reference, str) and reference.startswith(("timm:", "hf-hub:"))
+
+
+def open_model(
+    model: Descendant | TimmModel | Path | str, *, offline: bool = False
+) -> Descendant | TimmModel:
+    """Return a model object as it is, or open the model that a reference names.
+
+    It is a descendant that `find` resolves, or any classifier of timm's, by name (`timm:NAME`,
+    `hf-hub:organisation/name`) or from a folder in timm's layout.
+    """
+    if not isinstance(model, (str, Path)):
+        return model
+    if is_timm_source(model) and not _is_ours(str(model), offline):
+        return open_timm_model(str(model), offline=offline)
+    return load_model(find(model, offline=offline))
+
+
+def load_model(folder: Path) -> Descendant | TimmModel:
+    """Load a descendant, or a classifier of timm's, from a folder.
+
+    Raises as `load_descendant` and `load_timm_model` do.
+    """
+    from learngene_zoo.artifacts.descendant import load_descendant
+
+    if (folder / CONFIG).is_file():
+        config = read_json(folder / CONFIG)
+        ours = config.get("learngene", {"method": "timm"})
+        of_timm = is_of_transformers(config) or (
+            isinstance(ours, dict) and ours.get("method") == "timm"
+        )
+        if "architecture" in config and of_timm:
+            return load_timm_model(folder)
+    return load_descendant(folder)
+
+
+def is_of_transformers(config: Mapping[str, Json]) -> bool:
+    """Return whether transformers wrote a config.json of timm's.
+
+    It keeps our key but not its content.
+    """
+    return config.get("model_type") == "timm_wrapper"
+
+
+def _is_ours(source: str, offline: bool) -> bool:
+    """Return whether `hf-hub:organisation/name` was published by this package."""
+    if not source.startswith(SCHEME):
+        return False
+    repository = parse_repository(source)
+    if repository.inside:
+        return True
+    config = read_json(fetch_from_hub(repository, CONFIG, offline=offline).path)
+    if is_of_transformers(config):
+        return False
+    ours = config.get("learngene", config if "method" in config else None)
+    return isinstance(ours, dict) and ("spec" in ours)

@@ -1,0 +1,1 @@
+"""Publish artifacts on the Hub."""

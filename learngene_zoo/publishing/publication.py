@@ -1,0 +1,280 @@
+"""Collect and check the files to publish: a learngene, a model or a family, cards, manifest.
+
+Nothing here uses the network. A family is a learngene at the top of a repository and chosen
+descendants of it, one folder each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.card import ArtifactLocation, descendant_card, learngene_card, notes_of
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.errors import Refused, WrongCall
+from learngene_zoo.hub.client import Repository, parse_repository
+from learngene_zoo.hub.manifest import (
+    EXTRAS,
+    MANIFEST,
+    README,
+    FileRecord,
+    Manifest,
+    describe_fault,
+    find_same_path,
+    manifest_of,
+)
+from learngene_zoo.ownership import MARKER
+from learngene_zoo.settings import Json, to_json
+from learngene_zoo.storage import CONFIG, WEIGHTS
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+
+REPORT = "report.html"  # of a training; it shows pictures of its data, so it is not published
+BRANCH = "main"  # the branch that is published to
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedFile:
+    """One file: its path or its rendered content, its sha256 and git's checksum."""
+
+    source: Path | bytes
+    bytes: int
+    sha256: str
+    git: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """Every file by its path in the repository."""
+
+    repository: Repository  # at the tag, if there is one
+    title: str
+    kind: shelf.Kind
+    files: Mapping[str, PublishedFile]
+    manifest: Manifest
+    paths: Sequence[str] = ()  # of this machine, which a config.json names
+
+
+def parse_target(repository: str, tag: str | None) -> Repository:
+    """Parse `organisation/name` at a tag.
+
+    Raises `WrongCall` for any other part that a reference may have.
+    """
+    try:
+        named = parse_repository(repository)
+    except WrongCall:
+        raise WrongCall(
+            f"{repository!r} is not the name of a Hub repository; write organisation/name"
+        ) from None
+    if named.revision is not None or named.inside:
+        raise WrongCall(
+            f"{repository!r}: write the repository as organisation/name, "
+            "and a tag such as v1.0 with --tag"
+        )
+    if tag is None:
+        return named
+    try:
+        tagged = parse_repository(f"{named}@{tag}")
+    except WrongCall:
+        tagged = named
+    if tagged.revision != tag or tagged.pinned or tag == BRANCH:
+        raise WrongCall(f"--tag {tag!r} is not the name of a version; write a tag such as v1.0")
+    return tagged
+
+
+def build_publication(
+    folder: Path,
+    repository: Repository,
+    *,
+    members: Sequence[Path] = (),
+    licence: str | None = None,
+) -> Publication:
+    """Collect the files that a folder is published as.
+
+    Raises `WrongCall`, `BadFile` or `Refused` for content that cannot be published.
+    """
+    opened = _open_artifact(folder)
+    inside = _members(opened, members)
+    inherited_licence = licence_of(opened)
+    if licence is not None and inherited_licence not in ("unknown", licence):
+        raise WrongCall(
+            f"{folder} is under the licence {inherited_licence}, which its ancestry models have; "
+            f"leave out --license {licence}"
+        )
+    location = ArtifactLocation(
+        reference=_reference(repository),
+        timm=f"hf-hub:{repository}",
+        note="",
+        licence=licence or "unknown",
+    )
+    files: dict[str, Path | bytes] = {}
+    if isinstance(opened, Learngene):
+        sizes = tuple((name, model.spec) for name, model in inside.items())
+        files |= _files(folder, "", learngene_card(opened.config, replace(location, members=sizes)))
+    else:
+        files |= _files(
+            folder,
+            "",
+            descendant_card(opened.config(), replace(location, learngene=_origin(opened))),
+        )
+    for name, model in inside.items():
+        assert model.folder is not None
+        note = (
+            f"`{name}` is this folder: "
+            f"`lgzoo fetch {_reference(replace(repository, inside=name))} -o {name}`."
+        )
+        within = replace(location, learngene=repository.name, timm=f"local-dir:{name}", note=note)
+        files |= _files(model.folder, f"{name}/", descendant_card(model.config(), within))
+    _check_paths(files)
+    configs = [
+        to_json(artifact.config if isinstance(artifact, Learngene) else artifact.config())
+        for artifact in (opened, *inside.values())
+    ]
+    contents = {path: _content(source) for path, source in files.items()}
+    records = {
+        path: FileRecord(sha256=content.sha256, bytes=content.bytes)
+        for path, content in contents.items()
+    }
+    manifest = manifest_of(records)
+    text = json.dumps(manifest.json(), indent=1) + "\n"
+    return Publication(
+        repository=repository,
+        title=_title(opened, inside),
+        kind="learngene" if isinstance(opened, Learngene) else "model",
+        files={**contents, MANIFEST: _content(text.encode())},
+        manifest=manifest,
+        paths=sorted(set(machine_paths(configs))),
+    )
+
+
+def _check_paths(files: Mapping[str, Path | bytes]) -> None:
+    """Raise `Refused` for a file that `fetch` would refuse by its name."""
+    for path in files:
+        reason = describe_fault(path)
+        if reason:
+            raise Refused(f"{path!r:.120} cannot be published: {reason}; rename it")
+    same = find_same_path(files)
+    if same is not None:
+        raise Refused(f"{same[0]} and {same[1]} are one file on some systems; rename one of them")
+
+
+def licence_of(artifact: Learngene | Descendant) -> str:
+    """Return the licence that an artifact inherits; "unknown" if it is not known."""
+    return artifact.config.licence if isinstance(artifact, Learngene) else artifact.licence
+
+
+def _open_artifact(folder: Path) -> Learngene | Descendant:
+    """Open an artifact and read every tensor."""
+    from learngene_zoo.artifacts.descendant import load_descendant
+
+    if not folder.is_dir():
+        raise WrongCall(
+            f"there is no folder {folder}; "
+            "publish what `lgzoo extract`, `expand` or `finetune` wrote"
+        )
+    kind = shelf.kind_of(folder)
+    opened = load_learngene(folder) if kind == "learngene" else load_descendant(folder)
+    for name in opened.state:
+        opened.state[name]  # raises `BadFile` for numbers that are not finite
+    return opened
+
+
+def _members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[str, Descendant]:
+    """Return the descendants of a family by the names of their folders."""
+    if not isinstance(top, Learngene):
+        if folders:
+            raise WrongCall("--descendant is for publishing a learngene; publish a model by itself")
+        return {}
+    members: dict[str, Descendant] = {}
+    for folder in folders:
+        name = folder.resolve().name
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
+            raise WrongCall(
+                f"{folder}: the name of a descendant's folder may hold letters, "
+                "digits, '.', '_' and '-' only"
+            )
+        if name in members:
+            raise WrongCall(f"two descendants are called {name}; rename one of the folders")
+        model = _open_artifact(folder)
+        if isinstance(model, Learngene) or not _is_descendant(model, top.config):
+            raise WrongCall(f"{folder} is not a descendant of this learngene; publish it by itself")
+        members[name] = model
+    return members
+
+
+def _is_descendant(model: Descendant, config: LearngeneConfig) -> bool:
+    """Return whether a model records the same method and ancestry models."""
+    ours = model.provenance
+    return ours.get("method") == config.method and to_json(ours.get("ancestries", [])) == to_json(
+        config.ancestries
+    )
+
+
+def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:
+    """Return the files of one folder, with a newly rendered card.
+
+    Notes that people wrote into the old card are kept.
+    """
+    files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
+    for entry in sorted(folder.iterdir()):
+        if entry.name in (README, MANIFEST, REPORT, MARKER, *files):
+            continue
+        if entry.suffix not in EXTRAS or entry.is_symlink() or not entry.is_file():
+            raise Refused(
+                f"{entry} is not part of an artifact; move it away (beside the artifact, "
+                f"{', '.join(EXTRAS)} are published)"
+            )
+        files[entry.name] = entry
+    files[README] = f"{card}{notes_of(folder / README)}".encode()
+    return {prefix + name: content for name, content in files.items()}
+
+
+def _content(source: Path | bytes) -> PublishedFile:
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    digest, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size)
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+            git.update(block)
+    return PublishedFile(source=source, bytes=size, sha256=digest.hexdigest(), git=git.hexdigest())
+
+
+def machine_paths(value: Json) -> list[str]:
+    """Return absolute paths of this machine in data such as a config.
+
+    They stand where sources of data and ancestry models are named.
+    """
+    if isinstance(value, str):
+        return [value] if re.match(r"([a-z-]+:)?[/~]", value) else []
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [path for item in inside for path in machine_paths(item)]
+
+
+def _reference(repository: Repository) -> str:
+    """Return the reference that commands take; without a revision it has the Hub's scheme."""
+    return str(repository) if repository.revision else f"hf-hub:{repository}"
+
+
+def _origin(model: Descendant) -> str:
+    """Return the repository of the learngene that a model was built from, if it is on the Hub."""
+    try:
+        repository = parse_repository(str(model.provenance.get("learngene", "")))
+    except WrongCall:
+        return ""
+    return repository.name if repository.pinned else ""
+
+
+def _title(top: Learngene | Descendant, members: Mapping[str, Descendant]) -> str:
+    if isinstance(top, Learngene):
+        count = f" with {len(members)} descendants" if members else ""
+        return f"A learngene of {top.config.method}{count}"
+    return f"A model of {top.spec.layers} layers, {top.spec.width} wide"

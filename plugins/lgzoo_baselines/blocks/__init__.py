@@ -1,0 +1,1 @@
+"""Methods that copy whole blocks of an ancestry model."""

@@ -1,0 +1,1 @@
+"""Methods that cluster or share attention heads."""

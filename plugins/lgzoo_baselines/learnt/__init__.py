@@ -1,0 +1,1 @@
+"""Methods that train a learngene by distillation from an ancestry model."""

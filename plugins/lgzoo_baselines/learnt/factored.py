@@ -1,0 +1,227 @@
+"""Matrices of factors that all layers share and small scalers of each layer: WAVE, FINE, SWEET.
+
+    W_i = form(factors, S_i)        every matrix of block i, from the scaler S_i
+
+Factors and scalers learn in an auxiliary model, with the ancestry model as its teacher. For a new
+size the factors stay: a descendant of L' layers has scalers on the lines between those of the
+auxiliary model's L layers, its first layer those of the first and its last those of the last,
+
+    S'_j = (1 - f) S_i + f S_(i + 1)        i + f = j (L - 1) / (L' - 1)
+
+and may learn them on a task's images, with the factors frozen but those of a size. Each layer has
+its vectors (biases, norms), as it has its scalers. The learngene holds a ViT's tensors, but for
+each matrix of block i its scaler, under the matrix's name, and the factors under `blocks.shared.`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from learngene_zoo.plugin import Recipe, WrongCall, table_of
+from lgzoo_baselines.blocks.block_choice import build_descendant
+from lgzoo_baselines.learnt.auxiliary import HeadRecord, load_tensors, select_shapes
+from lgzoo_baselines.learnt.forms import Factorisation, compute_fan_in_std, list_matrices
+from lgzoo_baselines.trained.distillation import DistillationSettings, train_with_teacher
+
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import (
+        Descendant,
+        Json,
+        Learngene,
+        Run,
+        Spec,
+        StateDict,
+        Target,
+        Task,
+        TimmModel,
+    )
+
+LEARNING = Recipe(epochs=0, lr=1e-3, weight_decay=0.0, clip=1.0, augment="none")
+ScalerTraining = Annotated[
+    Recipe, "of the scalers, vectors, final norm and head, on images of the target's task"
+]
+
+
+def train_factors(
+    settings: DistillationSettings,
+    form: Factorisation,
+    init: str,
+    start: Descendant,
+    teacher: Descendant | TimmModel,
+    task: Task,
+    run: Run,
+) -> tuple[StateDict, Json]:
+    """Train factors and scalers in an auxiliary model; return its tensors and metrics.
+
+    Args:
+        settings: the recipe, and the shares of the losses.
+        form: how matrices are factorised.
+        init: the scheme of the matrices, "timm" or "fan_in".
+        start: a plain model of the auxiliary model's shape; its matrices are not used.
+        teacher: a classifier of the task.
+        task: whose images they see.
+        run: the part of the run.
+    """
+    from lgzoo_baselines.modules.factored import draw_factors, install_factored_blocks
+
+    std = compute_fan_in_std if init == "fan_in" else (lambda shape: 0.02)
+    factors, scalers = form.list_draws(start.spec, std)
+    stored = draw_factors(start.state, start.spec, factors, scalers, run.seed)
+    model = install_factored_blocks(start.model(), start.spec, stored, form)
+    label = f"auxiliary model of {start.spec.layers} layers on {task.name}"
+    return train_with_teacher(
+        settings, model, start.spec, start.input_format, teacher, task, run, label
+    )
+
+
+def expand_factors(
+    learngene: Learngene,
+    details: HeadRecord,
+    form: Factorisation,
+    target: Target,
+    learning: Recipe,
+    run: Run,
+) -> Descendant:
+    """Build a descendant from the factors, with scalers for its layers.
+
+    Positions are resized; the head is new unless the task is the learngene's.
+
+    Args:
+        learngene: of WAVE, FINE or SWEET.
+        details: the record of its head.
+        form: how its matrices are factorised.
+        target: the sizes of the descendant.
+        learning: of the scalers on the target's task; without epochs they stay interpolated.
+        run: gives the seed, and computes the training.
+
+    Raises:
+        WrongCall: for a wider model, and where scalers are to learn without a task.
+    """
+    config = learngene.config
+    named = target.whole_heads(config.spec) if target.heads is None else target
+    spec = named.apply(config.spec)
+    has_head = details.has_head_for(target, spec)
+    outside, factors, layers = load_factors(learngene, details, form, head=has_head)
+    layers = interpolate_layers(layers, spec.layers)
+    deep = config.spec.with_(layers=spec.layers, classes=details.classes, dense=details.dense)
+    narrow = deep.with_(width=spec.width, heads=spec.heads)
+    parts = multiply_factors(outside, factors, layers, form, deep, narrow)
+    start = build_descendant(config, spec, parts, run, {"learnt": bool(learning.epochs)})
+    if not learning.epochs:
+        return start
+    return train_descendant(start, form, factors, layers, target, learning, run)
+
+
+def load_factors(
+    learngene: Learngene, details: HeadRecord, form: Factorisation, *, head: bool
+) -> tuple[StateDict, StateDict, list[StateDict]]:
+    """Return tensors outside of the blocks, factors, and scalers and vectors of each layer.
+
+    Args:
+        learngene: of WAVE, FINE or SWEET.
+        details: the record of its head.
+        form: how its matrices are factorised.
+        head: whether its head is returned.
+    """
+    from learngene_zoo.plugin import shapes
+    from lgzoo_baselines.modules.mixed_blocks import select_below
+
+    spec = learngene.config.spec.with_(classes=details.classes, dense=details.dense)
+    table, (factors, scalers) = table_of(spec), form.list_draws(spec, compute_fan_in_std)
+    plain = select_shapes(shapes(spec), spec, head=head)
+    matrices = {
+        name
+        for name, shape in plain.items()
+        if len(shape) == 2 and table.block_of(name) is not None
+    }
+    expected = {
+        name: scalers[table.inner_name(name)][0] if name in matrices else shape
+        for name, shape in plain.items()
+    }
+    expected |= {f"blocks.shared.{name}": shape for name, (shape, _) in factors.items()}
+    state = load_tensors(learngene, expected)
+    layers: list[StateDict] = [select_below(state, f"blocks.{i}") for i in range(spec.layers)]
+    outside = {name: tensor for name, tensor in state.items() if not name.startswith(table.prefix)}
+    return outside, select_below(state, "blocks.shared"), layers
+
+
+def interpolate_layers(layers: Sequence[StateDict], count: int) -> list[StateDict]:
+    """Return as many layers on the lines between these; of a single layer the first."""
+    from lgzoo_baselines.modules.mixed_blocks import add_blocks
+
+    interpolated: list[StateDict] = []
+    for j in range(count):
+        position = j * (len(layers) - 1) / max(count - 1, 1)  # i + f
+        i = min(int(position), len(layers) - 1)
+        pair = layers[i : i + 2]
+        interpolated.append(add_blocks((1 - position + i, position - i)[: len(pair)], pair))
+    return interpolated
+
+
+def multiply_factors(
+    outside: StateDict,
+    factors: StateDict,
+    layers: Sequence[StateDict],
+    form: Factorisation,
+    spec: Spec,
+    narrow: Spec,
+) -> StateDict:
+    """Return the tensors of a plain model whose matrices are computed from the factors.
+
+    Args:
+        outside: tensors outside of the blocks.
+        factors: that all layers share.
+        layers: scalers and vectors of each layer.
+        form: how matrices are factorised.
+        spec: the shape with as many layers, as wide as the auxiliary model.
+        narrow: the shape that is returned: the first channels of `spec`.
+    """
+    from learngene_zoo.plugin import map_axes
+    from lgzoo_baselines.modules.factored import name_blocks
+
+    entries, kinds = form.select_entries(spec, narrow), list_matrices(spec)
+    blocks = [form.build_block(factors, layer, kinds) for layer in layers]
+    state = {**outside, **name_blocks(blocks, spec)}
+    parts = map_axes(state, spec, entries) if entries else state
+    return {name: tensor.contiguous() for name, tensor in parts.items()}
+
+
+def train_descendant(
+    start: Descendant,
+    form: Factorisation,
+    factors: StateDict,
+    layers: Sequence[StateDict],
+    target: Target,
+    learning: Recipe,
+    run: Run,
+) -> Descendant:
+    """Return a descendant whose scalers have learnt on the target's task.
+
+    Args:
+        start: with interpolated scalers.
+        form: how its matrices are factorised.
+        factors: of the learngene.
+        layers: scalers and vectors for each layer of `start`, as wide as the auxiliary model.
+        target: names the task.
+        learning: the recipe.
+        run: how to compute.
+
+    Raises:
+        WrongCall: for a target without a task.
+    """
+    from learngene_zoo.plugin import open_task
+    from lgzoo_baselines.modules.factored import train_scalers
+
+    if target.task is None:
+        raise WrongCall(
+            "scalers learn from a task's images; name it with --task, or leave out --epochs"
+        )
+    task, kinds = open_task(target.task, offline=run.offline), list_matrices(start.spec)
+    narrowed = [
+        form.narrow(factors, {kind: layer[kind] for kind in kinds}, start.spec) for layer in layers
+    ]
+    scalers = [layer for _, layer in narrowed]
+    return start.with_state(
+        train_scalers(learning, form, start, narrowed[0][0], scalers, task, run)
+    )

@@ -1,0 +1,179 @@
+"""FINE: every matrix is U diag(sigma) V', with U and V shared by all layers.
+
+Xie, Feng, Shi, Shen, Wang, Rui and Geng, FINE: Factorizing Knowledge for Initialization of
+Variable-sized Diffusion Models, CVPR 2026:
+
+    W_i = U diag(sigma_i) V'        U (rows, r), V (columns, r), sigma_i (r,) of layer i
+
+for each kind of matrix: queries, keys and values; projection; first and second layer of the MLP. U,
+V and all sigma_i learn in an auxiliary model with the ancestry model as its teacher
+(`factored.py`); for another depth only the sigma_i are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from learngene_zoo.plugin import (
+    FLAT,
+    LIMITS,
+    Bounds,
+    Expander,
+    Extractor,
+    LearngeneConfig,
+    Member,
+    Method,
+    details_of,
+    once,
+)
+from lgzoo_baselines.blocks.block_choice import list_shallower_members
+from lgzoo_baselines.learnt.auxiliary import (
+    LOGITS,
+    HeadRecord,
+    build_presets,
+    collect_learngene,
+    derive_auxiliary_spec,
+    start_auxiliary,
+)
+from lgzoo_baselines.learnt.factored import LEARNING, ScalerTraining, expand_factors, train_factors
+from lgzoo_baselines.learnt.forms import (
+    Draws,
+    Factorisation,
+    Std,
+    compute_fan_in_std,
+    list_matrices,
+)
+from lgzoo_baselines.trained.distillation import (
+    DistillationSettings,
+    TeacherName,
+    TeacherTraining,
+    prepare_teacher,
+)
+from lgzoo_baselines.trained.pretrain_finetune import TRAINING, Init, estimate_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        Learngene,
+        Run,
+        Spec,
+        Target,
+        Task,
+        Work,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagonalFactorisation(Factorisation):
+    """Products of shared matrices with a diagonal between them."""
+
+    rank: Annotated[
+        int | None,
+        "columns of U and V (default: as many as the matrix has at most)",
+        Bounds(least=1, most=LIMITS["width"]),
+    ] = None
+
+    def list_draws(self, spec: Spec, std: Std) -> tuple[Draws, Draws]:
+        """Return U and V, with columns of about length 1, and the sigma of one layer."""
+        factors: Draws = {}
+        scalers: Draws = {}
+        for kind, (rows, columns) in list_matrices(spec).items():
+            rank = min(rows, columns, self.rank or rows)
+            factors[f"{kind}.u"] = ((rows, rank), rows**-0.5)
+            factors[f"{kind}.v"] = ((columns, rank), columns**-0.5)
+            scalers[kind] = ((rank,), std((rows, columns)) * (rows * columns / rank) ** 0.5)
+        return factors, scalers
+
+    def build_matrix(self, kind: str, factors: Mapping[str, Tensor], scaler: Tensor) -> Tensor:
+        """Return U diag(sigma) V'."""
+        return (factors[f"{kind}.u"] * scaler) @ factors[f"{kind}.v"].T
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineDetails(HeadRecord):
+    """Record what `details` of a learngene hold."""
+
+    form: DiagonalFactorisation
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineExtractor(Extractor):
+    """Train U, V and all sigma in an auxiliary model, with the ancestry as its teacher."""
+
+    each: DistillationSettings = field(default=LOGITS, metadata=FLAT)
+    teacher: TeacherName = None
+    teaching: TeacherTraining = TRAINING
+    init: Init = "timm"
+    form: DiagonalFactorisation = field(default=DiagonalFactorisation(), metadata=FLAT)
+
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """Return the config with the auxiliary model's shape, as deep as the ancestry model.
+
+        Raises `WrongCall` for a shape whose matrices cannot be factorised.
+        """
+        spec = derive_auxiliary_spec(ancestries[0], ancestries[0].layers)
+        self.form.list_draws(spec, compute_fan_in_std)
+        return LearngeneConfig(spec=spec).with_details(FineDetails(form=self.form))
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """Estimate the auxiliary model's training; the teacher's fine-tuning is not counted."""
+        specs, recipe = [self.outline(ancestries).spec], self.each.training
+        return estimate_work(specs, ancestries[0], recipe, images[0], has_teacher=True)
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Return stem, U, V, sigma and vectors of all layers, final norm and head."""
+        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
+        teacher, metrics = prepare_teacher(self.teacher, ancestry, task, self.teaching, run)
+        part, details = run.part("auxiliary"), FineDetails(form=self.form).with_task(task)
+        spec = config.spec.with_(classes=task.classes, dense=task.dense)
+        start = start_auxiliary(spec, self.init, ancestry, part.seed)
+        inputs = [self.form, self.init, start, teacher, task]
+        trained = once(part, "fine.train_factors", train_factors, self.each, inputs)
+        return collect_learngene(config, details, trained, metrics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineExpander(Expander):
+    """Build any depth from U and V with a sigma for each layer."""
+
+    learning: ScalerTraining = LEARNING
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Return every depth up to the auxiliary model's."""
+        return list_shallower_members(config)
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Build a descendant of U, V and interpolated, or learnt, sigma.
+
+        Raises `WrongCall` for a wider model, and where scalers are to learn without a task.
+        """
+        details = details_of(learngene.config, FineDetails)
+        return expand_factors(learngene, details, details.form, target, self.learning, run)
+
+
+FINE = Method(
+    name="fine",
+    title=(
+        "matrices that share their singular directions, learnt by distillation; every depth has "
+        "singular values of its own"
+    ),
+    paper=(
+        "Xie, Feng, Shi, Shen, Wang, Rui, Geng. FINE: Factorizing Knowledge for Initialization of "
+        "Variable-sized Diffusion Models. CVPR 2026"
+    ),
+    expander=FineExpander(),
+    presets=build_presets(
+        FineExtractor,
+        DistillationSettings(share=0.5, temperature=1.0),
+        form=DiagonalFactorisation(rank=8),
+    ),
+    tasks="one",
+    details=FineDetails,
+)

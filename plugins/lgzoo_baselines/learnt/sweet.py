@@ -1,0 +1,230 @@
+"""SWEET: all matrices of all layers are one tensor in Tucker form, of a shared template.
+
+Xie, Feng, Shi, Wang, Rui and Geng, Self-Supervised Weight Templates for Scalable Vision Model
+Initialization, arXiv 2601.19694, 2026. The matrices of a layer (queries, keys, values, projection,
+both layers of the MLP) are cut into squares as wide as the stream, D, twelve where the MLP is four
+times as wide. All squares p of all layers i are one tensor, a template with a scaler on each side:
+
+    W[(i, p), a, b] = sum over t, u, v of  S_i[p, t]  A[a, u]  B[b, v]  T[t, u, v]
+
+The template T (r, s, s) does not depend on the size. The scalers are: S_i (squares, r) of a layer,
+A (D, s) and B (D, s) of a width. All of them learn in an auxiliary model with the ancestry model as
+its teacher (`factored.py`); for another size the template stays, and the scalers are interpolated,
+cut, and may learn.
+
+Which sides the paper's tensor has could not be read; see docs/methods/sweet.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from learngene_zoo.plugin import (
+    FLAT,
+    LIMITS,
+    Bounds,
+    Expander,
+    Extractor,
+    LearngeneConfig,
+    Member,
+    Method,
+    WrongCall,
+    details_of,
+    once,
+)
+from lgzoo_baselines.blocks.block_choice import list_smaller_members
+from lgzoo_baselines.learnt.auxiliary import (
+    LOGITS,
+    HeadRecord,
+    build_presets,
+    collect_learngene,
+    derive_auxiliary_spec,
+    start_auxiliary,
+)
+from lgzoo_baselines.learnt.factored import LEARNING, ScalerTraining, expand_factors, train_factors
+from lgzoo_baselines.learnt.forms import (
+    Draws,
+    Factorisation,
+    Std,
+    compute_fan_in_std,
+    list_matrices,
+)
+from lgzoo_baselines.trained.distillation import (
+    DistillationSettings,
+    TeacherName,
+    TeacherTraining,
+    prepare_teacher,
+)
+from lgzoo_baselines.trained.pretrain_finetune import TRAINING, Init, estimate_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        Learngene,
+        Run,
+        Spec,
+        StateDict,
+        Target,
+        Task,
+        Work,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuckerFactorisation(Factorisation):
+    """A template, and a scaler on each of its sides."""
+
+    rank: Annotated[int, "r, the template's side that squares mix", Bounds(least=1, most=4096)] = 64
+    stream: Annotated[
+        int | None,
+        "s, the template's sides that channels mix (default: the ancestry's width)",
+        Bounds(least=1, most=LIMITS["width"]),
+    ] = None
+
+    adapted = frozenset({"rows", "columns"})
+
+    def list_draws(self, spec: Spec, std: Std) -> tuple[Draws, Draws]:
+        """Return T, A and B, and S of one layer.
+
+        S has the shape (squares below, squares beside each other, r) for every kind of matrix.
+        """
+        width, kinds = spec.width, list_matrices(spec)
+        for kind, (rows, columns) in kinds.items():
+            if rows % width or columns % width:
+                raise WrongCall(
+                    f"{kind} is a matrix of {rows} x {columns}; squares as wide as the stream, "
+                    f"{width}, do not fill it"
+                )
+        side = self.stream or width
+        factors: Draws = {
+            "template": ((self.rank, side, side), 1.0),
+            "rows": ((width, side), side**-0.5),
+            "columns": ((width, side), side**-0.5),
+        }
+        scalers: Draws = {
+            kind: (
+                (rows // width, columns // width, self.rank),
+                std((rows, columns)) * self.rank**-0.5,
+            )
+            for kind, (rows, columns) in kinds.items()
+        }
+        return factors, scalers
+
+    def build_matrix(self, kind: str, factors: Mapping[str, Tensor], scaler: Tensor) -> Tensor:
+        """Return the matrix with its squares in their positions."""
+        import torch
+
+        mixed_ijuv = torch.einsum("ijt,tuv->ijuv", scaler, factors["template"])
+        squares_ijab = factors["rows"] @ mixed_ijuv @ factors["columns"].T
+        return squares_ijab.transpose(1, 2).flatten(2).flatten(0, 1)
+
+    def select_entries(self, spec: Spec, smaller: Spec) -> dict[str, list[int]]:
+        """Return the first heads and channels, and the first hidden neurons of each square.
+
+        A square keeps as many neurons as the smaller stream has channels.
+        """
+        squares = range(spec.hidden // spec.width) if smaller.width < spec.width else ()
+        hidden = [
+            square * spec.width + channel for square in squares for channel in range(smaller.width)
+        ]
+        entries = super().select_entries(spec, smaller)
+        return {**entries, **({"hidden": hidden} if hidden else {})}
+
+    def narrow(
+        self, factors: StateDict, scalers: StateDict, smaller: Spec
+    ) -> tuple[StateDict, StateDict]:
+        """Return A and B of the first channels."""
+        cut = {name: factors[name][: smaller.width] for name in self.adapted}
+        return {**factors, **cut}, scalers
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweetDetails(HeadRecord):
+    """Record what `details` of a learngene hold."""
+
+    form: TuckerFactorisation
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweetExtractor(Extractor):
+    """Train a template and its scalers in an auxiliary model, with the ancestry as its teacher."""
+
+    each: DistillationSettings = field(default=LOGITS, metadata=FLAT)
+    teacher: TeacherName = None
+    teaching: TeacherTraining = TRAINING
+    init: Init = "timm"
+    form: TuckerFactorisation = field(default=TuckerFactorisation(), metadata=FLAT)
+
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """Return the config with the auxiliary model's shape, as deep as the ancestry model.
+
+        Raises `WrongCall` for a shape whose matrices cannot be factorised.
+        """
+        spec = derive_auxiliary_spec(ancestries[0], ancestries[0].layers)
+        self.form.list_draws(spec, compute_fan_in_std)
+        return LearngeneConfig(spec=spec).with_details(SweetDetails(form=self.form))
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """Estimate the auxiliary model's training; the teacher's fine-tuning is not counted."""
+        specs, recipe = [self.outline(ancestries).spec], self.each.training
+        return estimate_work(specs, ancestries[0], recipe, images[0], has_teacher=True)
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Return stem, template, scalers and vectors of all layers, final norm and head."""
+        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
+        teacher, metrics = prepare_teacher(self.teacher, ancestry, task, self.teaching, run)
+        part, details = run.part("auxiliary"), SweetDetails(form=self.form).with_task(task)
+        spec = config.spec.with_(classes=task.classes, dense=task.dense)
+        start = start_auxiliary(spec, self.init, ancestry, part.seed)
+        inputs = [self.form, self.init, start, teacher, task]
+        trained = once(part, "sweet.train_factors", train_factors, self.each, inputs)
+        return collect_learngene(config, details, trained, metrics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweetExpander(Expander):
+    """Build any depth, and any width in whole heads, from the template and its scalers."""
+
+    axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
+
+    learning: ScalerTraining = LEARNING
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Return every depth and every width in whole heads up to the auxiliary model's."""
+        return list_smaller_members(config)
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Build a descendant of the template and interpolated, or learnt, scalers.
+
+        Raises `WrongCall` for a wider model, and where scalers are to learn without a task.
+        """
+        details = details_of(learngene.config, SweetDetails)
+        return expand_factors(learngene, details, details.form, target, self.learning, run)
+
+
+SWEET = Method(
+    name="sweet",
+    title=(
+        "one template of all matrices, learnt by distillation; every depth and width has scalers "
+        "on its sides"
+    ),
+    paper=(
+        "Xie, Feng, Shi, Wang, Rui, Geng. Self-Supervised Weight Templates for Scalable Vision "
+        "Model Initialization. arXiv 2601.19694, 2026"
+    ),
+    expander=SweetExpander(),
+    presets=build_presets(
+        SweetExtractor,
+        DistillationSettings(share=0.5, temperature=1.0),
+        form=TuckerFactorisation(rank=8, stream=16),
+    ),
+    tasks="one",
+    details=SweetDetails,
+)

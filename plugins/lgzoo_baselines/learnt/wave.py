@@ -1,0 +1,206 @@
+"""WAVE: every matrix is a sum of weight templates, repeated side by side with varying weights.
+
+Feng, Xie, Wang and Geng, WAVE: Weight Templates for Adaptive Initialization of Variable-sized
+Models, CVPR 2025, equation 4:
+
+    W_i = sum over t of S_it (x) T_t        t = 1, ..., N
+
+that is, the block of W_i at (a, b) is sum over t of S_it[a, b] T_t. The templates T_t, squares as
+wide as an attention head, are shared by the matrices of one kind (queries, keys and values;
+projection; first and second layer of the MLP) in all layers; each layer has its scalers S_it. Both
+learn in an auxiliary model by
+
+    loss = KL(softmax(teacher) || softmax(auxiliary)) + L_task
+
+(`factored.py`). For another depth or width only scalers are new: those between the auxiliary
+model's layers, and of a narrower model those of the first heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from learngene_zoo.plugin import (
+    FLAT,
+    Bounds,
+    Expander,
+    Extractor,
+    LearngeneConfig,
+    Member,
+    Method,
+    WrongCall,
+    details_of,
+    once,
+)
+from lgzoo_baselines.blocks.block_choice import list_smaller_members
+from lgzoo_baselines.learnt.auxiliary import (
+    LOGITS,
+    HeadRecord,
+    build_presets,
+    collect_learngene,
+    derive_auxiliary_spec,
+    start_auxiliary,
+)
+from lgzoo_baselines.learnt.factored import LEARNING, ScalerTraining, expand_factors, train_factors
+from lgzoo_baselines.learnt.forms import (
+    Draws,
+    Factorisation,
+    Std,
+    compute_fan_in_std,
+    list_matrices,
+)
+from lgzoo_baselines.trained.distillation import (
+    DistillationSettings,
+    TeacherName,
+    TeacherTraining,
+    prepare_teacher,
+)
+from lgzoo_baselines.trained.pretrain_finetune import TRAINING, Init, estimate_work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        Learngene,
+        Run,
+        Spec,
+        StateDict,
+        Target,
+        Task,
+        Work,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KroneckerFactorisation(Factorisation):
+    """Sums of Kronecker products of a scaler and a template."""
+
+    templates: Annotated[int, "templates of each kind of matrix", Bounds(least=1, most=4096)] = 32
+
+    def list_draws(self, spec: Spec, std: Std) -> tuple[Draws, Draws]:
+        """Return templates (N, side, side) and scalers (N, rows / side, columns / side)."""
+        side, kinds = spec.head_width, list_matrices(spec)
+        for kind, (rows, columns) in kinds.items():
+            if rows % side or columns % side:
+                raise WrongCall(
+                    f"{kind} is a matrix of {rows} x {columns}; templates as wide as a head, "
+                    f"{side}, do not fill it"
+                )
+        count = self.templates
+        templates: Draws = {
+            kind: ((count, side, side), std(shape)) for kind, shape in kinds.items()
+        }
+        scalers: Draws = {
+            kind: ((count, rows // side, columns // side), count**-0.5)
+            for kind, (rows, columns) in kinds.items()
+        }
+        return templates, scalers
+
+    def build_matrix(self, kind: str, factors: Mapping[str, Tensor], scaler: Tensor) -> Tensor:
+        """Return the sum of equation 4."""
+        import torch
+
+        blocks_aibj = torch.einsum("tab,tij->aibj", scaler, factors[kind])
+        return blocks_aibj.flatten(2).flatten(0, 1)
+
+    def narrow(
+        self, factors: StateDict, scalers: StateDict, smaller: Spec
+    ) -> tuple[StateDict, StateDict]:
+        """Return the scalers of the first heads, of queries, keys and values each."""
+        _, shapes = self.list_draws(smaller, lambda shape: 1.0)
+        narrowed: dict[str, Tensor] = {}
+        for kind, scaler in scalers.items():
+            (count, rows, columns), parts = shapes[kind][0], 3 if kind == "attn.qkv.weight" else 1
+            by_part = scaler.unflatten(1, (parts, scaler.shape[1] // parts))
+            narrowed[kind] = by_part[:, :, : rows // parts, :columns].reshape(count, rows, columns)
+        return factors, narrowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveDetails(HeadRecord):
+    """Record what `details` of a learngene hold."""
+
+    form: KroneckerFactorisation
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveExtractor(Extractor):
+    """Train templates and scalers in an auxiliary model, with the ancestry as its teacher."""
+
+    each: DistillationSettings = field(default=LOGITS, metadata=FLAT)
+    teacher: TeacherName = None
+    teaching: TeacherTraining = TRAINING
+    init: Init = "timm"
+    form: KroneckerFactorisation = field(default=KroneckerFactorisation(), metadata=FLAT)
+
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """Return the config with the auxiliary model's shape, as deep as the ancestry model.
+
+        Raises `WrongCall` for a shape whose matrices cannot be factorised.
+        """
+        spec = derive_auxiliary_spec(ancestries[0], ancestries[0].layers)
+        self.form.list_draws(spec, compute_fan_in_std)
+        return LearngeneConfig(spec=spec).with_details(WaveDetails(form=self.form))
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """Estimate the auxiliary model's training; the teacher's fine-tuning is not counted."""
+        specs, recipe = [self.outline(ancestries).spec], self.each.training
+        return estimate_work(specs, ancestries[0], recipe, images[0], has_teacher=True)
+
+    def __call__(
+        self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run
+    ) -> Learngene:
+        """Return stem, templates, scalers and vectors of all layers, final norm and head."""
+        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
+        teacher, metrics = prepare_teacher(self.teacher, ancestry, task, self.teaching, run)
+        part, details = run.part("auxiliary"), WaveDetails(form=self.form).with_task(task)
+        spec = config.spec.with_(classes=task.classes, dense=task.dense)
+        start = start_auxiliary(spec, self.init, ancestry, part.seed)
+        inputs = [self.form, self.init, start, teacher, task]
+        trained = once(part, "wave.train_factors", train_factors, self.each, inputs)
+        return collect_learngene(config, details, trained, metrics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveExpander(Expander):
+    """Build any depth, and any width in whole heads, from the templates and its scalers."""
+
+    axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
+
+    learning: ScalerTraining = LEARNING
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Return every depth and every width in whole heads up to the auxiliary model's."""
+        return list_smaller_members(config)
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Build a descendant of the templates and interpolated, or learnt, scalers.
+
+        Raises `WrongCall` for a wider model, and where scalers are to learn without a task.
+        """
+        details = details_of(learngene.config, WaveDetails)
+        return expand_factors(learngene, details, details.form, target, self.learning, run)
+
+
+WAVE = Method(
+    name="wave",
+    title=(
+        "templates of all matrices, learnt by distillation; every depth and width weights them anew"
+    ),
+    paper=(
+        "Feng, Xie, Wang, Geng. WAVE: Weight Templates for Adaptive Initialization of "
+        "Variable-sized Models. CVPR 2025"
+    ),
+    expander=WaveExpander(),
+    presets=build_presets(
+        WaveExtractor,
+        DistillationSettings(share=0.5, temperature=1.0),
+        form=KroneckerFactorisation(templates=4),
+    ),
+    tasks="one",
+    details=WaveDetails,
+)

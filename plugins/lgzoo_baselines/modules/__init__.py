@@ -1,0 +1,1 @@
+"""PyTorch code of the baselines, in files named as the methods: everything here imports torch."""

@@ -1,0 +1,1 @@
+"""Training without a learngene: from scratch, fine-tuning, and distillation."""

@@ -1,0 +1,1 @@
+"""Methods that select, scale or combine an ancestry model's weights."""

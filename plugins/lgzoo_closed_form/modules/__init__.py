@@ -1,0 +1,1 @@
+"""PyTorch code of the closed-form methods: everything here imports torch."""

@@ -1,0 +1,299 @@
+"""A descendant in closed form: copied blocks, then every linear layer solved on its own inputs.
+
+Shapes: B images, N tokens, R recorded rows, D the ancestry model's width, d the descendant's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from learngene_zoo.plugin import (
+    Model,
+    Spec,
+    StateDict,
+    fill_missing_tensors,
+    model_of,
+    only,
+    progress,
+    state_of,
+    take_blocks,
+)
+from lgzoo_closed_form.modules.anatomy import Branch, Linear, run_stem, split_block
+from lgzoo_closed_form.modules.ridge import Rows, Sums, measure_spread, select_heads, select_neurons
+from lgzoo_closed_form.modules.streams import Pictures, Streams, embed_images, iterate_batches
+from lgzoo_closed_form.modules.width import narrow_parts
+
+
+@dataclass(frozen=True)
+class StreamTeacher:
+    """The ancestry model with its recorded streams."""
+
+    spec: Spec
+    state: StateDict
+    model: Model
+    pictures: Pictures
+    streams: Streams
+
+    def split_block(self, block: int) -> tuple[Branch, Branch]:
+        """Return attention and MLP of a block.
+
+        The attention does not turn queries and keys, so its `inner` must not be used.
+        """
+        return split_block(self.model.blocks[block])
+
+
+@torch.no_grad()
+def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:
+    """Return C[i][j - i], the cost of block i standing for the blocks i to j (see depth.py)."""
+    streams, pictures, costs = teacher.streams, teacher.pictures, []
+    spreads = [
+        float(measure_spread((stream[rows], w) for rows, w in pictures.iterate_rows()).sum())
+        for stream in streams.before
+    ]
+    label, blocks = "trying each block in place of those after it", range(teacher.spec.layers)
+    for number in progress(blocks, label, pictures.has_progress):
+        later = range(number + 2, len(spreads))
+        errors_KD = _measure_errors(teacher, number, later, rho) if later else torch.zeros(0, 1)
+        errors = zip(errors_KD.sum(dim=1), later)
+        costs.append([0.0, *(float(error) / spreads[end] for error, end in errors)])
+    return costs
+
+
+def _measure_errors(
+    teacher: StreamTeacher, number: int, later: Sequence[int], rho: float
+) -> torch.Tensor:
+    """Return the errors (K, D) that a block's solved fc2 leaves of each later stream.
+
+    Args:
+        teacher: the ancestry model with its streams.
+        number: of the block.
+        later: the numbers K of the streams to reach.
+        rho: the relative penalty.
+    """
+    streams = teacher.streams
+    _, mlp = teacher.split_block(number)
+
+    def iterate_rows() -> Iterator[Rows]:
+        for rows, weights in teacher.pictures.iterate_rows():
+            middle = streams.middle[number][rows]
+            targets = torch.cat([streams.before[end][rows] - middle for end in later], dim=1)
+            yield mlp.compute_inputs(middle), targets, weights
+
+    start = mlp.writer.weight if mlp.gamma is None else mlp.gamma[:, None] * mlp.writer.weight
+    sums = Sums.from_rows(iterate_rows())
+    return sums.compute_errors(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
+
+
+@torch.no_grad()
+def copy_blocks(
+    teacher: StreamTeacher, spec: Spec, runs: Sequence[int], P_dD: torch.Tensor | None
+) -> tuple[StateDict, list[list[int]], list[list[int]]]:
+    """Return a descendant's copied tensors, and the selected heads and neurons of every block.
+
+    Args:
+        teacher: the ancestry model with its streams.
+        spec: the shape of the descendant.
+        runs: the block that each of its blocks is copied from.
+        P_dD: the projection of the stream. None copies whole blocks with stem and final norm. With
+            a projection the norms of the stream are plain, and are not among the tensors.
+    """
+    heads, neurons = list(range(teacher.spec.heads)), list(range(teacher.spec.hidden))
+    if P_dD is None:
+        blocks = take_blocks(teacher.state, teacher.spec, runs)
+        return blocks, [heads] * len(runs), [neurons] * len(runs)
+    selected_heads = [_select_heads(teacher, source, P_dD, spec.heads) for source in runs]
+    selected_neurons = [_select_neurons(teacher, source, spec.hidden) for source in runs]
+    parts = narrow_parts(teacher.state, teacher.spec, P_dD, runs, selected_heads, selected_neurons)
+    return parts, selected_heads, selected_neurons
+
+
+def _select_heads(teacher: StreamTeacher, source: int, P_dD: torch.Tensor, count: int) -> list[int]:
+    """Return the heads that explain best the update of the narrow stream by all heads."""
+    outputs = teacher.streams.heads[source]
+    sums = Sums.from_rows(
+        (outputs[rows], outputs[rows, :0], weights)
+        for rows, weights in teacher.pictures.iterate_rows()
+    )
+    attention, _ = teacher.split_block(source)
+    writer_dA = P_dD.float() @ attention.writer.weight
+    return select_heads(sums.gram, writer_dA, count, teacher.spec.heads)
+
+
+def _select_neurons(teacher: StreamTeacher, source: int, count: int) -> list[int]:
+    """Return the hidden neurons of a block that change the stream most."""
+    _, mlp = teacher.split_block(source)
+    middle = teacher.streams.middle[source]
+    variance_H = measure_spread(
+        (mlp.compute_inputs(middle[rows]), weights)
+        for rows, weights in teacher.pictures.iterate_rows()
+    )
+    return select_neurons(variance_H, mlp.writer.weight, count)
+
+
+@torch.no_grad()
+def solve_descendant(
+    teacher: StreamTeacher,
+    spec: Spec,
+    runs: Sequence[int],
+    P_dD: torch.Tensor | None,
+    *,
+    rho: float,
+    solve: bool = True,
+) -> StateDict:
+    """Return the inherited tensors of a descendant: copy its blocks, then solve their layers.
+
+    Args:
+        teacher: the ancestry model with its streams.
+        spec: the shape of the descendant.
+        runs: the first block of each run; block k of the descendant stands for run k.
+        P_dD: the projection that turns and narrows the stream (see width.py); None leaves it.
+        rho: the relative penalty of every regression.
+        solve: whether layers are solved, or stay as they are copied.
+    """
+    copied, heads, neurons = copy_blocks(teacher, spec, runs, P_dD)
+    if not solve:
+        return copied
+    pictures, streams, head_dim = teacher.pictures, teacher.streams, spec.head_width
+    model = model_of(spec, fill_missing_tensors(spec, copied, seed=0))
+    tokens_BNd = embed_images(model, pictures.images)
+    _, turns = run_stem(model, pictures.images[:1])
+    ends = [*runs[1:], teacher.spec.layers]
+    blocks = enumerate(zip(model.blocks, turns, runs, ends))
+    for number, (block, turn, source, end) in progress(
+        blocks, "solving blocks", pictures.has_progress
+    ):
+        attention, mlp = split_block(block, turn)
+        if P_dD is None and _is_unchanged(teacher.spec, runs, number):
+            for _, batch in iterate_batches(tokens_BNd):
+                batch.copy_(mlp(attention(batch)))
+            continue
+        teacher_attention, teacher_mlp = teacher.split_block(source)
+        channels = [
+            head * head_dim + channel for head in heads[number] for channel in range(head_dim)
+        ]
+        before, middle, after = streams.before[source], streams.middle[source], streams.before[end]
+        solve_branch(
+            BranchProblem(attention, teacher_attention, channels, before, _narrow(middle, P_dD)),
+            pictures,
+            rho,
+            tokens_BNd,
+        )
+        solve_branch(
+            BranchProblem(mlp, teacher_mlp, neurons[number], middle, _narrow(after, P_dD)),
+            pictures,
+            rho,
+            tokens_BNd,
+        )
+    names = set(copied)
+    return only(state_of(model), names.__contains__)
+
+
+def _narrow(stream_RD: torch.Tensor, P_dD: torch.Tensor | None) -> Callable[[slice], torch.Tensor]:
+    """Return a function that gives some rows (R, d) of the narrowed stream."""
+    return lambda rows: stream_RD[rows] if P_dD is None else stream_RD[rows] @ P_dD.float().T
+
+
+def _is_unchanged(spec: Spec, runs: Sequence[int], number: int) -> bool:
+    """Return whether all blocks so far are the ancestry model's, each for itself.
+
+    Then nothing is left to solve.
+    """
+    ends = [*runs[1:], spec.layers]
+    return list(runs[: number + 1]) == list(range(number + 1)) and ends[number] == number + 1
+
+
+@dataclass(frozen=True)
+class BranchProblem:
+    """A branch of a descendant's block, and the targets of its layers."""
+
+    branch: Branch
+    teacher_branch: Branch
+    outputs: Sequence[int]  # the selected outputs of each of the teacher's readers
+    inputs: torch.Tensor  # the stream (R, D) that the teacher's branch reads
+    target: Callable[[slice], torch.Tensor]  # some rows (R, d) of the stream after the branch
+
+
+def solve_branch(
+    problem: BranchProblem, pictures: Pictures, rho: float, tokens_BNd: torch.Tensor
+) -> None:
+    """Solve the readers of a branch, then its writer, and advance the stream to after the branch.
+
+    Args:
+        problem: the branch and its targets.
+        pictures: which tokens enter the equations, and their weights.
+        rho: the relative penalty.
+        tokens_BNd: the descendant's stream, which is changed in place.
+    """
+    branch, rows_Rd = problem.branch, pictures.select_rows(tokens_BNd)
+    _solve_readers(problem, pictures, rho, rows_Rd)
+    inputs_BNI = inputs_RI = None
+    if branch.mixes:  # attention needs all tokens of an image, not only the recorded ones
+        batches = iterate_batches(tokens_BNd)
+        inputs_BNI = torch.cat([branch.compute_inputs(batch) for _, batch in batches])
+        inputs_RI = pictures.select_rows(inputs_BNI)
+
+    def iterate_rows() -> Iterator[Rows]:
+        for rows, weights in pictures.iterate_rows():
+            missing = problem.target(rows) - rows_Rd[rows]
+            targets = missing if branch.gamma is None else missing / branch.gamma
+            if inputs_RI is None:
+                yield branch.compute_inputs(rows_Rd[rows]), targets, weights
+            else:
+                yield inputs_RI[rows], targets, weights
+
+    solve_layers([branch.writer], iterate_rows(), rho)
+    for first, batch in iterate_batches(tokens_BNd):
+        if inputs_BNI is None:
+            batch.add_(branch.compute_update(branch.compute_inputs(batch)))
+        else:
+            batch.add_(branch.compute_update(inputs_BNI[first : first + len(batch)]))
+
+
+def _solve_readers(
+    problem: BranchProblem, pictures: Pictures, rho: float, rows_Rd: torch.Tensor
+) -> None:
+    """Solve the readers of a branch towards the values of the teacher's.
+
+    Readers with a bias and readers without have separate sums.
+    """
+    branch, teacher_branch = problem.branch, problem.teacher_branch
+    pairs = [
+        (reader, source.select_outputs(problem.outputs))
+        for reader, source in zip(branch.readers, teacher_branch.readers)
+    ]
+
+    def iterate_rows(sources: Sequence[Linear]) -> Iterator[Rows]:
+        for rows, weights in pictures.iterate_rows():
+            inputs = teacher_branch.norm(problem.inputs[rows])
+            targets = torch.cat([source(inputs) for source in sources], dim=1)
+            yield branch.norm(rows_Rd[rows]), targets, weights
+
+    for has_bias in (True, False):
+        group = [pair for pair in pairs if (pair[0].bias is not None) == has_bias]
+        if group:
+            rows = iterate_rows([source for _, source in group])
+            solve_layers([reader for reader, _ in group], rows, rho)
+
+
+@torch.no_grad()
+def solve_layers(layers: Sequence[Linear], parts: Iterable[Rows], rho: float) -> None:
+    """Set layers with the same inputs to the solution that is drawn towards their weights.
+
+    Args:
+        layers: either all with a bias or all without; their outputs are solved together.
+        parts: inputs, targets (the outputs of all layers, one after the other) and weights.
+        rho: the relative penalty.
+    """
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    start_OI = torch.cat([layer.weight for layer in layers])
+    start_O = torch.cat(biases) if biases else None
+    sums = Sums.from_rows(parts, centred=start_O is not None)
+    weight, bias = sums.solve(start_OI, start_O, rho)
+    sizes = [len(layer.weight) for layer in layers]
+    for layer, solution in zip(layers, weight.split(sizes)):
+        layer.weight.copy_(solution)
+    for layer_bias, solution in zip(biases, () if bias is None else bias.split(sizes)):
+        layer_bias.copy_(solution)

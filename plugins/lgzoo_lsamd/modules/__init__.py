@@ -1,0 +1,1 @@
+"""PyTorch code of LSAMD: everything here imports torch."""

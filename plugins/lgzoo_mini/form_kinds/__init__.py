@@ -1,0 +1,1 @@
+"""Kinds of forms that only the task `forms` shows."""

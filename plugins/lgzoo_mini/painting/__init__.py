@@ -1,0 +1,1 @@
+"""Canvases, shapes, strokes and surfaces that the tasks are painted with."""

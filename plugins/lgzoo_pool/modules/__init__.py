@@ -1,0 +1,1 @@
+"""PyTorch code of Learngene Pool and SN-Net: everything here imports torch."""

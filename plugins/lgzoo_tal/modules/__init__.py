@@ -1,0 +1,1 @@
+"""PyTorch code of the hypernetworks: everything here imports torch."""

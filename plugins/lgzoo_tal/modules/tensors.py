@@ -1,0 +1,217 @@
+"""Group the tensors that a decoder makes, and turn its blocks into them: normalise, tile, crop.
+
+GHN-3 (Knyazev et al., 2023, section 3.3): a decoder makes a limited number of channels, and a wider
+tensor consists of copies along its output and its input channels. All copies of a number have the
+same scale, so the small block is normalised first, and the tensor is written once.
+
+A block is (o, i, ...), its tensor (O, I, ...); there are L of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lgzoo_tal.modules.graph import NORM, POSITIONS, Graph, Shape
+
+Role = Literal["matrix", "class weight", "positions", "norm weight", "bias", "class bias"]
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """Tensors of one shape and one role, each from one node.
+
+    Positions have the shape (1, d, rows, columns), without class token.
+    """
+
+    role: Role
+    shape: Shape
+    names: tuple[str, ...]
+    nodes: tuple[int, ...]
+
+
+def group_tensors(graph: Graph, head: bool = True) -> list[TensorGroup]:
+    """Return the groups of all parameters of the graph's nodes.
+
+    Args:
+        graph: of the model.
+        head: False leaves the head's out.
+    """
+    groups: dict[tuple[Role, Shape], list[tuple[str, int]]] = defaultdict(list)
+    kinds = graph.types.tolist()
+    for name, node in graph.sources.items():
+        shape, role = graph.shapes[node], _get_role(graph, name, kinds[node])
+        assert shape is not None
+        if head or role not in ("class weight", "class bias"):
+            groups[role, shape].append((name, node))
+    return [
+        TensorGroup(role, shape, tuple(name for name, _ in group), tuple(node for _, node in group))
+        for (role, shape), group in groups.items()
+    ]
+
+
+def _get_role(graph: Graph, name: str, kind: int) -> Role:
+    if name == graph.class_weight:
+        return "class weight"
+    if name == graph.class_bias:
+        return "class bias"
+    if kind == POSITIONS:
+        return "positions"
+    if name.endswith("bias"):
+        return "bias"
+    return "norm weight" if kind == NORM else "matrix"
+
+
+def is_vector(group: TensorGroup) -> bool:
+    """Return whether the tensors have one axis."""
+    return len(group.shape) == 1
+
+
+def get_kernel(shape: Sequence[int]) -> tuple[int, int]:
+    """Return height and width of a matrix's kernel; 1 and 1 for a linear layer."""
+    return (shape[2], shape[3]) if len(shape) == 4 else (1, 1)
+
+
+def compute_scale(shape: tuple[int, ...]) -> float:
+    """Return the scale of a matrix or a convolution: sqrt(2 / fan in), as for ReLU.
+
+    For a convolution with one input channel, which counts as depthwise, it is sqrt(1 / fan in).
+    Position embeddings are not scaled.
+    """
+    gain = 1 if len(shape) > 2 and (shape[1] == 1 or shape[2] < shape[3]) else 2
+    return math.sqrt(gain / math.prod(shape[1:]))
+
+
+def squash_vectors(vectors: Tensor, role: Role) -> Tensor:
+    """Return norms' weights in (0, 2), around 1; biases in (-1, 1), around 0."""
+    return 2 * torch.sigmoid(0.5 * vectors) if role == "norm weight" else torch.tanh(0.2 * vectors)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Blocks as factors, left (L, o, r) times right (L, i, r); or one block, without L."""
+
+    left: Tensor
+    right: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the blocks."""
+        return (*self.left.shape[:-1], self.right.shape[-2])
+
+    def __iter__(self) -> Iterator[Product]:
+        return map(Product, self.left, self.right)
+
+    def __mul__(self, scale: float) -> Product:
+        """Scale one factor, which is cheaper than scaling the product."""
+        return Product(self.left, self.right * scale)
+
+    def multiply(self) -> Tensor:
+        """Return the blocks (L, o, i)."""
+        return self.left @ self.right.mT
+
+
+Blocks = Tensor | Product
+
+
+def tile_blocks(blocks: Blocks, rows: int, columns: int, scale: float = 1) -> tuple[Tensor, ...]:
+    """Tile the scaled blocks (L, o, i, ...) to L separate tensors (O, I, ...).
+
+    Args:
+        blocks: the blocks.
+        rows: O.
+        columns: I.
+        scale: the factor of the blocks.
+    """
+    scaled = blocks * scale if scale != 1 else blocks
+    tensors = scaled.multiply() if isinstance(scaled, Product) else scaled
+    if tensors.shape[1] == rows and tensors.shape[2] == columns:
+        return tensors.contiguous().unbind(0)
+    return _Fit.apply(tensors, rows, columns)
+
+
+def fill(target: Tensor, block: Blocks, scale: float = 1) -> None:
+    """Fill the target with scaled copies of the block (o, i, ...), the last ones cropped.
+
+    Args:
+        target: (O, I, ...), written in place.
+        block: the block.
+        scale: its factor.
+    """
+    rows, columns = min(block.shape[0], target.shape[0]), min(block.shape[1], target.shape[1])
+    first = target[:rows, :columns]
+    if isinstance(block, Product):
+        torch.mm(block.left[:rows], (block.right[:columns] * scale).mT, out=first)
+    else:
+        torch.mul(block[:rows, :columns], scale, out=first)
+    _repeat_first(target[:rows], 1, columns)
+    _repeat_first(target, 0, rows)
+
+
+def _repeat_first(target: Tensor, axis: int, size: int) -> None:
+    """Fill an axis with copies of its first `size` entries."""
+    for start, copies, length in _split_copies(target.shape[axis] - size, size):
+        part = target.narrow(axis, size + start, copies * length).unflatten(axis, (copies, length))
+        part.copy_(target.narrow(axis, 0, length).unsqueeze(axis))
+
+
+def _split_copies(total: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield how `total` entries are covered by copies of `size` entries.
+
+    Each is the start, number and length of equal copies.
+    """
+    count, rest = divmod(total, size)
+    if count:
+        yield 0, count, size
+    if rest:
+        yield count * size, 1, rest
+
+
+def _sum_copies(gradient: Tensor, axis: int, size: int) -> Tensor:
+    """Return the sum over all copies of a block that has `size` entries along this axis."""
+    total = gradient.shape[axis]
+    if total == size:
+        return gradient
+    shape = list(gradient.shape)
+    shape[axis] = size
+    result = gradient.new_zeros(shape)
+    for start, copies, length in _split_copies(total, size):
+        part = gradient.narrow(axis, start, copies * length).unflatten(axis, (copies, length))
+        result.narrow(axis, 0, length).add_(part.sum(axis))
+    return result
+
+
+class _Fit(torch.autograd.Function):
+    """`fill` into new tensors; backward, the sum over the copies.
+
+    Neither direction allocates a tensor of all L targets.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, blocks: Tensor, rows: int, columns: int) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.shape, ctx.dtype, ctx.device = blocks.shape, blocks.dtype, blocks.device
+        targets = []
+        for block in blocks:
+            target = block.new_empty((rows, columns, *block.shape[2:]))
+            fill(target, block)
+            targets.append(target)
+        return tuple(targets)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None]:
+        total = torch.zeros(ctx.shape, dtype=ctx.dtype, device=ctx.device)
+        for block, gradient in zip(total, gradients):
+            if gradient is not None:
+                block.copy_(
+                    _sum_copies(_sum_copies(gradient, 0, block.shape[0]), 1, block.shape[1])
+                )
+        return total, None, None
