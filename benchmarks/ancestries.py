@@ -1,4 +1,5 @@
-"""The table of `lgzoo list ancestries`: what timm's registry says of well-known ViTs. No weights, no network.
+"""The table of `lgzoo list ancestries`: what timm's registry says of well-known ViTs. No weights,
+no network.
 
 python benchmarks/ancestries.py    rewrites learngene_zoo/pretrained/known.json (half a minute)
 """

@@ -1,9 +1,11 @@
-"""How many of timm's pretrained ViTs open as ancestry models, and why the others do not. No weights, no network.
+"""How many of timm's pretrained ViTs open as ancestry models, and why the others do not. No
+weights, no network.
 
     python benchmarks/ancestry_tags.py    about two minutes
 
-Every pretrained tag of timm's registry is built on the meta device and read as a spec; it opens if the config.json that its
-descendants would have leads back to that spec. Results in benchmarks/results/ancestry_tags.json, the tables in docs/ancestries.md.
+Every pretrained tag of timm's registry is built on the meta device and read as a spec; it opens if
+the config.json that its descendants would have leads back to that spec. Results in
+benchmarks/results/ancestry_tags.json, the tables in docs/ancestries.md.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def served() -> list[str]:
 
 
 def counted(module: str) -> dict[str, Any]:
-    """The pretrained tags of a module, those that open, and for each reason the tags that do not."""
+    """The pretrained tags of a module, those that open, and for each reason the tags
+    that do not.
+    """
     names = [
         name
         for name in timm.list_models()
@@ -124,7 +128,9 @@ def rows_of_modules(modules: Mapping[str, Any]) -> list[list[str]]:
 
 
 def rows_of_known(modules: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each group of models that people look for; a tag belongs to the first whose words its name has."""
+    """A row for each group of models that people look for; a tag belongs to the first whose words
+    its name has.
+    """
     tags, opened = Counter[str](), Counter[str]()
     for module in served():
         closed = [tag for found in modules[module]["refused"].values() for tag in found]

@@ -1,10 +1,11 @@
-"""Time until a DeiT-B-sized descendant is ready, against building and loading the same model directly.
+"""Time until a DeiT-B-sized descendant is ready, against building and loading the same model
+directly.
 
     python benchmarks/build_descendant.py          one thread, about a minute, 2 GB of memory
 
-Ours starts from a learngene folder on disk (5 blocks, stem and norm; 12 layers are built from them, with a new head) and
-ends with a model that owns its memory. The direct way is timm.create_model + safetensors load_file + load_state_dict of
-the same 12 layers. Both files are in the page cache.
+Ours starts from a learngene folder on disk (5 blocks, stem and norm; 12 layers are built from them,
+with a new head) and ends with a model that owns its memory. The direct way is timm.create_model +
+safetensors load_file + load_state_dict of the same 12 layers. Both files are in the page cache.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def main() -> None:
 
 
 def _prepare(place: Path) -> tuple[Path, Path]:
-    """The learngene's folder, and the file with all 12 layers of the descendant that comes from it."""
+    """The learngene's folder, and the file with all 12 layers of the descendant that
+    comes from it.
+    """
     blocks = without_head(initial(SPEC.with_(layers=KEPT), 0), SPEC)
     config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 4, 5, 7, 8]})
     learngene = Learngene(config=config, state=blocks).save(place / "learngene")

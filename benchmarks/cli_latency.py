@@ -2,8 +2,9 @@
 
     python benchmarks/cli_latency.py
 
-Each command runs in fresh processes, with files in the page cache and compiled modules beside them. Wall seconds from starting
-the interpreter to its end; the median counts. A bare `python -c pass` of the same run is the interpreter's own share.
+Each command runs in fresh processes, with files in the page cache and compiled modules beside them.
+Wall seconds from starting the interpreter to its end; the median counts. A bare `python -c pass` of
+the same run is the interpreter's own share.
 """
 
 from __future__ import annotations

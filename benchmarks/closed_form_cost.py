@@ -1,13 +1,17 @@
-"""What closed_form takes at DeiT-B's size: seconds and memory of an extraction, and of two expansions from its recorded streams.
+"""What closed_form takes at DeiT-B's size: seconds and memory of an extraction, and of two
+expansions from its recorded streams.
 
-    python benchmarks/closed_form_cost.py                 about fifteen minutes on one core, 7 GB in a temporary folder
-    python benchmarks/closed_form_cost.py --threads 2     the table of docs/methods/closed_form.md, on an idle machine
+    python benchmarks/closed_form_cost.py
+            about fifteen minutes on one core, 7 GB in a temporary folder
+    python benchmarks/closed_form_cost.py --threads 2
+            the table of docs/methods/closed_form.md, on an idle machine
 
-The ancestry model is timm's deit_base_patch16_224 (12 x 768, 197 tokens) with random weights, the images (`--images`) are of noise:
-what they hold decides only how many leading blocks the best cut leaves as they are, which need no solving at full width. Every step is a process of its own. `cpu_s` are seconds of the
-processor, which other programs on the machine hardly change; `wall_s` is what the clock said meanwhile, with imports and files;
-`peak_mb` is the most resident memory (2^20 bytes). Linux only. Results in benchmarks/results/closed_form_cost.json.
-"""
+The ancestry model is timm's deit_base_patch16_224 (12 x 768, 197 tokens) with random weights, the
+images (`--images`) are of noise: what they hold decides only how many leading blocks the best cut
+leaves as they are, which need no solving at full width. Every step is a process of its own. `cpu_s`
+are seconds of the processor, which other programs on the machine hardly change; `wall_s` is what
+the clock said meanwhile, with imports and files; `peak_mb` is the most resident memory (2^20
+bytes). Linux only. Results in benchmarks/results/closed_form_cost.json."""
 
 from __future__ import annotations
 
@@ -94,7 +98,9 @@ def measured(name: str, place: str, threads: int) -> dict[str, Any]:
 
 
 def extract(run: Run) -> dict[str, Any]:
-    """Statistics of the images; with the streams that are kept in the run's folder, and without them."""
+    """Statistics of the images; with the streams that are kept in the run's folder, and without
+    them.
+    """
     from lgzoo_closed_form.closed_form import ClosedFormExtractor
 
     extractor = ClosedFormExtractor(keep_streams=True)

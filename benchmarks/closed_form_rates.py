@@ -1,13 +1,15 @@
-"""Half of the ancestry model's blocks at its full width, by learning rate: as they are, or solved by closed_form in several ways.
+"""Half of the ancestry model's blocks at its full width, by learning rate: as they are, or solved
+by closed_form in several ways.
 
     python benchmarks/closed_form_rates.py            about twelve minutes of one core; resumable
     python benchmarks/closed_form_rates.py --table    the table again, from the results
 
-Six layers of width 96, as in the claim `closed_form-shallower` (3 epochs of 500 images in batches of 32, no augmentation), on four of its
-tasks, with seeds that are not its own, at every rate, on validation images: the claim gives all arms one rate, which two easy tasks
-choose. Beside closed_form as it is: not solved (the first block of each run of its cut), with the first blocks instead of its
-cut, and drawn a hundred times stronger to the copied weights. Results in benchmarks/results/closed_form_rates.json, the table in
-docs/methods/closed_form.md.
+Six layers of width 96, as in the claim `closed_form-shallower` (3 epochs of 500 images in batches
+of 32, no augmentation), on four of its tasks, with seeds that are not its own, at every rate, on
+validation images: the claim gives all arms one rate, which two easy tasks choose. Beside
+closed_form as it is: not solved (the first block of each run of its cut), with the first blocks
+instead of its cut, and drawn a hundred times stronger to the copied weights. Results in
+benchmarks/results/closed_form_rates.json, the table in docs/methods/closed_form.md.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ def grid() -> list[Cell]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line per arm: at every rate the mean of all tasks and seeds, in per cent, then each task's at the lowest rate."""
+    """A line per arm: at every rate the mean of all tasks and seeds, in per cent, then each task's
+    at the lowest rate.
+    """
     head = [f"rate {rate:g}" for rate in RATES] + [f"`{task}`" for task in TASKS]
     lines = [f"| | {' | '.join(head)} |", f"|---|{'---:|' * len(head)}"]
     for arm in ARMS:

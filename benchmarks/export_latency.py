@@ -1,9 +1,11 @@
-"""How fast exported files answer, beside timm's module: seconds of one image, for five sizes and every form of file.
+"""How fast exported files answer, beside timm's module: seconds of one image, for five sizes and
+every form of file.
 
-    python benchmarks/export_latency.py               one thread, about three minutes, 1 GB of memory
+    python benchmarks/export_latency.py               one thread, about three minutes, 1 GB of
+                                                      memory
 
-Weights are random: latency does not depend on them. All forms of one size take turns in one run; medians. An int8 file is
-written without being measured on a task, as only its time is of interest.
+Weights are random: latency does not depend on them. All forms of one size take turns in one run;
+medians. An int8 file is written without being measured on a task, as only its time is of interest.
 """
 
 from __future__ import annotations

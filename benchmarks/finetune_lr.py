@@ -1,12 +1,16 @@
-"""Which learning rate does fine-tuning need, and does it fall with the width? Four widths, four tasks, four rates.
+"""Which learning rate does fine-tuning need, and does it fall with the width? Four widths, four
+tasks, four rates.
 
-    python benchmarks/finetune_lr.py     about ten minutes on one idle core; resumable; prints the table and keeps it
+    python benchmarks/finetune_lr.py     about ten minutes on one idle core; resumable; prints the
+                                         table and keeps it
 
-Descendants of LSAMD's and of TAL's learngene (7 layers) are fine-tuned on 600 images of each task for 6 epochs, with all other settings
-those of `lgzoo finetune`. No learngene on the shelf builds a model wider than 96, so there random weights (of a standard deviation of
-1/sqrt(fan_in)) stand in, 96 wide as well, for comparison; 1e-2 is left out for them, because 3e-3 is too much already. What counts is the accuracy
-on validation images; the best rate of a model is that of the best mean over the tasks.
-Measurements in benchmarks/results/finetune_lr.jsonl, their means in finetune_lr.json, the table in docs/training.md.
+Descendants of LSAMD's and of TAL's learngene (7 layers) are fine-tuned on 600 images of each task
+for 6 epochs, with all other settings those of `lgzoo finetune`. No learngene on the shelf builds a
+model wider than 96, so there random weights (of a standard deviation of 1/sqrt(fan_in)) stand in,
+96 wide as well, for comparison; 1e-2 is left out for them, because 3e-3 is too much already. What
+counts is the accuracy on validation images; the best rate of a model is that of the best mean over
+the tasks. Measurements in benchmarks/results/finetune_lr.jsonl, their means in finetune_lr.json,
+the table in docs/training.md.
 """
 
 from __future__ import annotations
@@ -124,7 +128,8 @@ def table(measured: dict[Cell, float]) -> str:
                 for rate, value in values.items()
             }
             lines.append(
-                f"| {start} | {width} | {task} | {' | '.join(shown.get(rate, '') for rate in RATES)} |"
+                f"| {start} | {width} | {task} |"
+                f" {' | '.join(shown.get(rate, '') for rate in RATES)} |"
             )
     return "\n".join(lines)
 

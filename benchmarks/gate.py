@@ -1,13 +1,16 @@
-"""The gate of the bundled ancestry model: is its knowledge worth inheriting at all? Decided before any claim.
+"""The gate of the bundled ancestry model: is its knowledge worth inheriting at all? Decided before
+any claim.
 
-    python benchmarks/gate.py            about 25 minutes on two cores; resumable: run it again after a stop
+    python benchmarks/gate.py            about 25 minutes on two cores; resumable: run it again
+                                         after a stop
     python benchmarks/gate.py --table    the table again, from the results
 
-On `fashion_mnist` and on each target of the suite `mini`, at 1,000 training images: the ancestry model whole (every block
-inherited), the same weights shuffled, and scratch with standard deviation 1/sqrt(fan_in). Each arm has its best learning rate
-on validation images of three tasks, with a separate seed. Intervals are over the validation images, for the mean of three seeds;
-no test image is read. The gate is passed if `fashion_mnist` and at least six of the nine targets
-have both intervals above 0. Results in benchmarks/results/gate.json.
+On `fashion_mnist` and on each target of the suite `mini`, at 1,000 training images: the ancestry
+model whole (every block inherited), the same weights shuffled, and scratch with standard deviation
+1/sqrt(fan_in). Each arm has its best learning rate on validation images of three tasks, with a
+separate seed. Intervals are over the validation images, for the mean of three seeds; no test image
+is read. The gate is passed if `fashion_mnist` and at least six of the nine targets have both
+intervals above 0. Results in benchmarks/results/gate.json.
 """
 
 from __future__ import annotations
@@ -143,11 +146,12 @@ def sentence(kept: Mapping[str, Any]) -> str:
     how, rates = kept["recipe"], ", ".join(f"{name} {rate:g}" for name, rate in kept["lr"].items())
     verdict = "passed" if kept["passed"] else "not passed"
     return (
-        f"Validation accuracy in per cent after {how['epochs']} epochs on {how['images']:,} training images, mean of "
-        f"{how['seeds']} seeds; gains in points with 95 % intervals over the images. Learning rates ({rates}) were chosen "
-        f"on validation images with another seed. The gate is {verdict}: both gains are certain on {kept['targets']} of "
-        f"the nine targets (six are wanted) and {'also' if kept['rows'][0]['passed'] else 'not'} on `{REAL}`. Made by "
-        "`python benchmarks/gate.py`."
+        f"Validation accuracy in per cent after {how['epochs']} epochs on {how['images']:,}"
+        f" training images, mean of {how['seeds']} seeds; gains in points with 95 % intervals over"
+        f" the images. Learning rates ({rates}) were chosen on validation images with another seed."
+        f" The gate is {verdict}: both gains are certain on {kept['targets']} of the nine targets"
+        f" (six are wanted) and {'also' if kept['rows'][0]['passed'] else 'not'} on `{REAL}`. Made"
+        " by `python benchmarks/gate.py`."
     )
 
 

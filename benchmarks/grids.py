@@ -1,4 +1,6 @@
-"""Shared by benchmarks that run grids: finished rows and where they are kept, the best learning rate of each arm, the text of a gain."""
+"""Shared by benchmarks that run grids: finished rows and where they are kept, the best learning
+rate of each arm, the text of a gain.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from learngene_zoo.settings import to_json
 def finished(
     cells: Sequence[Cell], out: Path, run: Run | None = None, executor: Executor | None = None
 ) -> list[Row]:
-    """The rows of the cells, computed unless they exist, by default by two workers. Exits with the error of a cell that failed."""
+    """The rows of the cells, computed unless they exist, by default by two workers. Exits with the
+    error of a cell that failed.
+    """
     rows = run_grid(
         cells,
         out,
@@ -34,7 +38,9 @@ def finished(
 
 
 def keep_rows(measured: Path, kept: Path) -> None:
-    """Append to `kept` the finished rows that it lacks: rows of earlier protocols stay, and what they decided can be judged again."""
+    """Append to `kept` the finished rows that it lacks: rows of earlier protocols stay, and what
+    they decided can be judged again.
+    """
     known = {row.key for row in read_rows(kept) if row.error is None}
     new = [row for row in read_rows(measured) if row.key not in known and row.error is None]
     if new:

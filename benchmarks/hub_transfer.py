@@ -1,10 +1,13 @@
-"""Publishing and fetching a family of 100 files, against the client's own upload_folder and snapshot_download.
+"""Publishing and fetching a family of 100 files, against the client's own upload_folder and
+snapshot_download.
 
     python benchmarks/hub_transfer.py          two minutes, one process
 
-The Hub is the tests' stand-in on this machine, so seconds show the work of both sides and no network; requests and bytes are those that
-any Hub would see. All four have the same files: a learngene and 32 descendants, with their cards and the manifest. Ours also reads
-every file back and makes a tag; what is fetched is checked against the manifest. The stand-in has no Xet, so large files go by LFS.
+The Hub is the tests' stand-in on this machine, so seconds show the work of both sides and no
+network; requests and bytes are those that any Hub would see. All four have the same files: a
+learngene and 32 descendants, with their cards and the manifest. Ours also reads every file back and
+makes a tag; what is fetched is checked against the manifest. The stand-in has no Xet, so large
+files go by LFS.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ def main() -> None:
         found = measured(hub, Path(scratch))
     for name, numbers in found.items():
         print(
-            f"{name:32} {numbers['requests']:5} requests {numbers['bytes']:12,} bytes {numbers['seconds']:7.2f} s"
+            f"{name:32} {numbers['requests']:5} requests {numbers['bytes']:12,} bytes"
+            f" {numbers['seconds']:7.2f} s"
         )
     print(write("hub_transfer", {"files": 100, "repeats": REPEATS, **found}))
 

@@ -1,21 +1,29 @@
-"""What is inherited, and what it costs: every method at three sizes, on pictures that no extraction has seen.
+"""What is inherited, and what it costs: every method at three sizes, on pictures that no extraction
+has seen.
 
-    python benchmarks/inheritance.py                   resumable: run it again after a stop; about two hours of two cores
-    python benchmarks/inheritance.py --budget methods  every method of the zoo, at two sizes with one fine-tuning and two seeds
-    python benchmarks/inheritance.py --budget smoke    a few cells, to see that everything works; writes nothing into docs/
+    python benchmarks/inheritance.py
+            resumable: run it again after a stop; about two hours of two cores
+    python benchmarks/inheritance.py --budget methods
+            every method of the zoo, at two sizes with one fine-tuning and two seeds
+    python benchmarks/inheritance.py --budget smoke
+            a few cells, to see that everything works; writes nothing into docs/
     python benchmarks/inheritance.py --budget full     more tasks and seeds, for a GPU
-    python benchmarks/inheritance.py --budget methods --only tleg --only sws    these methods' part of it; writes no page
+    python benchmarks/inheritance.py --budget methods --only tleg --only sws
+            these methods' part of it; writes no page
 
-From one ancestry model come models of half its depth, of two thirds of its width, and of both. What only prunes inside the blocks,
-or only grows, has a size of its own among all methods (`OTHER_SIZES`), beside rivals that build it, too. The tasks are two of real pictures
-and two drawn families that are left out of the ancestry model's training. Learngenes that the shelf has are taken from there (one
-extraction; the seeds are those of the fine-tuning); distillation of each size sees as many pictures as LSAMD's extraction, and ten times as many.
-Every arm has its own learning rate and augmentation, chosen on validation images with equal budgets (docs/bench.md). Last, `lgzoo recommend` is
-asked for every task, number of images and size, and its regret measured (recommend_regret.py).
+From one ancestry model come models of half its depth, of two thirds of its width, and of both. What
+only prunes inside the blocks, or only grows, has a size of its own among all methods
+(`OTHER_SIZES`), beside rivals that build it, too. The tasks are two of real pictures and two drawn
+families that are left out of the ancestry model's training. Learngenes that the shelf has are taken
+from there (one extraction; the seeds are those of the fine-tuning); distillation of each size sees
+as many pictures as LSAMD's extraction, and ten times as many. Every arm has its own learning rate
+and augmentation, chosen on validation images with equal budgets (docs/bench.md). Last, `lgzoo
+recommend` is asked for every task, number of images and size, and its regret measured
+(recommend_regret.py).
 
-Works in build/inheritance. Its rows are kept in benchmarks/results, in a file for each ancestry model, from where another checkout goes
-on. The page is docs/inheritance.md, its figure docs/images/inheritance.png, and the numbers are in benchmarks/results/inheritance.json.
-"""
+Works in build/inheritance. Its rows are kept in benchmarks/results, in a file for each ancestry
+model, from where another checkout goes on. The page is docs/inheritance.md, its figure
+docs/images/inheritance.png, and the numbers are in benchmarks/results/inheritance.json."""
 
 from __future__ import annotations
 
@@ -58,14 +66,17 @@ APART = ("distillation", "pretrain_finetune", "scratch", "snnet")
 REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
 MORE = ("textures", "numbers")
 EXTRACTION_SEED = 0  # the shelf's
-# Of the suite that drew the test images of the kept rows. Where the suite has moved on, tables are written from kept rows only.
+# Of the suite that drew the test images of the kept rows. Where the suite has moved on, tables are
+# written from kept rows only.
 VERSION = 2
 SHALLOW = "a quarter as deep"  # the size against which further layers are judged
 
 
 @dataclass(frozen=True)
 class OtherSize:
-    """A size for methods that build none of `sizes_of`: how many layers, and by which settings each arm builds it."""
+    """A size for methods that build none of `sizes_of`: how many layers, and by which settings each
+    arm builds it.
+    """
 
     layers: int
     arms: Mapping[str, Mapping[str, Json]]  # by method
@@ -74,8 +85,11 @@ class OtherSize:
 def other_sizes(ancestry: Spec) -> dict[str, OtherSize]:
     """About half the numbers in the blocks, at full depth and width; and half as deep again."""
     thin: dict[str, Mapping[str, Json]] = {
-        "pruning": {"heads": 2, "mlp_ratio": 1.5}, "elastic": {"keep": 0.5}, "nested": {"mlp_ratio": 1.0}, "scratch": {"mlp_ratio": 1.0},
-    }  # fmt: skip
+        "pruning": {"heads": 2, "mlp_ratio": 1.5},
+        "elastic": {"keep": 0.5},
+        "nested": {"mlp_ratio": 1.0},
+        "scratch": {"mlp_ratio": 1.0},
+    }
     grown = ("growth", "ligo", "stacked", "scratch")
     return {
         "thinner blocks": OtherSize(ancestry.layers, thin),
@@ -93,14 +107,16 @@ class Budget:
         (1000, 4),
     )  # images and epochs of the fine-tuning
     seeds: int = 3
-    distilled: int = 30_000  # pictures that the distillation of one size sees, and a tenth of those of its longer arm
+    # pictures that the distillation of one size sees, and a tenth of those of its longer arm
+    distilled: int = 30_000
     sizes: int = 4  # how many of `sizes_of`, from the first
     others: bool = False  # whether `other_sizes` are measured, too
     methods: tuple[str, ...] = METHODS_COMPARED  # () for every one
     rates: tuple[float, ...] = tuple(RATES)
     widen: bool = True
-    # Tasks on whose validation images rates and augmentation are chosen; another joins where an arm does not leave chance. One of real
-    # pictures and a drawn one: at the ceiling of `digits` alone, rates that differ by a third of a point there differ by ten on `petals`.
+    # Tasks on whose validation images rates and augmentation are chosen; another joins where an arm
+    # does not leave chance. One of real pictures and a drawn one: at the ceiling of `digits` alone,
+    # rates that differ by a third of a point there differ by ten on `petals`.
     opening: tuple[str, ...] = ("digits", "petals")
     # Rates are chosen with the first one; with a few epochs most arms are better without.
     augments: tuple[Augment, ...] = ("none", "light")
@@ -109,12 +125,20 @@ class Budget:
 BUDGETS = {
     "standard": Budget(),
     "methods": Budget(trainings=((1000, 4),), seeds=2, sizes=2, others=True, methods=()),
-    "full": Budget(tasks=(*REAL, *LEFT_OUT, *MORE), seeds=8, trainings=((200, 12), (1000, 4), (5000, 8))),
-    "smoke": Budget(
-        tasks=("digits",), trainings=((50, 1),), seeds=1, distilled=128, sizes=3, methods=("closed_form", "lsamd"),
-        rates=(1e-3,), widen=False,
+    "full": Budget(
+        tasks=(*REAL, *LEFT_OUT, *MORE), seeds=8, trainings=((200, 12), (1000, 4), (5000, 8))
     ),
-}  # fmt: skip
+    "smoke": Budget(
+        tasks=("digits",),
+        trainings=((50, 1),),
+        seeds=1,
+        distilled=128,
+        sizes=3,
+        methods=("closed_form", "lsamd"),
+        rates=(1e-3,),
+        widen=False,
+    ),
+}
 
 
 def sizes_of(ancestry: Spec) -> dict[str, tuple[int, int]]:
@@ -138,7 +162,9 @@ def names_of_others(ancestry: Spec) -> dict[tuple[int | str, ...], str]:
 
 
 def arms(budget: Budget, layers: int, width: int) -> list[Arm]:
-    """Every method with its controls, scratch, and distillation of this one size at two costs; among all methods pretraining, too."""
+    """Every method with its controls, scratch, and distillation of this one size at two costs;
+    among all methods pretraining, too.
+    """
     names = METHODS.references()
     methods = [name for name in budget.methods or names if name in names and name not in APART]
     found = standard_arms(methods)
@@ -167,7 +193,9 @@ def grid(budget: Budget, ancestry: Spec) -> list[Cell]:
         own = budget
         if (
             name == SHALLOW
-        ):  # what further layers are worth is told of methods with controls, after the longest fine-tuning
+            # what further layers are worth is told of methods with controls, after the longest
+            # fine-tuning
+        ):
             own = replace(budget, distilled=0, trainings=budget.trainings[-1:])
         found += at_size(own, arms(own, layers, width), layers, width)
     return found
@@ -227,7 +255,10 @@ def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
 
 
 def charged(cell: Cell, row: Row) -> Row:
-    """A row with what the learngene of the shelf cost, by its card; the grid has not paid for it."""
+    """A row with what the learngene of the shelf cost, by its card.
+
+    The grid has not paid for it.
+    """
     card = shelf.cards_folder() / f"{cell.arm.method}-mini"
     about = (
         read_config(card).card
@@ -264,8 +295,9 @@ def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Ro
         current = max(version_of(task) for task in budget.tasks)
         if missing and current != VERSION:
             raise TrainingFailed(
-                f"{len(missing)} cells have no kept row, and version {current} of the suite has other test images than "
-                f"version {VERSION}; set VERSION to {current} to measure everything again"
+                f"{len(missing)} cells have no kept row, and version {current} of the suite has"
+                f" other test images than version {VERSION}; set VERSION to {current} to measure"
+                " everything again"
             )
         return run_grid(
             some, out, run, Workers(workers), say=lambda text: print(text, file=sys.stderr)
@@ -284,7 +316,9 @@ def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Ro
 
 
 def tuning_of(budget: Budget, wanted: Sequence[Cell]) -> GridTuning:
-    """How the arms of these cells are tuned: with the most images, first on the tasks that the budget names."""
+    """How the arms of these cells are tuned: with the most images, first on the tasks that the
+    budget names.
+    """
     largest = max(cell.recipe.images or 0 for cell in wanted)
     tuned = [cell for cell in wanted if cell.recipe.images == largest]
     tuned.sort(key=lambda cell: cell.task not in budget.opening)
@@ -334,7 +368,9 @@ def main() -> None:
 
 
 def rows_of_ancestry() -> Path:
-    """Where the rows are kept that come from today's ancestry model: its checksum is part of the name."""
+    """Where the rows are kept that come from today's ancestry model: its checksum is part of the
+    name.
+    """
     return (
         ROOT
         / "benchmarks"
@@ -345,7 +381,9 @@ def rows_of_ancestry() -> Path:
 
 @contextmanager
 def kept(rows: Path, place: Path | None) -> Iterator[None]:
-    """Begin with the rows that are kept in `place`, and keep there whatever has been measured, even if it was stopped."""
+    """Begin with the rows that are kept in `place`, and keep there whatever has been measured, even
+    if it was stopped.
+    """
     if place is None:
         yield
         return

@@ -1,4 +1,6 @@
-"""The page, the figure and the numbers of benchmarks/inheritance.py, from its cells and their rows."""
+"""The page, the figure and the numbers of benchmarks/inheritance.py, from its
+cells and their rows.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ class Measured:
         )
 
     def whole_cost(self, arm: str, places: Iterable[Place]) -> tuple[int, int, float]:
-        """Stored numbers, images and seconds of all extractions that an arm needs at these places; one that serves several counts once."""
+        """Stored numbers, images and seconds of all extractions that an arm needs at these places;
+        one that serves several counts once.
+        """
         rows = [self.rows[arm, place][0] for place in places if (arm, place) in self.rows]
         costs = {(row.stored_params, row.extraction_images, row.extraction_seconds) for row in rows}
         return (
@@ -170,7 +174,9 @@ def comparison(
 
 
 def _costs(arm: Name, own: Sequence[Row]) -> tuple[str, ...]:
-    """What is stored, the images of the extraction, and all time; empty where the extraction's cost is not known."""
+    """What is stored, the images of the extraction, and all time; empty where the extraction's cost
+    is not known.
+    """
     if not own[0].extraction_seconds and arm not in SCRATCH:
         return "", "", ""
     spent = own[0].extraction_seconds + sum(row.seconds for row in own) / len(own)
@@ -184,7 +190,9 @@ def front(
     real: Sequence[str],
     left_out: Sequence[str],
 ) -> TextTable:
-    """README's table: what every method reaches at each size, and what all of these sizes cost together before any fine-tuning."""
+    """README's table: what every method reaches at each size, and what all of these sizes cost
+    together before any fine-tuning.
+    """
     levels = {
         arm: [
             [found.level(arm, (images, size), tasks) for tasks in (real, left_out, None)]
@@ -209,7 +217,9 @@ def front(
 
 
 def split(found: Measured, images: int, sizes: Sequence[Name], shallow: Name) -> TextTable:
-    """What is inherited: the scale of numbers, the stem, the features of the blocks, and what further layers are worth."""
+    """What is inherited: the scale of numbers, the stem, the features of the blocks, and what
+    further layers are worth.
+    """
     rows: list[tuple[str, ...]] = []
     for arm, size in product(found.methods, sizes):
         place = (images, size)
@@ -271,7 +281,9 @@ def leads(found: Measured, places: Sequence[Place]) -> TextTable:
 
 
 def pays(found: Measured, size: Name) -> TextTable:
-    """From how many images of the fine-tuning each method is ahead of scratch, and whether it still is with the most."""
+    """From how many images of the fine-tuning each method is ahead of scratch, and whether it still
+    is with the most.
+    """
     budgets = sorted({images for images, name in found.places if name == size})
     rows: list[tuple[str, ...]] = []
     for arm in found.methods:
@@ -295,10 +307,15 @@ def sentence(found: Measured, places: Sequence[Place]) -> str:
     lost = [text for text, gain in gains if gain.high is not None and gain.high < 0]
     behind = [text for text, gain in gains if gain.value <= 0 and text not in lost]
     said = [
-        f"In {count_noun(len(gains), 'comparison')} (a rival, a size, a number of images) `{OURS}` is ahead in {ahead}; beyond its interval in {shown}.",
-        f"It is behind, beyond the interval: {'; '.join(lost)}."
-        if lost
-        else "It is nowhere behind beyond the interval.",
+        (
+            f"In {count_noun(len(gains), 'comparison')} (a rival, a size, a number of images)"
+            f" `{OURS}` is ahead in {ahead}; beyond its interval in {shown}."
+        ),
+        (
+            f"It is behind, beyond the interval: {'; '.join(lost)}."
+            if lost
+            else "It is nowhere behind beyond the interval."
+        ),
         *([f"Behind, or level, within the interval: {'; '.join(behind)}."] if behind else []),
     ]
     return " ".join(said)
@@ -350,7 +367,9 @@ def write_page(
     more: Sequence[TextTable] = (),
     publish: bool,
 ) -> None:
-    """Print every table, last those of `more`; with `publish` also write the page, the figure and the numbers."""
+    """Print every table, last those of `more`; with `publish` also write the page, the figure and
+    the numbers.
+    """
     sizes = [name for name in names if any(place[1] == name for place in found.places)]
     shallow, budgets = names[-1], sorted({images for images, _ in found.places})
     compared = [size for size in sizes if size != shallow] or sizes
@@ -374,7 +393,9 @@ def write_page(
 
 @style()
 def of_methods(found: Measured, place: Place, real: Sequence[str], left_out: Sequence[str]) -> Any:
-    """A line for every method, the best at the top: with all that it inherits, the stem alone, and the same numbers shuffled."""
+    """A line for every method, the best at the top: with all that it inherits, the stem alone, and
+    the same numbers shuffled.
+    """
     methods = sorted(
         (arm for arm in found.methods if (arm, place) in found.rows),
         key=lambda arm: found.level(arm, place) or 0,
@@ -417,4 +438,7 @@ def augmented(found: Measured) -> str:
     """How many arms were trained with an augmentation, by their own choice."""
     arms = {arm: recipe for (arm, _), recipe in found.recipes.items()}
     chosen = sum("," in recipe for recipe in arms.values())
-    return f"Of {len(arms)} arms (methods, controls, scratch) {chosen} chose an augmentation on the validation images, the others none."
+    return (
+        f"Of {len(arms)} arms (methods, controls, scratch) {chosen} chose an augmentation on the"
+        " validation images, the others none."
+    )

@@ -2,10 +2,11 @@
 
     python benchmarks/interval_coverage.py           about three minutes on one core
 
-Simulated tables of tasks and seeds whose true effect is 0: a task's share is drawn from a normal, an exponential (of either
-direction) or a log-normal distribution, scaled to a standard deviation of 1; the seeds' share has the same distribution and a
-standard deviation of 0.2 or 0.7, the rest is normal with 0.3. Counted are Student's interval with Satterthwaite's degrees of
-freedom, and ours, which is never narrower; `width` is the median of ours over the median of Student's. Results in
+Simulated tables of tasks and seeds whose true effect is 0: a task's share is drawn from a normal,
+an exponential (of either direction) or a log-normal distribution, scaled to a standard deviation of
+1; the seeds' share has the same distribution and a standard deviation of 0.2 or 0.7, the rest is
+normal with 0.3. Counted are Student's interval with Satterthwaite's degrees of freedom, and ours,
+which is never narrower; `width` is the median of ours over the median of Student's. Results in
 benchmarks/results/interval_coverage.json.
 """
 
@@ -49,7 +50,9 @@ def main() -> None:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table of docs/claims.md: a line per shape, and per kind of effects Student's coverage, ours, and the width."""
+    """The table of docs/claims.md: a line per shape, and per kind of effects Student's coverage,
+    ours, and the width.
+    """
     shapes = dict.fromkeys((row["tasks"], row["seeds"], row["seed_spread"]) for row in rows)
     lines = [
         f"| tasks × seeds | of seeds | {' | '.join(EFFECTS)} |",

@@ -1,17 +1,22 @@
-"""Whether training all sizes together is better begun from the closed form, where a narrower model is the first channels of a wider one.
+"""Whether training all sizes together is better begun from the closed form, where a narrower model
+is the first channels of a wider one.
 
-    python benchmarks/joint_distillation.py     about fifteen minutes on one idle core; resumable; prints the table and keeps it
+    python benchmarks/joint_distillation.py     about fifteen minutes on one idle core; resumable;
+                                                prints the table and keeps it
 
 Four ways to the same sizes, at the bundled ancestry model:
 
 - `closed_form`: each size solved by itself, without a gradient;
-- `turned`: slices of the closed form of the full size, whose stream is nested (`lgzoo expand --nested`), as they are;
-- `nested`: slices of the ancestry model after the training of all sizes together, the bundled learngene of `nested`;
+- `turned`: slices of the closed form of the full size, whose stream is nested (`lgzoo expand
+    --nested`), as they are;
+- `nested`: slices of the ancestry model after the training of all sizes together, the bundled
+    learngene of `nested`;
 - `turned, nested`: the same training, begun from the turned model.
 
-What features know is probed before any fine-tuning: validation images are named after the nearest class mean of 1,000 training images.
-One seed. Results in benchmarks/results/joint_distillation.json (what stands there is not measured again), the table in
-docs/methods/closed_form.md. Works in build/joint_distillation.
+What features know is probed before any fine-tuning: validation images are named after the nearest
+class mean of 1,000 training images. One seed. Results in benchmarks/results/joint_distillation.json
+(what stands there is not measured again), the table in docs/methods/closed_form.md. Works in
+build/joint_distillation.
 """
 
 from __future__ import annotations
@@ -81,7 +86,9 @@ def opened(way: str) -> Learngene:
 
 
 def nest(name: str, **changes: Any) -> Learngene:
-    """Train all slices of the turned model together, as the bundled learngene of `nested` was; kept, and resumed after a stop."""
+    """Train all slices of the turned model together, as the bundled learngene of `nested` was;
+    kept, and resumed after a stop.
+    """
     place, extractor = BUILD / name, with_settings(METHODS.load("nested").preset("mini"), changes)
     if not place.exists():
         lifecycle.extract(

@@ -1,17 +1,20 @@
 """Stitches of a three-anchor family by least squares, against doing it pair by pair.
 
-    python benchmarks/ls_initialisation.py             one thread, about a minute: widths 48, 96 and 192
-    python benchmarks/ls_initialisation.py --deit      DeiT-Ti, -S and -B at 224 pixels, about ten minutes
+    python benchmarks/ls_initialisation.py
+            one thread, about a minute: widths 48, 96 and 192
+    python benchmarks/ls_initialisation.py --deit
+            DeiT-Ti, -S and -B at 224 pixels, about ten minutes
 
-All arms find the same stitches (checked), in float64, from the same images. Pair by pair means: for every two anchors that are
-joined both run over the images, and every pair (j, k) is then solved on its stacked rows by itself. The ratio is to doing
-that by `torch.linalg.lstsq`, as one would write it; beside it stands the same by the normal equations of every pair. Ours runs
-every anchor once, and no further than necessary, sums one Gram matrix per front block, and adds what shares a layer
-before it multiplies. It must take at most 0.7 times the seconds. Most of what is left is the anchors' own passes, printed too.
+All arms find the same stitches (checked), in float64, from the same images. Pair by pair means: for
+every two anchors that are joined both run over the images, and every pair (j, k) is then solved on
+its stacked rows by itself. The ratio is to doing that by `torch.linalg.lstsq`, as one would write
+it; beside it stands the same by the normal equations of every pair. Ours runs every anchor once,
+and no further than necessary, sums one Gram matrix per front block, and adds what shares a layer
+before it multiplies. It must take at most 0.7 times the seconds. Most of what is left is the
+anchors' own passes, printed too.
 
-Seconds are those of the process, not of the clock: with one thread they are the same on an idle machine, and nearly so on a
-busy one.
-"""
+Seconds are those of the process, not of the clock: with one thread they are the same on an idle
+machine, and nearly so on a busy one."""
 
 from __future__ import annotations
 

@@ -1,23 +1,31 @@
-"""Does LSAMD's search find anything? What it keeps among all sets of five blocks, beside placebos that can find nothing.
+"""Does LSAMD's search find anything? What it keeps among all sets of five blocks, beside placebos
+that can find nothing.
 
-    python benchmarks/lsamd_search.py                  searches, placebos, all 792 sets by probe: about an hour of one idle core
-    python benchmarks/lsamd_search.py --tune           and 100 of the sets by short fine-tuning: half an hour more
-    python benchmarks/lsamd_search.py --smoke          a minute, in a folder of its own: does it still run?
+    python benchmarks/lsamd_search.py
+            searches, placebos, all 792 sets by probe: about an hour of one idle core
+    python benchmarks/lsamd_search.py --tune
+            and 100 of the sets by short fine-tuning: half an hour more
+    python benchmarks/lsamd_search.py --smoke
+            a minute, in a folder of its own: does it still run?
     python benchmarks/lsamd_search.py --table          the page again, from the results
 
-Resumable. Rows belong to one ancestry model: after the bundled one has changed, the same command measures everything anew.
+Resumable. Rows belong to one ancestry model: after the bundled one has changed, the same command
+measures everything anew.
 
-Variants: the search as `lgzoo extract lsamd` does it; with augmentation, also by the patches' mean; and the placebos: routers that were not trained
-(0 epochs), routers that see nothing of the images (constant), an ancestry model whose tensors have their entries shuffled. Each is
-repeated with several seeds. Every set that they keep is a set of blocks of the true ancestry model.
+Variants: the search as `lgzoo extract lsamd` does it; with augmentation, also by the patches' mean;
+and the placebos: routers that were not trained (0 epochs), routers that see nothing of the images
+(constant), an ancestry model whose tensors have their entries shuffled. Each is repeated with
+several seeds. Every set that they keep is a set of blocks of the true ancestry model.
 
-Probe: each of the 792 sets is expanded to 7 layers, which are not trained; a ridge regression on the class token and the mean of the
-patches after the last block is fitted to training images of tasks that no search has seen, and judged on validation images. A
-set's percentile is the share of all sets that are worse, by the mean of the tasks. Sets that share a beginning share its computation.
+Probe: each of the 792 sets is expanded to 7 layers, which are not trained; a ridge regression on
+the class token and the mean of the patches after the last block is fitted to training images of
+tasks that no search has seen, and judged on validation images. A set's percentile is the share of
+all sets that are worse, by the mean of the tasks. Sets that share a beginning share its
+computation.
 
-Fine-tuning: the same for 100 sets drawn at random, each expanded to 7 layers and trained for a few epochs. No test image is read.
-Rows in benchmarks/results/lsamd_search.jsonl, the summary in lsamd_search.json, docs/methods/lsamd.md and the learngene's card.
-"""
+Fine-tuning: the same for 100 sets drawn at random, each expanded to 7 layers and trained for a few
+epochs. No test image is read. Rows in benchmarks/results/lsamd_search.jsonl, the summary in
+lsamd_search.json, docs/methods/lsamd.md and the learngene's card."""
 
 from __future__ import annotations
 
@@ -164,7 +172,9 @@ def search_all(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
 
 
 def searched(ancestry: Ancestry, variant: str, seed: int, plan: Plan) -> Mapping[str, Any]:
-    """The details of the learngene of one search. An interrupted one continues with the first task that is not finished."""
+    """The details of the learngene of one search. An interrupted one continues with the first task
+    that is not finished.
+    """
     if variant == "shuffled ancestry":
         ancestry = shuffled_ancestry(ancestry, seed)
     extractor = with_settings(
@@ -213,7 +223,8 @@ def expanded(
 ) -> Iterator[tuple[Kept, torch.Tensor]]:
     """Each order of blocks (ascending orders, counted from 1) with the tokens after its last block.
 
-    Orders with the same first blocks share their computation: `start` are the tokens after the first `done` of them.
+    Orders with the same first blocks share their computation: `start` are the tokens after the
+    first `done` of them.
     """
     for block in sorted({sources[done] for sources in orders}):
         same = [sources for sources in orders if sources[done] == block]
@@ -287,7 +298,9 @@ def tune_some(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
 
 
 def tuned(ancestry: Ancestry, kept: Kept, task: str, recipe: Recipe) -> float:
-    """The accuracy on validation images of a set's expansion after a short training, with seed 0."""
+    """The accuracy on validation images of a set's expansion after a short training,
+    with seed 0.
+    """
     run, spec = Run(seed=0, threads=1, device="cpu"), ancestry.spec
     config = LearngeneConfig(
         method="lsamd", spec=spec, details={"kept": list(kept)}, ancestries=(ancestry.record,)

@@ -1,4 +1,6 @@
-"""What the rows of `lsamd_search.py` say: percentiles, agreement between seeds, gains over the placebos, the sentence and the table."""
+"""What the rows of `lsamd_search.py` say: percentiles, agreement between seeds, gains over the
+placebos, the sentence and the table.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ Row = Mapping[str, Any]
 
 
 class Summary:
-    """What the rows of an ancestry model say: those of the searches, the probes and the fine-tunings."""
+    """What the rows of an ancestry model say: those of the searches, the probes and the
+    fine-tunings.
+    """
 
     def __init__(self, rows: Sequence[Row], tasks: Sequence[str]) -> None:
         self.rows, self.tasks = rows, tasks
@@ -123,9 +127,11 @@ class Summary:
             "by_chance": round(by_chance(self.percentiles(SEARCH)), 3),
             "over_placebos": gains,
             "beats": bool(gains) and all(low > 0 for _, low, _ in gains.values()),
-            "first_blocks": round(percentile(self.probed[first], [*self.probed.values()]), 1)
-            if first in self.probed
-            else None,
+            "first_blocks": (
+                round(percentile(self.probed[first], [*self.probed.values()]), 1)
+                if first in self.probed
+                else None
+            ),
             "with_block_1": [
                 round(
                     100 * mean(value for kept, value in self.probed.items() if (1 in kept) == has),
@@ -136,9 +142,11 @@ class Summary:
             "best": [ranked[0], round(100 * self.probed[ranked[0]], 1)],
             "worst": [ranked[-1], round(100 * self.probed[ranked[-1]], 1)],
             "tuned_sets": len(self.drawn),
-            "rank_correlation": round(rank_correlation(both, self.probed, self.trained), 2)
-            if len(both) > 2
-            else None,
+            "rank_correlation": (
+                round(rank_correlation(both, self.probed, self.trained), 2)
+                if len(both) > 2
+                else None
+            ),
         }
 
 
@@ -159,7 +167,9 @@ def chance_similarity(blocks: int, kept: int) -> float:
 
 
 def gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
-    """The difference of two means with its 95 % interval (Welch's); all numbers are possible where a side has one run."""
+    """The difference of two means with its 95 % interval (Welch's); all numbers are possible where
+    a side has one run.
+    """
     value = mean(ours) - mean(theirs)
     if len(ours) < 2 or len(theirs) < 2:
         return round(value, 1), -100.0, 100.0
@@ -171,7 +181,9 @@ def gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, 
 
 
 def by_chance(places: Sequence[float], draws: int = 20_000) -> float:
-    """How often as many sets drawn at random have a mean percentile as high: uniform percentiles, by simulation."""
+    """How often as many sets drawn at random have a mean percentile as high: uniform percentiles,
+    by simulation.
+    """
     drawn = np.random.default_rng(0).uniform(0, 100, (draws, len(places))).mean(axis=1)
     return float((drawn >= mean(places)).mean())
 
@@ -191,9 +203,11 @@ def sentence(found: Mapping[str, Any]) -> str:
     )
     verdict = "beats" if found["beats"] else "is not shown to beat"
     return (
-        f"The search {verdict} its placebos: among all {found['sets']} sets of five blocks, judged by an untrained probe, the sets "
-        f"that it keeps with {search['seeds']} seeds stand at percentile {search['percentile']:.0f} on average (placebos: {placebos}; "
-        f"sets drawn at random 50, and as high a mean as the search's with a probability of {found['by_chance']})."
+        f"The search {verdict} its placebos: among all {found['sets']} sets of five blocks, judged"
+        f" by an untrained probe, the sets that it keeps with {search['seeds']} seeds stand at"
+        f" percentile {search['percentile']:.0f} on average (placebos: {placebos}; sets drawn at"
+        " random 50, and as high a mean as the search's with a probability of"
+        f" {found['by_chance']})."
     )
 
 
@@ -204,13 +218,20 @@ def own_place(summary: Summary) -> str:
         return ""
     first = " (simply the first ones)" if kept == tuple(range(1, len(kept) + 1)) else ""
     place = percentile(summary.probed[kept], [*summary.probed.values()])
-    return f" The blocks of the bundled learngene, {' '.join(map(str, kept))}{first}, stand at percentile {place:.0f}."
+    return (
+        f" The blocks of the bundled learngene, {' '.join(map(str, kept))}{first}, stand at"
+        f" percentile {place:.0f}."
+    )
 
 
 def table(found: Mapping[str, Any]) -> str:
     """Markdown."""
     lines = [
-        "| variant | seeds | percentile among all sets, mean (each seed) | among those alike in block 1 | probe, mean accuracy | Jaccard between seeds | percentile after fine-tuning |",
+        (
+            "| variant | seeds | percentile among all sets, mean (each seed) | among those alike in"
+            " block 1 | probe, mean accuracy | Jaccard between seeds | percentile after"
+            " fine-tuning |"
+        ),
         "|---|---:|---|---:|---:|---:|---:|",
     ]
     for line in found["variants"]:
@@ -220,7 +241,8 @@ def table(found: Mapping[str, Any]) -> str:
             for name in ("jaccard", "tuned_percentile")
         )
         lines.append(
-            f"| {line['variant']} | {line['seeds']} | {line['percentile']:.0f} ({each}) | {line['within']:.0f} | {line['accuracy']} | {' | '.join(rest)} |"
+            f"| {line['variant']} | {line['seeds']} | {line['percentile']:.0f} ({each}) |"
+            f" {line['within']:.0f} | {line['accuracy']} | {' | '.join(rest)} |"
         )
     return "\n".join([*lines, "", textwrap.fill(f"{sentence(found)} {about(found)}", 150)])
 
@@ -244,7 +266,7 @@ def about(found: Mapping[str, Any]) -> str:
         said.append(f"The first five blocks stand at percentile {found['first_blocks']:.0f}.")
     if found["tuned_sets"]:
         said.append(
-            f"After fine-tuning {found['tuned_sets']} sets drawn at random, the probe's ranks agree with those of the trained models "
-            f"with a correlation of {found['rank_correlation']}."
+            f"After fine-tuning {found['tuned_sets']} sets drawn at random, the probe's ranks agree"
+            f" with those of the trained models with a correlation of {found['rank_correlation']}."
         )
     return " ".join(said)

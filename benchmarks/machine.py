@@ -18,8 +18,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def medians(tasks: Sequence[Callable[[], object]], repeats: int, rounds: int = 3) -> list[float]:
     """Median wall seconds of each task, over `rounds` times `repeats` runs.
 
-    The tasks take turns, so that a machine that slows down slows all of them alike. The first run of each round is not
-    counted: its caches hold the data of another task.
+    The tasks take turns, so that a machine that slows down slows all of them alike. The first run
+    of each round is not counted: its caches hold the data of another task.
     """
     seconds: list[list[float]] = [[] for _ in tasks]
     for _ in range(rounds):

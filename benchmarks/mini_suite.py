@@ -1,14 +1,19 @@
-"""How hard are the nine tasks of the suite `mini`? Images per second, linear probes on pixels, and ViTs from scratch.
+"""How hard are the nine tasks of the suite `mini`? Images per second, linear probes on pixels, and
+ViTs from scratch.
 
-    python benchmarks/mini_suite.py                 about an hour on one core; resumable: run it again after a stop
+    python benchmarks/mini_suite.py                 about an hour on one core; resumable: run it
+                                                    again after a stop
     python benchmarks/mini_suite.py --workers 2     this many tasks at once
     python benchmarks/mini_suite.py wings petals    these tasks only
-    python benchmarks/mini_suite.py --quick         a few hundred images and one epoch, to see that it runs; nothing is written
+    python benchmarks/mini_suite.py --quick         a few hundred images and one epoch, to see that
+                                                    it runs; nothing is written
     python benchmarks/mini_suite.py --device cuda   the ViTs on a GPU
-    python benchmarks/mini_suite.py --table         write the table of the results into docs/tasks.md
+    python benchmarks/mini_suite.py --table         write the table of the results into
+                                                    docs/tasks.md
 
-All accuracies are on validation images, in per cent. `plenty` trains on new images of the same classes that are in no split,
-each seen once: what can be learnt if images are not scarce. Results in benchmarks/results/mini_suite.json, one number at a time.
+All accuracies are on validation images, in per cent. `plenty` trains on new images of the same
+classes that are in no split, each seen once: what can be learnt if images are not scarce. Results
+in benchmarks/results/mini_suite.json, one number at a time.
 """
 
 from __future__ import annotations
@@ -91,7 +96,9 @@ def linear(task: Task, setting: Setting, images: int) -> float:
 def regression(
     inputs: torch.Tensor, labels: torch.Tensor, classes: int, strength: float, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias that minimise `strength` times the summed cross-entropy plus half the squared weights."""
+    """Weight and bias that minimise `strength` times the summed cross-entropy plus half the squared
+    weights.
+    """
     weight = torch.zeros(inputs.shape[1], classes, requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
     optimizer = torch.optim.LBFGS(

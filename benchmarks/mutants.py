@@ -1,18 +1,24 @@
-"""What the tests see: small faults are put into the code, one at a time, and tests must fail with each.
+"""What the tests see: small faults are put into the code, one at a time, and tests must fail with
+each.
 
-    python benchmarks/mutants.py                     the mutants of the list that have no result yet, then the table
-    python benchmarks/mutants.py --draw 150 --seed 7 instead of the list, mutants drawn by chance from all of the code
+    python benchmarks/mutants.py                     the mutants of the list that have no result
+                                                     yet, then the table
+    python benchmarks/mutants.py --draw 150 --seed 7 instead of the list, mutants drawn by chance
+        from all of the code
     python benchmarks/mutants.py --only bench        those whose file or text contains the word
     python benchmarks/mutants.py --list              print them, and try none
     python benchmarks/mutants.py --fresh             all of them again
-    python benchmarks/mutants.py --map               measure which tests run which lines, which makes drawn ones quicker
+    python benchmarks/mutants.py --map               measure which tests run which lines, which
+                                                     makes drawn ones quicker
 
-`mutants.toml` has the list by file, with the tests that ought to see them. How others are drawn says mutants_draw.py; their
-tests are chosen by what the files name, and by the map where it is measured (mutants_map.py). A test that fails must pass
-without the mutant. Each is applied to a copy of the checkout's files, never to the checkout itself. A result is kept as a line
-of results/mutants.jsonl or mutants_drawn.jsonl and counts until the file, the mutant or its tests change; one that survived is
-always tried again. Exits with 1 if fewer than 95 % of the list are killed, or one of it survives without a `why` (why no test
-can see it), or if fewer than 90 % of the drawn ones are killed.
+`mutants.toml` has the list by file, with the tests that ought to see them. How others are drawn
+    says mutants_draw.py; their
+tests are chosen by what the files name, and by the map where it is measured (mutants_map.py). A
+test that fails must pass without the mutant. Each is applied to a copy of the checkout's files,
+never to the checkout itself. A result is kept as a line of results/mutants.jsonl or
+mutants_drawn.jsonl and counts until the file, the mutant or its tests change; one that survived is
+always tried again. Exits with 1 if fewer than 95 % of the list are killed, or one of it survives
+without a `why` (why no test can see it), or if fewer than 90 % of the drawn ones are killed.
 """
 
 from __future__ import annotations
@@ -61,9 +67,11 @@ PRELOADED = (
     ),
     *("PIL.Image", "click.testing", "rich.progress", "pytest"),
 )
-# After so many seconds, and so many times what the tests take on the whole code, a mutant counts as killed.
+# After so many seconds, and so many times what the tests take on the whole code, a mutant counts as
+# killed.
 PATIENCE, TIMES = 60.0, 5.0
-# Of a drawn mutant: the test files that are tried, processor seconds of a test, and seconds of a test file.
+# Of a drawn mutant: the test files that are tried, processor seconds of a test, and seconds of a
+# test file.
 MOST_FILES, TEST_SECONDS, STAGE_SECONDS = 16, 90.0, 1200.0
 MEMORY = 6 << 30  # bytes that one process may take
 
@@ -200,7 +208,9 @@ def _is_killed(mutant: Mutant, rows: dict[str, Any]) -> bool:
 
 
 def draw_mutants(count: int, seed: int) -> list[Mutant]:
-    """Return mutants drawn by chance from all of the code, without tests: those are chosen when one is tried."""
+    """Return mutants drawn by chance from all of the code, without tests: those are chosen when one
+    is tried.
+    """
     texts = {source: (ROOT / source).read_text() for source in mutants_map.list_sources(ROOT)}
     reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))["survivor"]
     whys = {(one["file"], one["old"], one["new"]): one["why"] for one in reasons}
@@ -213,7 +223,9 @@ def draw_mutants(count: int, seed: int) -> list[Mutant]:
 
 
 def measure_tests(only: str) -> None:
-    """Measure the test files that changed since they were measured, and keep the rows of the map."""
+    """Measure the test files that changed since they were measured, and keep the rows
+    of the map.
+    """
     preload()
     importlib.import_module("coverage")
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -244,7 +256,9 @@ def keep(rows: Sequence[dict[str, Any]], place: Path) -> None:
 
 
 def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[str, Any]]]:
-    """Each mutant with its result, those of one set of tests together. Raises `Red` if tests fail without any mutant."""
+    """Each mutant with its result, those of one set of tests together. Raises `Red` if tests fail
+    without any mutant.
+    """
     suites: dict[tuple[str, ...], list[Mutant]] = {}
     for mutant in mutants:
         suites.setdefault(mutant.tests, []).append(mutant)
@@ -264,7 +278,9 @@ def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[s
 
 
 def preload() -> None:
-    """Import what takes most of the time of a short run of tests, and is never changed. Tests run in forks of this process."""
+    """Import what takes most of the time of a short run of tests, and is never changed. Tests run
+    in forks of this process.
+    """
     os.environ.update(
         OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", MPLBACKEND="agg"
     )
@@ -281,7 +297,9 @@ def _rows_of_suite(folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant
 def of_suite(
     folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant]
 ) -> Iterator[tuple[Mutant, dict[str, Any]]]:
-    """The rows of mutants that share their tests, tried in this process's own copy of the checkout."""
+    """The rows of mutants that share their tests, tried in this process's own copy of
+    the checkout.
+    """
     tree = Path(folder) / str(os.getpid())
     if not tree.is_dir():
         copy_checkout(tree)
@@ -296,7 +314,9 @@ def of_suite(
 
 
 def judged(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
-    """The row of a mutant that is applied to the copy of the checkout at `tree`, which is left as it was."""
+    """The row of a mutant that is applied to the copy of the checkout at `tree`, which is left as
+    it was.
+    """
     key = mutant.key(tree)
     with apply_mutant(tree, mutant):
         failed, seconds = run(tree, mutant.tests, limit)
@@ -360,7 +380,9 @@ def run_choices(
 
 
 def run(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, float]:
-    """The first of the tests that fails, or "timeout"; empty if all pass. And the seconds that took."""
+    """The first of the tests that fails, or "timeout"; empty if all pass. And the seconds that
+    took.
+    """
     code, printed, seconds = run_fork(tree, lambda: run_pytest(tests), limit)
     if code is None:
         return "timeout", seconds
@@ -471,7 +493,8 @@ def report(mutants: Sequence[Mutant], rows: dict[str, Any]) -> None:
         print(f"{status[mutant]}: {mutant.name}{f'   ({mutant.why})' if mutant.why else ''}")
     killed = len(mutants) - len(left)
     print(
-        f"{killed} of {len(mutants)} mutants in {len(files)} files are killed: {killed / len(mutants):.1%}"
+        f"{killed} of {len(mutants)} mutants in {len(files)} files are killed:"
+        f" {killed / len(mutants):.1%}"
     )
     if "not tried" not in status.values():
         survivors = [{"mutant": mutant.name, "why": mutant.why} for mutant in left]
@@ -497,7 +520,8 @@ def report_draw(mutants: Sequence[Mutant], rows: dict[str, Any], seed: int) -> N
         print(f"survived: {mutant.describe()}{f'   ({mutant.why})' if mutant.why else ''}")
     share = killed / max(tried, 1)
     print(
-        f"seed {seed}: {killed} of {tried} are killed: {share:.1%}; {len(mutants) - tried} not tried"
+        f"seed {seed}: {killed} of {tried} are killed: {share:.1%}; {len(mutants) - tried} not"
+        " tried"
     )
     place = RESULTS / "mutants_drawn.json"
     results = json.loads(place.read_text()) if place.is_file() else {}

@@ -1,26 +1,33 @@
-"""Small faults drawn by chance from all of the code: the operators, and which lines they are drawn from.
+"""Small faults drawn by chance from all of the code: the operators, and which lines they are drawn
+from.
 
-Each line of code is as likely as any other; of a line's possible changes each is as likely as any other. A line's place in the
-draw is a checksum of the seed, the file's name and the line's text, so that a seed and a tree always give the same list, the
-first 60 of 150 are what a draw of 60 gives, and an edit of one file moves no other file's lines.
+Each line of code is as likely as any other; of a line's possible changes each is as likely as any
+other. A line's place in the draw is a checksum of the seed, the file's name and the line's text, so
+that a seed and a tree always give the same list, the first 60 of 150 are what a draw of 60 gives,
+and an edit of one file moves no other file's lines.
 
 What a change is, by the node of the syntax tree:
 
     comparison      < <= and > >= exchanged, == !=, is, in: negated
     arithmetic      + - and * / exchanged, // to /, % to *, ** to *, & | exchanged, also in +=
-    constant        a number one more or one less (a fraction doubled or halved), True and False exchanged, a word of data
+    constant        a number one more or one less (a fraction doubled or halved), True and False
+                    exchanged, a word of data
                     changed
     logic           and or exchanged, an operand left out, not left out, a minus left out
     condition       of if, while, a comprehension or an expression: negated
-    statement       a call, raise, assert, del, +=, or an assignment to an attribute or item: left out; break and continue
+    statement       a call, raise, assert, del, +=, or an assignment to an attribute or item: left
+                    out; break and continue
                     exchanged
     return          None instead of what is returned
-    call            two neighbouring arguments exchanged, an argument given by name left out, min max, any all, floor ceil,
+    call            two neighbouring arguments exchanged, an argument given by name left out, min
+                    max, any all, floor ceil,
                     argmin argmax, startswith endswith, lstrip rstrip exchanged
     slice           a bound one more or one less
 
-Left out, because no law of the program speaks of it: imports, annotations, docstrings, `__all__`, `if TYPE_CHECKING`,
-`if __name__ == "__main__"`, texts for people (a string with a space in it, or anything in a `raise` but the raise itself), and
+Left out, because no law of the program speaks of it: imports, annotations, docstrings, `__all__`,
+`if TYPE_CHECKING`,
+`if __name__ == "__main__"`, texts for people (a string with a space in it, or anything in a `raise`
+    but the raise itself), and
 f-strings (Python 3.11 does not say where the expressions in them stand).
 """
 
@@ -291,7 +298,9 @@ def _change_call(source: Text, node: ast.Call) -> Iterator[Change]:
 
 
 def widen_change(text: str, change: Change) -> tuple[str, str]:
-    """Return whole lines of a text that occur once and have the change in them, and what they become."""
+    """Return whole lines of a text that occur once and have the change in them, and what they
+    become.
+    """
     source = Text(text)
     lines = source.bytes.splitlines(keepends=True)
     first, last = change.line - 1, source.line_of(max(change.start, change.end - 1)) - 1

@@ -1,10 +1,13 @@
-"""Which tests run which lines: each test file once, in a fork, under coverage.py (`pip install coverage`).
+"""Which tests run which lines: each test file once, in a fork, under coverage.py (`pip install
+coverage`).
 
-    python benchmarks/mutants.py --map            measure the test files that changed since they were measured
+    python benchmarks/mutants.py --map            measure the test files that changed since they
+                                                  were measured
 
-The map is kept in `.mutants_map/`, a file of JSON for each test file, beside the text of the sources that it was measured on:
-where a source has changed since, its lines are found again by comparing the two texts. A line that a wide fixture runs (one of a
-module or session) belongs to every test that asks for the fixture, and a line that only a subprocess or the import of its module
+The map is kept in `.mutants_map/`, a file of JSON for each test file, beside the text of the
+sources that it was measured on: where a source has changed since, its lines are found again by
+comparing the two texts. A line that a wide fixture runs (one of a module or session) belongs to
+every test that asks for the fixture, and a line that only a subprocess or the import of its module
 runs belongs to the test file.
 """
 
@@ -178,7 +181,9 @@ def keep_row(row: dict[str, Any], tree: Path, folder: Path = MAP) -> None:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a mutant stands: the lines of its statement, and the names by which tests could reach it."""
+    """Where a mutant stands: the lines of its statement, and the names by which tests could reach
+    it.
+    """
 
     lines: range
     names: tuple[str, ...]  # of the function, its class, or what the statement defines
@@ -262,7 +267,10 @@ def _targets(node: ast.stmt | None) -> list[str]:
 
 
 class Selector:
-    """Choose the tests for a mutant: the nearest by name first, without those known not to run it."""
+    """Choose the tests for a mutant.
+
+    The nearest by name first, without those known not to run it.
+    """
 
     def __init__(self, root: Path = ROOT, folder: Path = MAP) -> None:
         self.root, self.folder = root, folder
@@ -275,7 +283,9 @@ class Selector:
         self.scopes_of: dict[str, list[tuple[tuple[str, ...], set[str]]]] = {}
 
     def choose(self, source: str, line: int, most: int) -> list[Choice]:
-        """Return at most so many test files for a line of a source, the most promising first, and those of `LAWS`."""
+        """Return at most so many test files for a line of a source, the most promising first, and
+        those of `LAWS`.
+        """
         site = find_site(self.sources[source], line)
         callers = self.list_callers(source, site)
         scores = {test: self.score(test, source, site, callers) for test in self.tests}
@@ -286,7 +296,9 @@ class Selector:
         return [*kept[:most], *laws]
 
     def is_sound(self, failed: str, run: Callable[[list[Choice]], tuple[str, float]]) -> bool:
-        """Return whether a test that failed passes alone without the mutant, where `run` runs it."""
+        """Return whether a test that failed passes alone without the mutant, where `run`
+        runs it.
+        """
         test = failed.removeprefix("ERROR ")
         if "::" not in test:  # a file that cannot be imported, or the time is up
             return True

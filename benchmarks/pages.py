@@ -9,7 +9,9 @@ DOCS = ROOT / "docs"
 
 
 def replace_between(page: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- /name -->` in a Markdown file. Exits if there are no such marks."""
+    """Replace what stands between `<!-- name -->` and `<!-- /name -->` in a Markdown file. Exits if
+    there are no such marks.
+    """
     start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     before, opened, rest = page.read_text(encoding="utf-8").partition(start)
     _, closed, after = rest.partition(end)

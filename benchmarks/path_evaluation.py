@@ -1,10 +1,12 @@
-"""The cost of evaluating every path of a pool in one pass, against evaluating each of them by itself.
+"""The cost of evaluating every path of a pool in one pass, against evaluating each of them by
+itself.
 
     python benchmarks/path_evaluation.py          one thread, about a minute
 
-Both use the same images of the source task and a pool of 6 + 6 blocks of the bundled ancestry's shape, with equal results. By
-itself, every path reads the images again and runs the narrow model's blocks again; in one pass only the wide model's blocks
-run for each path. `network` is the network's part alone, on images in memory.
+Both use the same images of the source task and a pool of 6 + 6 blocks of the bundled ancestry's
+shape, with equal results. By itself, every path reads the images again and runs the narrow model's
+blocks again; in one pass only the wide model's blocks run for each path. `network` is the network's
+part alone, on images in memory.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ def main() -> None:
     }
     for name, row in (("all", found), ("network", inner)):
         print(
-            f"{name:8} {len(layout.paths)} paths, {IMAGES} images   one pass {1e3 * row['together_s']:8.1f} ms   ",
+            f"{name:8} {len(layout.paths)} paths, {IMAGES} images   one pass"
+            f" {1e3 * row['together_s']:8.1f} ms   ",
             end="",
         )
         print(f"each by itself {1e3 * row['apart_s']:8.1f} ms   ratio {row['ratio']:.3f}")

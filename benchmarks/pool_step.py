@@ -2,11 +2,13 @@
 
     python benchmarks/pool_step.py          one thread, about a minute
 
-A step is compared with its two unavoidable parts, measured in the same run: the teacher's forward pass, and a step of the
-student on labels alone (forward, backward, AdamW). The rest are hooks, matrices and three more losses. It must take at most
-1.05 times the sum, for the narrow model (three levels, with matrices) and for the wide one (the last block), of a DeiT-Ti.
-The bundled ancestry model is measured beside it: its narrow model, 32 wide, is so small that the products with the matrices,
-which belong to the method, are 3 % of such a step.
+A step is compared with its two unavoidable parts, measured in the same run: the teacher's forward
+pass, and a step of the student on labels alone (forward, backward, AdamW). The rest are hooks,
+matrices and three more losses. It must take at most
+1.05 times the sum, for the narrow model (three levels, with matrices) and for the wide one (the
+    last block), of a DeiT-Ti.
+The bundled ancestry model is measured beside it: its narrow model, 32 wide, is so small that the
+products with the matrices, which belong to the method, are 3 % of such a step.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ BUNDLED = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8, cla
 
 
 class Trainer:
-    """A student, its optimizer, and a step on a batch; with `master` None it learns from labels alone."""
+    """A student, its optimizer, and a step on a batch; with `master` None it learns from labels
+    alone.
+    """
 
     def __init__(
         self, spec: ViTSpec, master: Any = None, ancestry: ViTSpec | None = None, levels: int = 0
@@ -98,8 +102,8 @@ def _compared(
     asked, learnt, both = medians(tasks, REPEATS, rounds=ROUNDS)
     ratio = both / (asked + learnt)
     print(
-        f"  {which:5} teacher {1e3 * asked:7.1f} ms + student {1e3 * learnt:7.1f} ms, step {1e3 * both:7.1f} ms: "
-        f"{ratio:.3f} x"
+        f"  {which:5} teacher {1e3 * asked:7.1f} ms + student {1e3 * learnt:7.1f} ms, step"
+        f" {1e3 * both:7.1f} ms: {ratio:.3f} x"
     )
     return {"teacher_s": asked, "student_s": learnt, "step_s": both, "ratio": ratio}
 

@@ -1,19 +1,23 @@
-"""The second gate of an ancestry model: what its features say before any training, against pixels and against no training at all.
+"""The second gate of an ancestry model: what its features say before any training, against pixels
+and against no training at all.
 
-    python benchmarks/probe_gate.py                         the bundled one; its table is kept in benchmarks/results
+    python benchmarks/probe_gate.py
+            the bundled one; its table is kept in benchmarks/results
     python benchmarks/probe_gate.py ancestry/ --out FILE    any other one
-    python benchmarks/probe_gate.py ancestry.run/ --out FILE     one that is being trained: its newest checkpoint
+    python benchmarks/probe_gate.py ancestry.run/ --out FILE
+            one that is being trained: its newest checkpoint
     python benchmarks/probe_gate.py --table                 the table again, from the results
 
-On 1,000 training images of a task, two probes are fitted: a ridge regression onto the classes and the nearest class mean, both of
-standardised features. They are judged on up to 1,000 validation images; no test image is read. Features: the 3,072 pixels; or of
-a ViT, after some of its blocks, every token normalised, the class token and the mean of the patches side by side. Random
-ViTs have the ancestry model's shape and weights of standard deviation 1/sqrt(fan_in).
+On 1,000 training images of a task, two probes are fitted: a ridge regression onto the classes and
+the nearest class mean, both of standardised features. They are judged on up to 1,000 validation
+images; no test image is read. Features: the 3,072 pixels; or of a ViT, after some of its blocks,
+every token normalised, the class token and the mean of the patches side by side. Random ViTs have
+the ancestry model's shape and weights of standard deviation 1/sqrt(fan_in).
 
-The gate is passed if on every real task and every left-out family, by both probes, the last block is above pixels and above
-the random ViTs at their best depth (mean of the seeds), and is clearly above the third: its interval over images lies above 0.
-A left-out family counts as such only for a model that was not trained on it, as the table says.
-"""
+The gate is passed if on every real task and every left-out family, by both probes, the last block
+is above pixels and above the random ViTs at their best depth (mean of the seeds), and is clearly
+above the third: its interval over images lies above 0. A left-out family counts as such only for a
+model that was not trained on it, as the table says."""
 
 from __future__ import annotations
 
@@ -116,18 +120,23 @@ def untrained(spec: ViTSpec, seed: int) -> Model:
 
 
 def split_batches(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.ndarray]:
-    """Normalised pictures float32 (N, 3, H, W), balanced over the classes, and their labels (N,)."""
+    """Normalised pictures float32 (N, 3, H, W), balanced over the classes, and their
+    labels (N,).
+    """
     count = min(images, len(task.split(split)))
     loader = Loader(task, split, task.input_format, batch_size=250, seed=DRAW, images=count)
     batches = list(loader.epoch(0))
-    return torch.cat([batch.images for batch in batches]), torch.cat(
-        [batch.labels for batch in batches]
-    ).numpy()
+    return (
+        torch.cat([batch.images for batch in batches]),
+        torch.cat([batch.labels for batch in batches]).numpy(),
+    )
 
 
 @torch.no_grad()
 def by_block(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
-    """After each of `DEPTHS` blocks, float32 (N, 2, D): the class token and the mean of the patches, normalised tokens."""
+    """After each of `DEPTHS` blocks, float32 (N, 2, D): the class token and the mean of the
+    patches, normalised tokens.
+    """
     found: dict[int, list[torch.Tensor]] = {
         depth: [] for depth in DEPTHS if depth <= len(model.blocks)
     }
@@ -155,14 +164,19 @@ def chosen(features_N2D: np.ndarray, tokens: str) -> np.ndarray:
 
 
 def standardised(train: np.ndarray, validation: np.ndarray) -> Arrays:
-    """Both by the mean and standard deviation of the training images; what does not vary becomes 0."""
+    """Both by the mean and standard deviation of the training images.
+
+    What does not vary becomes 0.
+    """
     mean, std = train.mean(axis=0, dtype=np.float64), train.std(axis=0, dtype=np.float64)
     scale = np.where(std > 1e-5, 1 / np.maximum(std, 1e-5), 0)
     return (train - mean) * scale, (validation - mean) * scale
 
 
 def ridge(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> np.ndarray:
-    """The class of each validation image; the penalty has the least squared error on left-out training images."""
+    """The class of each validation image; the penalty has the least squared error on left-out
+    training images.
+    """
     known, numbers = np.unique(labels, return_inverse=True)
     targets = np.eye(len(known))[numbers]
     mean = targets.mean(axis=0)
@@ -196,7 +210,9 @@ PROBES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = 
 
 
 def judged(task: Task, ancestry: Judged) -> dict[str, dict[str, Any]]:
-    """By probe: accuracies of pixels, of random ViTs and of the ancestry model by depth, and its gains."""
+    """By probe: accuracies of pixels, of random ViTs and of the ancestry model by depth, and its
+    gains.
+    """
     (train, labels), (validation, wanted) = (
         split_batches(task, "train", IMAGES),
         split_batches(task, "validation", JUDGED),
@@ -228,7 +244,9 @@ def summary(
     ours: Mapping[int, np.ndarray],
     singles: Mapping[str, Mapping[int, float]],
 ) -> dict[str, Any]:
-    """Accuracies, the gains with their 95 % intervals over images, and whether all of them are as the gate asks."""
+    """Accuracies, the gains with their 95 % intervals over images, and whether all of them are as
+    the gate asks.
+    """
     means = {depth: float(np.mean(runs)) for depth, runs in random.items()}
     last, best = max(ours), max(means, key=lambda depth: means[depth])
     rivals = {"pixels": [pixels], "random": random[best], f"block_{EARLY}": [ours[EARLY]]}
@@ -274,7 +292,9 @@ def measured(ancestry: Judged, tasks: Sequence[str]) -> dict[str, Any]:
 
 
 def left_out(family: str, source: str) -> bool:
-    """Whether a model trained on this task never saw the family: only `forms` is known to leave these out."""
+    """Whether a model trained on this task never saw the family: only `forms` is known to leave
+    these out.
+    """
     return source == "forms" and family in LEFT_OUT
 
 
@@ -325,10 +345,15 @@ def table(kept: Mapping[str, Any]) -> str:
 
 
 def card_text(kept: Mapping[str, Any]) -> str:
-    """What the ancestry model's card says: of the tasks that decide, accuracies in per cent and the rise with depth."""
+    """What the ancestry model's card says: of the tasks that decide, accuracies in per cent and the
+    rise with depth.
+    """
     last = max(DEPTHS)
     lines = [
-        f"| task | probe | pixels | random ViT | block {EARLY} | block {last} | over block {EARLY} |",
+        (
+            f"| task | probe | pixels | random ViT | block {EARLY} | block {last} | over block"
+            f" {EARLY} |"
+        ),
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in (row for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)):
@@ -347,10 +372,12 @@ def card_text(kept: Mapping[str, Any]) -> str:
     missed = [row["task"] for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)]
     missed = [task for task in missed if task not in kept["passed_on"]]
     verdict = f"It does not pass on {', '.join(missed)}." if missed else "It passes on all."
-    return "\n".join(lines) + (
-        f"\n\nBefore any training: validation accuracy in per cent of two probes on {IMAGES:,} images of real tasks and of the two families "
-        f"that its own training leaves out. Asked for: above pixels, above random ViTs at their best depth, and the last block above the "
-        f"third. {verdict} Made by `python benchmarks/probe_gate.py`."
+    return (
+        "\n".join(lines)
+        + f"\n\nBefore any training: validation accuracy in per cent of two probes on {IMAGES:,}"
+        " images of real tasks and of the two families that its own training leaves out. Asked"
+        " for: above pixels, above random ViTs at their best depth, and the last block above the"
+        f" third. {verdict} Made by `python benchmarks/probe_gate.py`."
     )
 
 

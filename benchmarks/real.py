@@ -1,14 +1,18 @@
-"""A learngene of a real model, from the ancestry model to the Hub: extract, expand, fine-tune beside all controls, card, publish.
+"""A learngene of a real model, from the ancestry model to the Hub: extract, expand, fine-tune
+beside all controls, card, publish.
 
-    python benchmarks/real.py --plan                             what it takes: images, hours, bytes; nothing is trained
-    python benchmarks/real.py --yes                              DeiT-B; resumable: run it again after a stop
+    python benchmarks/real.py --plan
+            what it takes: images, hours, bytes; nothing is trained
+    python benchmarks/real.py --yes
+            DeiT-B; resumable: run it again after a stop
     python benchmarks/real.py dinov2-small --yes --publish me/learngene-dinov2-small
-    python benchmarks/real.py --help                             other ancestry models, methods, tasks, depths, budgets
+    python benchmarks/real.py --help
+            other ancestry models, methods, tasks, depths, budgets
 
-For one GPU and a network. The extraction sees the tasks of `--seen`; descendants of several depths are fine-tuned on those
-of `--task`, beside the same descendants shuffled and with nothing but their stem, and plain models from scratch with two
-initialisations. Every arm has the learning rate of `--rates` that is best on validation images, with a seed of its own.
-"""
+For one GPU and a network. The extraction sees the tasks of `--seen`; descendants of several depths
+are fine-tuned on those of `--task`, beside the same descendants shuffled and with nothing but their
+stem, and plain models from scratch with two initialisations. Every arm has the learning rate of
+`--rates` that is best on validation images, with a seed of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +57,8 @@ ANCESTRIES = {
 }
 LARGEST = 224  # pixels; ancestry models of larger images are resized
 SEEN, TASKS = "cifar100,food101,dtd", "flowers102,pets,cars"
-# The paper's, but that the number of blocks is set: "more than half" of three tasks keeps anything from none to all.
+# The paper's, but that the number of blocks is set: "more than half" of three tasks keeps anything
+# from none to all.
 SETTINGS = {"lsamd": ("top=5",)}
 RECIPE = Recipe(weight_decay=0.05, clip=1.0, augment="light")
 WHERE = (
@@ -119,7 +124,9 @@ class Job:
 
     @property
     def trials(self) -> list[Cell]:
-        """The trainings that choose the learning rates, from the same extraction; none if there is one rate."""
+        """The trainings that choose the learning rates, from the same extraction; none if there is
+        one rate.
+        """
         if self.tuning.space.size < 2:
             return []
         return [
@@ -128,7 +135,9 @@ class Job:
 
     @property
     def tuning(self) -> GridTuning:
-        """Every arm with each of the rates that were asked for, on every task: as many trainings as were planned."""
+        """Every arm with each of the rates that were asked for, on every task: as many trainings as
+        were planned.
+        """
         return GridTuning(self.grid, self.asked.rates, (RECIPE.augment,), opening=None, widen=False)
 
     @property
@@ -150,7 +159,9 @@ class Job:
 
 
 def carry_out(job: Job, out: Path) -> Path:
-    """Extract, choose the rates, train, and write the learngene with its card: the folder. What is finished is not repeated."""
+    """Extract, choose the rates, train, and write the learngene with its card: the folder. What is
+    finished is not repeated.
+    """
     grid = job.grid
     if job.trials:
         measure = partial(finished, out=out, run=job.run, executor=InProcess())
@@ -176,11 +187,13 @@ def worth(job: Job, rows: Sequence[Row]) -> CardResults:
     rates = " or ".join(f"{rate:g}" for rate in asked.rates)
     chosen = "for each arm the best on validation images" if job.trials else "tuned for no arm"
     how = (
-        f"Each model after {count_noun(asked.epochs, 'epoch')} of {images} training images at {job.spec.image_size} pixels, one seed, learning "
-        f"rate {rates}, {chosen}. Shuffled: the same inherited tensors, each with its numbers in another order. Stem: nothing "
-        "but patch embedding, tokens, positions and final norm inherited. Scratch: plain models of as many layers, with timm's "
-        "initialisation and with standard deviation 1/sqrt(fan in). Gains are in points, over the shuffled model and over the "
-        "better of the two from scratch, with 95 % intervals over the test images."
+        f"Each model after {count_noun(asked.epochs, 'epoch')} of {images} training images at"
+        f" {job.spec.image_size} pixels, one seed, learning rate {rates}, {chosen}. Shuffled: the"
+        " same inherited tensors, each with its numbers in another order. Stem: nothing but patch"
+        " embedding, tokens, positions and final norm inherited. Scratch: plain models of as many"
+        " layers, with timm's initialisation and with standard deviation 1/sqrt(fan in). Gains are"
+        " in points, over the shuffled model and over the better of the two from scratch, with 95"
+        " % intervals over the test images."
     )
     datasets = {row.task: source_of(row.task) for row in rows}
     return CardResults(

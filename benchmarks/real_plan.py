@@ -1,7 +1,7 @@
 """What `real.py` takes, before anything is trained: images, hours, and bytes to download.
 
-Hours are those of training steps and evaluations, by their FLOPs, at the speed of the ancestry model. Reading the pictures
-is not in them: give it enough `--workers`.
+Hours are those of training steps and evaluations, by their FLOPs, at the speed of the ancestry
+model. Reading the pictures is not in them: give it enough `--workers`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Planned(Protocol):
 
 
 def text(job: Planned, seen: Sequence[str], speed: float | None) -> str:
-    """What is computed and downloaded. `speed`: training images of the ancestry model per second; None: it is measured."""
+    """What is computed and downloaded. `speed`: training images of the ancestry model per second;
+    None: it is measured.
+    """
     said = "as given" if speed else f"measured on {job.run.device_name} without reading pictures"
     speed = speed or measured_speed(job.spec, job.grid[0].recipe.batch_size, job.run)
     found = list(stages(job, seen))
@@ -68,7 +70,9 @@ def text(job: Planned, seen: Sequence[str], speed: float | None) -> str:
 
 
 def announced(job: Planned, seen: Sequence[str], repository: str | None) -> str:
-    """Who will be contacted, for what, and what becomes public if `repository` names where to publish."""
+    """Who will be contacted, for what, and what becomes public if `repository` names where to
+    publish.
+    """
     from huggingface_hub import HfApi
 
     tasks = list(dict.fromkeys((*seen, *tasks_of(job.grid))))
@@ -78,9 +82,11 @@ def announced(job: Planned, seen: Sequence[str], repository: str | None) -> str:
     found = [*model, *dict.fromkeys(source.reference for source in sources.values() if source)]
     host = urlsplit(HfApi().endpoint).netloc.rpartition("@")[2]
     lines = [
-        f"contacts {host} for {', '.join(found)}"
-        if found and not job.run.offline
-        else "contacts nobody to read"
+        (
+            f"contacts {host} for {', '.join(found)}"
+            if found and not job.run.offline
+            else "contacts nobody to read"
+        )
     ]
     if repository:
         own = [
@@ -90,13 +96,16 @@ def announced(job: Planned, seen: Sequence[str], repository: str | None) -> str:
         ]
         paths = ", ".join(sorted(set(machine_paths([job.source, *own])))) or "none"
         lines.append(
-            f"publishes {repository} on {host}, for everyone to read; paths of this machine on its card: {paths}"
+            f"publishes {repository} on {host}, for everyone to read; paths of this machine on its"
+            f" card: {paths}"
         )
     return "\n".join(lines)
 
 
 def stages(job: Planned, seen: Sequence[str]) -> Iterator[tuple[str, str, int, float]]:
-    """Every stage: its name, what it does, its training images, its cost in training images of the ancestry model."""
+    """Every stage: its name, what it does, its training images, its cost in training images of the
+    ancestry model.
+    """
     extraction = job.grid[0].extraction
     sees = f" on {', '.join(seen)}" if extraction.arm.extractor.needs_tasks() else ""
     work = estimate_work(extraction, job.run.offline) / job.spec.layers
@@ -134,7 +143,9 @@ def work_of(cell: Cell, spec: Spec) -> float:
 
 
 def entry_of(task: str) -> Entry:
-    """The row of the catalogue. Exits for a task that is not there: of others nothing is known beforehand."""
+    """The row of the catalogue. Exits for a task that is not there: of others nothing is known
+    beforehand.
+    """
     found = next((entry for entry in entries() if entry.name == task), None)
     if found is None:
         raise SystemExit(f"error: no task named {task!r} in the catalogue; see `lgzoo list tasks`")
@@ -162,7 +173,9 @@ def data_size(task: str, offline: bool) -> str:
 
 
 def measured_speed(spec: Spec, batch: int, run: Run) -> float:
-    """Training images per second of a model with random weights on random images; on the processor in small batches."""
+    """Training images per second of a model with random weights on random images; on the processor
+    in small batches.
+    """
     import torch
 
     from learngene_zoo.families.tensors import initial, model_of

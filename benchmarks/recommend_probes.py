@@ -1,7 +1,9 @@
-"""What `lgzoo recommend` sees of the grid of benchmarks/inheritance.py: every learngene's untrained descendants, probed.
+"""What `lgzoo recommend` sees of the grid of benchmarks/inheritance.py: every learngene's untrained
+descendants, probed.
 
-Probed on the very images that the fine-tuning of the cell sees: those that a user with so many images has. So a request with a seed has
-an answer of its own. Each probe is made once and kept in the folder of the rows.
+Probed on the very images that the fine-tuning of the cell sees: those that a user with so many
+images has. So a request with a seed has an answer of its own. Each probe is made once and kept in
+the folder of the rows.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ PROBES = "probes.jsonl"
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """A descendant that `recommend` could name, and which of the user's images its probe names rightly, bool (N,)."""
+    """A descendant that `recommend` could name, and which of the user's images its probe names
+    rightly, bool (N,).
+    """
 
     option: Option
     member: Member

@@ -1,12 +1,15 @@
-"""What `lgzoo recommend` loses against the best arm of the grid of benchmarks/inheritance.py, and what simple policies lose.
+"""What `lgzoo recommend` loses against the best arm of the grid of benchmarks/inheritance.py, and
+what simple policies lose.
 
-A request is a task, as many of its images as the user has, and the most parameters that the model may have: those of one size of
-the grid. Its regret is the test accuracy of the best arm that fits less that of the arm that was named, both after the fine-tuning. The
-best arm is that with the highest mean over seeds among all arms but controls, those from scratch included. It is
-chosen on the numbers that it is compared by, so every regret is a little too high: what the best arm of the other seeds loses says by
-how much.
+A request is a task, as many of its images as the user has, and the most parameters that the model
+may have: those of one size of the grid. Its regret is the test accuracy of the best arm that fits
+less that of the arm that was named, both after the fine-tuning. The best arm is that with the
+highest mean over seeds among all arms but controls, those from scratch included. It is chosen on
+the numbers that it is compared by, so every regret is a little too high: what the best arm of the
+other seeds loses says by how much.
 
-`recommend` uses no measurement of the cards; what is best on the other tasks says what these would have named.
+`recommend` uses no measurement of the cards; what is best on the other tasks says what these would
+    have named.
 """
 
 from __future__ import annotations
@@ -106,7 +109,9 @@ def _request(found: Measured, task: str, images: int, limit: Name) -> Request | 
 
 
 def recommended(probes: Probes, among: Collection[str] = (), *, cheapest: bool = False) -> Policy:
-    """What `recommend` ranks first of the learngenes `among` (none: all), or the cheapest that it does not tell from the first."""
+    """What `recommend` ranks first of the learngenes `among` (none: all), or the cheapest that it
+    does not tell from the first.
+    """
 
     def policy(asked: Request, seed: int) -> list[Option]:
         offered = [
@@ -138,12 +143,16 @@ def always_ours(asked: Request, seed: int) -> list[Option]:
 
 
 def largest_learngene(asked: Request, seed: int) -> list[Option]:
-    """The largest model that fits of the learngene that stores most; of several such learngenes, one at random."""
+    """The largest model that fits of the learngene that stores most; of several such learngenes,
+    one at random.
+    """
     return largest(asked.params, largest(asked.stored, asked.answers))
 
 
 def best_elsewhere(every: Sequence[Request]) -> Policy:
-    """The best on average over the other tasks, with as many images and the same limit: what measured cards would name."""
+    """The best on average over the other tasks, with as many images and the same limit: what
+    measured cards would name.
+    """
 
     def policy(asked: Request, seed: int) -> list[Option]:
         others = [
@@ -193,7 +202,9 @@ def regret_table(
     real: Collection[str],
     left_out: Collection[str],
 ) -> TextTable:
-    """A line for each policy: its mean regret with the interval over tasks and seeds, its worst, and how often it names the best."""
+    """A line for each policy: its mean regret with the interval over tasks and seeds, its worst,
+    and how often it names the best.
+    """
     every = requests(found)
     budgets = sorted({asked.images for asked in every})
     rows = [
@@ -245,7 +256,8 @@ def _cells(
     }
     worst = max(of, key=lambda name: fmean(of[name]))
     yield f"{fmean(of[worst]):.1f} ({worst})"
-    yield f"{100 * fmean(named.count(asked.best(asked.seeds)) / len(named) for asked, _, named in answered):.0f} %"
+    shares = [named.count(asked.best(asked.seeds)) / len(named) for asked, _, named in answered]
+    yield f"{100 * fmean(shares):.0f} %"
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -1,12 +1,14 @@
-"""What the ridge regression that a head starts from costs, against one epoch of fine-tuning on the same images.
+"""What the ridge regression that a head starts from costs, against one epoch of fine-tuning on the
+same images.
 
-    python benchmarks/ridge_head.py [--ancestry DINOV2]      writes benchmarks/results/ridge_head.json and docs/training.md
+    python benchmarks/ridge_head.py [--ancestry DINOV2]
+            writes benchmarks/results/ridge_head.json and docs/training.md
 
-Measured are a descendant of the bundled model on `digits`, and with DINOV2 (see real_ancestries.py) the first six blocks of DINOv2-S
-on `stamps` at 112 pixels, with at most 500 images and one thread: the median of three runs of each, and the largest amount of memory
-that NumPy holds during the regression. The regression alone is its arithmetic, without the passes of the model over the images and
-their augmented copies.
-"""
+Measured are a descendant of the bundled model on `digits`, and with DINOV2 (see real_ancestries.py)
+the first six blocks of DINOv2-S on `stamps` at 112 pixels, with at most 500 images and one thread:
+the median of three runs of each, and the largest amount of memory that NumPy holds during the
+regression. The regression alone is its arithmetic, without the passes of the model over the images
+and their augmented copies."""
 
 from __future__ import annotations
 
@@ -65,15 +67,17 @@ def main() -> None:
     for row in rows:
         times = [f"{row[name]:.2g} s" for name in ("head", "regression")]
         lines.append(
-            f"| {row['model']} | {row['task']}, {row['images']} | {' | '.join(times)} | {row['megabytes']:.0f} MB | "
-            f"{row['epoch']:.2g} s |"
+            f"| {row['model']} | {row['task']}, {row['images']} | {' | '.join(times)} |"
+            f" {row['megabytes']:.0f} MB | {row['epoch']:.2g} s |"
         )
     replace_between(DOCS / "training.md", "ridge-head", "\n".join(lines))
     print("\n".join(lines))
 
 
 def measure(name: str, model: Descendant, task_name: str, run: Run) -> dict[str, Any]:
-    """Return the seconds of the head, of its regression and of an epoch, and the memory of the regression in megabytes."""
+    """Return the seconds of the head, of its regression and of an epoch, and the memory of the
+    regression in megabytes.
+    """
     task = ensure_validation(open_task(task_name))
     start = model.for_task(task.name, task.class_names, seed=0, dense=False)
     images = min(IMAGES, task.sizes["train"])

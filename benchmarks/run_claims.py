@@ -1,13 +1,17 @@
 """Decide every claim, and write the table of verdicts into docs/claims.md.
 
-    python benchmarks/run_claims.py                more than a day on two cores; resumable: run it again after a stop
+    python benchmarks/run_claims.py                more than a day on two cores; resumable: run it
+                                                   again after a stop
     python benchmarks/run_claims.py NAME ...       some of them, in this order
-    python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread (default: 2)
-    python benchmarks/run_claims.py --judge        no training: every kept claim is judged again from what is kept
+    python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread
+                                                   (default: 2)
+    python benchmarks/run_claims.py --judge        no training: every kept claim is judged again
+                                                   from what is kept
     python benchmarks/run_claims.py --table        only the table, from the verdicts that are there
 
-Works in build/claims, where claims share cells. Kept in benchmarks/results/claims: verdicts, each with its claim as it was filed, the
-rows, and the config.json of every learngene that they come from. All claims can be judged again from these.
+Works in build/claims, where claims share cells. Kept in benchmarks/results/claims: verdicts, each
+with its claim as it was filed, the rows, and the config.json of every learngene that they come
+from. All claims can be judged again from these.
 """
 
 from __future__ import annotations
@@ -108,7 +112,9 @@ def decide(name: str, workers: int) -> None:
 
 
 def judge_again(folder: Path) -> None:
-    """The kept claims under today's statistics. A verdict whose learngenes are not kept stays as it was, in today's words."""
+    """The kept claims under today's statistics. A verdict whose learngenes are not kept stays as it
+    was, in today's words.
+    """
     rows = read_rows(folder / RESULTS)
     for claim, before in kept_verdicts(folder):
         try:
@@ -134,7 +140,10 @@ def kept_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:
 def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
     """One line per deciding finding of every claim."""
     lines = [
-        "| claim | protocol | the paper says | compared | points | 95 % interval | detectable | predicted | verdict |",
+        (
+            "| claim | protocol | the paper says | compared | points | 95 % interval | detectable |"
+            " predicted | verdict |"
+        ),
         "|---|---:|---|---|---:|---|---:|---|---|",
     ]
     for claim, verdict in verdicts:
@@ -154,7 +163,9 @@ def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
 
 @style()
 def picture(verdicts: Iterable[tuple[Claim, Verdict]]) -> Any:
-    """Every deciding finding in points with its interval, by verdict; those of an earlier protocol are hollow."""
+    """Every deciding finding in points with its interval, by verdict; those of an earlier protocol
+    are hollow.
+    """
     found = [
         (claim, verdict.verdict, finding)
         for claim, verdict in verdicts
@@ -191,7 +202,10 @@ def picture(verdicts: Iterable[tuple[Claim, Verdict]]) -> Any:
 
 
 def filed(claims: Iterable[Claim]) -> str:
-    """One line per claim that is not exact: what is compared on what, and which effect it can see."""
+    """One line per claim that is not exact.
+
+    What is compared on what, and which effect it can see.
+    """
     lines = [
         "| claim | where | compared | tasks × seeds | over | sees | matters from | predicted |",
         "|---|---|---|---|---|---:|---:|---|",
@@ -208,7 +222,8 @@ def filed(claims: Iterable[Claim]) -> str:
             design = f"{tasks}{'+' if claim.where_installed else ''} × {claim.seeds}"
             numbers = f"{claim.power.sees:.1f} | {claim.smallest:g}"
             lines.append(
-                f"| `{claim.name}` | {claim.where} | {first}{against} | {design} | {claim.scope} | {numbers} | {claim.expected} |"
+                f"| `{claim.name}` | {claim.where} | {first}{against} | {design} | {claim.scope} |"
+                f" {numbers} | {claim.expected} |"
             )
     return "\n".join(lines)
 

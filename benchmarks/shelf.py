@@ -1,16 +1,20 @@
-"""Rebuild everything that is bundled, in order: the ancestry models, the learngenes, what they are worth, their cards, README's demo.
+"""Rebuild everything that is bundled, in order: the ancestry models, the learngenes, what they are
+worth, their cards, README's demo.
 
-    python benchmarks/shelf.py                 whatever is out of date; resumable: run it again after a stop
+    python benchmarks/shelf.py
+            whatever is out of date; resumable: run it again after a stop
     python benchmarks/shelf.py worth           one stage only (see BEFORE, LEARNGENES, AFTER)
-    python benchmarks/shelf.py pool snnet      the learngenes of these methods only, and what they are worth
+    python benchmarks/shelf.py pool snnet
+            the learngenes of these methods only, and what they are worth
     python benchmarks/shelf.py cost pool       one stage of one method, for the stages of LEARNGENES
-    torchrun --standalone --nproc_per_node 2 benchmarks/shelf.py ancestry      the long part, on two cores at once
+    torchrun --standalone --nproc_per_node 2 benchmarks/shelf.py ancestry
+            the long part, on two cores at once
 
-There is a learngene of every registered method but those that keep no part of a model or every size of it (`SKIPPED`); a new
-method comes onto the shelf by itself. One that comes from today's ancestry models, tasks and settings stays as it is, so with
-another ancestry model the same command makes all of them anew. Every stage works in `build/shelf` and replaces what is
-committed only when it is whole.
-"""
+There is a learngene of every registered method but those that keep no part of a model or every size
+of it (`SKIPPED`); a new method comes onto the shelf by itself. One that comes from today's ancestry
+models, tasks and settings stays as it is, so with another ancestry model the same command makes all
+of them anew. Every stage works in `build/shelf` and replaces what is committed only when it is
+whole."""
 
 from __future__ import annotations
 
@@ -63,8 +67,9 @@ from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
 BUILD, CARDS = ROOT / "build" / "shelf", ROOT / "cards"
 
-# The bundled ancestry model: 3 MB of fp16. Each process takes one thread, because two threads on a machine that is busy
-# otherwise can be many times slower than one; under torchrun two processes share the work.
+# The bundled ancestry model: 3 MB of fp16. Each process takes one thread, because two threads on a
+# machine that is busy otherwise can be many times slower than one; under torchrun two processes
+# share the work.
 SIZE = (12, 96)  # layers and width
 ANCESTRY = ViTSpec(layers=SIZE[0], width=SIZE[1], heads=3, image_size=32, patch_size=8)
 PRETRAINING = Recipe(
@@ -77,8 +82,8 @@ PRETRAINING = Recipe(
     weight_decay=0.05,
     augment="none",
 )
-# A second, narrower one, without which nothing can be stitched. From scratch so few images would teach it nothing: it
-# starts from the weights that the TAL learngene predicts.
+# A second, narrower one, without which nothing can be stitched. From scratch so few images would
+# teach it nothing: it starts from the weights that the TAL learngene predicts.
 NARROW_CARD, NARROW = "ancestry-narrow", (12, 64)  # layers and width
 BRIEF = replace(PRETRAINING, images=48_000, batch_size=64, lr=1e-3)
 RUN = Run(seed=0, threads=1, progress=True, resume=True)
@@ -93,8 +98,9 @@ class Made:
     tasks: tuple[str, ...] = ()
 
 
-# The hypernetworks see the suite's tasks but those that are left out; LoGAH's and GHN-3's learn for minutes, TAL's for longer.
-# SN-Net's paths are trained for a minute: its anchors bring what they know, the stitches start from least squares.
+# The hypernetworks see the suite's tasks but those that are left out; LoGAH's and GHN-3's learn for
+# minutes, TAL's for longer. SN-Net's paths are trained for a minute: its anchors bring what they
+# know, the stitches start from least squares.
 _SHORT = {"images": 24_000, "tuning_images": 1_000, "tuning_epochs": 5}
 _ALL = tuple(name for name in suite("mini").tasks if name not in suite("mini").left_out)
 _NAMED = Made(
@@ -128,7 +134,9 @@ SKIPPED = ("distillation", "pretrain_finetune", "scratch")
 
 
 def arms() -> dict[str, Arm]:
-    """By method what is on the shelf, in an order in which each can be made: SN-Net needs what TAL predicts."""
+    """By method what is on the shelf, in an order in which each can be made: SN-Net needs what TAL
+    predicts.
+    """
     found = {}
     for name in sorted(
         set(METHODS.references()) - set(SKIPPED), key=lambda name: (name == "snnet", name)
@@ -153,7 +161,9 @@ def card_of(method: str) -> Path:
 
 
 def ancestry() -> None:
-    """Train the ancestry model and put it into cards/ancestry-mini, unless the one there is of this recipe."""
+    """Train the ancestry model and put it into cards/ancestry-mini, unless the one there is of this
+    recipe.
+    """
     config = CARDS / BUNDLED_CARD / CONFIG
     ours = read_json(config)["learngene"] if config.is_file() else {}
     if (
@@ -172,7 +182,9 @@ def ancestry() -> None:
 
 
 def narrow() -> None:
-    """Make the narrower ancestry model, unless the one on the shelf comes from today's TAL learngene."""
+    """Make the narrower ancestry model, unless the one on the shelf comes from today's TAL
+    learngene.
+    """
     config, origin = CARDS / NARROW_CARD / CONFIG, sha256(card_of("tal") / WEIGHTS)
     ours = read_json(config)["learngene"] if config.is_file() else {}
     if ours.get("origin") == origin and recipe_of(ours) == BRIEF:
@@ -232,7 +244,9 @@ def judged() -> None:
 
 
 def learngene(arm: Arm) -> None:
-    """Extract the learngene of a method and put it onto the shelf, unless the one there is the same."""
+    """Extract the learngene of a method and put it onto the shelf, unless the one there is the
+    same.
+    """
     card = card_of(arm.method)
     if NARROW_CARD in arm.ancestries:
         narrow()
@@ -254,7 +268,9 @@ def extractions(arm: Arm) -> Path:
 
 
 def costs(methods: list[str]) -> None:
-    """What the extractions cost, where a card does not say it: they are repeated, and compared with what is on the shelf."""
+    """What the extractions cost, where a card does not say it: they are repeated, and compared with
+    what is on the shelf.
+    """
     for name, arm in arms().items():
         before = card_record(name)
         if name in methods and before and before.cost is None:
@@ -317,7 +333,9 @@ def _option(setting: Setting) -> str:
 
 
 def worth(methods: list[str]) -> None:
-    """Measure what the learngenes are worth (see shelf_worth.py), and tell it in their config.json."""
+    """Measure what the learngenes are worth (see shelf_worth.py), and tell it in their
+    config.json.
+    """
     for name, arm in arms().items():
         if name in methods:
             print(f"== what {name} is worth", file=sys.stderr)
@@ -329,7 +347,9 @@ def worth(methods: list[str]) -> None:
 
 
 def described(arm: Arm, found: CardResults | None, cost: CardCost | None) -> None:
-    """Tell in a learngene's config.json, and on its card, how it is made and what it is worth; nothing else changes."""
+    """Tell in a learngene's config.json, and on its card, how it is made and what it is worth;
+    nothing else changes.
+    """
     card = card_of(arm.method)
     about = CardRecord(
         command=command(arm), paper=METHODS.load(arm.method).paper, worth=found, cost=cost
@@ -339,7 +359,9 @@ def described(arm: Arm, found: CardResults | None, cost: CardCost | None) -> Non
 
 
 def tal_depth() -> None:
-    """Measure what the later blocks of TAL's descendants do (see tal_blocks.py); the table is on its card and on TAL's page."""
+    """Measure what the later blocks of TAL's descendants do (see tal_blocks.py); the table is on
+    its card and on TAL's page.
+    """
     tal_blocks.main()
     text = tal_blocks.markdown(tal_blocks.read())
     replace_between(DOCS / "methods" / "tal.md", "blocks", text)
@@ -347,7 +369,9 @@ def tal_depth() -> None:
 
 
 def tal_in_full() -> None:
-    """Judge the TAL learngene on all of its tasks (see tal_worth.py) and show the tables on its card and on TAL's page."""
+    """Judge the TAL learngene on all of its tasks (see tal_worth.py) and show the tables on its
+    card and on TAL's page.
+    """
     tal_worth.main()
     kept = tal_worth.read()
     tables = (
@@ -446,7 +470,9 @@ AFTER = {
 
 
 def main(names: list[str]) -> None:
-    """Run the named stages, or all of them, in order; names of methods alone mean their learngenes and what they are worth."""
+    """Run the named stages, or all of them, in order; names of methods alone mean their learngenes
+    and what they are worth.
+    """
     methods, stages = [name for name in names if name in arms()], [*BEFORE, *LEARNGENES, *AFTER]
     unknown = sorted(set(names) - set(stages) - set(methods))
     if unknown:

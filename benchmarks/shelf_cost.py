@@ -1,9 +1,12 @@
-"""What the learngenes on the shelf cost: seconds and images of the extraction, and the numbers that must be kept.
+"""What the learngenes on the shelf cost: seconds and images of the extraction, and the numbers that
+must be kept.
 
-    python benchmarks/shelf.py cost          for every learngene whose card does not say it; resumable
+    python benchmarks/shelf.py cost          for every learngene whose card does not say it;
+                                             resumable
 
-An extraction that is repeated for its cost alone must give the learngene that is on the shelf, number for number. Seconds are those of
-the processor, of one thread: on a busy machine they are nearly the same as on an idle one.
+An extraction that is repeated for its cost alone must give the learngene that is on the shelf,
+number for number. Seconds are those of the processor, of one thread: on a busy machine they are
+nearly the same as on an idle one.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ from learngene_zoo.storage import read_json, write_json
 
 
 def extracted(arm: Arm, out: Path, run: Run) -> tuple[Learngene, CardCost]:
-    """The learngene of an arm, and what it cost; each is extracted once in `out`, by itself, and goes on after a stop."""
-    place = (
-        out
-        / f"{arm.method}-{fingerprint([to_json(arm.extractor), arm.ancestries, arm.tasks, run.seed])}"
-    )
+    """The learngene of an arm, and what it cost; each is extracted once in `out`, by itself, and
+    goes on after a stop.
+    """
+    key = fingerprint([to_json(arm.extractor), arm.ancestries, arm.tasks, run.seed])
+    place = out / f"{arm.method}-{key}"
     clock = place.with_name(f"{place.name}.seconds.json")
     if not place.exists():
         with timed(clock):
@@ -61,7 +64,9 @@ def timed(clock: Path) -> Iterator[None]:
 
 
 def cost_of(made: Learngene, seconds: float, images: int) -> CardCost:
-    """What an extraction cost. A learngene that names its ancestry models, and does not hold them, needs them at every expansion."""
+    """What an extraction cost. A learngene that names its ancestry models, and does not hold them,
+    needs them at every expansion.
+    """
     own = sum(tensor.numel() for tensor in made.state.values())
     named = made.config.settings.get("store") is False
     needed = sum(cost(record.spec).params for record in made.config.ancestries) if named else 0
@@ -69,7 +74,9 @@ def cost_of(made: Learngene, seconds: float, images: int) -> CardCost:
 
 
 def difference(one: Learngene, other: Learngene) -> float | None:
-    """The largest difference between two learngenes' numbers; None if they do not have the same tensors."""
+    """The largest difference between two learngenes' numbers; None if they do not have the same
+    tensors.
+    """
     if {name: tensor.shape for name, tensor in one.state.items()} != {
         name: tensor.shape for name, tensor in other.state.items()
     }:

@@ -1,10 +1,12 @@
-"""How long a shelf of many cards takes: to list it, to show one card, to find one, and to complete a command line about one.
+"""How long a shelf of many cards takes: to list it, to show one card, to find one, and to complete
+a command line about one.
 
     python benchmarks/shelf_listing.py [CARDS]        10,000 unless given
 
-The cards lie in a temporary folder; each has the config.json of the bundled `lsamd-mini`. Every command runs in fresh
-processes, with files warm in the page cache; the best run counts, so that what else the machine does matters less. Seconds
-from starting the interpreter to its end, and the processor seconds of these.
+The cards lie in a temporary folder; each has the config.json of the bundled `lsamd-mini`. Every
+command runs in fresh processes, with files warm in the page cache; the best run counts, so that
+what else the machine does matters less. Seconds from starting the interpreter to its end, and the
+processor seconds of these.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ ENVIRONMENT = {
     "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}",
     "OMP_NUM_THREADS": "1",
 }
-HERE = "import sys\nfrom pathlib import Path\nfrom learngene_zoo.artifacts import shelf\nshelf.cards_folder = lambda: Path({!r})\n"
+HERE = (
+    "import sys\nfrom pathlib import Path\nfrom learngene_zoo.artifacts import"
+    " shelf\nshelf.cards_folder = lambda: Path({!r})\n"
+)
 COMMAND = "from learngene_zoo.cli.main import main\nmain(sys.argv[1:], prog_name='lgzoo')"
 ONE = "method03-00003"
 # What is timed: the program after `HERE`, its words, and what the environment adds.
@@ -69,7 +74,9 @@ def timed(
 
 
 def main() -> None:
-    """Measure, print, and keep the results; exits 1 if a command needs more processor time than it may."""
+    """Measure, print, and keep the results; exits 1 if a command needs more processor time than it
+    may.
+    """
     cards = int(sys.argv[1]) if len(sys.argv) > 1 else CARDS
     rows = []
     with tempfile.TemporaryDirectory() as folder:

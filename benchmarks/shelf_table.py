@@ -20,7 +20,9 @@ COSTS = ("kept", "images", "extraction")
 
 
 def markdown(cards: Sequence[Path]) -> str:
-    """The table, the strongest on its first task first, and which learngenes have no figures yet."""
+    """The table, the strongest on its first task first, and which learngenes have no
+    figures yet.
+    """
     configs = [read_config(card) for card in cards if (card / CONFIG).is_file()]
     lines = {config.method: middle(config) for config in configs}
     shown = sorted(
@@ -44,7 +46,9 @@ def markdown(cards: Sequence[Path]) -> str:
 
 
 def cost_of(cost: CardCost | None) -> list[str]:
-    """The numbers that must be kept, the images that were trained on, and the seconds; nothing where no card says it."""
+    """The numbers that must be kept, the images that were trained on, and the seconds; nothing
+    where no card says it.
+    """
     if cost is None:
         return ["", "", ""]
     return [
@@ -55,7 +59,9 @@ def cost_of(cost: CardCost | None) -> list[str]:
 
 
 def middle(config: LearngeneConfig) -> dict[str, Measured]:
-    """What was measured at the middle one of a card's three sizes, by task; nothing for a card without figures."""
+    """What was measured at the middle one of a card's three sizes, by task; nothing for a card
+    without figures.
+    """
     worth = config.card.worth if config.card else None
     if worth is None:
         return {}

@@ -1,11 +1,14 @@
-"""What a learngene on the shelf is worth: descendants of three sizes, fine-tuned briefly, beside their controls and scratch.
+"""What a learngene on the shelf is worth: descendants of three sizes, fine-tuned briefly, beside
+their controls and scratch.
 
-    python benchmarks/shelf.py worth          for every learngene on the shelf; resumable: run it again after a stop
+    python benchmarks/shelf.py worth          for every learngene on the shelf; resumable: run it
+                                              again after a stop
 
-The sizes are the smallest, the middle and the largest of those that cost no more than the ancestry model. The tasks are two of
-real images and two drawn ones; what the extraction has seen is told on the card. Every arm has the same images in the same
-order, the same head and the same learning rate, which is not tuned for any, and no augmentation: with it every arm is worse after so
-short a training, and scratch and stem by most.
+The sizes are the smallest, the middle and the largest of those that cost no more than the ancestry
+model. The tasks are two of real images and two drawn ones; what the extraction has seen is told on
+the card. Every arm has the same images in the same order, the same head and the same learning rate,
+which is not tuned for any, and no augmentation: with it every arm is worse after so short a
+training, and scratch and stem by most.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ DESCENDANT, SHUFFLED = "descendant", "shuffled"
 
 
 def measured(arm: Arm, card: Path, out: Path) -> CardResults:
-    """What the learngene on a card is worth; the results of all cards lie in one folder, with one scratch arm for all."""
+    """What the learngene on a card is worth; the results of all cards lie in one folder, with one
+    scratch arm for all.
+    """
     place(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
     members = lifecycle.plan(card)
     sizes = three(members)
@@ -71,14 +76,18 @@ def place(extraction: Extraction, card: Path, out: Path) -> None:
 
 
 def three(members: Sequence[Member]) -> list[Member]:
-    """The smallest, the middle and the largest member that cost no more than the ancestry model; fewer, if there are no three."""
+    """The smallest, the middle and the largest member that cost no more than the ancestry model;
+    fewer, if there are no three.
+    """
     most = cost(ancestry_spec(BUNDLED)).params
     fitting = [member for member in members if member.cost().params <= most]
     return [fitting[place] for place in sorted({0, (len(fitting) - 1) // 2, len(fitting) - 1})]
 
 
 def named_by(member: Member, members: Sequence[Member]) -> dict[str, object]:
-    """What names this size beside layers and width: the expander's settings, and the axes that tell it from others like it."""
+    """What names this size beside layers and width: the expander's settings, and the axes that tell
+    it from others like it.
+    """
     like = [
         other.spec
         for other in members
@@ -90,7 +99,9 @@ def named_by(member: Member, members: Sequence[Member]) -> dict[str, object]:
 
 
 def cells_of(arm: Arm, member: Member, size: dict[str, object], task: str) -> list[Cell]:
-    """The trainings of one line: a descendant, its controls, and the plain models of as many layers from scratch."""
+    """The trainings of one line: a descendant, its controls, and the plain models of as many layers
+    from scratch.
+    """
     own = [
         arm,
         *(replace(arm, name=f"{arm.name} {control}", control=control) for control in CONTROLS),
@@ -116,7 +127,9 @@ def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, ob
 
 
 def line(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measured:
-    """One line of a card's table: accuracies by arm, and what the descendant gains, with intervals over the images."""
+    """One line of a card's table: accuracies by arm, and what the descendant gains, with intervals
+    over the images.
+    """
     ours, *others = rows
     names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in others}}
     scratch = [row.arm for row in others if row.control is None]
@@ -146,12 +159,15 @@ def line(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measur
 def sentence() -> str:
     """What was measured, in words."""
     return (
-        f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images without augmentation, learning rate "
-        f"{RECIPE.lr:g}, which was tuned for no arm, one seed. Shuffled: the same inherited tensors, each with its numbers in another order. Stem: "
-        "nothing but patch embedding, tokens, positions and final norm inherited, in two initialisations of the blocks. Scratch: plain models of as many layers, "
-        "as wide as the descendant's widest part, with timm's initialisation and with standard deviation 1/sqrt(fan in). "
-        "Gains are in points, over the shuffled model, over the better of the two stems and over the better of the two from "
-        "scratch, with 95 % intervals over the test images."
+        f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images without"
+        f" augmentation, learning rate {RECIPE.lr:g}, which was tuned for no arm, one seed."
+        " Shuffled: the same inherited tensors, each with its numbers in another order. Stem:"
+        " nothing but patch embedding, tokens, positions and final norm inherited, in two"
+        " initialisations of the blocks. Scratch: plain models of as many layers, as wide as the"
+        " descendant's widest part, with timm's initialisation and with standard deviation"
+        " 1/sqrt(fan in). Gains are in points, over the shuffled model, over the better of the two"
+        " stems and over the better of the two from scratch, with 95 % intervals over the test"
+        " images."
     )
 
 

@@ -1,10 +1,12 @@
-"""Time until a descendant of a learngene pool is ready, against building and loading a plain ViT of its size.
+"""Time until a descendant of a learngene pool is ready, against building and loading a plain ViT of
+its size.
 
     python benchmarks/stitched_descendant.py          one thread, about two minutes, 1 GB of memory
 
-Ours starts from a saved pool of DeiT-B's size (6 blocks of width 192, 6 of 768) and ends with a path's model that owns its
-memory. The direct way is timm.create_model + safetensors load_file + load_state_dict of a ViT of as many layers and, by its
-width, as many parameters. All files are in the page cache. Target for every stitched path: at most 0.25 times.
+Ours starts from a saved pool of DeiT-B's size (6 blocks of width 192, 6 of 768) and ends with a
+path's model that owns its memory. The direct way is timm.create_model + safetensors load_file +
+load_state_dict of a ViT of as many layers and, by its width, as many parameters. All files are in
+the page cache. Target for every stitched path: at most 0.25 times.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ REPEATS = 7
 
 
 def main() -> None:
-    """Measure both for each path, print the medians and their ratios, and keep them; exit 1 if one takes too long."""
+    """Measure both for each path, print the medians and their ratios, and keep them; exit 1 if one
+    takes too long.
+    """
     torch.set_num_threads(1)
     rows = []
     with tempfile.TemporaryDirectory() as place:
@@ -69,8 +73,9 @@ def _compared(pool: Path, low: int, high: int, place: Path) -> dict[str, float]:
     sizes = [sum(parameter.numel() for parameter in make().parameters()) for make in (ours, theirs)]
     built, loaded = medians([ours, theirs], REPEATS)
     print(
-        f"{low}/{high}: {sizes[0] / 1e6:5.1f} M in {1e3 * built:6.1f} ms; a plain one of {sizes[1] / 1e6:5.1f} M in "
-        f"{1e3 * loaded:6.1f} ms: {built / loaded:.3f} x (target: at most {MOST_TIME})"
+        f"{low}/{high}: {sizes[0] / 1e6:5.1f} M in {1e3 * built:6.1f} ms; a plain one of"
+        f" {sizes[1] / 1e6:5.1f} M in {1e3 * loaded:6.1f} ms: {built / loaded:.3f} x (target: at"
+        f" most {MOST_TIME})"
     )
     names = ("params", "plain_params", "ours_s", "plain_s", "ratio")
     return {"low": low, "high": high, **dict(zip(names, (*sizes, built, loaded, built / loaded)))}
@@ -88,7 +93,9 @@ def _pool() -> Learngene:
 
 
 def _as_large(spec: ViTSpec) -> ViTSpec:
-    """The plain model of as many layers whose width, in steps of 4, comes nearest to as many parameters."""
+    """The plain model of as many layers whose width, in steps of 4, comes nearest to as many
+    parameters.
+    """
     from learngene_zoo.families.family import count_params
 
     target = count_params(spec)

@@ -1,11 +1,14 @@
-"""Does a pass over tars need more memory when there are more images? Compared with reading a folder of the same images.
+"""Does a pass over tars need more memory when there are more images? Compared with reading a folder
+of the same images.
 
-    python benchmarks/streaming.py             about two minutes on one core, 0.7 GB in a temporary folder
+    python benchmarks/streaming.py             about two minutes on one core, 0.7 GB in a temporary
+                                               folder
 
-Each pass runs in its own process, in which the data is opened, counted and read once in shuffled order, decoded and
-normalised at 96 x 96. `grown_mb` is the peak of resident memory after the opening, less the resident memory before it. Times
-are CPU times, so that other programs hardly matter. For tars also the time of a resumed epoch to its first batch. Linux only.
-Results in benchmarks/results/streaming.json.
+Each pass runs in its own process, in which the data is opened, counted and read once in shuffled
+order, decoded and normalised at 96 x 96. `grown_mb` is the peak of resident memory after the
+opening, less the resident memory before it. Times are CPU times, so that other programs hardly
+matter. For tars also the time of a resumed epoch to its first batch. Linux only. Results in
+benchmarks/results/streaming.json.
 """
 
 from __future__ import annotations
@@ -92,7 +95,9 @@ def memory_mb(what: str) -> float:
 
 
 def pictures() -> list[bytes]:
-    """Encoded images, some hundred different ones: smooth colours with noise, about as large as a photograph's thumbnail."""
+    """Encoded images, some hundred different ones: smooth colours with noise, about as large as a
+    photograph's thumbnail.
+    """
     rng, made = np.random.default_rng(0), []
     for _ in range(DIFFERENT):
         coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize(

@@ -1,14 +1,17 @@
-"""What a training step of LSAMD's super net costs, against a plain fine-tuning step of the same ancestry model.
+"""What a training step of LSAMD's super net costs, against a plain fine-tuning step of the same
+ancestry model.
 
     python benchmarks/supernet_step.py          one thread, about two minutes
 
-Both train with AdamW on the same batch; plain fine-tuning trains every weight. The super net is measured as it starts (the
-votes of its undecided routers fall evenly) and in its worst case, every vote for the specific block: a base block is
-frozen and costs no gradients of weights. The limits: at most 1.15 times the seconds, and at most the bytes of the plain
-step and one copy of the base weights.
+Both train with AdamW on the same batch; plain fine-tuning trains every weight. The super net is
+measured as it starts (the votes of its undecided routers fall evenly) and in its worst case, every
+vote for the specific block: a base block is frozen and costs no gradients of weights. The limits:
+at most 1.15 times the seconds, and at most the bytes of the plain step and one copy of the base
+weights.
 
-Bytes are counted, not sampled: what lives between steps (weights, AdamW's moments), and on top of it the most that the
-allocator had handed out at any moment of one step, gradients and activations included, from torch's profiler.
+Bytes are counted, not sampled: what lives between steps (weights, AdamW's moments), and on top of
+it the most that the allocator had handed out at any moment of one step, gradients and activations
+included, from torch's profiler.
 """
 
 from __future__ import annotations
@@ -79,7 +82,9 @@ class Trainer:
         self.optimizer.step()
 
     def standing_bytes(self) -> int:
-        """Weights and moments; the moments of every trainable weight, also of those no step has touched yet."""
+        """Weights and moments; the moments of every trainable weight, also of those no step has
+        touched yet.
+        """
         weights = sum(parameter.nbytes for parameter in self.objective.parameters())
         moments = sum(
             2 * parameter.nbytes
@@ -102,7 +107,9 @@ class Trainer:
 
 
 def _for_specific(router: nn.Module, inputs: Any, p_B2: torch.Tensor) -> torch.Tensor:
-    """The router's probabilities, so ordered that the specific block wins; its gradient flows as ever."""
+    """The router's probabilities, so ordered that the specific block wins; its gradient flows as
+    ever.
+    """
     ordered = p_B2.sort(dim=1, descending=True).values
     return ordered if SPECIFIC < BASE else ordered.flip(1)
 
@@ -125,7 +132,8 @@ def compare(name: str, spec: ViTSpec, images: int) -> dict[str, Any]:
             "base_copies_more": more,
         }
         print(
-            f"  {arm:13} {1e3 * seconds[arm]:8.1f} ms {times:6.3f} x   {peaks[arm] / 1e6:8.1f} MB {more:+.3f} copies"
+            f"  {arm:13} {1e3 * seconds[arm]:8.1f} ms {times:6.3f} x   {peaks[arm] / 1e6:8.1f} MB"
+            f" {more:+.3f} copies"
         )
     kept = all(
         row["times_plain"] <= MOST_TIME and row["base_copies_more"] <= 1 for row in rows.values()

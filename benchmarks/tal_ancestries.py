@@ -1,14 +1,17 @@
-"""Does TAL depend on its ancestry model? The claims' meta-training again, guided by an ancestry of another shape.
+"""Does TAL depend on its ancestry model? The claims' meta-training again, guided by an ancestry of
+another shape.
 
     python benchmarks/tal_ancestries.py            about 35 minutes on one core; resumable
     python benchmarks/tal_ancestries.py --table    the table again, from the rows
 
-The bundled ancestry model has 12 layers of width 96 and was trained on a million images of the source task. The other one is
-trained here with the same recipe: half as deep, wider, on fewer images. Its learngenes are evaluated like those of the claim
-`tal-parts`: untrained models of six sizes on four tasks, three seeds, against meta-training without an ancestry model for the same
-time. These rows and those of the bundled ancestry are the claims' own (benchmarks/results/claims); those made here are in
-benchmarks/results/tal_ancestries.jsonl, the accuracies of both ancestry models in tal_ancestries.json, the table in
-docs/methods/tal.md.
+The bundled ancestry model has 12 layers of width 96 and was trained on a million images of the
+source task. The other one is trained here with the same recipe: half as deep, wider, on fewer
+images. Its learngenes are evaluated like those of the claim
+`tal-parts`: untrained models of six sizes on four tasks, three seeds, against meta-training without
+    an ancestry model for the same
+time. These rows and those of the bundled ancestry are the claims' own (benchmarks/results/claims);
+those made here are in benchmarks/results/tal_ancestries.jsonl, the accuracies of both ancestry
+models in tal_ancestries.json, the table in docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -107,16 +110,22 @@ def decided(first: str, second: str) -> Verdict:
     verdict = judge(over(first, second), rows)
     if verdict.missing:
         raise SystemExit(
-            f"{len(verdict.missing)} cells are missing, as {verdict.missing[0]}; run it without --table, and run_claims.py"
+            f"{len(verdict.missing)} cells are missing, as {verdict.missing[0]}; run it without"
+            " --table, and run_claims.py"
         )
     return verdict
 
 
 def markdown() -> str:
-    """A line per ancestry model: its shape, how good it is, what TAL makes of it, and the gain over having none."""
+    """A line per ancestry model: its shape, how good it is, what TAL makes of it, and the gain over
+    having none.
+    """
     tasks = CLAIM.targets
     lines = [
-        f"| ancestry model | its own accuracy | {' | '.join(f'`{task}`' for task in tasks)} | mean | gain over none |",
+        (
+            f"| ancestry model | its own accuracy | {' | '.join(f'`{task}`' for task in tasks)} |"
+            " mean | gain over none |"
+        ),
         f"|---|---:|{'---:|' * len(tasks)}---:|---:|",
     ]
     models = machine.read("tal_ancestries")["models"]

@@ -1,14 +1,20 @@
-"""ViT-Base of 16 and 18 layers from TAL+, deeper than anything it is trained on: what its authors answered their reviewers.
+"""ViT-Base of 16 and 18 layers from TAL+, deeper than anything it is trained on: what its authors
+answered their reviewers.
 
-    python benchmarks/tal_base.py             what it takes: images, hours, the models; nothing is started
-    python benchmarks/tal_base.py --yes       on a GPU for days; resumable: run it again after a stop
-    python benchmarks/tal_base.py --smoke     the same steps with the bundled ancestry model and a few pictures of digits, less than a minute
+    python benchmarks/tal_base.py             what it takes: images, hours, the models; nothing is
+                                              started
+    python benchmarks/tal_base.py --yes       on a GPU for days; resumable: run it again after a
+                                              stop
+    python benchmarks/tal_base.py --smoke     the same steps with the bundled ancestry model and a
+                                              few pictures of digits, less than a minute
 
-Meta-training with the preset `plus` (TAL+'s set of architectures, 3 to 12 layers, up to ViT-Base) on ImageNet-1K alone, guided by ViT-Base as in the paper;
-then ViT-Base of 12, 16 and 18 layers is predicted and evaluated without any training, beside the same weights shuffled. The authors, who do not
-say whether after one stage or both, report 31.52 % with 16 layers (115 M parameters) and 22.25 % with 18 (129 M). It has not been run here, where there is neither the data
-nor a GPU: what is tested is the smoke run, and that the preset's decoder predicts models of these sizes. The learngene, the
-models and table.md lie in build/tal_base.
+Meta-training with the preset `plus` (TAL+'s set of architectures, 3 to 12 layers, up to ViT-Base)
+on ImageNet-1K alone, guided by ViT-Base as in the paper; then ViT-Base of 12, 16 and 18 layers is
+predicted and evaluated without any training, beside the same weights shuffled. The authors, who do
+not say whether after one stage or both, report 31.52 % with 16 layers (115 M parameters) and 22.25
+% with 18 (129 M). It has not been run here, where there is neither the data nor a GPU: what is
+tested is the smoke run, and that the preset's decoder predicts models of these sizes. The
+learngene, the models and table.md lie in build/tal_base.
 """
 
 from __future__ import annotations
@@ -61,9 +67,12 @@ class Plan:
 
 
 SMOKE = Plan(
-    ancestry=BUNDLED, task="digits", preset="smoke",
-    settings={"architectures": "tal+", "images": 64, "batch_size": 16, "embedding_images": 16}, build=ROOT / "build" / "tal_base_smoke",
-)  # fmt: skip
+    ancestry=BUNDLED,
+    task="digits",
+    preset="smoke",
+    settings={"architectures": "tal+", "images": 64, "batch_size": 16, "embedding_images": 16},
+    build=ROOT / "build" / "tal_base_smoke",
+)
 
 
 def told(plan: Plan, speed: float | None, run: Run) -> Iterator[str]:
@@ -72,7 +81,10 @@ def told(plan: Plan, speed: float | None, run: Run) -> Iterator[str]:
     extraction = Extraction(arm=plan.arm, seed=run.seed)
     images = estimate_work(extraction, run.offline) / spec.layers
     speed = speed or measured_speed(spec, 64, run)
-    yield f"meta-training: the work of {human_count(round(images))} training images of {plan.ancestry}"
+    yield (
+        f"meta-training: the work of {human_count(round(images))} training images of"
+        f" {plan.ancestry}"
+    )
     yield f"{human_seconds(images / speed)} at {speed:.3g} of them per second"
     for layers in plan.depths:
         counted = cost(spec.with_(layers=layers, classes=entry_of(plan.task).classes))

@@ -2,10 +2,11 @@
 
     python benchmarks/tal_blocks.py            two minutes of one core
 
-On every task that it has seen, untrained descendants of width 96 answer the test images: with 3, 6 and 12 layers, and with 12 of which
-blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks is
-(whole - zeroed) / (whole - chance); what six layers are better than three has an interval over the images. Results in
-benchmarks/results/tal_blocks.json; the table is on the learngene's card and in docs/methods/tal.md.
+On every task that it has seen, untrained descendants of width 96 answer the test images: with 3, 6
+and 12 layers, and with 12 of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The
+share of those nine blocks is (whole - zeroed) / (whole - chance); what six layers are better than
+three has an interval over the images. Results in benchmarks/results/tal_blocks.json; the table is
+on the learngene's card and in docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ NAME = "tal_blocks"
 DEPTHS, WIDTH, IDLE = (3, 6, 12), 96, range(3, 12)
 RUN = Run(threads=1, progress=False)
 SENTENCE = (
-    f"Accuracy in per cent of untrained descendants of width {WIDTH} on the test images. In the fifth column `attn.proj` and `mlp.fc2` "
-    "of blocks 3 to 11 of the twelve are zero; the share of those blocks is (whole - zeroed) / (whole - chance). The last column is in "
-    "points, with a 95 % interval over the images. Made by `python benchmarks/tal_blocks.py`."
+    f"Accuracy in per cent of untrained descendants of width {WIDTH} on the test images. In the"
+    " fifth column `attn.proj` and `mlp.fc2` of blocks 3 to 11 of the twelve are zero; the share"
+    " of those blocks is (whole - zeroed) / (whole - chance). The last column is in points, with a"
+    " 95 % interval over the images. Made by `python benchmarks/tal_blocks.py`."
 )
 
 
@@ -53,7 +55,9 @@ def read() -> dict[str, Any]:
 
 
 def line_of(learngene: Learngene, task: str) -> dict[str, Any]:
-    """What descendants of several depths know of a task, and what the later blocks of the deepest have in it."""
+    """What descendants of several depths know of a task, and what the later blocks of the deepest
+    have in it.
+    """
     made = {
         layers: lifecycle.expand(learngene, layers=layers, width=WIDTH, task=task, run=RUN)
         for layers in sorted(DEPTHS)
@@ -89,14 +93,16 @@ def markdown(kept: Mapping[str, Any]) -> str:
     """A line per task, in per cent; the gain in points."""
     shown = ["chance", *(f"{layers} layers" for layers in DEPTHS), "zeroed"]
     lines = [
-        "| task | chance | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share | 6 over 3 layers |"
+        "| task | chance | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share |"
+        " 6 over 3 layers |"
     ]
     lines.append(f"|---|{'---:|' * 7}")
     for row in kept["rows"]:
         accuracies = " | ".join(f"{100 * row[name]:.1f}" for name in shown)
         value, low, high = (100 * row["gain"][name] for name in ("value", "low", "high"))
         lines.append(
-            f"| `{row['task']}` | {accuracies} | {row['share']:.2f} | {value:+.1f} [{low:+.1f}, {high:+.1f}] |"
+            f"| `{row['task']}` | {accuracies} | {row['share']:.2f} | {value:+.1f} [{low:+.1f},"
+            f" {high:+.1f}] |"
         )
     return "\n".join(lines)
 

@@ -1,17 +1,20 @@
-"""Which of the changes of the form `centred` pays: each is taken away alone, and one of them is put into the published form.
+"""Which of the changes of the form `centred` pays: each is taken away alone, and one of them is put
+into the published form.
 
-    python benchmarks/tal_centred.py                    resumable; about an hour and a half of one core
+    python benchmarks/tal_centred.py
+            resumable; about an hour and a half of one core
     python benchmarks/tal_centred.py convolutional      only arms with this in their names
     python benchmarks/tal_centred.py --seeds 1          the first seed only, at every rate
     python benchmarks/tal_centred.py --table            the table again, from the results
 
-As in benchmarks/tal_forms.py a hypernetwork is trained on `signs`, every step with another size of the set `tal+`, for six epochs.
-Task layers start to matter with several tasks: their arms are trained on `signs`, `textures` and `numbers` together, with random
-unit vectors as the tasks' embeddings. Every arm has its own learning rate, the best of `RATES` for the first seed; the table shows
-the cross-entropy of the last sixth of the steps, the mean of all seeds at that rate. `x 12` is the published form whose last layer
-of the convolutional decoder starts twelve times larger: the least change that lets it leave chance.
-Rows in benchmarks/results/tal_centred.jsonl, the table in docs/methods/tal.md.
-"""
+As in benchmarks/tal_forms.py a hypernetwork is trained on `signs`, every step with another size of
+the set `tal+`, for six epochs. Task layers start to matter with several tasks: their arms are
+trained on `signs`, `textures` and `numbers` together, with random unit vectors as the tasks'
+embeddings. Every arm has its own learning rate, the best of `RATES` for the first seed; the table
+shows the cross-entropy of the last sixth of the steps, the mean of all seeds at that rate. `x 12`
+is the published form whose last layer of the convolutional decoder starts twelve times larger: the
+least change that lets it leave chance. Rows in benchmarks/results/tal_centred.jsonl, the table in
+docs/methods/tal.md."""
 
 from __future__ import annotations
 
@@ -136,7 +139,9 @@ def embedding(number: int, arm: Arm) -> torch.Tensor | None:
 
 
 def best_rate(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
-    """The rate with the lowest cross-entropy of the first seed; one whose training diverged is not the best."""
+    """The rate with the lowest cross-entropy of the first seed; one whose training diverged is not
+    the best.
+    """
     found = {
         row["rate"]: row["cross_entropy"][-1]
         for row in rows
@@ -146,7 +151,9 @@ def best_rate(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per arm that was trained: its rate, the mean over seeds of the first and the last part, and their range."""
+    """A line per arm that was trained: its rate, the mean over seeds of the first and the last
+    part, and their range.
+    """
     lines = ["| | rate | first sixth | last sixth | range | seeds |", f"|---|{'---:|' * 5}"]
     for name in [name for name in arms() if any(row["name"] == name for row in rows)]:
         rate = best_rate(name, rows)
@@ -156,7 +163,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         first, last = ([curve[part] for curve in curves] for part in (0, -1))
         spread = f"{min(last):.2f} to {max(last):.2f}"
         lines.append(
-            f"| {name} | {rate:g} | {statistics.fmean(first):.2f} | {statistics.fmean(last):.2f} | {spread} | {len(last)} |"
+            f"| {name} | {rate:g} | {statistics.fmean(first):.2f} | {statistics.fmean(last):.2f} |"
+            f" {spread} | {len(last)} |"
         )
     return "\n".join(lines)
 

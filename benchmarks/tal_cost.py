@@ -1,12 +1,15 @@
-"""The cost of the meta-trainings of TAL's claims by stage: whether all took equally long, and v1 and v2 compared with TAL.
+"""The cost of the meta-trainings of TAL's claims by stage: whether all took equally long, and v1
+and v2 compared with TAL.
 
     python benchmarks/tal_cost.py        about five minutes on one core
 
-The claims (benchmarks/claims/tal-*.toml) choose the numbers of images so that all trainings take equally long. Here each kind of
-step is timed: forward, backward and update, on 64 images in memory, over the same 30 architectures for all kinds. The kinds take
-turns, so that a busy machine slows them alike. The seconds of a training are its images times the seconds of one, in both stages;
-the stored numbers are those of a learngene. The paper's TAL took 28.47 hours for stage 1 and 7.72 for stage 2 on an RTX 4090.
-Results in benchmarks/results/tal_cost.json, the table in docs/methods/tal.md.
+The claims (benchmarks/claims/tal-*.toml) choose the numbers of images so that all trainings take
+equally long. Here each kind of step is timed: forward, backward and update, on 64 images in memory,
+over the same 30 architectures for all kinds. The kinds take turns, so that a busy machine slows
+them alike. The seconds of a training are its images times the seconds of one, in both stages; the
+stored numbers are those of a learngene. The paper's TAL took 28.47 hours for stage 1 and 7.72 for
+stage 2 on an RTX 4090. Results in benchmarks/results/tal_cost.json, the table in
+docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -147,7 +150,10 @@ def row(name: str, extractor: Meta, each: dict[Kind, float]) -> dict[str, Any]:
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """A line per training."""
     lines = [
-        "| | images of stage 1 | seconds | images of stage 2 | seconds | together | beside TAL | numbers kept |",
+        (
+            "| | images of stage 1 | seconds | images of stage 2 | seconds | together | beside TAL"
+            " | numbers kept |"
+        ),
         f"|---|{'---:|' * 7}",
     ]
     first = sum(rows[0]["seconds"])

@@ -1,15 +1,19 @@
-"""How models train whose weights hypernetworks predicted: loss curves, and the sparsity, change and diversity of their weights.
+"""How models train whose weights hypernetworks predicted: loss curves, and the sparsity, change and
+diversity of their weights.
 
-    python benchmarks/tal_curves.py            about eight minutes on one core, given the claims' learngenes; resumable
+    python benchmarks/tal_curves.py            about eight minutes on one core, given the claims'
+                                               learngenes; resumable
     python benchmarks/tal_curves.py --table    picture and table again, from the results
 
-The learngenes are those of the claims (`run_claims.py`, in build/claims; missing ones are extracted, six minutes each).
-A model of 12 layers of width 96 is trained on `motion` (moving images, as the paper's UCF101) for ten epochs of 1,000
-images with one recipe for all, as in the authors' answers to the reviewers; three seeds, each with its own learngene.
+The learngenes are those of the claims (`run_claims.py`, in build/claims; missing ones are
+extracted, six minutes each). A model of 12 layers of width 96 is trained on `motion` (moving
+images, as the paper's UCF101) for ten epochs of 1,000 images with one recipe for all, as in the
+authors' answers to the reviewers; three seeds, each with its own learngene.
 
-Sparsity is the share of parameters closer to zero than 0.01 (the authors give no threshold), change |after - before| / |before|
-over all inherited parameters, diversity the mean cosine distance between the trained models of two seeds. Results in
-benchmarks/results/tal_curves.json, the picture in docs/images/tal_curves.png, the table in docs/methods/tal.md.
+Sparsity is the share of parameters closer to zero than 0.01 (the authors give no threshold), change
+|after - before| / |before| over all inherited parameters, diversity the mean cosine distance
+between the trained models of two seeds. Results in benchmarks/results/tal_curves.json, the picture
+in docs/images/tal_curves.png, the table in docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -74,7 +78,10 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def trained(arm: Arm, seed: int) -> tuple[list[float], StateDict, StateDict]:
-    """One model: its loss after each epoch, and its inherited parameters before and after training."""
+    """One model.
+
+    Its loss after each epoch, and its inherited parameters before and after training.
+    """
     run = Run(threads=1, seed=seed, resume=True)
     cell = Cell(arm=arm, task=TASK.name, layers=LAYERS, width=WIDTH, seed=seed, recipe=RECIPE)
     learngene, _ = extract_once(cell.extraction, CLAIMS, run)
@@ -142,7 +149,10 @@ def markdown(kept: Mapping[str, Any]) -> str:
     """Loss at some epochs, and the parameters' characteristics."""
     last = RECIPE.epochs
     lines = [
-        f"| | loss, epoch 1 | epoch {last // 2} | epoch {last} | sparsity before | after | change | diversity |",
+        (
+            f"| | loss, epoch 1 | epoch {last // 2} | epoch {last} | sparsity before | after |"
+            " change | diversity |"
+        ),
         f"|---|{'---:|' * 7}",
     ]
     for name, found in kept.items():

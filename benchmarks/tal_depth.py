@@ -1,14 +1,18 @@
-"""Whether the blocks of predicted models count, by what tells the hypernetwork a block's place, and by what else might revive them.
+"""Whether the blocks of predicted models count, by what tells the hypernetwork a block's place, and
+by what else might revive them.
 
-    python benchmarks/tal_depth.py                  three seeds, the first of all arms first; about 50 minutes of one core
+    python benchmarks/tal_depth.py                  three seeds, the first of all arms first; about
+                                                    50 minutes of one core
     python benchmarks/tal_depth.py --seeds 1        the first seed only
     python benchmarks/tal_depth.py both             only arms with this in their names
 
-Each hypernetwork (the preset `mini`'s, without a task layer) is trained on `signs` for twelve epochs, every step with another
-size of the set `tal+`, which has about as many models of every depth; one arm leaves out those of 3 layers, one the penalty of
-the norms. Then it predicts models of width 96, which are measured untrained on validation images: with 3, 6 and 12 layers, and
-with 12 of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks is
-(whole - zeroed) / (whole - chance). Rows, resumable, in benchmarks/results/tal_depth.jsonl; the table in docs/methods/tal.md.
+Each hypernetwork (the preset `mini`'s, without a task layer) is trained on `signs` for twelve
+epochs, every step with another size of the set `tal+`, which has about as many models of every
+depth; one arm leaves out those of 3 layers, one the penalty of the norms. Then it predicts models
+of width 96, which are measured untrained on validation images: with 3, 6 and 12 layers, and with 12
+of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks
+is (whole - zeroed) / (whole - chance). Rows, resumable, in benchmarks/results/tal_depth.jsonl; the
+table in docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ from lgzoo_tal.modules.places import WRITERS
 
 @dataclass(frozen=True)
 class Arm:
-    """A hypernetwork, the sizes that its training leaves out, and the weight of the norms in its loss."""
+    """A hypernetwork, the sizes that its training leaves out, and the weight of the norms in its
+    loss.
+    """
 
     spec: HypernetSpec
     hold_out: tuple[str, ...] = ()
@@ -109,7 +115,9 @@ def measured(arm: Arm, seed: int) -> dict[str, Any]:
 
 
 def accuracy(hypernet: Hypernet, layers: int, idle: Sequence[int] = ()) -> float:
-    """Of an untrained prediction of width 96 on the validation images; blocks in `idle` add nothing."""
+    """Of an untrained prediction of width 96 on the validation images; blocks in `idle` add
+    nothing.
+    """
     spec = derive_plain_spec(ANCESTRY.spec).with_(layers=layers, classes=TASK.classes)
     silent = tuple(f"blocks.{block}.{writer}" for block in idle for writer in WRITERS)
     tensors = {
@@ -125,7 +133,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """A line per arm: means over seeds, and the range of the share."""
     columns = ["3 layers", "6 layers", "12 layers", "zeroed"]
     lines = [
-        "| | cross-entropy | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share | seeds |"
+        "| | cross-entropy | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share"
+        " | seeds |"
     ]
     lines.append(f"|---|{'---:|' * 7}")
     for name in dict.fromkeys(row["name"] for row in rows):

@@ -1,12 +1,14 @@
 """How fast a hypernetwork learns in its two forms, compared with a ViT that is trained directly.
 
     python benchmarks/tal_forms.py                one thread, about ten minutes
-    python benchmarks/tal_forms.py centred        only those with this in their names; the others keep their results
+    python benchmarks/tal_forms.py centred        only those with this in their names; the others
+                                                  keep their results
     python benchmarks/tal_forms.py --seeds 3      this many runs of each
 
-Each hypernetwork is trained on `signs` for twelve epochs, every step with another size of the set `tal+`, at the published learning
-rate; the ViT (6 layers of width 96) has one size and timm's initialisation. All see the same batches. The numbers are the
-cross-entropy on the training images, the mean of each sixth of the steps; without any learning it stays at ln 43 = 3.76. Results in
+Each hypernetwork is trained on `signs` for twelve epochs, every step with another size of the set
+`tal+`, at the published learning rate; the ViT (6 layers of width 96) has one size and timm's
+initialisation. All see the same batches. The numbers are the cross-entropy on the training images,
+the mean of each sixth of the steps; without any learning it stays at ln 43 = 3.76. Results in
 benchmarks/results/tal_forms.json, the table in docs/methods/tal.md.
 """
 
@@ -96,7 +98,8 @@ def main() -> None:
             row = {"name": name, "seed": seed, **trained(make(seed), [TASK], recipe, seed)}
             found[name, seed] = row
             print(
-                f"{name:34} seed {seed}  {' '.join(map('{:5.2f}'.format, row['cross_entropy']))}   {row['seconds']:4.0f} s",
+                f"{name:34} seed {seed}  {' '.join(map('{:5.2f}'.format, row['cross_entropy']))}  "
+                f" {row['seconds']:4.0f} s",
                 flush=True,
             )
     rows = [found[key] for key in sorted(found, key=lambda key: ([*arms()].index(key[0]), key[1]))]
@@ -121,7 +124,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 def trained(
     objective: nn.Module, tasks: Sequence[Task], recipe: Recipe, seed: int, share: float = 1.0
 ) -> dict[str, Any]:
-    """The mean cross-entropy of each sixth of the steps, and their seconds; `share` is what it counts in the loss."""
+    """The mean cross-entropy of each sixth of the steps, and their seconds; `share` is what it
+    counts in the loss.
+    """
     run = Run(seed=seed, threads=1)
     loader = TaskMixture(
         {task.name: training_images(task, ANCESTRY.input_format, recipe, run) for task in tasks},

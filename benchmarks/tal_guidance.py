@@ -1,11 +1,13 @@
-"""How much of stage 1's loss should come from the ancestry? Cross-entropy on the source task for several shares alpha.
+"""How much of stage 1's loss should come from the ancestry? Cross-entropy on the source task for
+several shares alpha.
 
     python benchmarks/tal_guidance.py             one thread, about eight minutes
     python benchmarks/tal_guidance.py 0 0.2 0.9   these shares
 
-TAL's paper gives none, its authors' code 0.2. The hypernetwork of the preset `mini` is trained on 38,400 images, every step with
-another size of the set `tal+`; all shares see the same images. The numbers are the cross-entropy on the training images, with label
-smoothing and whatever its weight in the loss, the mean of each sixth of the steps; without any learning it stays at ln 326 = 5.79.
+TAL's paper gives none, its authors' code 0.2. The hypernetwork of the preset `mini` is trained on
+38,400 images, every step with another size of the set `tal+`; all shares see the same images. The
+numbers are the cross-entropy on the training images, with label smoothing and whatever its weight
+in the loss, the mean of each sixth of the steps; without any learning it stays at ln 326 = 5.79.
 Results in benchmarks/results/tal_guidance.json, the table in docs/methods/tal.md.
 """
 

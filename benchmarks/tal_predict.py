@@ -1,17 +1,19 @@
-"""From a configuration to an initialised ViT of 12 layers: the cost of GHN-3 and LoGAH, once the hypernetwork is loaded.
+"""From a configuration to an initialised ViT of 12 layers: the cost of GHN-3 and LoGAH, once the
+hypernetwork is loaded.
 
-    python benchmarks/tal_predict.py                          one thread, about five minutes, 6 GB of memory
+    python benchmarks/tal_predict.py
+            one thread, about five minutes, 6 GB of memory
     python benchmarks/tal_predict.py logah-small --repeats 9
     python benchmarks/tal_predict.py ghn3-t --device cuda     wall seconds on a GPU
 
-CPU seconds of the process, so that other programs disturb them less: the median over the repeats. Ours is the graph, the prediction
-and a timm model that holds it. It is compared with the same weights decoded like in the released code, everything and then
-cropped, with the edge bias of every pair, copied into a model as timm builds it; both must give the same tensors. The released
-code's own seconds were measured before, on another machine with two cores, also with one thread.
+CPU seconds of the process, so that other programs disturb them less: the median over the repeats.
+Ours is the graph, the prediction and a timm model that holds it. It is compared with the same
+weights decoded like in the released code, everything and then cropped, with the edge bias of every
+pair, copied into a model as timm builds it; both must give the same tensors. The released code's
+own seconds were measured before, on another machine with two cores, also with one thread.
 
-Memory is the peak of the process while ours ran, above its memory after all imports and a tiny prediction (which imports more),
-in units of the model and the hypernetwork together.
-"""
+Memory is the peak of the process while ours ran, above its memory after all imports and a tiny
+prediction (which imports more), in units of the model and the hypernetwork together."""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ def main() -> None:
         print(json.dumps(measured(given.hypernets[0], given.one, given.repeats, given.device)))
         return
     print(
-        "                     ours    plain  released*      x plain   x released* (target)   memory (target 1.5)"
+        "                     ours    plain  released*      x plain   x released* (target)   memory"
+        " (target 1.5)"
     )
     rows = []
     for hypernet in given.hypernets:
@@ -83,9 +86,9 @@ def main() -> None:
             )
             released, wanted = RELEASED[hypernet][place], WANTED[hypernet][place]
             print(
-                f"{hypernet:12} {size:6} {row['ours_s']:6.3f} {row['plain_s']:8.3f} {released:8.2f} "
-                f"{row['plain_s'] / row['ours_s']:14.1f} {released / row['ours_s']:12.1f} ({wanted})"
-                f"{row['memory']:20.2f}      built in {row['built_s']:.2f} s"
+                f"{hypernet:12} {size:6} {row['ours_s']:6.3f} {row['plain_s']:8.3f} {released:8.2f}"
+                f" {row['plain_s'] / row['ours_s']:14.1f} {released / row['ours_s']:12.1f}"
+                f" ({wanted}){row['memory']:20.2f}      built in {row['built_s']:.2f} s"
             )
             rows.append({**row, "released_elsewhere_s": released, "wanted_times": wanted})
     print("* another machine")
@@ -94,14 +97,18 @@ def main() -> None:
 
 
 def _with_others(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """These rows, and those of the variants that were not asked for as they were measured before."""
+    """These rows, and those of the variants that were not asked for as they were
+    measured before.
+    """
     before = read(name).get("rows", [])
     found = {(row["hypernet"], row["size"]): row for row in [*before, *rows]}
     return [found[pair] for pair in itertools.product(RELEASED, SIZES) if pair in found]
 
 
 def measured(name: str, size: str, repeats: int, device: str) -> dict[str, Any]:
-    """Both ways of one hypernetwork and one size, in seconds; what was built, and in how many bytes."""
+    """Both ways of one hypernetwork and one size, in seconds; what was built, and in how many
+    bytes.
+    """
     torch.set_num_threads(1)
     spec = ARCHITECTURES[f"vit_{size}_patch16_224"]
     clock = time.process_time if device == "cpu" else _synchronised
@@ -164,7 +171,9 @@ def _peak() -> int:
 
 @torch.no_grad()
 def plainly(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
-    """The model as the released code goes about it: build, encode every pair, decode everything, tile, normalise, copy."""
+    """The model as the released code goes about it: build, encode every pair, decode everything,
+    tile, normalise, copy.
+    """
     model = timm.create_model("vit_base_patch16_224", **arguments(spec)).to(
         hypernet.embed.weight.device
     )

@@ -1,17 +1,21 @@
-"""A step of meta-training at TAL's size, compared with its unavoidable parts: the teacher, and the target's forward and backward.
+"""A step of meta-training at TAL's size, compared with its unavoidable parts: the teacher, and the
+target's forward and backward.
 
     python benchmarks/tal_step.py                 one thread, about five minutes, 5 GB of memory
     python benchmarks/tal_step.py --device cuda   wall seconds on a GPU
 
-CPU seconds of the process, so that other programs disturb them less; medians over all rounds, in which the measured parts take
-turns. A step is: four images of 224 pixels, a target of 6 layers and width 192 with 1000 classes, TAL's hypernetwork (LoGAH's
-small one); prediction, forward, backward, clipping, AdamW. Stage 1 has a ViT-B/16 as its teacher, with the guidance of the released
-code; in the second row M is predicted, as in the paper, which is our default. Stage 2 has the task layer and no teacher.
+CPU seconds of the process, so that other programs disturb them less; medians over all rounds, in
+which the measured parts take turns. A step is: four images of 224 pixels, a target of 6 layers and
+width 192 with 1000 classes, TAL's hypernetwork (LoGAH's small one); prediction, forward, backward,
+clipping, AdamW. Stage 1 has a ViT-B/16 as its teacher, with the guidance of the released code; in
+the second row M is predicted, as in the paper, which is our default. Stage 2 has the task layer and
+no teacher.
 
-It is compared with the same step like in the released code: everything decoded and then cropped, the edge bias of every pair of
-nodes, the target run twice if there is a teacher. Loss and gradients are equal (checked). The released code's own seconds were
-measured before, on another machine, also with one thread. The limit is the teacher's forward pass, and forward and backward of the
-target with given tensors.
+It is compared with the same step like in the released code: everything decoded and then cropped,
+the edge bias of every pair of nodes, the target run twice if there is a teacher. Loss and gradients
+are equal (checked). The released code's own seconds were measured before, on another machine, also
+with one thread. The limit is the teacher's forward pass, and forward and backward of the target
+with given tensors.
 """
 
 from __future__ import annotations
@@ -71,7 +75,9 @@ Parameters = Mapping[str, Tensor]
 
 
 def main() -> None:
-    """Measure each row in a process of its own, print and keep them; exit with 1 if a step is slower than its target."""
+    """Measure each row in a process of its own, print and keep them; exit with 1 if a step is
+    slower than its target.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -83,7 +89,8 @@ def main() -> None:
         print(json.dumps(measured(given.one, given.rounds, given.device)))
         return
     print(
-        "                        ours    limit = teacher + target    plain  released*   x plain   x released* (target)   GB"
+        "                        ours    limit = teacher + target    plain  released*   x plain   x"
+        " released* (target)   GB"
     )
     rows = []
     for name in ROWS:
@@ -130,13 +137,16 @@ def _print(row: Mapping[str, Any]) -> None:
     if row["released_elsewhere_s"]:
         beside = f"{row['released_elsewhere_s']:9.2f} {_times(row):21.1f} ({row['wanted_times']})"
     print(
-        f"{row['name']:20} {row['ours_s']:7.3f} {row['limit_s']:8.3f} = {row['teacher_s']:6.3f} + {row['target_s']:6.3f} "
-        f"{row['plain_s']:9.3f} {row['plain_s'] / row['ours_s']:19.1f} {beside:38} {row['peak_bytes'] / 2**30:5.2f}"
+        f"{row['name']:20} {row['ours_s']:7.3f} {row['limit_s']:8.3f} = {row['teacher_s']:6.3f} +"
+        f" {row['target_s']:6.3f} {row['plain_s']:9.3f} {row['plain_s'] / row['ours_s']:19.1f}"
+        f" {beside:38} {row['peak_bytes'] / 2**30:5.2f}"
     )
 
 
 def measured(name: str, rounds: int, device: str) -> dict[str, Any]:
-    """Seconds of a step, of its parts and of the plain one; the most bytes that the process held before the plain one."""
+    """Seconds of a step, of its parts and of the plain one; the most bytes that the process held
+    before the plain one.
+    """
     torch.set_num_threads(1)
     guidance, batch = ROWS[name], random_batch(device)
     guide = (
@@ -248,7 +258,9 @@ def check_equal(ours: Step, plain: Step) -> None:
 def medians(
     parts: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Of each part twice a round, of which the first meets the memory as another part left it and does not count."""
+    """Of each part twice a round, of which the first meets the memory as another part left it and
+    does not count.
+    """
     found: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(rounds):
         for name, part in parts.items():

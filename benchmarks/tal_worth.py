@@ -1,12 +1,17 @@
-"""How good the bundled TAL learngene is: its descendants before any training, and after a short one.
+"""How good the bundled TAL learngene is: its descendants before any training, and after a short
+one.
 
-    python benchmarks/tal_worth.py            about an hour of one core; resumable: run it again after a stop
+    python benchmarks/tal_worth.py            about an hour of one core; resumable: run it again
+                                              after a stop
     python benchmarks/tal_worth.py --table    the table again, from the results
 
-On each task that the extraction has seen: test accuracy of three sizes as they are predicted; and of the 7-layer one after three
-epochs of 1,000 images, beside the same weights shuffled, its stem alone and models from scratch (both with two initialisations),
-each arm with its best learning rate on validation images of two tasks, with a separate seed. Then the same arms on two real tasks
-and on the two families that no source task shows, none of which the extraction has seen, with rates chosen on these. Intervals are over the test images, for the mean of three seeds. Results in benchmarks/results/tal_worth.json.
+On each task that the extraction has seen: test accuracy of three sizes as they are predicted; and
+of the 7-layer one after three epochs of 1,000 images, beside the same weights shuffled, its stem
+alone and models from scratch (both with two initialisations), each arm with its best learning rate
+on validation images of two tasks, with a separate seed. Then the same arms on two real tasks and on
+the two families that no source task shows, none of which the extraction has seen, with rates chosen
+on these. Intervals are over the test images, for the mean of three seeds. Results in
+benchmarks/results/tal_worth.json.
 """
 
 from __future__ import annotations
@@ -161,7 +166,9 @@ def unseen_markdown(kept: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], more: Sequence[str]) -> str:
-    """A line for every task: further shares, what TAL and its rivals reach, and its gains over them."""
+    """A line for every task: further shares, what TAL and its rivals reach, and its gains over
+    them.
+    """
     shares, gains = [*more, TAL.name, *RIVALS], [f"gain over {rival}" for rival in RIVALS]
     lines = [
         f"| task | {' | '.join([*shares, *gains])} |",
@@ -178,7 +185,10 @@ def _table(rows: Sequence[Mapping[str, Any]], more: Sequence[str]) -> str:
 
 def unseen_sentence(kept: Mapping[str, Any]) -> str:
     """What the second table is."""
-    return f"The same on four tasks that the extraction has not seen. {_rates(kept['unseen']['lr'], RATES)}"
+    return (
+        "The same on four tasks that the extraction has not seen."
+        f" {_rates(kept['unseen']['lr'], RATES)}"
+    )
 
 
 def _rates(chosen: Mapping[str, float], candidates: Sequence[float]) -> str:
@@ -195,12 +205,13 @@ def sentence(kept: Mapping[str, Any]) -> str:
     """What was measured, in words."""
     how = kept["recipe"]
     return (
-        "Test accuracy in per cent. First, untrained, three sizes (layers x width) as they are predicted; then "
-        f"{LAYERS} layers, {WIDTH} wide, after {how['epochs']} epochs of {how['images']:,} training images: the predicted "
-        "weights, the same ones shuffled, their stem alone and a model from scratch (the stronger of two each), mean of "
-        f"{how['seeds']} seeds; gains in points with 95 % intervals over the images. "
-        f"{_rates(kept['lr'], RATES)} The extraction has seen the training images of all of them. Made by "
-        "`python benchmarks/tal_worth.py`."
+        "Test accuracy in per cent. First, untrained, three sizes (layers x width) as they are"
+        f" predicted; then {LAYERS} layers, {WIDTH} wide, after {how['epochs']} epochs of"
+        f" {how['images']:,} training images: the predicted weights, the same ones shuffled, their"
+        f" stem alone and a model from scratch (the stronger of two each), mean of {how['seeds']}"
+        f" seeds; gains in points with 95 % intervals over the images. {_rates(kept['lr'], RATES)}"
+        " The extraction has seen the training images of all of them. Made by `python"
+        " benchmarks/tal_worth.py`."
     )
 
 

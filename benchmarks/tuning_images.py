@@ -2,13 +2,15 @@
 
     python benchmarks/tuning_images.py        half a minute on one core; trains nothing
 
-Every kept training of the claims that was evaluated on validation images (benchmarks/results/claims/results.jsonl) says of each
-image whether it was right. For an arm that was trained on a task at three rates, each two or four times the one before, n images are drawn;
-the rate that is best on them is chosen, and compared with the middle rate on the images that were not drawn. `gain` is what
-choosing brings over the middle rate, in points, `best` what the best of the three rates brings, `lost` how often (in per cent)
-choosing costs a point or more.
-Arms that learn nothing at any rate are left out: there is nothing to choose. A choice pays from the first n whose mean gain is at
-least half of `best`, and that costs a point in fewer than a tenth of the draws. Results in benchmarks/results/tuning_images.json;
+Every kept training of the claims that was evaluated on validation images
+(benchmarks/results/claims/results.jsonl) says of each image whether it was right. For an arm that
+was trained on a task at three rates, each two or four times the one before, n images are drawn; the
+rate that is best on them is chosen, and compared with the middle rate on the images that were not
+drawn. `gain` is what choosing brings over the middle rate, in points, `best` what the best of the
+three rates brings, `lost` how often (in per cent) choosing costs a point or more. Arms that learn
+nothing at any rate are left out: there is nothing to choose. A choice pays from the first n whose
+mean gain is at least half of `best`, and that costs a point in fewer than a tenth of the draws.
+Results in benchmarks/results/tuning_images.json;
 `MIN_IMAGES` in learngene_zoo/bench/grid/tuning.py is that n.
 """
 
@@ -54,7 +56,9 @@ def main() -> None:
 
 
 def find_cases() -> Iterator[tuple[str, np.ndarray]]:
-    """The task, and for three rates in rising order whether each image was right, bool (3, images)."""
+    """The task, and for three rates in rising order whether each image was right, bool
+    (3, images).
+    """
     classes = {entry.name: entry.classes for entry in entries()}
     for group in group_trials().values():
         right = {
@@ -75,7 +79,9 @@ def find_cases() -> Iterator[tuple[str, np.ndarray]]:
 
 
 def group_trials() -> dict[tuple[Any, ...], dict[float, Row]]:
-    """The first training at each rate, by everything else: later ones at a rate have another augmentation."""
+    """The first training at each rate, by everything else: later ones at a rate have another
+    augmentation.
+    """
     found: dict[tuple[Any, ...], dict[float, Row]] = {}
     for row in read_rows(machine.RESULTS / "claims" / "results.jsonl"):
         if row.split == "validation" and row.correct and row.evaluated >= MIN_IMAGES:

@@ -1,11 +1,15 @@
-"""What descendants of `pruning`, `elastic` and `nested` know before any training, at the bundled ancestry model.
+"""What descendants of `pruning`, `elastic` and `nested` know before any training, at the bundled
+ancestry model.
 
-    python benchmarks/untrained.py     about six minutes on one idle core; resumable; prints the tables and keeps them
+    python benchmarks/untrained.py     about six minutes on one idle core; resumable; prints the
+                                       tables and keeps them
 
-Learngenes of `pruning` are extracted here, by each criterion; those of `elastic` and `nested` are the bundled ones. What is pruned is
-built with compensation and without it, and its features are probed: validation images are named after the nearest class mean of 1,000
-training images. Slices of `nested` answer validation images of the source task with the head that they have. One seed.
-Results in benchmarks/results/untrained.json (what stands there is not measured again), the tables in docs/methods.
+Learngenes of `pruning` are extracted here, by each criterion; those of `elastic` and `nested` are
+the bundled ones. What is pruned is built with compensation and without it, and its features are
+probed: validation images are named after the nearest class mean of 1,000 training images. Slices of
+`nested` answer validation images of the source task with the head that they have. One seed. Results
+in benchmarks/results/untrained.json (what stands there is not measured again), the tables in
+docs/methods.
 """
 
 from __future__ import annotations
@@ -90,7 +94,9 @@ def words(size: Size) -> str:
 
 
 def cut(name: str, size: Size) -> Row:
-    """Accuracies of a probe, in per cent, of a descendant of `elastic`, or of `pruning` by a criterion."""
+    """Accuracies of a probe, in per cent, of a descendant of `elastic`, or of `pruning` by a
+    criterion.
+    """
     learngene, row = opened(name), Row()
     for arm, compensate in (("compensated", True), ("cut", False)):
         made = lifecycle.expand(learngene, num_classes=10, compensate=compensate, run=RUN, **size)
@@ -117,7 +123,9 @@ def opened(name: str) -> Learngene:
 
 
 def sliced(size: Size) -> Row:
-    """The accuracy of a slice of the bundled nested model, in per cent, and whether it was trained as a size."""
+    """The accuracy of a slice of the bundled nested model, in per cent, and whether it was trained
+    as a size.
+    """
     made = lifecycle.expand(opened("nested"), task=SOURCE_TASK, run=RUN, **size)
     found = lifecycle.evaluate(made, task=SOURCE_TASK, split="validation", run=RUN)
     trained = made.spec in (member.spec for member in lifecycle.plan("nested"))
@@ -134,8 +142,10 @@ def pruning(rows: Rows) -> str:
     gains = [row["compensated"][task] - row["cut"][task] for row, task in product(pairs, TASKS)]
     better, equal = sum(gain > 0 for gain in gains), gains.count(0)
     return (
-        f"{lines(rows, CUTS, list(CRITERIA))}\n\nThe ancestry model: {shown(rows[f'energy {words(WHOLE)}'], 'cut')}. Compensation is "
-        f"the better in {better} of the {len(gains)} pairs, equal in {equal}, and the worse in {len(gains) - better - equal}."
+        f"{lines(rows, CUTS, list(CRITERIA))}\n\nThe ancestry model:"
+        f" {shown(rows[f'energy {words(WHOLE)}'], 'cut')}. Compensation is the better in {better}"
+        f" of the {len(gains)} pairs, equal in {equal}, and the worse in"
+        f" {len(gains) - better - equal}."
     )
 
 
@@ -143,8 +153,9 @@ def elastic(rows: Rows) -> str:
     """A line for every size, and what the evolution has reached."""
     found = details_of(opened("elastic").config, ElasticDetails)
     return (
-        f"{lines(rows, BEGINNINGS, ['elastic'])}\n\nAgreement of the features of pruned models with the whole model's: "
-        f"{found.start:.3f} with the factors of the start, {found.reached:.3f} with those found."
+        f"{lines(rows, BEGINNINGS, ['elastic'])}\n\nAgreement of the features of pruned models with"
+        f" the whole model's: {found.start:.3f} with the factors of the start, {found.reached:.3f}"
+        " with those found."
     )
 
 

@@ -1,4 +1,6 @@
-"""Draw what a learngene is, from the bundled one of LSAMD: `python docs/picture.py` writes docs/images/learngene.png."""
+"""Draw what a learngene is, from the bundled one of LSAMD: `python docs/picture.py` writes
+docs/images/learngene.png.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ FADED = "#dfe2e6"
 
 
 def main() -> None:
-    """An ancestry model, the blocks of it that are kept, and descendants of several depths that are built of these."""
+    """An ancestry model, the blocks of it that are kept, and descendants of several depths that are
+    built of these.
+    """
     kept = lg.load("lsamd").config.details["kept"]
     colours = {block: COLOURS[number % len(COLOURS)] for number, block in enumerate(kept)}
     with style():

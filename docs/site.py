@@ -1,8 +1,10 @@
-"""Build the site of the documentation, with every link checked: `python docs/site.py [FOLDER]` (default: site).
+"""Build the site of the documentation, with every link checked: `python docs/site.py [FOLDER]`
+(default: site).
 
-The pages keep their places relative to each other, so a link that works in the repository works on the site: README.md is the
-front page, and cards, benchmarks and their results are there because pages link to them. The reference is made of docstrings
-(mkdocstrings). A link to a page, a file or a heading that does not exist ends with exit code 1. Needs `learngene-zoo[docs]`.
+The pages keep their places relative to each other, so a link that works in the repository works on
+the site: README.md is the front page, and cards, benchmarks and their results are there because
+pages link to them. The reference is made of docstrings (mkdocstrings). A link to a page, a file or
+a heading that does not exist ends with exit code 1. Needs `learngene-zoo[docs]`.
 """
 
 from __future__ import annotations

@@ -109,6 +109,7 @@ from learngene_zoo.tasks.images import decode_indices as decode_indices
 from learngene_zoo.tasks.loader import Batch as Batch
 from learngene_zoo.tasks.loader import Batches as Batches
 from learngene_zoo.tasks.loader import Loader as Loader
+from learngene_zoo.tasks.loader import sample_images as sample_images
 from learngene_zoo.tasks.splits import SEED as SEED
 from learngene_zoo.tasks.splits import Labelled as Labelled
 from learngene_zoo.tasks.splits import PixelSplit as PixelSplit

@@ -35,19 +35,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto` is a worker for each core that this process may use; by itself xdist takes two threads of a core for one."""
+    """`-n auto` is a worker for each core that this process may use; by itself xdist takes two
+    threads of a core for one.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files with slow tests first, so that no worker is left alone with one of them at the end."""
+    """Put the files with slow tests first, so that no worker is left alone with one of them at the
+    end.
+    """
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of what is counted once and remembered; no test leaves anything in the user's own."""
+    """The folder of what is counted once and remembered.
+
+    No test leaves anything in the user's own.
+    """
     place = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("LGZOO_CACHE", str(place))
     return place
@@ -63,8 +70,8 @@ def checkout() -> Path:
 def torchrun(tmp_path: Path) -> Callable[[list[str], Callable[[str], bool]], str]:
     """A function that runs a program in two processes and returns what they print.
 
-    It tries once more, and logs it, if they die before their first step, as `began` judges by what they printed: torchrun's
-    port can be taken by others.
+    It tries once more, and logs it, if they die before their first step, as `began` judges by what
+    they printed: torchrun's port can be taken by others.
     """
 
     def run(program: list[str], began: Callable[[str], bool]) -> str:

@@ -108,7 +108,9 @@ def changed(change: Callable[[Descendant], Any]) -> Method:
 
 
 def breaks(method: Method, says: str) -> None:
-    """Assert that the contract of a method, as if it were registered, fails with a message like this."""
+    """Assert that the contract of a method, as if it were registered, fails with a message like
+    this.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(METHODS.__dict__, "load", lambda name: method)
         with pytest.raises(AssertionError, match=says):

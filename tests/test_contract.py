@@ -1,4 +1,7 @@
-"""Every registered method keeps the contract; a method that breaks one of its laws is told which."""
+"""Every registered method keeps the contract.
+
+A method that breaks one of its laws is told which.
+"""
 
 from __future__ import annotations
 
@@ -249,7 +252,9 @@ def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(
 def raising(
     error: BaseException, when: Callable[..., bool] = lambda *_: True
 ) -> Callable[..., Any]:
-    """A part of a method that raises an error when its arguments are these, and else does what the toy's does."""
+    """A part of a method that raises an error when its arguments are these, and else does what the
+    toy's does.
+    """
 
     def part(self: Any, *arguments: Any) -> Any:
         if when(*arguments):
@@ -263,19 +268,45 @@ def raising(
 
 MEMBERS = "the expander builds every member of its family"
 RAISED = [
-    (expanding(__call__=raising(WrongCall("no"), lambda gene, target, run: target.layers == 1)),
-     f"toy breaks the law '{MEMBERS}': layers=1, width=32, heads=2, image_size=16 raised WrongCall: no$"),
-    (expanding(__call__=raising(ZeroDivisionError("by 0"))), f"'{MEMBERS}': layers=1.* raised ZeroDivisionError: by 0$"),
-    (expanding(__call__=raising(AssertionError("odd"))), f"'{MEMBERS}': .* raised AssertionError: odd$"),
+    (
+        expanding(__call__=raising(WrongCall("no"), lambda gene, target, run: target.layers == 1)),
+        (
+            f"toy breaks the law '{MEMBERS}': layers=1, width=32, heads=2, image_size=16 raised"
+            " WrongCall: no$"
+        ),
+    ),
+    (
+        expanding(__call__=raising(ZeroDivisionError("by 0"))),
+        f"'{MEMBERS}': layers=1.* raised ZeroDivisionError: by 0$",
+    ),
+    (
+        expanding(__call__=raising(AssertionError("odd"))),
+        f"'{MEMBERS}': .* raised AssertionError: odd$",
+    ),
     (expanding(__call__=raising(SystemExit(3))), f"'{MEMBERS}': .* raised SystemExit: 3$"),
-    (expanding(family=raising(ValueError("bad"))), "'the outline .*|'the family is known.*raised ValueError: bad$"),
-    (expanding(__call__=raising(IndexError("far"), lambda gene, target, run: (target.layers or 0) > 3)),
-     "'a size that cannot be built is refused with WrongCall': layers=6 raised IndexError: far$"),
-    (extracting(__call__=raising(RuntimeError("shape"))),
-     "'the extractor condenses every ancestry model that its outline accepts': .*raised RuntimeError: shape$"),
+    (
+        expanding(family=raising(ValueError("bad"))),
+        "'the outline .*|'the family is known.*raised ValueError: bad$",
+    ),
+    (
+        expanding(
+            __call__=raising(IndexError("far"), lambda gene, target, run: (target.layers or 0) > 3)
+        ),
+        "'a size that cannot be built is refused with WrongCall': layers=6 raised IndexError: far$",
+    ),
+    (
+        extracting(__call__=raising(RuntimeError("shape"))),
+        (
+            "'the extractor condenses every ancestry model that its outline accepts': .*raised"
+            " RuntimeError: shape$"
+        ),
+    ),
     (extracting(outline=raising(TypeError("kind"))), "raised TypeError: kind$"),
-    (extracting(needs_tasks=raising(TypeError("none"))), "'the extractor says whether it needs tasks': raised TypeError"),
-]  # fmt: skip
+    (
+        extracting(needs_tasks=raising(TypeError("none"))),
+        "'the extractor says whether it needs tasks': raised TypeError",
+    ),
+]
 
 
 @pytest.mark.parametrize(("method", "says"), RAISED, ids=[says[:60] for _, says in RAISED])

@@ -82,7 +82,10 @@ def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
         ({"__call__": seedless}, "ignores the seed of an expansion"),
         (
             {"__call__": in_the_middle},
-            "builds two different models of a model with 2 layers.* with one seed: tensor head.bias",
+            (
+                "builds two different models of a model with 2 layers.* with one seed: tensor"
+                " head.bias"
+            ),
         ),
         ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Descendant"),
         (

@@ -1,4 +1,5 @@
-"""torch.hub from a bare checkout: nothing of ours installed, only torch, timm, safetensors and huggingface_hub there.
+"""torch.hub from a bare checkout: nothing of ours installed, only torch, timm, safetensors and
+huggingface_hub there.
 
 Each story runs in a process of its own that starts in an empty folder.
 """
@@ -154,7 +155,10 @@ def test_a_bare_checkout_builds_plain_timm_models(
         "finders": 1,
         "blocked": [],
     }
-    code = "import sys, torch; m = torch.load('model.pt', weights_only=False); print(m(torch.zeros(1, 3, 16, 16)).shape[1])"
+    code = (
+        "import sys, torch; m = torch.load('model.pt', weights_only=False); print(m(torch.zeros(1,"
+        " 3, 16, 16)).shape[1])"
+    )
     code += "; assert not any(name.startswith(('learngene_zoo', 'lgzoo_')) for name in sys.modules)"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     ran = subprocess.run(
@@ -211,7 +215,9 @@ ENTRIES = [
 def loaded(
     cache: Path, learngene: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, object]:
-    """What every entry returns for a task, or the error that it raises; all of them in one process without the blocked packages."""
+    """What every entry returns for a task, or the error that it raises; all of them in one process
+    without the blocked packages.
+    """
     return story(
         f"""
         import warnings

@@ -1,4 +1,6 @@
-"""An extraction that is killed again and again, also between its parts, ends with the learngene of one that was not."""
+"""An extraction that is killed again and again, also between its parts, ends with the learngene of
+one that was not.
+"""
 
 from __future__ import annotations
 

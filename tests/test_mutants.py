@@ -1,4 +1,6 @@
-"""The mutants of benchmarks/mutants.toml still apply, and the command that tries them tells killed ones from those that survive."""
+"""The mutants of benchmarks/mutants.toml still apply, and the command that tries them tells killed
+ones from those that survive.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_every_mutant_applies(mutants: Any, checkout: Path) -> None:
 
 
 SOURCE = "def larger(a, b):\n    while a < 0:\n        a += 1\n    return a if a > b else b\n"
-TESTS = "from source import larger\n\n\ndef test_larger():\n    assert larger(2, 1) == 2\n    assert larger(-1, 3) == 3\n"
+TESTS = (
+    "from source import larger\n\n\ndef test_larger():\n    assert larger(2, 1) == 2\n    assert"
+    " larger(-1, 3) == 3\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +187,9 @@ def test_tests_are_chosen_by_what_they_name_and_by_what_they_run(
         "learngene_zoo/near.py": "def larger(a, b):\n    return a if a > b else b\n",
         "tests/test_far.py": "from learngene_zoo.far import other\n",
         "tests/test_near.py": "from learngene_zoo.near import larger\n",
-        "tests/test_both.py": "from learngene_zoo import near, far\n\n\ndef test(): near.larger(far.other(), 2)\n",
+        "tests/test_both.py": (
+            "from learngene_zoo import near, far\n\n\ndef test(): near.larger(far.other(), 2)\n"
+        ),
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -1,4 +1,6 @@
-"""Whatever ends a bench or torchrun, no process that it started goes on for long, and a bench goes on where it was."""
+"""Whatever ends a bench or torchrun, no process that it started goes on for long, and a bench goes
+on where it was.
+"""
 
 from __future__ import annotations
 

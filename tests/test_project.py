@@ -1,4 +1,6 @@
-"""The project around the code: the site builds without a broken link, and what is tested is what is promised."""
+"""The project around the code: the site builds without a broken link, and what is tested is what is
+promised.
+"""
 
 from __future__ import annotations
 

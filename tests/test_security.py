@@ -55,7 +55,10 @@ def edit(folder: Path, **ours: Any) -> None:
     (folder / "config.json").write_text(json.dumps(data))
 
 
-HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>$\\frac{1}$ \\1 | `x` [a](javascript:x) \x1b[2J\u202e\n../../x'
+HOSTILE = (
+    '"><script>alert(1)</script><img src=x onerror=alert(1)>$\\frac{1}$ \\1 | `x` [a](javascript:x)'
+    " \x1b[2J\u202e\n../../x"
+)
 
 
 def hostile_bench(folder: Path) -> Path:
@@ -71,9 +74,20 @@ def hostile_bench(folder: Path) -> Path:
         **text,
     }
     rows = [
-        {"key": f"{seed}{layers}{epochs}{arm}", **about, "params": 9 * (layers - 3), "arm": f"{HOSTILE}{arm}", "seed": seed, "layers": layers, "epochs": epochs}
-        for seed in (0, 1) for layers in (3, 4) for epochs in (1, 2) for arm in ("", "b")
-    ]  # fmt: skip
+        {
+            "key": f"{seed}{layers}{epochs}{arm}",
+            **about,
+            "params": 9 * (layers - 3),
+            "arm": f"{HOSTILE}{arm}",
+            "seed": seed,
+            "layers": layers,
+            "epochs": epochs,
+        }
+        for seed in (0, 1)
+        for layers in (3, 4)
+        for epochs in (1, 2)
+        for arm in ("", "b")
+    ]
     rows[0] = {**rows[0], "value": None, "error": HOSTILE}
     folder.mkdir()
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

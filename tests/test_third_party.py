@@ -1,4 +1,6 @@
-"""Plugins of third parties: the packages of docs/plugins.md, built, installed and used in processes of their own."""
+"""Plugins of third parties: the packages of docs/plugins.md, built, installed and used in processes
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +187,10 @@ def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: 
 
 @pytest.mark.exhaustive  # so does its own test, above
 def test_a_suite_keeps_the_contract(site: Path, tmp_path: Path) -> None:
-    code = "from learngene_zoo.testing import check_suite\nfrom lgzoo_shades import SHADES\nprint(*check_suite(SHADES))"
+    code = (
+        "from learngene_zoo.testing import check_suite\nfrom lgzoo_shades import"
+        " SHADES\nprint(*check_suite(SHADES))"
+    )
     done = python("-c", code, site=site, cwd=tmp_path)
     assert done.stdout == "shades-side\n", done.stderr
 
@@ -203,7 +208,10 @@ def test_a_size_that_it_does_not_declare_is_refused(site: Path, tmp_path: Path) 
         "except ZooError as error:\n    print(error)"
     )
     done = python("-c", code, site=site, cwd=tmp_path)
-    expected = "heads is 4, but all descendants of this learngene have heads 2; sizes that can be chosen: layers, classes"
+    expected = (
+        "heads is 4, but all descendants of this learngene have heads 2; sizes that can be chosen:"
+        " layers, classes"
+    )
     assert done.stdout.startswith(expected), done.stderr
 
 

@@ -1,4 +1,7 @@
-"""The wheel: built from a copy of what is tracked, installed elsewhere, and used from there alone."""
+"""The wheel.
+
+Built from a copy of what is tracked, installed elsewhere, and used from there alone.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +75,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> None:
     code = (
-        "import json, learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.trained.scratch\n"
-        "from learngene_zoo.method.record import METHODS\nfrom learngene_zoo.artifacts import shelf\n"
-        "modules = [learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.trained.scratch]\n"
-        "print(json.dumps([[m.__file__ for m in modules], str(shelf.cards_folder()), shelf.names(),"
-        " list(METHODS.references())]))"
+        "import json, learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.trained.scratch\nfrom"
+        " learngene_zoo.method.record import METHODS\nfrom learngene_zoo.artifacts import"
+        " shelf\nmodules = [learngene_zoo, lgzoo_lsamd.lsamd,"
+        " lgzoo_baselines.trained.scratch]\nprint(json.dumps([[m.__file__ for m in modules],"
+        " str(shelf.cards_folder()), shelf.names(), list(METHODS.references())]))"
     )
     files, cards, names, methods = json.loads(
         call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site))

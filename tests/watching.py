@@ -1,6 +1,8 @@
-"""What this process does to the outside: files it opens or changes, hosts it asks, programs it starts, packages it imports.
+"""What this process does to the outside: files it opens or changes, hosts it asks, programs it
+starts, packages it imports.
 
-Python's own audit events tell. A hook cannot be taken away again, so there is one, and it is silent outside `watched`.
+Python's own audit events tell. A hook cannot be taken away again, so there is one, and it is silent
+outside `watched`.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class Seen:
     unpickled: list[str] = field(default_factory=list)
 
     def faults(self, *own: Path) -> list[str]:
-        """Everything but reading and changing what lies in `own`, reading the program itself and loading more of it."""
+        """Everything but reading and changing what lies in `own`, reading the program itself and
+        loading more of it.
+        """
         inside = tuple(str(place.resolve()) for place in own)
         return [
             *(
@@ -111,7 +115,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     elif event in _CHANGES and not any(
         isinstance(item, int) and item != -1 for item in arguments[1:]
     ):
-        # Within a folder that is open already, as `shutil.rmtree` does after it said so itself, the path would mislead.
+        # Within a folder that is open already, as `shutil.rmtree` does after it said so itself, the
+        # path would mislead.
         seen.changed.update(
             _real(path) for path in arguments if isinstance(path, (str, bytes, os.PathLike))
         )
@@ -134,7 +139,9 @@ sys.addaudithook(_hook)
 
 
 class _Searched:
-    """Is asked first for every module that is not loaded yet, and finds none. `importlib.import_module` has no audit event."""
+    """Is asked first for every module that is not loaded yet, and finds none.
+    `importlib.import_module` has no audit event.
+    """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
@@ -145,7 +152,9 @@ class _Searched:
 
 @contextmanager
 def watched() -> Iterator[Seen]:
-    """What happens within, in this thread or another. Packages of which something is loaded already do not count as imported."""
+    """What happens within, in this thread or another. Packages of which something is loaded already
+    do not count as imported.
+    """
     _known.clear()
     _known.update(name.partition(".")[0] for name in sys.modules)
     _watching.append(Seen())

@@ -72,7 +72,9 @@ def shorten_path(module: str) -> str:
 
 
 def rewrite_import(match: re.Match[str], moves: Mapping[str, str]) -> str:
-    """Return a `from package import names` with the names that are moved modules on their own lines."""
+    """Return a `from package import names` with the names that are moved modules on their own
+    lines.
+    """
     indent, package, names = match.groups()
     if not any(f"{package}.{name}" in moves for name in re.findall(r"\w+", names)):
         return match[0]

@@ -11,14 +11,15 @@ width) flattened.
 A `Cost` is known by closed form: parameters, and FLOPs of one image. There are three conventions,
 because the papers differ (one FLOP is one multiply-add in all of them):
 
-`exact`   (the default) convolutions, linear layers and attention's two matrix products; 5 per element of every
-          LayerNorm or RMSNorm, 4 per number of a bilinear upsampling; nothing for softmax, activations, gates and
-          additions. Every parameter of the built model counts.
-`fvcore`  the same, as Learngene Pool and SN-Net published it: of stitched models their code counts neither class token
-          and position embedding among the parameters nor the final norm among the FLOPs; the final norm's parameters it
-          counts even where the model has none.
-`thop`    (LSAMD) convolutions and linear layers; 4 per element of every LayerNorm; neither attention's two products nor
-          upsampling, and no bare parameters: class token, registers, position embedding, layer scales.
+`exact`   (the default) convolutions, linear layers and attention's two matrix products; 5 per
+          element of every LayerNorm or RMSNorm, 4 per number of a bilinear upsampling; nothing for
+          softmax, activations, gates and additions. Every parameter of the built model counts.
+`fvcore`  the same, as Learngene Pool and SN-Net published it: of stitched models their code counts
+          neither class token and position embedding among the parameters nor the final norm among
+          the FLOPs; it counts the final norm's parameters even where the model has none.
+`thop`    (LSAMD) convolutions and linear layers; 4 per element of every LayerNorm; neither
+          attention's two products nor upsampling, and no bare parameters: class token, registers,
+          position embedding, layer scales.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Table:
     draws: Mapping[Start, Draw] = field(default_factory=dict)
 
     def parameters(self, spec: Spec) -> Iterator[tuple[str, ParameterSpec, Mapping[str, int]]]:
-        """Name, kind and axis sizes of every tensor of the model, in the order of its state_dict."""
+        """Return name, kind and axis sizes of every tensor, in the order of the state_dict."""
         sizes = self.sizes(spec.first)
         yield from ((kind.name, kind, sizes) for kind in self.stem if kind.present(spec))
         inside = [kind for kind in self.block if kind.present(spec)]

@@ -152,7 +152,8 @@ class Spec:
         check_between("mlp_ratio", self.mlp_ratio, 0.01, 64)
         if self.heads_width % self.heads:
             raise WrongCall(
-                f"{self.heads} heads do not divide a width of {self.heads_width}; try {self._fitting_heads()}"
+                f"{self.heads} heads do not divide a width of {self.heads_width}; try"
+                f" {self._fitting_heads()}"
             )
 
     @property
@@ -317,10 +318,11 @@ class Spec:
         return self.with_(pool=pool)
 
     def check_tiled(self) -> None:
-        """Raises `WrongCall` where the patches leave pixels over, unless images may have any size."""
+        """Check that the patches tile the image, unless images may have any size."""
         if self.image_size % self.patch_size and not self.dynamic_image_size:
             raise WrongCall(
-                f"patches of {self.patch_size} pixels do not tile an image of {self.image_size}; choose a multiple"
+                f"patches of {self.patch_size} pixels do not tile an image of {self.image_size};"
+                " choose a multiple"
             )
 
     def _fitting_heads(self) -> int:
@@ -334,7 +336,7 @@ class Spec:
 
 
 def check_between(name: str, value: float, least: float, most: float) -> None:
-    """Raises `WrongCall` for a value outside of the bounds, which belong to the range, and for NaN."""
+    """Raise `WrongCall` for a value below `least` or above `most`, and for NaN."""
     if not least <= value <= most:
         raise WrongCall(f"{name} is {value}; it must be between {least} and {most}")
 

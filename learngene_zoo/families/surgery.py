@@ -80,7 +80,8 @@ def map_axes(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> S
     """
     if len(spec.segments) > 1:
         raise WrongCall(
-            "a model of several segments has more than one size; select from each of its segments instead"
+            "a model of several segments has more than one size; select from each of its segments"
+            " instead"
         )
     plans = {
         axis: how if isinstance(how, Along) else Along(write=how) for axis, how in maps.items()
@@ -108,7 +109,8 @@ def _check(axis: str, how: Map | None, size: int) -> None:
         outside = [index for index in how if not 0 <= index < size]
         if outside or not len(how):
             raise WrongCall(
-                f"{axis} has indices 0 to {size - 1}; {outside[0] if outside else 'none'} was chosen"
+                f"{axis} has indices 0 to {size - 1}; {outside[0] if outside else 'none'} was"
+                " chosen"
             )
 
 

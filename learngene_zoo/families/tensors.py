@@ -153,9 +153,11 @@ def allocate_tensors(
             name: torch.empty(shape, dtype=dtype, device="cpu") for name, shape in shapes.items()
         }
     return {
-        name: torch.frombuffer(
-            memory, dtype=dtype, count=math.prod(shape), offset=places[name]
-        ).view(shape)
+        name: (
+            torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=places[name]).view(
+                shape
+            )
+        )
         for name, shape in shapes.items()
     }
 
@@ -166,8 +168,8 @@ def check_memory(needed: int) -> None:
     """
     if needed > machine_memory():
         raise Unavailable(
-            f"these tensors take {human_count(needed)}B, and this machine has {human_count(machine_memory())}B of memory; "
-            "choose a smaller size"
+            f"these tensors take {human_count(needed)}B, and this machine has"
+            f" {human_count(machine_memory())}B of memory; choose a smaller size"
         )
 
 
@@ -200,12 +202,14 @@ Scheme = Literal["timm", "fan_in"]
 def initial(
     spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str] | None = None
 ) -> StateDict:
-    """Fresh tensors of a model: all, or those in `names`.
+    """Return randomly initialised tensors of a model: all, or those in `names`.
 
-    `timm`    as timm's models of the family start; its `VisionTransformer`: matrices and positions N(0, 0.02), the patch
-              embedding uniform within 1/sqrt(fan in), tokens N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)).
-              timm truncates its normals at 2, which is 100 standard deviations: never. What a family does otherwise is in its table's `draws`.
-    `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)); a much stronger start for small widths.
+    `timm`    as timm initialises models of the family. Its `VisionTransformer`: matrices and
+              positions N(0, 0.02), the patch embedding uniform within 1/sqrt(fan in), tokens
+              N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)). timm truncates its
+              normals at 2, which is 100 standard deviations: never. Exceptions of a family are in
+              its table's `draws`.
+    `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)): larger values at small widths.
 
     In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1),
     norms 1 and 0, layer scales their value. A tensor depends on the seed, its name and its shape

@@ -116,7 +116,8 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
     )
     if not isinstance(name, str):
         raise BadFile(
-            f"{where} names no timm architecture; expected the config.json of a folder that timm can open"
+            f"{where} names no timm architecture; expected the config.json of a folder that timm"
+            " can open"
         )
     if not isinstance(args, dict):
         raise BadFile(f"{where}: model_args is {type(args).__name__}; expected an object")
@@ -172,7 +173,8 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
         supported = "; ".join(kind.supported for kind in families())
         why = f" ({OBSTACLES[module]})" if module in OBSTACLES else ""
         raise WrongCall(
-            f"{name} is a model of {module}{why}, which is not supported{_advice(bare)}; supported are {supported}"
+            f"{name} is a model of {module}{why}, which is not supported{_advice(bare)}; supported"
+            f" are {supported}"
         )
     try:
         return _read(kind, name, **options)
@@ -262,8 +264,8 @@ def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
     for field in fields(spec):
         if getattr(theirs, field.name, None) != getattr(spec, field.name):
             raise BadFile(
-                f"{where} contradicts itself: {field.name} is {getattr(theirs, field.name, None)} for timm "
-                f"and {getattr(spec, field.name)} under 'learngene'"
+                f"{where} contradicts itself: {field.name} is {getattr(theirs, field.name, None)}"
+                f" for timm and {getattr(spec, field.name)} under 'learngene'"
             )
 
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.progress import print_note
-from learngene_zoo.runs.run import rank, world
+from learngene_zoo.runs.run import Run, join, rank, world
 from learngene_zoo.seeds import derive_seed, draw_balanced
 from learngene_zoo.tasks.fitted import keep_fitted
 from learngene_zoo.tasks.images import decode_samples, describe_deep_grey
@@ -358,6 +358,47 @@ class Loader:
         if self._feeder is None:
             self._feeder = WorkerLoader(self._pictures, self._upcoming, self._workers)
         return iter(self._feeder)
+
+
+def sample_images(
+    task: Task,
+    split: Literal["train", "validation", "test"],
+    input_format: InputFormat,
+    run: Run,
+    *,
+    images: int | None,
+    batch_size: int,
+    seed: int | None = None,
+    augment: Augment = "none",
+) -> Loader:
+    """Open batches of a sample of a split's images, all of them and in order.
+
+    Under torchrun the processes share the images.
+
+    Args:
+        task: the data set.
+        split: the split.
+        input_format: of the images.
+        run: gives the device, the workers, and the seed of the sample.
+        images: the size of the sample; None: the whole split.
+        batch_size: images of a step over all processes.
+        seed: of the sample, instead of that of a training with the run's seed.
+        augment: how images are augmented.
+
+    Raises:
+        BadData: for a split without images.
+    """
+    join(run.device_name)
+    return Loader(
+        task,
+        split,
+        input_format,
+        batch_size=batch_size,
+        seed=derive_seed(run.seed, "data") if seed is None else seed,
+        images=images,
+        workers=run.workers,
+        augment=augment,
+    )
 
 
 class WorkerLoader(DataLoader[Any]):

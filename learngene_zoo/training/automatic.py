@@ -39,13 +39,14 @@ ROOM = 0.9  # of a GPU's memory that may be used
 def resolve_auto(
     start: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run, names: Collection[str]
 ) -> tuple[Recipe, dict[str, Json]]:
-    """The recipe with `batch_size` and `lr` found where `names` has them, and the record of what
-    was tried.
+    """Return the recipe with the batch size and the learning rate chosen where `names` has them,
+    and the record of the trials.
 
-    batch_size  on a GPU the largest power of two, times the processes, of which one step fits into its memory, at most 1,024 and no more
-                than there are training images; 64 on a processor
-    lr          of 1e-5, 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 the one that does best on validation images after a fifth of the epochs, on
-                at most 2,000 training images; the smallest of equals. If that is the first or the last, rates beyond it are tried
+    batch_size  on a GPU the largest power of two, times the processes, of which one step fits into
+                its memory, at most 1,024 and no more than there are training images; 64 on a CPU
+    lr          of 1e-5, 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 the one that does best on validation images
+                after a fifth of the epochs, on at most 2,000 training images; the smallest of
+                equals. If that is the first or the last, rates beyond it are tried
     """
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
@@ -138,7 +139,8 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
         size += 1
     if size == 0 and not fits(1):
         raise Unavailable(
-            "not even one image of a step fits into the GPU's memory; take a smaller model or --precision bf16"
+            "not even one image of a step fits into the GPU's memory; take a smaller model or"
+            " --precision bf16"
         )
     return 2**size
 

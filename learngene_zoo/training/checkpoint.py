@@ -87,8 +87,9 @@ def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
             continue
         if dict(checkpoint.training) != dict(training):
             raise Refused(
-                f"{path} belongs to another training ({_name_parameters(checkpoint.training)}) than this one "
-                f"({_name_parameters(training)}); start over without --resume, or give each training a part of its own"
+                f"{path} belongs to another training ({_name_parameters(checkpoint.training)}) than"
+                f" this one ({_name_parameters(training)}); start over without --resume, or give"
+                " each training a part of its own"
             )
         return checkpoint
     return None
@@ -168,7 +169,8 @@ class TrainingState:
         for name, tensor in tensors["weights"].items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise TrainingFailed(
-                    f"the weight {name} is not finite after step {step}; try a lower --lr, or --clip 1"
+                    f"the weight {name} is not finite after step {step}; try a lower --lr, or"
+                    " --clip 1"
                 )
         return Checkpoint(
             step=step,
@@ -192,7 +194,8 @@ class TrainingState:
                 shape = torch.Size() if moment == "step" or parameter is None else parameter.shape
                 if parameter is None or tensor.shape != shape or not tensor.is_floating_point():
                     raise Refused(
-                        f"the checkpoint is not of the model being trained: it has another {moment} of {name}"
+                        f"the checkpoint is not of the model being trained: it has another {moment}"
+                        f" of {name}"
                     )
                 self.optimizer.state[parameter][moment] = tensor.to(parameter.device)
 

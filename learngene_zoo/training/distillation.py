@@ -257,8 +257,9 @@ class TokenLoss(nn.Module):
         super().__init__()
         if student.patches != teacher.patches:
             raise WrongCall(
-                f"the teacher cuts an image into {teacher.patches} patches and the student into {student.patches}; their tokens cannot be "
-                "compared: choose another teacher, or tokens 0"
+                f"the teacher cuts an image into {teacher.patches} patches and the student into"
+                f" {student.patches}; their tokens cannot be compared: choose another teacher, or"
+                " tokens 0"
             )
         self.student, self.teacher = student, teacher
         with torch.random.fork_rng(devices=[]):
@@ -327,8 +328,9 @@ def guide(teacher: Descendant | TimmModel, images: InputFormat, run: Run) -> Tea
         teacher.dense and own_format.image_size != images.image_size
     ):
         raise WrongCall(
-            f"the teacher takes images of {own_format.channels} channels and {own_format.image_size} pixels, and the student's have "
-            f"{images.channels} and {images.image_size}; choose another teacher"
+            f"the teacher takes images of {own_format.channels} channels and"
+            f" {own_format.image_size} pixels, and the student's have {images.channels} and"
+            f" {images.image_size}; choose another teacher"
         )
     alike = (own_format.mean, own_format.std, own_format.image_size) == (
         images.mean,

@@ -64,7 +64,8 @@ def check_head(model: Classifier, task: Task, which: str = "the model", named: s
     if model.dense != task.dense:
         each = {True: "pixel", False: "image"}
         raise WrongCall(
-            f"{which} gives one class per {each[model.dense]} and {task.name} has one per {each[task.dense]}; {train}"
+            f"{which} gives one class per {each[model.dense]} and {task.name} has one per"
+            f" {each[task.dense]}; {train}"
         )
     if model.classes != task.classes:
         raise WrongCall(
@@ -73,8 +74,8 @@ def check_head(model: Classifier, task: Task, which: str = "the model", named: s
     for number, (own_name, theirs) in enumerate(zip(model.class_names, task.class_names)):
         if own_name != theirs:
             raise WrongCall(
-                f"{which} has other classes than {task.name}: class {number} is {own_name!r:.60} for the model and {theirs!r:.60} for "
-                f"the task; {train}"
+                f"{which} has other classes than {task.name}: class {number} is {own_name!r:.60}"
+                f" for the model and {theirs!r:.60} for the task; {train}"
             )
 
 

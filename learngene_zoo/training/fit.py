@@ -68,8 +68,8 @@ def prepare_training(
     if (start.classes, start.dense) != (task.classes, task.dense):
         each = {True: "pixel", False: "image"}
         raise WrongCall(
-            f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one for "
-            f"{start.classes} per {each[start.dense]}; `Descendant.for_task` makes it"
+            f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one"
+            f" for {start.classes} per {each[start.dense]}; `Descendant.for_task` makes it"
         )
     model: Any = start.model()
     objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
@@ -119,8 +119,9 @@ def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
     if share is None or value > share:
         return ""
     return (
-        f"the model is no better than a constant answer on {task.sizes['validation']} validation images ({value:.4f}, and "
-        f"{share:.4f} by the most frequent class); train again with a smaller --lr ({recipe.lr:g} was used), or for longer"
+        f"the model is no better than a constant answer on {task.sizes['validation']} validation"
+        f" images ({value:.4f}, and {share:.4f} by the most frequent class); train again with a"
+        f" smaller --lr ({recipe.lr:g} was used), or for longer"
     )
 
 
@@ -153,7 +154,8 @@ def check_progress(steps: Iterator[Step], classes: int) -> Iterator[Step]:
             mean = sum(losses) / len(losses)
             if mean >= (1 - NEAR) * chance:
                 raise TrainingFailed(
-                    f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better than the {chance:.3f} of "
-                    f"guessing among {classes} classes; try another --lr or a longer --warmup"
+                    f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better"
+                    f" than the {chance:.3f} of guessing among {classes} classes; try another --lr"
+                    " or a longer --warmup"
                 )
         yield step

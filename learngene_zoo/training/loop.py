@@ -201,7 +201,8 @@ def train(
         return
     if loader.steps == 0:
         raise WrongCall(
-            f"{loader.images} training images do not fill one batch of {recipe.batch_size}; set a smaller --batch-size"
+            f"{loader.images} training images do not fill one batch of {recipe.batch_size}; set a"
+            " smaller --batch-size"
         )
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
     with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
@@ -360,8 +361,8 @@ class Engine:
         images = len(batch[0])
         if images == 0:
             raise WrongCall(
-                f"a batch of {self.recipe.batch_size} images leaves none for one of {world()} processes; "
-                "set a larger --batch-size"
+                f"a batch of {self.recipe.batch_size} images leaves none for one of {world()}"
+                " processes; set a larger --batch-size"
             )
         parts = (
             None if part is None else part.to(self.device, non_blocking=True) for part in batch
@@ -386,7 +387,10 @@ class Engine:
     def _check_finite(self, losses: dict[str, float], step: int) -> None:
         for name, value in losses.items():
             if not math.isfinite(value):
-                message = f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken"
+                message = (
+                    f"the loss {name} is {value} at step {step} of {self.steps}, which was not"
+                    " taken"
+                )
                 raise TrainingFailed(f"{message}; try a lower --lr, or --clip 1")
 
     def _check_weights(self) -> None:
@@ -448,7 +452,8 @@ def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
     places = list(_places(module, rate))
     if not places:
         raise WrongCall(
-            "drop_path needs blocks with drop_path1 and drop_path2, as timm's ViTs have; set it to 0"
+            "drop_path needs blocks with drop_path1 and drop_path2, as timm's ViTs have; set it"
+            " to 0"
         )
     from timm.layers import DropPath
 

@@ -164,7 +164,7 @@ class ClassAndAttributes(nn.Module):
 
 
 class Segmentation(Classification):
-    """Cross-entropy of every pixel: of a dense model's logits (B, K, H, W) with labels (B, H, W)."""
+    """Cross-entropy of every pixel: logits (B, K, H, W) of a dense model, labels (B, H, W)."""
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """`{"cross_entropy": scalar}`, the mean over all pixels that are not ignored.

@@ -86,9 +86,11 @@ def evaluate_originals(
     ):
         for index, got in zip(
             indices,
-            WorkerLoader(reader, indices, run.workers)
-            if run.workers
-            else map(reader.__getitem__, indices),
+            (
+                WorkerLoader(reader, indices, run.workers)
+                if run.workers
+                else map(reader.__getitem__, indices)
+            ),
         ):
             if isinstance(got, BadData):
                 raise got
@@ -113,8 +115,8 @@ def _check_logits(
     if math.prod(shape) * task.classes > MOST_RESIZED_LOGITS:
         height, width = image_CHW.shape[-2:]
         raise BadData(
-            f"image {index} of {task.name} is {width} x {height} pixels, too long for {task.classes} classes at its own "
-            "resolution; remove it, or use --resolution resized"
+            f"image {index} of {task.name} is {width} x {height} pixels, too long for"
+            f" {task.classes} classes at its own resolution; remove it, or use --resolution resized"
         )
 
 

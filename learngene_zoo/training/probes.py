@@ -1,7 +1,9 @@
 """Probes of frozen features: what a model knows of a task before it is trained on it.
 
-    ridge   a ridge regression onto the classes, in closed form, of all training images or of a few of each class
-    knn     the nearest training images, weighted by their similarity, as DINO and DINOv2 evaluate their features
+    ridge   a ridge regression onto the classes, in closed form, of all training images or of a few
+            of each class
+    knn     the nearest training images, weighted by their similarity, as DINO and DINOv2 evaluate
+            their features
 
 The ridge regression is also what the head of a classifier starts from when it is fine-tuned, see
 `heads.py`.
@@ -23,9 +25,9 @@ from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.intervals import pooled_proportion
 from learngene_zoo.runs.progress import report_activity
-from learngene_zoo.runs.run import Run, gather_values, join, open_device
+from learngene_zoo.runs.run import Run, gather_values, open_device
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.loader import sample_images
 from learngene_zoo.tasks.task import IGNORED
 from learngene_zoo.tasks.transforms import Augment
 
@@ -135,17 +137,14 @@ def compute_features(
         TrainingFailed: for features that are not finite.
     """
     device = open_device(run)
-    join(run.device_name)
-    loader = Loader(
+    loader = sample_images(
         task,
         split,
         input_format,
-        batch_size=BATCH_SIZE,
-        seed=derive_seed(run.seed, "data") if seed is None else seed,
+        run,
         images=images,
-        workers=run.workers,
-        shuffle=False,
-        drop_last=False,
+        batch_size=BATCH_SIZE,
+        seed=seed,
         augment=augment,
     )
     model = model.to(device).eval()
@@ -160,7 +159,8 @@ def compute_features(
     num_bad = int((~np.isfinite(values_ND)).any(axis=1).sum())
     if num_bad:
         raise TrainingFailed(
-            f"the model's features are not finite for {num_bad} of {len(values_ND)} images of {task.name}"
+            f"the model's features are not finite for {num_bad} of {len(values_ND)} images of"
+            f" {task.name}"
         )
     order_N = np.argsort(indices_N, kind="stable")
     return Features(values_ND[order_N], labels_N[order_N])

@@ -11,15 +11,15 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.errors import ZooError
+from learngene_zoo.pages import render_page
 from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit
-from learngene_zoo.text import html
 from learngene_zoo.training.evaluate import Judged
 
 if TYPE_CHECKING:
@@ -27,177 +27,177 @@ if TYPE_CHECKING:
     from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
 
-# Of a confusion matrix; of more classes, the pairs that are confused most are listed
-MOST_CLASSES = 40
-MOST_PAIRS, WORST, SIDE = 40, 24, 112  # rows; pictures, and their longer side in pixels
-_STYLE = """
-* { box-sizing: border-box }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: var(--ink); background: var(--paper) }
-h1, p, figcaption { overflow-wrap: anywhere } .warning { border-left: 4px solid var(--series-1); padding-left: .8rem }
-table { border-collapse: collapse; font-size: 13px } td, th { padding: 2px 8px; text-align: right } th { font-weight: 600 }
-td:first-child, th:first-child { text-align: left } .matrix td { min-width: 1.6em; text-align: center; padding: 3px }
-.matrix th { font-weight: 400 } .matrix thead th { writing-mode: vertical-rl; transform: rotate(180deg); padding: 6px 2px }
-.scroll { overflow-x: auto } .worst { display: grid; grid-template-columns: repeat(auto-fill, minmax(132px, 1fr)); gap: 14px }
-figure { margin: 0; font-size: 12px; min-width: 0 } figcaption b { font-weight: 600; display: block }
-figure img { width: 112px; height: 112px; object-fit: contain; background: var(--panel) }
-.curves { display: flex; flex-wrap: wrap; gap: 1rem } svg { display: block; width: 100%; max-width: 420px; height: auto }
-svg text { font-size: 11px; fill: var(--quiet) } polyline { stroke: var(--series-0) } circle { fill: var(--series-0) }
-summary { cursor: pointer; color: var(--accent) }
-""".strip()
+# Of more classes than this the pairs that are confused most are listed, not the whole matrix.
+MAX_MATRIX_CLASSES = 40
+MAX_PAIRS, MAX_WORST_PICTURES = 40, 24
+PICTURE_SIDE = 112  # pixels
 
 
 def report(model: Descendant | TimmModel, task: Task, judged: Judged) -> str:
-    """The page of a trained model, from its provenance and what it answered for the images of a
-    split.
+    """Return the page of a trained model.
+
+    Args:
+        model: the model; its provenance has the metrics of the training.
+        task: the task that it was trained on.
+        judged: its predictions for the images of a split.
     """
     metrics: Mapping[str, Any] = model.provenance["metrics"]
     test = judged.evaluation
     low, high = test.interval
-    title = f"Fine-tuned on {task.name}"
-    facts = f"{test.metric} {test.value:.4f} on {test.images} {test.split} images (95 % interval {low:.4f} to {high:.4f})"
-    epoch = metrics.get("kept_epoch")
-    before = " No epoch validates better than epoch 0, before training, whose weights these are."
-    sentence = (
-        "" if epoch is None else f" The weights are those of epoch {epoch}." if epoch else before
+    sections = _describe_pixels(task, judged) if task.dense else _describe_images(task, judged)
+    return render_page(
+        "training/report.html.jinja",
+        colours=PAGE_COLOURS,
+        title=f"Fine-tuned on {task.name}",
+        facts=(
+            f"{test.metric} {test.value:.4f} on {test.images} {test.split} images "
+            f"(95 % interval {low:.4f} to {high:.4f})"
+        ),
+        epoch_sentence=_describe_epoch(metrics.get("kept_epoch")),
+        warning=metrics.get("warning", ""),
+        **_describe_history(metrics.get("history", ()), test.metric),
+        **sections,
     )
-    warning = f'<p class="warning">{html(metrics["warning"])}</p>' if "warning" in metrics else ""
-    parts = [
-        f"<h1>{html(title)}</h1><p>{html(facts)}.{sentence}</p>{warning}",
-        _curves(metrics.get("history", ()), test.metric),
+
+
+def _describe_epoch(kept_epoch: int | None) -> str:
+    if kept_epoch is None:
+        return ""
+    if kept_epoch == 0:
+        return " No epoch validates better than epoch 0, before training, whose weights these are."
+    return f" The weights are those of epoch {kept_epoch}."
+
+
+def _describe_history(history: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
+    """Return the loss of training and the value on validation images over the epochs.
+
+    Epoch 0 is before training.
+    """
+    columns = {"training loss": "loss", f"validation {metric}": f"validation_{metric}"}
+    series = {
+        title: [(int(row["epoch"]), row[key]) for row in history if key in row]
+        for title, key in columns.items()
+    }
+    return {
+        "curves": [_draw_curve(title, points) for title, points in series.items() if points],
+        "epoch_columns": ("epoch", *columns),
+        "epochs": [
+            (row["epoch"], *(f"{row[key]:.4f}" if key in row else "" for key in columns.values()))
+            for row in history
+        ],
+    }
+
+
+def _draw_curve(title: str, history: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """Return a curve's title, its ends and its points, in a picture of 420 x 180."""
+    epochs, values = zip(*history)
+    low, high = min(values), max(values)
+    step, reach = 360 / max(epochs[-1] - epochs[0], 1), (high - low) or 1.0
+    points = [
+        (f"{40 + (epoch - epochs[0]) * step:.1f}", f"{150 - 120 * (value - low) / reach:.1f}")
+        for epoch, value in history
     ]
-    parts += _of_pixels(task, judged) if task.dense else _of_images(task, judged)
-    head = f'<meta charset="utf-8"><title>{html(title)}</title><meta name="viewport" content="width=device-width"><style>{PAGE_COLOURS}{_STYLE}</style>'
-    return (
-        f"<!doctype html>\n<html lang=en>\n<head>{head}</head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body>\n</html>\n"
-    )
+    return {
+        "title": title,
+        "low": f"{low:.3g}",
+        "high": f"{high:.3g}",
+        "first": epochs[0],
+        "last": epochs[-1],
+        "points": points,
+    }
 
 
-def _of_images(task: Task, judged: Judged) -> list[str]:
-    truth_N, predicted_N = judged.rows[:, 0], judged.rows[:, 1]
-    matrix_KK = np.zeros((task.classes, task.classes), dtype=np.int64)
-    np.add.at(matrix_KK, (truth_N, predicted_N), 1)
-    draw_errors = _matrix if task.classes <= MOST_CLASSES else _pairs
-    return [draw_errors(task, matrix_KK), _classes(task, matrix_KK), _worst(task, judged)]
-
-
-def _of_pixels(task: Task, judged: Judged) -> list[str]:
+def _describe_pixels(task: Task, judged: Judged) -> dict[str, Any]:
     both_K, either_K = np.split(judged.rows.sum(axis=0), 2)
     rows = [
         (name, f"{intersection / either:.4f}" if either else "none", int(either))
         for name, intersection, either in zip(task.class_names, both_K.tolist(), either_K.tolist())
     ]
-    return ["<h2>Classes</h2>", _table(("class", "IoU", "pixels of either"), rows)]
+    columns = ("class", "IoU", "pixels of either")
+    return {
+        "matrix": None,
+        "confused_pairs": None,
+        "worst": None,
+        "class_columns": columns,
+        "classes": rows,
+    }
 
 
-def _curves(history: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Loss of training and value on validation images, each over the epochs.
-
-    Epoch 0 is before training.
-    """
-    if not history:
-        return ""
-    drawn = [("training loss", "loss"), (f"validation {metric}", f"validation_{metric}")]
-    rows = [
-        (row["epoch"], *(f"{row[key]:.4f}" if key in row else "" for _, key in drawn))
-        for row in history
-    ]
-    table = _table(("epoch", "training loss", f"validation {metric}"), rows)
-    curves = [
-        (title, [(int(row["epoch"]), row[key]) for row in history if key in row])
-        for title, key in drawn
-    ]
-    lines = "".join(_curve(title, points) for title, points in curves if points)
-    return f"<h2>Training</h2><div class=curves>{lines}</div><details><summary>every epoch</summary>{table}</details>"
+def _describe_images(task: Task, judged: Judged) -> dict[str, Any]:
+    matrix_KK = np.zeros((task.classes, task.classes), dtype=np.int64)
+    np.add.at(matrix_KK, (judged.rows[:, 0], judged.rows[:, 1]), 1)
+    is_small = task.classes <= MAX_MATRIX_CLASSES
+    return {
+        "class_names": task.class_names,
+        "matrix": _shade_matrix(task, matrix_KK) if is_small else None,
+        "confused_pairs": None if is_small else _list_pairs(task, matrix_KK),
+        "class_columns": ("class", "images", "recall", "precision"),
+        "classes": _list_classes(task, matrix_KK),
+        **_list_worst(task, judged),
+    }
 
 
-def _curve(title: str, history: Sequence[tuple[int, float]]) -> str:
-    epochs, values = zip(*history)
-    low, high = min(values), max(values)
-    reach = (high - low) or 1.0
-    step = 360 / max(epochs[-1] - epochs[0], 1)
-    points = [
-        (40 + (epoch - epochs[0]) * step, 150 - 120 * (value - low) / reach)
-        for epoch, value in history
-    ]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points)
-    labels = f'<text x="2" y="34">{high:.3g}</text><text x="2" y="154">{low:.3g}</text><text x="40" y="14">{html(title)}</text>'
-    ends = f'<text x="40" y="172">epoch {epochs[0]}</text><text x="400" y="172" text-anchor="end">{epochs[-1]}</text>'
-    line = f'<polyline points="{path}" fill="none" stroke-width="1.5"/>'
-    return f'<svg viewBox="0 0 420 180" role="img">{labels}{ends}{line}{dots}</svg>'
+def _shade_matrix(task: Task, matrix_KK: np.ndarray) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return each class with the cells of its row: right ones green, wrong ones red."""
+    rows = []
+    for i, (name, row_K) in enumerate(zip(task.class_names, matrix_KK.tolist())):
+        total = max(sum(row_K), 1)
+        cells = []
+        for j, count in enumerate(row_K):
+            shade, rgb = 0.1 + 0.8 * count / total, "56,161,105" if i == j else "197,48,48"
+            colour = f"rgba({rgb},{shade:.2f})" if count else "none"
+            cells.append({"count": count, "colour": colour})
+        rows.append((name, cells))
+    return rows
 
 
-def _matrix(task: Task, matrix_KK: np.ndarray) -> str:
-    names = [html(name) for name in task.class_names]
-    head = "".join(f"<th>{name}</th>" for name in names)
-    body = ""
-    for i, (name, row_K) in enumerate(zip(names, matrix_KK.tolist())):
-        cells = "".join(_cell(count, sum(row_K), right=i == j) for j, count in enumerate(row_K))
-        body += f"<tr><th>{name}</th>{cells}</tr>"
-    return (
-        "<h2>What is taken for what</h2><p>A row is a true class, a column a predicted one; images.</p>"
-        f'<div class="scroll"><table class="matrix"><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
-
-
-def _cell(count: int, total: int, right: bool) -> str:
-    shade = count / max(total, 1)
-    colour = (
-        f"rgba({'56,161,105' if right else '197,48,48'},{0.1 + 0.8 * shade:.2f})"
-        if count
-        else "none"
-    )
-    return f'<td style="background:{colour}">{count or ""}</td>'
-
-
-def _pairs(task: Task, matrix_KK: np.ndarray) -> str:
+def _list_pairs(task: Task, matrix_KK: np.ndarray) -> list[tuple[str, str, int, int]]:
     wrong = matrix_KK * (1 - np.eye(task.classes, dtype=np.int64))
-    pairs = Counter(
-        {(int(i), int(j)): int(wrong[i, j]) for i, j in np.argwhere(wrong)}
-    ).most_common(MOST_PAIRS)
-    rows = [
+    pairs = Counter({(int(i), int(j)): int(wrong[i, j]) for i, j in np.argwhere(wrong)})
+    return [
         (task.class_names[i], task.class_names[j], count, int(matrix_KK[i].sum()))
-        for (i, j), count in pairs
+        for (i, j), count in pairs.most_common(MAX_PAIRS)
     ]
-    return "<h2>What is taken for what</h2>" + _table(
-        ("true class", "predicted", "images", "of the class"), rows
-    )
 
 
-def _classes(task: Task, matrix_KK: np.ndarray) -> str:
-    """Recall and precision, the worst recall first."""
+def _list_classes(task: Task, matrix_KK: np.ndarray) -> list[tuple[str, int, str, str]]:
+    """Return recall and precision of every class, the worst recall first."""
     right_K, true_K, said_K = matrix_KK.diagonal(), matrix_KK.sum(axis=1), matrix_KK.sum(axis=0)
     rows = [
         (name, int(true), _share(right, true), _share(right, predicted))
         for name, right, true, predicted in zip(task.class_names, right_K, true_K, said_K)
     ]
-    rows.sort(key=lambda row: (row[2] == "none", row[2]))
-    return "<h2>Classes</h2>" + _table(("class", "images", "recall", "precision"), rows)
+    return sorted(rows, key=lambda row: (row[2] == "none", row[2]))
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.4f}" if whole else "none"
+def _share(part: int, total: int) -> str:
+    return f"{part / total:.4f}" if total else "none"
 
 
-def _worst(task: Task, judged: Judged) -> str:
-    """The wrong answers that gave the true class the least probability, with their pictures."""
+def _list_worst(task: Task, judged: Judged) -> dict[str, Any]:
+    """Return the wrong predictions that gave the true class the least probability."""
     rows_NR = judged.rows
     wrong_N = np.flatnonzero(rows_NR[:, 0] != rows_NR[:, 1])
-    chosen = wrong_N[np.argsort(rows_NR[wrong_N, 2], kind="stable")][:WORST].tolist()
+    order_N = np.argsort(rows_NR[wrong_N, 2], kind="stable")
+    chosen = wrong_N[order_N][:MAX_WORST_PICTURES].tolist()
     if not chosen:
-        return "<h2>Worst pictures</h2><p>None is wrong.</p>"
+        return {"worst": [], "worst_note": "None is wrong."}
     if task.open_stream is not None:
-        return "<h2>Worst pictures</h2><p>The images of this task are streamed; none is shown.</p>"
+        note = "The images of this task are streamed; none is shown."
+        return {"worst": [], "worst_note": note}
     split = task.split(judged.evaluation.split)
-    figures = []
+    pictures = []
     for index in chosen:
         truth, predicted, _, share = rows_NR[index].tolist()
-        names = f"{html(task.class_names[truth])}, taken for {html(task.class_names[predicted])} ({share / 1e4:.0f} %)"
-        caption = f"<figcaption><b>{html(_find_name(split, index))}</b> {names}</figcaption>"
-        figures.append(f"<figure>{_picture(split, index)}{caption}</figure>")
-    return f'<h2>Worst pictures</h2><div class="worst">{"".join(figures)}</div>'
+        picture = {
+            "name": _find_name(split, index),
+            "truth": task.class_names[truth],
+            "predicted": task.class_names[predicted],
+            "share": f"{share / 1e4:.0f}",
+            **_encode_picture(split, index),
+        }
+        pictures.append(picture)
+    return {"worst": pictures, "worst_note": ""}
 
 
 def _find_name(split: Any, index: int) -> str:
@@ -213,25 +213,21 @@ def _find_name(split: Any, index: int) -> str:
     return f"image {index}"
 
 
-def _picture(split: Any, index: int) -> str:
+def _encode_picture(split: Any, index: int) -> dict[str, str]:
+    """Return an image, at most twice `PICTURE_SIDE` on its longer side, in base64.
+
+    Without data for an image that cannot be read.
+    """
     from PIL import Image
 
     try:
-        got = split.__getitems__([index])
+        images = split.__getitems__([index])
     except ZooError:
-        return ""
-    image_CHW = getattr(got, "images", got)[0]
+        return {"kind": "", "data": ""}
+    image_CHW = getattr(images, "images", images)[0]
     picture = Image.fromarray(image_CHW.permute(1, 2, 0).numpy().squeeze())
-    picture.thumbnail((2 * SIDE, 2 * SIDE))
+    picture.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
+    kind = "png" if max(picture.size) <= PICTURE_SIDE else "jpeg"
     stored = io.BytesIO()
-    picture.save(stored, "PNG" if max(picture.size) <= SIDE else "JPEG", quality=85)
-    kind = "png" if max(picture.size) <= SIDE else "jpeg"
-    return f'<img alt="" src="data:image/{kind};base64,{base64.b64encode(stored.getvalue()).decode()}">'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    top = "".join(f"<th>{html(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    picture.save(stored, kind.upper(), quality=85)
+    return {"kind": kind, "data": base64.b64encode(stored.getvalue()).decode()}

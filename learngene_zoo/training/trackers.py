@@ -53,7 +53,8 @@ def check_tracker(name: str | None, folder: Path | None) -> None:
     builtin = {str(kind) for kind in LoggerType}
     if name in builtin and name not in map(str, get_available_trackers()):
         raise Unavailable(
-            f"the tracker {name} is not installed; install the package {name}, or train without --tracker"
+            f"the tracker {name} is not installed; install the package {name}, or train without"
+            " --tracker"
         )
     if trackers[name].requires_logging_directory and folder is None:
         raise WrongCall(f"the tracker {name} writes files; give an output folder with -o")
@@ -147,7 +148,8 @@ def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Ite
             reported = time.monotonic()
             say(
                 run,
-                f"{title}: epoch {visible['epoch'] + 1} of {epochs}: loss {visible['loss']:.4f}, {reported - began:.0f} s",
+                f"{title}: epoch {visible['epoch'] + 1} of {epochs}: loss {visible['loss']:.4f},"
+                f" {reported - began:.0f} s",
             )
         last = values
 

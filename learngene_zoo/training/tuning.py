@@ -91,7 +91,8 @@ def tune(
         watch.begin(model, start, task, recipe)
         steps = train(objective, loader, recipe, run, label=f"training on {task.name}", lines=False)
         try:
-            with closing(steps):  # type: ignore[type-var]  # a generator, which ends here if it is stopped early
+            # A generator, which ends here if it is stopped early
+            with closing(steps):  # type: ignore[type-var]
                 for step in steps:
                     if watch.after(step, model, start, task, recipe):
                         break
@@ -168,7 +169,8 @@ class Watch:
         self.state = self._first if self.keep == "best" else None
         say(
             self.run,
-            f"epoch 0 of {recipe.epochs}, before training: validation {value.metric} {value.value:.4f}",
+            f"epoch 0 of {recipe.epochs}, before training: validation {value.metric}"
+            f" {value.value:.4f}",
         )
 
     def after(self, step: Step, model: nn.Module, start: M, task: Task, recipe: Recipe) -> bool:
@@ -195,7 +197,10 @@ class Watch:
             self._last = {name: tensor.cpu().clone() for name, tensor in state_of(current).items()}
         step.report({"validation/value": evaluation.value, "epoch_loss": loss})
         seconds = time.monotonic() - self._began
-        line = f"epoch {epoch.epoch} of {recipe.epochs}: loss {loss:.4f}, validation {evaluation.metric} {evaluation.value:.4f}"
+        line = (
+            f"epoch {epoch.epoch} of {recipe.epochs}: loss {loss:.4f}, validation"
+            f" {evaluation.metric} {evaluation.value:.4f}"
+        )
         say(self.run, f"{line}, {human_seconds(seconds)}")
         self._losses, self._began = [], time.monotonic()
         stop = self._is_exhausted()
@@ -275,12 +280,12 @@ class Watch:
         save_result(folder / f"{BEST}{epoch.epoch}", self.state, {"step": epoch.step})
         reached = checkpoint.newest_step(folder)
         resumed = choose_epoch(
-            [candidatet for candidatet in self.history if candidatet.step <= reached], self.images
+            [candidate for candidate in self.history if candidate.step <= reached], self.images
         )
         needed = {
-            f"{BEST}{candidatet.epoch}"
-            for candidatet in (epoch, resumed)
-            if candidatet is not None and candidatet.epoch
+            f"{BEST}{candidate.epoch}"
+            for candidate in (epoch, resumed)
+            if candidate is not None and candidate.epoch
         }
         for path in folder.glob(f"{BEST}*"):
             if path.name not in needed:

@@ -15,7 +15,8 @@ from lgzoo_mini.suite import SIZE, Drawn
 
 # Of 32 pictures in a row, how many each kind or family has; 20 are of the new kinds.
 TURNS = {
-    "gestures": 8, "silhouettes": 6, "fractals": 3, "composites": 3, "contours": 2, "objects": 1, "figures": 1,
+    "gestures": 8, "silhouettes": 6, "fractals": 3, "composites": 3, "contours": 2, "objects": 1,
+    "figures": 1,
     "textures": 2, "signs": 1, "glyphs": 3, "numbers": 1, "motion": 1,
 }  # fmt: skip
 

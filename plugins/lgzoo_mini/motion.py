@@ -1,13 +1,15 @@
 """`motion`: which path a thing takes, and which thing. UCF101's counterpart, as dynamic images.
 
-Eight frames f_t become one picture by approximate rank pooling (Bilen et al., "Dynamic Image Networks for Action
-Recognition", CVPR 2016; of the frames themselves, not of their running means, as in "Action Recognition with Dynamic
-Image Networks", TPAMI 2018):   d = sum over t = 1..T of alpha_t f_t,   alpha_t = 2 t - T - 1.
+Eight frames f_t become one picture by approximate rank pooling (Bilen et al., "Dynamic Image
+Networks for Action Recognition", CVPR 2016; of the frames themselves, not of their running means,
+as in "Action Recognition with Dynamic Image Networks", TPAMI 2018):
 
-What stands still cancels, as the alpha_t sum to nought; what moves leaves a trace, dark at its first place and light
-at its last. With coverage m_t and the thing's colour c before a wall b,   d = (c - b) sum_t alpha_t m_t,   so no frame
-is ever made in colour. The camera may tremble, and something else may pass. The held-out classes are other paths of
-other things.
+    d = sum over t = 1..T of alpha_t f_t,   alpha_t = 2 t - T - 1.
+
+What stands still cancels, because the alpha_t sum to 0; what moves leaves a trace, dark at its
+first place and light at its last. With coverage m_t, and the thing's colour c before a wall of
+colour b, d = (c - b) sum_t alpha_t m_t, so that no frame is painted in colour. The camera may
+shake, and something else may pass. The held-out classes are other paths of other things.
 """
 
 from functools import cache

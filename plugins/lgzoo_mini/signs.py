@@ -44,8 +44,11 @@ FINE = 4  # a board is drawn this many times as large and then averaged
 
 
 class Board(NamedTuple):
-    """A regular polygon: its corners (many: a disc), by what share of a side it is turned, and in halves of a mask its
-    radius, how far its middle lies below the mask's, and the side of the symbol in its middle."""
+    """A regular polygon: its corners (many: a disc), and its turn as a share of a side.
+
+    In halves of a mask: its radius, how far its middle lies below the mask's, and the side of the
+    symbol in its middle.
+    """
 
     corners: int
     turned: float
@@ -83,7 +86,8 @@ SCHEMES = {
 }
 # board, scheme, symbols: each symbol makes a class
 TARGET = (
-    ("disc", "prohibition", "✈☎♣XH♫⚓"), ("triangle", "prohibition", "!↯❄♞☀⚒↕♣✈"), ("disc", "order", "↑←→↰↱↻♞H"),
+    ("disc", "prohibition", "✈☎♣XH♫⚓"), ("triangle", "prohibition", "!↯❄♞☀⚒↕♣✈"),
+    ("disc", "order", "↑←→↰↱↻♞H"),
     ("disc", "end", "☎X⚓♫"), ("octagon", "stop", "HX!"), ("yield", "prohibition", "★!"),
     ("diamond", "priority", "★♥↕♣"), ("square", "order", "P☎←✈♥⚓"),
 )  # fmt: skip

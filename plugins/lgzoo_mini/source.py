@@ -25,7 +25,8 @@ from lgzoo_mini.suite import SIZE, Drawn, Generator, Picture, generator
 # to learn. The bundled ancestry model was trained on these families in this order; generators that
 # are added later do not join.
 TURNS = {
-    "contours": 4, "objects": 2, "wings": 1, "figures": 1, "textures": 3, "signs": 2, "glyphs": 3, "numbers": 1,
+    "contours": 4, "objects": 2, "wings": 1, "figures": 1, "textures": 3, "signs": 2, "glyphs": 3,
+    "numbers": 1,
     "motion": 1, "petals": 2,
 }  # fmt: skip
 ATTRIBUTES = (
@@ -50,8 +51,11 @@ COLUMN = {attribute.name: place for place, attribute in enumerate(ATTRIBUTES)}
 
 
 class Timetable(NamedTuple):
-    """For each turn of the round its family, which of that family's turns it is, and of that family: the turns of a round,
-    the first label, and the number of classes. int64 (turns,) each."""
+    """The families of the turns of a round, int64 (turns,) each.
+
+    For each turn: its family, which of the family's turns it is, and of that family the turns of a
+    round, the first label, and the number of classes.
+    """
 
     family: np.ndarray
     rank: np.ndarray

@@ -104,7 +104,8 @@ def class_names() -> tuple[str, ...]:
         )
         engines, windows = ENGINES[row[-2]], WINDOWS[row[-1]]
         names.append(
-            f"{body} {nose} {windows} {engines}, {side} {root} {wing} wing, {fin} {rake} {tailplane} tail"
+            f"{body} {nose} {windows} {engines}, {side} {root} {wing} wing, {fin} {rake}"
+            f" {tailplane} tail"
         )
     return tuple(names)
 

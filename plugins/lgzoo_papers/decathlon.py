@@ -122,7 +122,8 @@ def read_annotations(path: Path) -> Annotated:
         files = {image["id"]: str(image["file_name"]) for image in images}
     except KeyError as error:
         raise BadData(
-            f"{path} has no {error}, or refers to one that it does not list; unpack the devkit again"
+            f"{path} has no {error}, or refers to one that it does not list; unpack the devkit"
+            " again"
         ) from None
     except (TypeError, AttributeError):
         raise BadData(
@@ -142,7 +143,8 @@ def same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> Non
         pairs = zip((*one.classes, None), (*other.classes, None), strict=False)
         first = next(pair for pair in pairs if pair[0] != pair[1])
         raise BadData(
-            f"{paths[0]} and {paths[1]} list different classes ({first[0]!r}, {first[1]!r}); unpack them again"
+            f"{paths[0]} and {paths[1]} list different classes ({first[0]!r}, {first[1]!r}); unpack"
+            " them again"
         )
     shared = set(one.files) & set(other.files)
     if shared:
@@ -205,7 +207,8 @@ def verify(path: Path, folders: Iterable[Path]) -> None:
             )
             if wanted is not None and wanted != _digest(path, kind, path.stat().st_mtime_ns):
                 raise BadData(
-                    f"{path} does not have the checksum that {folder / name} gives; download it again"
+                    f"{path} does not have the checksum that {folder / name} gives; download it"
+                    " again"
                 )
 
 
@@ -220,7 +223,8 @@ def _read_checksums(file: Path, kind: str) -> dict[Path, str]:
         match = LINE.fullmatch(line.strip())
         if line.strip() and (match is None or len(match[1]) != digits):
             raise BadData(
-                f"{file} line {number} is not a checksum and a name as {kind}sum writes them; correct or remove it"
+                f"{file} line {number} is not a checksum and a name as {kind}sum writes them;"
+                " correct or remove it"
             )
         if match:
             found[(file.parent / match[2]).resolve()] = match[1].lower()

@@ -65,7 +65,8 @@ def _read(folder: Path, prefix: str) -> tuple[torch.Tensor, np.ndarray]:
     labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 1).astype(np.int64)
     if len(images) != len(labels) or images.shape[1:] != (SIDE, SIDE) or not len(labels):
         raise BadData(
-            f"{images_path} has shape {images.shape} and there are {len(labels)} labels; download both again"
+            f"{images_path} has shape {images.shape} and there are {len(labels)} labels; download"
+            " both again"
         )
     if labels.max() >= len(CLASSES):
         raise BadData(
@@ -120,7 +121,8 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     start = 4 + 4 * dimensions
     if content[:4] != expected or len(content) < start:
         raise BadData(
-            f"{path} begins with {content[:4].hex()}, expected {expected.hex()}: it is not the right IDX file"
+            f"{path} begins with {content[:4].hex()}, expected {expected.hex()}: it is not the"
+            " right IDX file"
         )
     shape = tuple(np.frombuffer(content, dtype=">u4", count=dimensions, offset=4).tolist())
     if len(content) - start != math.prod(shape):

@@ -89,7 +89,8 @@ class MaskedSplit:
         if mask_HW.shape != image_CHW.shape[1:]:
             sizes = "x".join(map(str, mask_HW.shape)), "x".join(map(str, image_CHW.shape[1:]))
             raise BadData(
-                f"{where}: the mask is {sizes[0]} and the picture {sizes[1]} pixels; replace or remove both"
+                f"{where}: the mask is {sizes[0]} and the picture {sizes[1]} pixels; replace or"
+                " remove both"
             )
         return mask_HW
 
@@ -110,7 +111,8 @@ def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
         last = reading.first + reading.classes - 1
         got = int(values_HW[wrong_HW][0])
         raise BadData(
-            f"{where}: the mask has the value {got}; expected {reading.first} to {last}, or 255 where a pixel does not count"
+            f"{where}: the mask has the value {got}; expected {reading.first} to {last}, or 255"
+            " where a pixel does not count"
         )
     return torch.from_numpy(np.where(ignored_HW, IGNORED, classes_HW).astype(np.uint8))
 
@@ -137,7 +139,8 @@ def _of_colours(colours_HW3: np.ndarray, where: str) -> np.ndarray:
     strange = next((int(code) for code in codes if int(code) not in known), None)
     if strange is not None:
         raise BadData(
-            f"{where}: the mask has colour #{strange:06x}, which is not a class of VOC; store classes in grey"
+            f"{where}: the mask has colour #{strange:06x}, which is not a class of VOC; store"
+            " classes in grey"
         )
     return np.array([known[int(code)] for code in codes], dtype=np.int64)[places].reshape(
         colours_HW3.shape[:2]
@@ -173,7 +176,8 @@ def task_of_masks(
 ADE_SPLITS = {"training": "train", "validation": "validation"}
 
 VOC_CLASSES = (
-    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
+    "cow", "diningtable",
     "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 
@@ -228,7 +232,8 @@ def _read_names(file: Path) -> list[str]:
     """The names in a list of pictures."""
     if not file.is_file():
         raise BadData(
-            f"there is no {file}; give the folder that holds JPEGImages/, SegmentationClass/ and ImageSets/"
+            f"there is no {file}; give the folder that holds JPEGImages/, SegmentationClass/ and"
+            " ImageSets/"
         )
     return [Path(line.split()[0]).stem for line in file.read_text().splitlines() if line.strip()]
 

@@ -91,7 +91,8 @@ def _open_inaturalist(entry: Entry, top: Path, **fields: Any) -> Task:
     odd = next((folder for folder in classes if not folder.name.isdecimal()), None)
     if odd or not classes:
         raise BadData(
-            f"{odd or base} is not 2019/<group>/<class number>; give the folder that contains train_val2019"
+            f"{odd or base} is not 2019/<group>/<class number>; give the folder that contains"
+            " train_val2019"
         )
     classes.sort(key=lambda folder: int(folder.name))
     found, strays = label_images(classes)

@@ -10,7 +10,10 @@ from typing import Literal
 
 from learngene_zoo.plugin import BadData, HubSource
 
-NO_TEST = "its test labels are withheld, so its validation split is the test and validation is cut from train"
+NO_TEST = (
+    "its test labels are withheld, so its validation split is the test and validation is cut from"
+    " train"
+)
 # The folder in which the Visual Decathlon's devkit and data are unpacked
 ARCHIVE = "LGZOO_DECATHLON"
 DECATHLON_DEVKIT = "http://www.robots.ox.ac.uk/~vgg/share/decathlon-1.0-devkit.tar.gz"

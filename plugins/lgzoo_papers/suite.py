@@ -15,14 +15,19 @@ from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT, NO_TE
 VALIDATION_AS_TEST = {"test": "validation"}
 SAME_NAME = "the Hub's copy has its own splits and full-size pictures, not the archive's"
 UNPACK = f"unpack {DECATHLON_DEVKIT} and {DECATHLON_DATA} and set {ARCHIVE} to the folder"
-GATED = "accept its terms at https://huggingface.co/datasets/ILSVRC/imagenet-1k and log in with `hf auth login`"
+GATED = (
+    "accept its terms at https://huggingface.co/datasets/ILSVRC/imagenet-1k and log in with `hf"
+    " auth login`"
+)
 RESEARCH = "non-commercial research (ImageNet's terms)"
 IMAGENET = Place(
     hub="ILSVRC/imagenet-1k",
     roles=VALIDATION_AS_TEST,
     variable="LGZOO_IMAGENET",
     note=NO_TEST,
-    advice=f"{GATED}, or set LGZOO_IMAGENET to a folder with train/<wnid>/*.JPEG and val/<wnid>/*.JPEG",
+    advice=(
+        f"{GATED}, or set LGZOO_IMAGENET to a folder with train/<wnid>/*.JPEG and val/<wnid>/*.JPEG"
+    ),
 )
 
 
@@ -68,12 +73,14 @@ def _decathlon(
 ) -> Row:
     settings = {
         "image_size": 64,  # the archive's pictures have a shorter side of 72 pixels
-        "source": "Visual Decathlon archive 1.0 (test labels withheld: its validation split is the test)",
+        "source": (
+            "Visual Decathlon archive 1.0 (test labels withheld: its validation split is the test)"
+        ),
         **changes,
     }
     description = (
-        f"{what} as in the Visual Decathlon, from {ARCHIVE}. The archive withholds test labels: its validation "
-        "split is the test, validation is cut from train."
+        f"{what} as in the Visual Decathlon, from {ARCHIVE}. The archive withholds test labels: its"
+        " validation split is the test, validation is cut from train."
     )
     title, place = f"{what} of the Visual Decathlon", replace(place, archived=name)
     return _paper(f"decathlon-{name}", title, classes, sizes, description, place, **settings)
@@ -90,136 +97,254 @@ def _cifar(name: str, title: str, classes: int, what: str) -> Row:
 
 DECATHLON_ROWS = (
     _decathlon(
-        "aircraft", "FGVC-Aircraft", 100, cut(3_334, 3_333),
-        Place(hub="HuggingFaceM4/FGVC-Aircraft@refs/pr/1", pin="e18a7c9", label="variant", note=SAME_NAME),
+        "aircraft",
+        "FGVC-Aircraft",
+        100,
+        cut(3_334, 3_333),
+        Place(
+            hub="HuggingFaceM4/FGVC-Aircraft@refs/pr/1",
+            pin="e18a7c9",
+            label="variant",
+            note=SAME_NAME,
+        ),
     ),
     _decathlon(
-        "cifar100", "CIFAR-100", 100, cut(40_000, 10_000),
+        "cifar100",
+        "CIFAR-100",
+        100,
+        cut(40_000, 10_000),
         Place(hub="uoft-cs/cifar100", label="fine_label", note=SAME_NAME),
     ),
     _decathlon(
-        "daimlerpedcls", "Daimler pedestrians", 2, cut(23_520, 5_880),
+        "daimlerpedcls",
+        "Daimler pedestrians",
+        2,
+        cut(23_520, 5_880),
         Place(advice=f"the Hub has no copy of it; {UNPACK}"),
     ),
-    _decathlon("dtd", "Describable Textures", 47, cut(1_880, 1_880), Place(hub="mcimpoi/dtd_split_1", note=SAME_NAME)),
     _decathlon(
-        "gtsrb", "German traffic signs", 43, cut(31_367, 7_842), Place(hub="tanganke/gtsrb", note=SAME_NAME),
+        "dtd",
+        "Describable Textures",
+        47,
+        cut(1_880, 1_880),
+        Place(hub="mcimpoi/dtd_split_1", note=SAME_NAME),
+    ),
+    _decathlon(
+        "gtsrb",
+        "German traffic signs",
+        43,
+        cut(31_367, 7_842),
+        Place(hub="tanganke/gtsrb", note=SAME_NAME),
         flip=False,
     ),
     _decathlon("imagenet12", "ImageNet", 1_000, cut(1_232_167, 49_000), IMAGENET, licence=RESEARCH),
     _decathlon(
-        "omniglot", "Omniglot", 1_623, cut(19_476, 6_492),
-        Place(hub="GATE-engine/omniglot", roles={"train": "full"}, note=SAME_NAME), flip=False,
+        "omniglot",
+        "Omniglot",
+        1_623,
+        cut(19_476, 6_492),
+        Place(hub="GATE-engine/omniglot", roles={"train": "full"}, note=SAME_NAME),
+        flip=False,
     ),
     _decathlon(
-        "svhn", "Street View House Numbers", 10, cut(47_217, 26_040),
-        Place(hub="ufldl-stanford/svhn:cropped_digits", note=SAME_NAME), flip=False,
+        "svhn",
+        "Street View House Numbers",
+        10,
+        cut(47_217, 26_040),
+        Place(hub="ufldl-stanford/svhn:cropped_digits", note=SAME_NAME),
+        flip=False,
     ),
     _decathlon(
-        "ucf101", "UCF101 dynamic images", 101, cut(7_629, 1_908),
+        "ucf101",
+        "UCF101 dynamic images",
+        101,
+        cut(7_629, 1_908),
         Place(advice=f"its dynamic images are in the archive only; {UNPACK}"),
     ),
     _decathlon(
-        "vgg-flowers", "VGG-Flowers", 102, cut(1_020, 1_020),
+        "vgg-flowers",
+        "VGG-Flowers",
+        102,
+        cut(1_020, 1_020),
         Place(hub="dpdl-benchmark/oxford_flowers102", note=SAME_NAME),
     ),
-)  # fmt: skip
+)
 
 LSAMD_ROWS = (
     _cifar("cifar100", "CIFAR-100", 100, "a hundred kinds of thing (the fine labels)"),
     _cifar("cifar10", "CIFAR-10", 10, "ten kinds of thing"),
     _paper(
-        "tiny-imagenet", "Tiny ImageNet", 200, cut(100_000, 10_000),
-        "Photographs of 200 kinds of thing, 64 x 64, from the Hub; its validation split is the test.",
-        Place(hub="zh-plus/tiny-imagenet", roles=VALIDATION_AS_TEST, note=NO_TEST), image_size=64,
+        "tiny-imagenet",
+        "Tiny ImageNet",
+        200,
+        cut(100_000, 10_000),
+        "Photographs of 200 kinds of thing, 64 x 64, from the Hub; its validation split is the"
+        " test.",
+        Place(hub="zh-plus/tiny-imagenet", roles=VALIDATION_AS_TEST, note=NO_TEST),
+        image_size=64,
     ),
     _paper(
-        "inat2019", "iNaturalist 2019", 1_010, split_sizes(193_135, 21_459, 53_649),
+        "inat2019",
+        "iNaturalist 2019",
+        1_010,
+        split_sizes(193_135, 21_459, 53_649),
         "Photographs of 1,010 species, from LGZOO_INAT2019; the Hub has no copy.",
         Place(
             layout="inaturalist",
-            note="a fifth of its labelled pictures, by class, is the test; the paper does not say which it used",
-            advice="the Hub has no copy of it; download train_val2019.tar.gz of the iNaturalist 2019 competition and set "
-            "LGZOO_INAT2019 to the folder with 2019/<group>/<class>/*.jpg",
+            note=(
+                "a fifth of its labelled pictures, by class, is the test; the paper does not say"
+                " which it used"
+            ),
+            advice=(
+                "the Hub has no copy of it; download train_val2019.tar.gz of the iNaturalist 2019"
+                " competition and set LGZOO_INAT2019 to the folder with 2019/<group>/<class>/*.jpg"
+            ),
         ),
     ),
     _paper(
-        "food101", "Food-101", 101, cut(75_750, 25_250), "Photographs of 101 dishes, from the Hub.",
-        Place(hub="ethz/food101", roles=VALIDATION_AS_TEST, note="its split called validation is the test"),
+        "food101",
+        "Food-101",
+        101,
+        cut(75_750, 25_250),
+        "Photographs of 101 dishes, from the Hub.",
+        Place(
+            hub="ethz/food101",
+            roles=VALIDATION_AS_TEST,
+            note="its split called validation is the test",
+        ),
     ),
     _paper(
-        "cars", "Stanford Cars", 196, cut(8_144, 8_041), "Photographs of 196 models of car, from the Hub.",
+        "cars",
+        "Stanford Cars",
+        196,
+        cut(8_144, 8_041),
+        "Photographs of 196 models of car, from the Hub.",
         Place(hub="tanganke/stanford_cars"),
     ),
     _paper(
-        "flowers102", "Oxford Flowers-102", 102, split_sizes(1_020, 1_020, 6_149),
+        "flowers102",
+        "Oxford Flowers-102",
+        102,
+        split_sizes(1_020, 1_020, 6_149),
         "Photographs of 102 kinds of flower, ten of each to train on, from the Hub.",
-        Place(hub="dpdl-benchmark/oxford_flowers102", note="LSAMD's paper counts 2,040 and 818 pictures"),
+        Place(
+            hub="dpdl-benchmark/oxford_flowers102",
+            note="LSAMD's paper counts 2,040 and 818 pictures",
+        ),
     ),
     _paper(
-        "pets", "Oxford-IIIT Pet", 37, cut(3_680, 3_669), "Photographs of 37 breeds of cat and dog, from the Hub.",
-        Place(hub="timm/oxford-iiit-pet", label="label"), licence="CC-BY-SA-4.0",
+        "pets",
+        "Oxford-IIIT Pet",
+        37,
+        cut(3_680, 3_669),
+        "Photographs of 37 breeds of cat and dog, from the Hub.",
+        Place(hub="timm/oxford-iiit-pet", label="label"),
+        licence="CC-BY-SA-4.0",
     ),
     _paper(
-        "dtd", "Describable Textures", 47, split_sizes(1_880, 1_880, 1_880),
+        "dtd",
+        "Describable Textures",
+        47,
+        split_sizes(1_880, 1_880, 1_880),
         "Photographs of textures by 47 words, the first of its ten splits, from the Hub.",
-        Place(hub="mcimpoi/dtd_split_1", note="LSAMD's paper trains on train and validation together"),
+        Place(
+            hub="mcimpoi/dtd_split_1", note="LSAMD's paper trains on train and validation together"
+        ),
         licence="CC-BY-4.0",
     ),
     _paper(
-        "caltech101", "Caltech-101", 101, cut(6_942, 1_735),
+        "caltech101",
+        "Caltech-101",
+        101,
+        cut(6_942, 1_735),
         "Photographs of 101 kinds of object, from the Hub; the split is the uploader's.",
         Place(
-            hub="Donghyun99/Caltech-101", also_classes=(102,),
+            hub="Donghyun99/Caltech-101",
+            also_classes=(102,),
             note="its split is the uploader's; 102 classes: background",
         ),
         licence="CC-BY-4.0",
     ),
     _paper(
-        "ade20k", "ADE20K SceneParse150", 150, cut(20_210, 2_000),
+        "ade20k",
+        "ADE20K SceneParse150",
+        150,
+        cut(20_210, 2_000),
         "Scenes with masks of 150 classes, from LGZOO_ADE20K; its validation split is the test.",
         Place(
-            layout="ade20k", roles=VALIDATION_AS_TEST, note=NO_TEST,
-            advice="the Hub has no whole copy of it; download ADEChallengeData2016.zip of the SceneParse150 challenge "
-            "(sceneparsing.csail.mit.edu) and set LGZOO_ADE20K to the folder with images/ and annotations/",
+            layout="ade20k",
+            roles=VALIDATION_AS_TEST,
+            note=NO_TEST,
+            advice=(
+                "the Hub has no whole copy of it; download ADEChallengeData2016.zip of the"
+                " SceneParse150 challenge (sceneparsing.csail.mit.edu) and set LGZOO_ADE20K to the"
+                " folder with images/ and annotations/"
+            ),
         ),
         kind="segmentation",
     ),
     _paper(
-        "voc2012", "PASCAL VOC 2012", 21, cut(10_582, 1_449),
-        "Photographs with masks of 20 kinds of thing and background, from LGZOO_VOC2012 or the Hub; its validation "
-        "split is the test.",
-        Place(hub="jxie/pascal-voc-2012", layout="voc", roles=VALIDATION_AS_TEST, note=NO_TEST), kind="segmentation",
+        "voc2012",
+        "PASCAL VOC 2012",
+        21,
+        cut(10_582, 1_449),
+        "Photographs with masks of 20 kinds of thing and background, from LGZOO_VOC2012 or the Hub;"
+        " its validation split is the test.",
+        Place(hub="jxie/pascal-voc-2012", layout="voc", roles=VALIDATION_AS_TEST, note=NO_TEST),
+        kind="segmentation",
     ),
-)  # fmt: skip
+)
 
 TAL_UNSEEN_ROWS = (
     _paper(
-        "fashion_mnist", "Fashion-MNIST", 10, split_sizes(55_000, 5_000, 10_000),
-        "Photographs of clothes, 28 x 28 grey. From LGZOO_FASHION_MNIST, Debian's package or the Hub.",
-        Place(hub="zalando-datasets/fashion_mnist", layout="idx", usual="/usr/share/datasets/fashion-mnist"),
-        licence="MIT", image_size=32, source="zalando-datasets/fashion_mnist",
+        "fashion_mnist",
+        "Fashion-MNIST",
+        10,
+        split_sizes(55_000, 5_000, 10_000),
+        "Photographs of clothes, 28 x 28 grey. From LGZOO_FASHION_MNIST, Debian's package or the"
+        " Hub.",
+        Place(
+            hub="zalando-datasets/fashion_mnist",
+            layout="idx",
+            usual="/usr/share/datasets/fashion-mnist",
+        ),
+        licence="MIT",
+        image_size=32,
+        source="zalando-datasets/fashion_mnist",
     ),
     _paper(
-        "fer2013", "FER2013", 7, cut(28_709, 7_178), "Faces with seven expressions, 48 x 48 grey, from the Hub.",
-        Place(hub="clip-benchmark/wds_fer2013@refs/convert/parquet", label="cls"), image_size=48,
+        "fer2013",
+        "FER2013",
+        7,
+        cut(28_709, 7_178),
+        "Faces with seven expressions, 48 x 48 grey, from the Hub.",
+        Place(hub="clip-benchmark/wds_fer2013@refs/convert/parquet", label="cls"),
+        image_size=48,
     ),
     _paper(
-        "ham10000", "HAM10000", 7, split_sizes(9_577, 2_492, 1_285),
+        "ham10000",
+        "HAM10000",
+        7,
+        split_sizes(9_577, 2_492, 1_285),
         "Dermatoscopic pictures of seven kinds of skin lesion, from the Hub.",
         Place(
-            hub="marmal88/skin_cancer", label="dx",
-            note="the copy has 13,354 rows of the 10,015 pictures, so some are there twice, perhaps in two splits",
+            hub="marmal88/skin_cancer",
+            label="dx",
+            note=(
+                "the copy has 13,354 rows of the 10,015 pictures, so some are there twice, perhaps"
+                " in two splits"
+            ),
         ),
     ),
-)  # fmt: skip
+)
 
 IMAGENET_1K = _paper(
     "imagenet-1k",
     "ImageNet-1K (ILSVRC 2012)",
     1_000,
     cut(1_281_167, 50_000),
-    "Photographs of 1,000 kinds of thing, from LGZOO_IMAGENET or, once its terms are accepted, the Hub.",
+    "Photographs of 1,000 kinds of thing, from LGZOO_IMAGENET or, once its terms are accepted, the"
+    " Hub.",
     IMAGENET,
     licence=RESEARCH,
 )

@@ -86,7 +86,8 @@ def open_emoji_transfer(entry: Entry) -> Task:
     other_names, test = list_emoji(places["twitter"], "twitter")
     if names != other_names:
         raise BadData(
-            f"{places['google']} and {places['twitter']} differ in their classes; install equal versions"
+            f"{places['google']} and {places['twitter']} differ in their classes; install equal"
+            " versions"
         )
     return _task(entry, {"train": train, "test": test}, names)
 
@@ -164,8 +165,8 @@ def find_npm_folder(entry: Entry, vendor: str) -> Path:
     if folder is None:
         packages = " ".join(f"emoji-datasource-{name}@16" for name in ("google", "twitter"))
         raise Unavailable(
-            f"the pictures of {entry.name} are not installed: npm install --ignore-scripts {packages} "
-            f"(or set {VARIABLE} to the folder that holds node_modules)"
+            f"the pictures of {entry.name} are not installed: npm install --ignore-scripts"
+            f" {packages} (or set {VARIABLE} to the folder that holds node_modules)"
         )
     return folder
 

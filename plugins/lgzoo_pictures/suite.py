@@ -40,8 +40,8 @@ STAMPS = _entry(
     12,
     (426, 47, 118),
     "GPL-2.0-or-later",
-    "Photographs and drawings of animals, plants, vehicles and other things, cut out, of very different sizes: Debian's "
-    "package tuxpaint-stamps-default.",
+    "Photographs and drawings of animals, plants, vehicles and other things, cut out, of very"
+    " different sizes: Debian's package tuxpaint-stamps-default.",
 )
 CLIPART = _entry(
     "clipart",
@@ -57,7 +57,8 @@ EMOJI = _entry(
     70,
     (1_267, 141, 352),
     "Apache-2.0",
-    "Google's drawings; the classes are Unicode's subgroups of 8 or more: the npm package emoji-datasource-google.",
+    "Google's drawings; the classes are Unicode's subgroups of 8 or more: the npm package"
+    " emoji-datasource-google.",
     image_size=64,
 )
 EMOJI_TRANSFER = _entry(
@@ -66,8 +67,8 @@ EMOJI_TRANSFER = _entry(
     70,
     (1_584, 176, 1_760),
     "Apache-2.0 and CC-BY-4.0",
-    "As emoji, but tested on Twitter's drawings of the same things, by another hand: the npm packages "
-    "emoji-datasource-google and emoji-datasource-twitter.",
+    "As emoji, but tested on Twitter's drawings of the same things, by another hand: the npm"
+    " packages emoji-datasource-google and emoji-datasource-twitter.",
     image_size=64,
 )
 FLAGS = _entry(
@@ -76,8 +77,9 @@ FLAGS = _entry(
     259,
     (259, 60, 199),
     "Apache-2.0 and CC-BY-4.0",
-    "One training image of each country, a waving flag by Google; validated and tested on the flat flags by Twitter, of "
-    "countries that do not overlap: the npm packages emoji-datasource-google and emoji-datasource-twitter.",
+    "One training image of each country, a waving flag by Google; validated and tested on the flat"
+    " flags by Twitter, of countries that do not overlap: the npm packages emoji-datasource-google"
+    " and emoji-datasource-twitter.",
     image_size=64,
     flip=False,
 )

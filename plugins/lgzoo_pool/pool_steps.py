@@ -140,8 +140,8 @@ def stitch_models(
     from learngene_zoo.plugin import open_device
     from lgzoo_pool.modules.least_squares import (
         compute_moments,
+        iterate_images,
         measure_fit,
-        sample_images,
         solve_stitches,
     )
     from lgzoo_pool.modules.network import (
@@ -156,7 +156,7 @@ def stitch_models(
     anchors = merge_anchors([select_prefix("model.", model.state) for model in models])
     state = {**anchors, **draw_stitches(specs, layout, run.seed)}
     network = build_network(specs, layout, state).to(open_device(run))
-    samples = sample_images(images.task, images.input_format, settings.stitch_images, run)
+    samples = iterate_images(images.task, images.input_format, settings.stitch_images, run)
     moments = compute_moments(network, samples)
     if settings.stitch == "ls" or settings.stitch == "joint":
         stitches = solve_stitches(moments, joint=settings.stitch == "joint")

@@ -34,14 +34,14 @@ def start_stitches(
     from learngene_zoo.plugin import open_device
     from lgzoo_pool.modules.least_squares import (
         compute_moments,
+        iterate_images,
         measure_fit,
-        sample_images,
         solve_stitches,
     )
     from lgzoo_pool.modules.network import stitch_anchors
 
     network = stitch_anchors(anchors, layout, run.seed).to(open_device(run))
-    images = sample_images(task, anchors[-1].input_format, settings.images, run)
+    images = iterate_images(task, anchors[-1].input_format, settings.images, run)
     moments = compute_moments(network, images)
     stitches = solve_stitches(moments)
     return stitches, {"images": settings.images, **measure_fit(moments, stitches)}

@@ -1,4 +1,6 @@
-"""How a folder of artifacts and data is spoiled: each function returns a change, which is given the folder's root."""
+"""How a folder of artifacts and data is spoiled: each function returns a change, which is given the
+folder's root.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Change = Callable[[Path], Any]
 
 
 def edit(path: str, **values: Any) -> Change:
-    """Change keys of a JSON file; a value of ... drops the key; a double underscore goes one object deeper."""
+    """Change keys of a JSON file; a value of ... drops the key; a double underscore goes one object
+    deeper.
+    """
 
     def change(root: Path) -> None:
         data = json.loads((root / path).read_text())
@@ -135,7 +139,10 @@ def flip(path: str, at: int) -> Change:
 
 
 def every_image(spoil: Callable[[bytes], bytes], kind: str = "png") -> Change:
-    """Change the bytes of every image of the class red; `kind` is the format of what `spoil` gets."""
+    """Change the bytes of every image of the class red.
+
+    `kind` is the format of what `spoil` gets.
+    """
 
     def change(root: Path) -> None:
         from PIL import Image
@@ -170,7 +177,8 @@ def enormous(data: bytes) -> bytes:
 
 
 def parquet(path: str, rows: dict[str, list[Any]], info: Any = None) -> Change:
-    """A Parquet file with an image column of 16 x 16 pictures, whatever its value, and the other columns as they are.
+    """A Parquet file with an image column of 16 x 16 pictures, whatever its value, and the other
+    columns as they are.
 
     `info` are the features that `datasets` finds in the file's metadata.
     """

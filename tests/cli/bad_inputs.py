@@ -1,6 +1,8 @@
-"""Lines that cannot succeed, each with what is done to the folder before it, the exit code and words that the error must hold.
+"""Lines that cannot succeed, each with what is done to the folder before it, the exit code and
+words that the error must hold.
 
-`CASES` are written by hand, grouped by what is wrong; `outside` makes those that follow from the bounds and kinds of settings.
+`CASES` are written by hand, grouped by what is wrong; `outside` makes those that follow from the
+    bounds and kinds of settings.
 """
 
 from __future__ import annotations
@@ -473,7 +475,9 @@ CASES = [*CALLS, *SIZES, *PLACES, *FILES, *CONFIGS, *DATA]
 
 
 def outside(settings: Any) -> Iterator[tuple[str, str, str]]:
-    """For every setting: its option, a value that it cannot have, and a word of the error; one value for each bound."""
+    """For every setting: its option, a value that it cannot have, and a word of the error; one
+    value for each bound.
+    """
     from learngene_zoo.settings import settings_of
 
     for setting in settings_of(settings):

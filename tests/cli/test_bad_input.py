@@ -1,7 +1,8 @@
-"""Bad input gets one line that names the thing and the remedy, the right exit code, and loses nothing.
+"""Bad input gets one line that names the thing and the remedy, the right exit code, and loses
+nothing.
 
-Every case runs in a folder that holds a small ancestry model, learngenes, models and pictures; whatever existed before the
-call must be there afterwards, byte for byte, and nothing else.
+Every case runs in a folder that holds a small ancestry model, learngenes, models and pictures;
+whatever existed before the call must be there afterwards, byte for byte, and nothing else.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ PATIENCE = 60  # seconds for one call
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=2, image_size=16, patch_size=8)
 
 
-# --- the folder ---------------------------------------------------------------------------------------------------------
+# --- the folder
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small ancestry, a learngene with tensors and one without, a model, and pictures of two classes."""
+    """A small ancestry, a learngene with tensors and one without, a model, and pictures of two
+    classes.
+    """
     import torch
     from PIL import Image
 
@@ -145,10 +149,17 @@ def test_bad_input(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "environment",
-    [{"RANK": "1"}, {"LOCAL_RANK": "x"}, {"HOME": None}, {"LGZOO_CACHE": "model/config.json"}, {"LGZOO_CACHE": "~nosuchuser"},
-     {"HOME": "/nowhere"}, {"OMP_NUM_THREADS": "abc"}],
+    [
+        {"RANK": "1"},
+        {"LOCAL_RANK": "x"},
+        {"HOME": None},
+        {"LGZOO_CACHE": "model/config.json"},
+        {"LGZOO_CACHE": "~nosuchuser"},
+        {"HOME": "/nowhere"},
+        {"OMP_NUM_THREADS": "abc"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_environment_that_does_no_harm(
     environment: dict[str, str | None], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,10 +31,34 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def words(world: tuple[str, str], out: Path, *more: str) -> list[str]:
     ancestry, task = world
     return [
-        "bench", task, "--method", "lsamd", "--set", "lsamd.keep=1,3", "--ancestry", ancestry, "--layers", "3",
-        "--epochs", "1", "--seeds", "1", "--images", "24", "--batch-size", "8", "--lr", "1e-3", "--augment", "light",
-        "--workers", "1", "-o", str(out), *more,
-    ]  # fmt: skip
+        "bench",
+        task,
+        "--method",
+        "lsamd",
+        "--set",
+        "lsamd.keep=1,3",
+        "--ancestry",
+        ancestry,
+        "--layers",
+        "3",
+        "--epochs",
+        "1",
+        "--seeds",
+        "1",
+        "--images",
+        "24",
+        "--batch-size",
+        "8",
+        "--lr",
+        "1e-3",
+        "--augment",
+        "light",
+        "--workers",
+        "1",
+        "-o",
+        str(out),
+        *more,
+    ]
 
 
 def call(*arguments: str) -> Result:
@@ -88,7 +112,9 @@ def test_on_a_small_folder_nothing_is_tuned_and_one_line_says_so(
 
 @pytest.mark.slow
 def test_every_arm_is_tuned_equally_often(world: tuple[str, str], tmp_path: Path) -> None:
-    """On validation images alone, and the report says what was chosen. The folder is small: rates are named."""
+    """On validation images alone, and the report says what was chosen. The folder is small: rates
+    are named.
+    """
     result = call(*untyped(words(world, tmp_path, "--json")), "--tune", "3e-4,1e-3,3e-3")
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
@@ -174,7 +200,8 @@ def test_an_arm_without_any_result_fails_after_the_others_are_shown(
     assert "scratch timm" in result.stdout
     last = result.stderr.splitlines()[-1]
     assert last.startswith(
-        "error: there is no result of lsamd, lsamd shuffled, lsamd stem, lsamd stem_fan_in; its first cell failed: "
+        "error: there is no result of lsamd, lsamd shuffled, lsamd stem, lsamd stem_fan_in; its"
+        " first cell failed: "
     )
     again = call("bench", "--report", "-o", str(tmp_path))
     assert (again.exit_code, again.stderr.splitlines()) == (1, [last])

@@ -1,4 +1,6 @@
-"""The table of exit codes in docs/cli.md: each kind of thing that is missing, and the line that says so."""
+"""The table of exit codes in docs/cli.md: each kind of thing that is missing, and the line that
+says so.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ LINES = {
     "evaluate model --device gpu": (2, "no device named 'gpu'; known: auto, cpu, cuda, mps"),
     "evaluate model --threads 0": (
         2,
-        "invalid value for '--threads': 0 is out of range; it must be at least 1 and at most 1024; "
-        "see lgzoo evaluate --help",
+        (
+            "invalid value for '--threads': 0 is out of range; it must be at least 1 and at most"
+            " 1024; see lgzoo evaluate --help"
+        ),
     ),
     "finetune model --seed x": (
         2,
@@ -36,20 +40,31 @@ LINES = {
     ),
     "plan --ancestry x": (
         2,
-        "name the method before its options, for example: lgzoo plan closed_form --ancestry x; see lgzoo plan --help",
+        (
+            "name the method before its options, for example: lgzoo plan closed_form --ancestry x;"
+            " see lgzoo plan --help"
+        ),
     ),
     "extract --image-size 112 first_k": (
         2,
-        "name the method before its options, for example: lgzoo extract first_k --image-size 112; "
-        "see lgzoo extract --help",
+        (
+            "name the method before its options, for example: lgzoo extract first_k --image-size"
+            " 112; see lgzoo extract --help"
+        ),
     ),
     "extract -o first_k first_k": (
         2,
-        "name the method before its options, for example: lgzoo extract first_k -o first_k; see lgzoo extract --help",
+        (
+            "name the method before its options, for example: lgzoo extract first_k -o first_k; see"
+            " lgzoo extract --help"
+        ),
     ),
     "evaluate model --task digits": (
         2,
-        "the model model has 2 classes and digits has 10; train it first: lgzoo finetune model --task digits",
+        (
+            "the model model has 2 classes and digits has 10; train it first: lgzoo finetune model"
+            " --task digits"
+        ),
     ),
     "export model --tracker x": (2, "no option named --tracker; see lgzoo export --help"),
     "compare model": (2, "missing argument 'SECOND'; see lgzoo compare --help"),
@@ -68,8 +83,10 @@ LINES = {
     ),
     "expand -o model": (
         1,
-        "model already exists; choose another place with -o, or replace it with --force; "
-        "for example: lgzoo expand -o model-2",
+        (
+            "model already exists; choose another place with -o, or replace it with --force; "
+            "for example: lgzoo expand -o model-2"
+        ),
     ),
     "plan first_k --ancestry timm:nosuchmodel": (
         2,

@@ -65,8 +65,8 @@ def test_an_export_that_does_not_fit_ends_in_one_line(
     done = shell(f"ulimit -f 64; lgzoo export model -o out.{format} -q")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        f"error: out.{format} could not be written: the file would be larger than this process may write "
-        "(see `ulimit -f`); nothing was changed"
+        f"error: out.{format} could not be written: the file would be larger than this process may"
+        " write (see `ulimit -f`); nothing was changed"
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

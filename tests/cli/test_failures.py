@@ -107,7 +107,8 @@ def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
     code, text = outcome(Exists(path), capsys, words)
     assert code == 1
     assert text.endswith(
-        f"already exists; choose another place with -o, or replace it with --force; for example: {beside}\n"
+        "already exists; choose another place with -o, or replace it with --force; for example:"
+        f" {beside}\n"
     )
 
 

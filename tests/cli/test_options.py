@@ -171,7 +171,9 @@ def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
         model_of("usaul", "mine")
     with pytest.raises(
         WrongCall,
-        match="timm:vit is a model of timm's, not a folder; write one with `lgzoo finetune timm:vit",
+        match=(
+            "timm:vit is a model of timm's, not a folder; write one with `lgzoo finetune timm:vit"
+        ),
     ):
         model_of("timm:vit", "usual")
     with pytest.raises(

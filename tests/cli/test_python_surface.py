@@ -21,7 +21,10 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_importing_it_imports_nothing_else() -> None:
-    code = "import sys, learngene_zoo; print([n for n in sys.modules if n.startswith('learngene_zoo') or n in ('torch', 'click')])"
+    code = (
+        "import sys, learngene_zoo; print([n for n in sys.modules if n.startswith('learngene_zoo')"
+        " or n in ('torch', 'click')])"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True

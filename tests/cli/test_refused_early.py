@@ -27,7 +27,10 @@ from learngene_zoo.cli.main import main
 
 main(sys.argv[1:], prog_name="lgzoo")
 """
-EXISTS = "error: {} already exists; choose another place with -o, or replace it with --force; for example: lgzoo "
+EXISTS = (
+    "error: {} already exists; choose another place with -o, or replace it with --force; for"
+    " example: lgzoo "
+)
 IN_THE_WAY = (
     "error: {0}/notes is a file, so {0}/notes/new cannot be made; choose another place with -o\n"
 )
@@ -84,7 +87,10 @@ CALLS = {
     "demo -o notes": (1, "error: notes is a file, not a folder; choose another place with -o\n"),
     "finetune -o begun": (
         1,
-        "error: an unfinished run is in begun.run; continue it with --resume or start over with --force\n",
+        (
+            "error: an unfinished run is in begun.run; continue it with --resume or start over with"
+            " --force\n"
+        ),
     ),
     "extract frist_k -o new": (2, "error: no method named 'frist_k'; did you mean first_k?\n"),
     "extract lsamd --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
@@ -117,15 +123,24 @@ CALLS = {
     ),
     "evaluate nowhere": (
         2,
-        "error: there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`\n",
+        (
+            "error: there is no model at nowhere; build one with `lgzoo expand --layers 7 -o"
+            " nowhere`\n"
+        ),
     ),
     "predict nowhere pic.png": (
         2,
-        "error: there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`\n",
+        (
+            "error: there is no model at nowhere; build one with `lgzoo expand --layers 7 -o"
+            " nowhere`\n"
+        ),
     ),
     "export learngene": (
         2,
-        "error: learngene is a learngene, not a model; build one with `lgzoo expand learngene --layers 7`\n",
+        (
+            "error: learngene is a learngene, not a model; build one with `lgzoo expand learngene"
+            " --layers 7`\n"
+        ),
     ),
 }
 

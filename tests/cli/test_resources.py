@@ -1,6 +1,8 @@
-"""What a full disk, a lack of memory and too many open files do: one line, exit code 1, and what was there stays whole.
+"""What a full disk, a lack of memory and too many open files do: one line, exit code 1, and what
+was there stays whole.
 
-Everything here is real: a small file system that is full, and the limits that the system sets to a process.
+Everything here is real: a small file system that is full, and the limits that the system sets to a
+process.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ pytestmark = pytest.mark.slow
 
 SPEC = ViTSpec(layers=3, width=64, heads=2, classes=2, image_size=16, patch_size=8)
 BRIEF = "--task folder:photos --epochs 1 --images 8 --batch-size 4"
-# Imports what a command needs, since Python itself and its libraries need memory and files; sets the limit; runs the command.
+# Imports what a command needs, since Python itself and its libraries need memory and files; sets
+# the limit; runs the command.
 PROGRAM = """
 import resource, sys
 import torch, datasets, accelerate, PIL.Image, learngene_zoo.training.fit, learngene_zoo.artifacts.descendant
@@ -39,7 +42,10 @@ main(sys.argv[3:])
 WRITES = [
     "expand scratched --layers 9 -o new",
     "expand scratched --layers 9 -o model --force",
-    "extract pretrain_finetune --depths 3 --epochs 0 --ancestry ancestry --task folder:photos -o new",
+    (
+        "extract pretrain_finetune --depths 3 --epochs 0 --ancestry ancestry --task folder:photos"
+        " -o new"
+    ),
     f"finetune model {BRIEF} -o new",
     f"finetune model {BRIEF} -o model --force",
     f"train {BRIEF} --layers 3 --width 64 --heads 2 --image-size 16 -o ancestry --force --quiet",
@@ -69,7 +75,9 @@ def contents(root: Path) -> dict[str, str]:
 
 
 def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) -> None:
-    """The command fails with one line that has these words; nothing is lost, and only a run's folder may be new."""
+    """The command fails with one line that has these words; nothing is lost, and only a run's
+    folder may be new.
+    """
     before = contents(root)
     command = [sys.executable, "-c", PROGRAM, limit, str(size), *line.split()]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240)

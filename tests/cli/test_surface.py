@@ -311,7 +311,10 @@ def test_completion_scripts_and_what_they_ask_for() -> None:
 
 
 def test_the_help_costs_click_and_nothing_else() -> None:
-    code = "import sys; from learngene_zoo.cli.main import main; main(['--help'], standalone_mode=False)"
+    code = (
+        "import sys; from learngene_zoo.cli.main import main; main(['--help'],"
+        " standalone_mode=False)"
+    )
     watch = "import atexit, sys; atexit.register(lambda: print('LOADED', *sys.modules));"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
@@ -382,7 +385,10 @@ def test_a_size_that_a_method_cannot_change_is_refused_wherever_it_is_named(
         [tiny_ancestry()], [], Run()
     )
     learngene.with_config(method="lsamd").save(Path("learngene"))
-    says = "mlp_ratio is 2.0, but all descendants of this learngene have mlp_ratio 4.0; sizes that can be chosen: layers, classes"
+    says = (
+        "mlp_ratio is 2.0, but all descendants of this learngene have mlp_ratio 4.0; sizes that can"
+        " be chosen: layers, classes"
+    )
     assert says in refused("plan", "lsamd", *DEIT, "--mlp-ratio", "2")
     assert says in refused("expand", "--layers", "2", "--mlp-ratio", "2")
     assert says in refused("expand", "--mlp-ratio", "2", "--max-params", "20M")

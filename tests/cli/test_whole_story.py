@@ -1,4 +1,6 @@
-"""The verbs one after the other, with no word more than needed: the output of each is the input of the next."""
+"""The verbs one after the other, with no word more than needed: the output of each is the input of
+the next.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,8 @@ def test_the_advice_of_each_verb_leads_to_the_users_own_data(
         followed.append(words[0])
     assert followed == ["extract", "expand", "finetune", "evaluate"]
     assert json.loads(made.stdout)["task"] == "folder:my photos"
-    # Built without a word about the data: the learngene knows its classes, and this machine knows where the data lies.
+    # Built without a word about the data: the learngene knows its classes, and this machine knows
+    # where the data lies.
     call("expand", "--layers", "2", "-o", "again")
     config = json.loads(Path("again/config.json").read_text())
     assert (config["num_classes"], config["label_names"]) == (2, ["blue", "red"])

@@ -1,4 +1,6 @@
-"""A world so small that a whole grid takes a second: an ancestry model and a task in folders, which any process can open."""
+"""A world so small that a whole grid takes a second: an ancestry model and a task in folders, which
+any process can open.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size
 
 
 def make_world(place: Path) -> tuple[str, str]:
-    """An ancestry of three layers and a task of three classes: what `--ancestry` and a task's reference name."""
+    """An ancestry of three layers and a task of three classes: what `--ancestry` and a task's
+    reference name.
+    """
     assemble(SPEC, {}, seed=0, scheme="fan_in").save(place / "ancestry")
     generator = np.random.default_rng(0)
     for label in range(3):
@@ -66,7 +70,19 @@ def numbers(rows: Sequence[Row]) -> list[Row]:
 def toy_row(key: str = "a", **changes: Any) -> Row:
     """A row of a finished cell."""
     about: dict[str, Any] = {
-        "key": key, "arm": "lsamd", "method": "lsamd", "control": None, "task": "digits", "layers": 9, "width": 96,
-        "seed": 0, "epochs": 4, "lr": 1e-3, "images": 1000, "split": "test", "value": 0.5, **changes,
-    }  # fmt: skip
+        "key": key,
+        "arm": "lsamd",
+        "method": "lsamd",
+        "control": None,
+        "task": "digits",
+        "layers": 9,
+        "width": 96,
+        "seed": 0,
+        "epochs": 4,
+        "lr": 1e-3,
+        "images": 1000,
+        "split": "test",
+        "value": 0.5,
+        **changes,
+    }
     return Row(**about)

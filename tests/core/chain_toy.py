@@ -1,4 +1,6 @@
-"""What the chains of both families share: a pretrained model as timm saves one, its learngene, and models that timm opens alone."""
+"""What the chains of both families share: a pretrained model as timm saves one, its learngene, and
+models that timm opens alone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Start:
 
 
 def started(name: str, folder: Path, args: dict[str, int]) -> Start:
-    """timm's model of that name with random weights, three blocks and ten classes, saved to `folder`."""
+    """timm's model of that name with random weights, three blocks and ten classes, saved to
+    `folder`.
+    """
     torch.manual_seed(0)
     model = timm.create_model(name, **args, num_classes=10).eval()
     with torch.no_grad():
@@ -73,7 +77,9 @@ def kept(model: Any, place: Path) -> Path:
 
 
 def searched(start: Start) -> Any:
-    """What a brief search on `start` finds, expanded as it is and under both controls; the last of these models."""
+    """What a brief search on `start` finds, expanded as it is and under both controls; the last of
+    these models.
+    """
     search = METHODS.load("lsamd").presets["smoke"]
     found = lifecycle.extract(
         "lsamd", ancestries=[str(start.folder)], tasks=["digits"], extractor=search, run=RUN
@@ -112,7 +118,9 @@ print(json.dumps(found))
 
 
 def differences(made: Path, check: str) -> dict[str, float]:
-    """Of each model in `made`, by how much its logits differ where timm opens it without this package; `check` is code run on each."""
+    """Of each model in `made`, by how much its logits differ where timm opens it without this
+    package; `check` is code run on each.
+    """
     code = ALONE.replace("CHECK", check.strip().replace("\n", "\n    "))
     done = subprocess.run(
         [sys.executable, "-c", code, str(made)], capture_output=True, text=True, check=False

@@ -66,7 +66,9 @@ recipe = { epochs = 16 }
 
 
 def written(folder: Path, text: str = FILE, **changes: str) -> Path:
-    """The file with some lines replaced: `seeds="seeds = 2"` replaces the first line that starts with `seeds`."""
+    """The file with some lines replaced: `seeds="seeds = 2"` replaces the first line that starts
+    with `seeds`.
+    """
     lines = text.splitlines()
     for name, line in changes.items():
         lines[next(i for i, old in enumerate(lines) if old.startswith(name))] = line
@@ -118,7 +120,9 @@ def at(claim: Claim, lr: float) -> dict[str, Choice]:
 
 
 def jitter(cell: Cell) -> float:
-    """A little that differs by task and seed, and by nothing else; zero on average over four tasks and three seeds."""
+    """A little that differs by task and seed, and by nothing else; zero on average over four tasks
+    and three seeds.
+    """
     return 0.001 * (TASKS.index(cell.task) - 1.5 + 2 * (cell.seed - 1))
 
 
@@ -128,7 +132,9 @@ def gains(gain: float, of: str = "ours", noise: float = 1.0) -> Callable[[Cell],
 
 
 def sized(toy: Claim) -> Claim:
-    """Two pools at two sizes that the expander's settings name; the second's own sizes stand beside the claim's."""
+    """Two pools at two sizes that the expander's settings name; the second's own sizes stand beside
+    the claim's.
+    """
     ours = replace(toy.arms["ours"], method="pool", settings={"blocks": 6})
     theirs = replace(
         ours, settings={"blocks": 9}, sizes=({"low": 9, "high": 0}, {"low": 6, "high": 3})

@@ -156,11 +156,14 @@ def test_the_bundled_one_lies_on_the_shelf(tmp_path: Path, monkeypatch: pytest.M
     assert ancestry_spec("bundled") == SPEC
 
 
-# --- what a config may say ------------------------------------------------------------------------------------------
+# --- what a config may say
+# ------------------------------------------------------------------------------------------
 
 
 def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
-    """What a config leaves out is what timm takes: the number of classes, the channels, the size of the images."""
+    """What a config leaves out is what timm takes: the number of classes, the channels, the size of
+    the images.
+    """
     args = {"embed_dim": 32, "depth": 1, "num_heads": 2, "drop_path_rate": 0.1, "act_layer": None}
     cfg = {"num_classes": 4, "input_size": [1, 64, 64], "fixed_input_size": True}
     for root in (
@@ -253,7 +256,8 @@ def test_an_average_serves_channels_that_a_config_has_no_numbers_for(tmp_path: P
     assert open_ancestry(str(place)).record.mean == pytest.approx((0.2,))
 
 
-# --- files that are refused -----------------------------------------------------------------------------------------
+# --- files that are refused
+# -----------------------------------------------------------------------------------------
 
 
 def _pickle_instead(place: Path) -> None:

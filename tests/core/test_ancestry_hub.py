@@ -1,4 +1,6 @@
-"""Ancestry models of timm and of the Hub: pinned, converted, refused. No network: the Hub is stood in for."""
+"""Ancestry models of timm and of the Hub: pinned, converted, refused. No network: the Hub is stood
+in for.
+"""
 
 import time
 from pathlib import Path
@@ -25,7 +27,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class LocalHub:
-    """Stands in for `hf_hub_download`: repositories are folders, laid out as the Hub's cache lays them out."""
+    """Stands in for `hf_hub_download`: repositories are folders, laid out as the Hub's cache lays
+    them out.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root, self.asked = root, []
@@ -143,7 +147,9 @@ def test_dinov3_opens_as_timm_and_as_its_authors_publish_it(
 
 
 def _as_meta_has_it(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same numbers by the names of DINOv3's own code, with the tensors that timm does not keep."""
+    """The same numbers by the names of DINOv3's own code, with the tensors that timm
+    does not keep.
+    """
     found = {"mask_token": torch.zeros(1), "rope_embed.periods": torch.ones(16)}
     for name, tensor in state.items():
         if name.endswith("v_bias"):

@@ -1,4 +1,6 @@
-"""Imports go down only, and cold modules stay cold. Read from the source; one subprocess sees what is really imported."""
+"""Imports go down only, and cold modules stay cold. Read from the source; one subprocess sees what
+is really imported.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,13 @@ HOT = {
     "safetensors",
 }
 
-# The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports go down, or stay in a folder.
+# The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports
+# go down, or stay in a folder.
 RINGS = (
-    "atomic colours errors intervals ownership plotting registry seeds settings storage text version",
+    (
+        "atomic colours errors intervals ownership pages plotting registry seeds settings storage"
+        " text version"
+    ),
     "families",
     "runs",
     "hub",
@@ -68,7 +74,9 @@ FACADE = {
 
 
 def imports(name: str, *, everywhere: bool) -> Iterator[str]:
-    """Full names of the modules that a module imports: at its top when it runs, or everywhere, for type checkers too."""
+    """Full names of the modules that a module imports: at its top when it runs, or everywhere, for
+    type checkers too.
+    """
     file = SOURCES[name]
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     yield from _in(ast.parse(file.read_text(encoding="utf-8")).body, package, everywhere)
@@ -96,14 +104,19 @@ def _in(body: list[ast.stmt], package: str, everywhere: bool) -> Iterator[str]:
 
 
 def _home(base: str, name: str) -> str:
-    """The module that `from base import name` runs: of the facade's names the one that it fetches them from."""
+    """The module that `from base import name` runs: of the facade's names the one that it fetches
+    them from.
+    """
     if base == "learngene_zoo.plugin":
         return FACADE[name]
     return f"{base}.{name}" if f"{base}.{name}" in SOURCES else base
 
 
 def ring(name: str) -> int | None:
-    """The ring of one of our modules; None for the package itself, whose names are fetched later."""
+    """The ring of one of our modules.
+
+    None for the package itself, whose names are fetched later.
+    """
     parts = name.split(".")
     return RING_OF[parts[1]] if len(parts) > 1 else None
 
@@ -121,7 +134,8 @@ def test_imports_go_down_only() -> None:
                 wrong.append(f"{name} imports {used}, of a higher ring")
             if used.startswith("lgzoo_"):
                 wrong.append(
-                    f"{name} imports the plugin {used}; the core reaches plugins through entry points only"
+                    f"{name} imports the plugin {used}; the core reaches plugins through entry"
+                    " points only"
                 )
     assert not wrong, "\n".join(wrong)
 
@@ -187,11 +201,12 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-# What only reads imports nothing hot: these modules, and every plugin's module that an entry point names.
+# What only reads imports nothing hot: these modules, and every plugin's module that an entry point
+# names.
 COLD = (
-    "atomic colours errors intervals ownership plotting registry seeds settings storage text version method lifecycle plugin torch_hub "
-    "families.family families.spec families.timm_config families.vit runs hub artifacts pretrained publishing tasks.task "
-    "tasks.catalogue bench cli"
+    "atomic colours errors intervals ownership pages plotting registry seeds settings storage text"
+    " version method lifecycle plugin torch_hub families.family families.spec families.timm_config"
+    " families.vit runs hub artifacts pretrained publishing tasks.task tasks.catalogue bench cli"
 )
 HOT_OF_OURS = {
     "learngene_zoo.artifacts.descendant",

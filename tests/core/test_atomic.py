@@ -1,4 +1,6 @@
-"""Folders and files are written whole or not at all, and only what is ours is replaced or removed."""
+"""Folders and files are written whole or not at all, and only what is ours is
+replaced or removed.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,10 @@ ARTIFACT = {
     ids=range(10),
 )
 def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str]) -> None:
-    """Whatever a stranger's files are called and say: a folder without a valid marker is not ours."""
+    """Whatever a stranger's files are called and say.
+
+    A folder without a valid marker is not ours.
+    """
     for name, text in names.items():
         (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / name).write_text(text)

@@ -1,4 +1,6 @@
-"""A linear map along an axis: identity, one-hot, composition, factors kept apart, and function-preserving growth, in both families."""
+"""A linear map along an axis: identity, one-hot, composition, factors kept apart, and
+function-preserving growth, in both families.
+"""
 
 import re
 from collections.abc import Mapping
@@ -163,7 +165,9 @@ def test_stem_norms_and_scales_follow_the_stream(spec: Spec) -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_reads_may_be_mapped_otherwise_than_what_writes(spec: Spec) -> None:
-    """Net2Net: neurons, heads and the whole stream are doubled, and what reads them takes the half of each copy."""
+    """Net2Net: neurons, heads and the whole stream are doubled, and what reads them takes the half
+    of each copy.
+    """
 
     def doubled(size: int) -> Along:
         twice = [*range(size), *range(size)]

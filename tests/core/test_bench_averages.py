@@ -52,7 +52,9 @@ def flags_of(row: Row) -> np.ndarray:
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_on_one_task_a_gain_has_the_paired_interval_over_its_images(seeds: int) -> None:
-    """The mean over images of the difference of two shares of seeds, and 1.96 standard errors of that mean."""
+    """The mean over images of the difference of two shares of seeds, and 1.96 standard errors of
+    that mean.
+    """
     rows = draw_rows(seeds=seeds)
     found = average_gain(of(rows, "one"), of(rows, "two"))
     assert found
@@ -89,7 +91,10 @@ def test_a_model_that_is_always_right_has_an_interval() -> None:
 
 
 def test_without_flags_one_task_has_an_interval_over_three_seeds_and_a_range_over_two() -> None:
-    """As mIoU, of which a row holds no flag per image. Student's interval: 4.3027 standard errors."""
+    """As mIoU, of which a row holds no flag per image.
+
+    Student's interval: 4.3027 standard errors.
+    """
     three = average_metric(draw_rows(arms=["one"], flags=False))
     assert three
     values = [row.value or 0 for row in draw_rows(arms=["one"], flags=False)]
@@ -165,7 +170,9 @@ def test_a_single_number_and_equal_numbers_have_no_interval(values: list[float])
 
 
 def test_no_bound_lies_beyond_what_is_possible() -> None:
-    """Whatever the tasks, the seeds and the values: accuracies within 0 and 1, gains within -1 and 1."""
+    """Whatever the tasks, the seeds and the values: accuracies within 0 and 1, gains within -1 and
+    1.
+    """
     generator = np.random.default_rng(0)
     for tasks, seeds, images in itertools.product((1, 2, 3), (1, 2, 3), (1, 2, 7)):
         for flags in (True, False):

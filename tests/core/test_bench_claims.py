@@ -200,7 +200,9 @@ def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds
 def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation(
     toy: Claim,
 ) -> None:
-    """Equal budgets: of every two arms the tuning cells differ in the arm alone, but for the rate of the augmentations."""
+    """Equal budgets: of every two arms the tuning cells differ in the arm alone, but for the rate
+    of the augmentations.
+    """
     claim = replace(toy, tuning=replace(toy.tuning, augment=("light", "none")))
     best_rates = {"ours": 8e-3, "timm": 1e-3, "fan_in": 2e-3}
 
@@ -265,7 +267,10 @@ def test_a_claim_that_says_it_sees_more_than_it_can_is_not_run(toy: Claim, tmp_p
     blind = replace(toy, power=replace(toy.power, tasks=8.0))
     with pytest.raises(
         WrongCall,
-        match=r"toy says that it sees 9 points, but with 4 tasks and 3 seeds it would see \d+\.\d; add",
+        match=(
+            r"toy says that it sees 9 points, but with 4 tasks and 3 seeds it would see"
+            r" \d+\.\d; add"
+        ),
     ):
         run_claim(blind, tmp_path, Run())
 

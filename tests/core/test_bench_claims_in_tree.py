@@ -80,7 +80,9 @@ def test_all_claims_on_a_method_are_planned_for_a_night(method: str, hours: floa
 
 @pytest.mark.parametrize("name", ["lsamd-scratch", "pool-18", "tal-parts"])
 def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
-    """So the keys of cells, by which rows are found, and the statistics are what they were when the claims were decided."""
+    """So the keys of cells, by which rows are found, and the statistics are what they were when the
+    claims were decided.
+    """
     kept = checkout / "benchmarks" / "results" / "claims"
     claim, before = read_verdict(kept / f"{name}.json")
     found = judge(claim, read_rows(kept / "results.jsonl"))
@@ -95,7 +97,9 @@ def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
 def test_a_verdict_of_an_earlier_version_opens_in_four_words(
     checkout: Path, tmp_path: Path
 ) -> None:
-    """They had one word for everything below the smallest effect; the intervals say which of the four it is."""
+    """They had one word for everything below the smallest effect; the intervals say which of the
+    four it is.
+    """
     kept = checkout / "benchmarks" / "results" / "claims" / "pool-levels-wide.json"
     data = json.loads(kept.read_text())
     data["claim"]["expected"] = data["verdict"]["verdict"] = "does not hold"

@@ -1,4 +1,6 @@
-"""Cost curves: what is paid once and what for each descendant, and from where on one is cheaper, by hand."""
+"""Cost curves: what is paid once and what for each descendant, and from where on one is cheaper, by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,21 @@ def rows() -> list[Row]:
     """Three arms, two depths, two budgets. An epoch of 1,000 images takes a second."""
     return [
         toy_row(
-            key=f"{arm} {layers} {epochs}", arm=arm, method=method, layers=layers, epochs=epochs, value=VALUES[arm][epochs],
-            extraction_seconds=BEFORE[arm][0], extraction_images=BEFORE[arm][1], seconds=float(epochs), params=layers * 1000,
+            key=f"{arm} {layers} {epochs}",
+            arm=arm,
+            method=method,
+            layers=layers,
+            epochs=epochs,
+            value=VALUES[arm][epochs],
+            extraction_seconds=BEFORE[arm][0],
+            extraction_images=BEFORE[arm][1],
+            seconds=float(epochs),
+            params=layers * 1000,
         )
         for arm, method in METHODS.items()
         for layers in (6, 12)
         for epochs in (1, 4)
-    ]  # fmt: skip
+    ]
 
 
 def bill_of(arm: str) -> Bill:
@@ -107,15 +117,19 @@ def test_readings_with_equal_budgets_and_to_equal_quality() -> None:
 
 
 def test_models_that_do_the_same_work_take_the_same_time() -> None:
-    """By chance one arm's trainings took twice as long as the other's; a third trains larger models."""
+    """By chance one arm's trainings took twice as long as the other's; a third trains larger
+    models.
+    """
     slower = {"lsamd": 2.0, "scratch fan_in": 1.0, "pretrain_finetune": 5.0}
     flops = {"lsamd": 10, "scratch fan_in": 10, "pretrain_finetune": 20}
     found = [
         replace(row, seconds=row.seconds * slower[row.arm], flops=flops[row.arm]) for row in rows()
     ]
     assert {bill.arm: bill.tuning[4].seconds for bill in bills(found)} == {
-        "lsamd": 6.0, "scratch fan_in": 6.0, "pretrain_finetune": 20.0
-    }  # fmt: skip
+        "lsamd": 6.0,
+        "scratch fan_in": 6.0,
+        "pretrain_finetune": 20.0,
+    }
 
 
 def test_only_places_that_every_arm_has_are_billed() -> None:
@@ -168,13 +182,15 @@ def test_what_is_told_of_a_rival_counts() -> None:
     found = cost_cells(grid)
     settings = [(cell.arm.name, cell.arm.settings) for cell in found if cell.layers == 6]
     assert settings == [
-        ("lsamd", {}), ("pretrain_finetune", {"epochs": 30, "depths": (6,)}), ("distillation", {"depths": (6,)})
-    ]  # fmt: skip
+        ("lsamd", {}),
+        ("pretrain_finetune", {"epochs": 30, "depths": (6,)}),
+        ("distillation", {"depths": (6,)}),
+    ]
 
 
 def test_the_tables_say_what_the_json_says() -> None:
     found = bills(rows())
-    (pays, *_) = cost_tables(found)
+    pays, *_ = cost_tables(found)
     told = [line for line in flat_costs(found) if line["kind"] == "reading"]
     assert len(told) == len(pays.rows) == 4
     for line, cells in zip(told, pays.rows):
@@ -207,20 +223,50 @@ def test_a_report_of_a_cost_curve_draws_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_cost_curve_is_measured_from_the_command_line(tmp_path: Path) -> None:
-    """Ten cells on a toy world; its ancestry model is no teacher of the source task until it is fine-tuned."""
+    """Ten cells on a toy world; its ancestry model is no teacher of the source task until it is
+    fine-tuned.
+    """
     ancestry, task = make_world(tmp_path)
     out = tmp_path / "out"
     words = [
-        "bench", task, "--method", "lsamd", "--set", "lsamd.keep=1,3", "--ancestry", ancestry, "--preset", "smoke",
-        "--layers", "2,3", "--epochs", "1", "--seeds", "1", "--images", "24", "--batch-size", "8", "--workers", "1",
-        "-o", str(out), "--cost", "--extract-task", task,
-    ]  # fmt: skip
+        "bench",
+        task,
+        "--method",
+        "lsamd",
+        "--set",
+        "lsamd.keep=1,3",
+        "--ancestry",
+        ancestry,
+        "--preset",
+        "smoke",
+        "--layers",
+        "2,3",
+        "--epochs",
+        "1",
+        "--seeds",
+        "1",
+        "--images",
+        "24",
+        "--batch-size",
+        "8",
+        "--workers",
+        "1",
+        "-o",
+        str(out),
+        "--cost",
+        "--extract-task",
+        task,
+    ]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.stderr
     costs = json.loads((out / "cost.json").read_text())
     sizes = {line["arm"]: line["size_images"] for line in costs if line["kind"] == "bill"}
     assert sizes == {
-        "lsamd": 0, "scratch timm": 0, "scratch fan_in": 0, "pretrain_finetune": 32, "distillation": 64
-    }  # fmt: skip
+        "lsamd": 0,
+        "scratch timm": 0,
+        "scratch fan_in": 0,
+        "pretrain_finetune": 32,
+        "distillation": 64,
+    }
     again = CliRunner().invoke(main, ["bench", "--report", "-o", str(out)])
     assert again.stdout == result.stdout

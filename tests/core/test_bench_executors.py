@@ -1,4 +1,6 @@
-"""Every executor gives the same table; a process that dies costs one cell; a cluster that is not there is said in one line."""
+"""Every executor gives the same table; a process that dies costs one cell; a cluster that is not
+there is said in one line.
+"""
 
 from __future__ import annotations
 
@@ -98,8 +100,14 @@ def test_a_worker_that_dies_costs_its_cell_alone(world: World, tmp_path: Path) -
 def test_what_an_extraction_took_until_it_was_stopped_is_written_down(
     world: World, tmp_path: Path
 ) -> None:
-    arm = Arm(name="", method="pretrain_finetune", preset="smoke", settings={"epochs": 100_000, "depths": [1]},
-              ancestries=(world[0],), tasks=(world[1],))  # fmt: skip
+    arm = Arm(
+        name="",
+        method="pretrain_finetune",
+        preset="smoke",
+        settings={"epochs": 100_000, "depths": [1]},
+        ancestries=(world[0],),
+        tasks=(world[1],),
+    )
     extraction = Extraction(arm=arm, seed=0)
     with closing(Workers(1)) as executor:
         executor.open(tmp_path, RUN)

@@ -1,4 +1,6 @@
-"""Grids: which arms come along, which cells there are, and why there may be none. Nothing is computed."""
+"""Grids: which arms come along, which cells there are, and why there may be none. Nothing is
+computed.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,31 @@ ARMS = standard_arms(["lsamd"], ancestries=DEIT)
 
 def grid(**changes: Any) -> list[Cell]:
     settings: dict[str, Any] = {
-        "tasks": ["digits", "objects"], "arms": ARMS, "layers": [6, 9], "epochs": [1, 4], "seeds": [0, 1],
-        "recipe": RECIPE, **changes,
-    }  # fmt: skip
+        "tasks": ["digits", "objects"],
+        "arms": ARMS,
+        "layers": [6, 9],
+        "epochs": [1, 4],
+        "seeds": [0, 1],
+        "recipe": RECIPE,
+        **changes,
+    }
     return cells(settings.pop("tasks"), settings.pop("arms"), **settings)
 
 
 def test_every_method_comes_with_its_controls_and_both_scratch_arms() -> None:
     arms = standard_arms(["lsamd", "pretrain_finetune"])
     assert [arm.name for arm in arms] == [
-        "lsamd", "lsamd shuffled", "lsamd stem", "lsamd stem_fan_in",
-        "pretrain_finetune", "pretrain_finetune shuffled", "pretrain_finetune stem", "pretrain_finetune stem_fan_in",
-        "scratch timm", "scratch fan_in",
-    ]  # fmt: skip
+        "lsamd",
+        "lsamd shuffled",
+        "lsamd stem",
+        "lsamd stem_fan_in",
+        "pretrain_finetune",
+        "pretrain_finetune shuffled",
+        "pretrain_finetune stem",
+        "pretrain_finetune stem_fan_in",
+        "scratch timm",
+        "scratch fan_in",
+    ]
     assert [arm.control for arm in arms[:4]] == [None, "shuffled", "stem", "stem_fan_in"]
     assert [dict(arm.expand) for arm in arms[-2:]] == [{"init": "timm"}, {"init": "fan_in"}]
 
@@ -112,9 +126,14 @@ def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
         say=heard.append,
     )
     assert {(cell.arm.method, cell.layers) for cell in mixed} == {
-        ("lsamd", 6), ("lsamd", 7), ("pretrain_finetune", 3), ("pretrain_finetune", 6),
-        ("scratch", 3), ("scratch", 6), ("scratch", 7),
-    }  # fmt: skip
+        ("lsamd", 6),
+        ("lsamd", 7),
+        ("pretrain_finetune", 3),
+        ("pretrain_finetune", 6),
+        ("scratch", 3),
+        ("scratch", 6),
+        ("scratch", 7),
+    }
     assert {cell.layers for cell in grid(arms=SCRATCH, layers=[1, 200])} == {1, 200}
     members = family(Arm(name="x", method="lsamd", settings={"top": 12}, ancestries=DEIT))
     assert [(member.spec.layers, member.spec.width) for member in members] == [
@@ -193,9 +212,15 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
         arms=arms, layers=[], sizes=sizes, tasks=["digits"], epochs=[1], seeds=[0], say=heard.append
     )
     assert [(cell.arm.name, cell.layers) for cell in found] == [
-        ("pool", 6), ("pool shuffled", 6), ("pool stem", 6), ("pool stem_fan_in", 6),
-        ("pool", 7), ("pool shuffled", 7), ("pool stem", 7), ("pool stem_fan_in", 7),
-    ]  # fmt: skip
+        ("pool", 6),
+        ("pool shuffled", 6),
+        ("pool stem", 6),
+        ("pool stem_fan_in", 6),
+        ("pool", 7),
+        ("pool shuffled", 7),
+        ("pool stem", 7),
+        ("pool stem_fan_in", 7),
+    ]
     assert found[4].size == sizes[1]
     assert heard == ["lsamd builds layers alone, not low 6, high 0 or low 3, high 4; skipped"]
     both = grid(arms=arms, layers=[6], sizes=sizes[:1], tasks=["digits"], epochs=[1], seeds=[0])

@@ -50,7 +50,9 @@ VALUES = {  # by arm and task, a list over seeds
 
 
 def rows(epochs: Sequence[int] = (4,), **changes: Any) -> list[Row]:
-    """Two tasks, two seeds, four arms; the values above at the first budget, a hundredth more at each next."""
+    """Two tasks, two seeds, four arms; the values above at the first budget, a hundredth more at
+    each next.
+    """
     found = []
     for number, budget in enumerate(epochs):
         for arm, tasks in VALUES.items():
@@ -58,11 +60,23 @@ def rows(epochs: Sequence[int] = (4,), **changes: Any) -> list[Row]:
             for task, values in tasks.items():
                 for seed, value in enumerate(values):
                     about = {
-                        "key": f"{arm} {task} {seed} {budget}", "arm": arm, "method": method, "control": control,
-                        "task": task, "seed": seed, "epochs": budget, "value": value + number / 100, "untrained": 0.1,
-                        "probe": 0.25, "params": 1_000_000, "stored_params": 600_000, "seconds": 2.0, "machine": "a machine",
-                        "extraction_images": 3000, "extraction_seconds": 30.0,
-                    }  # fmt: skip
+                        "key": f"{arm} {task} {seed} {budget}",
+                        "arm": arm,
+                        "method": method,
+                        "control": control,
+                        "task": task,
+                        "seed": seed,
+                        "epochs": budget,
+                        "value": value + number / 100,
+                        "untrained": 0.1,
+                        "probe": 0.25,
+                        "params": 1_000_000,
+                        "stored_params": 600_000,
+                        "seconds": 2.0,
+                        "machine": "a machine",
+                        "extraction_images": 3000,
+                        "extraction_seconds": 30.0,
+                    }
                     found.append(toy_row(**{**about, **changes}))
     return found
 
@@ -125,7 +139,10 @@ def test_the_gain_over_the_stem_is_over_the_initialisation_that_is_stronger_on_e
 
 
 def test_real_and_left_out_tasks_have_columns_of_their_own() -> None:
-    """digits is real; wings is drawn, and no picture of its family is in `forms`; signs is neither."""
+    """digits is real; wings is drawn, and no picture of its family is in `forms`.
+
+    Signs is neither.
+    """
     more = [
         replace(row, task="wings", value=(row.value or 0) / 2, key=f"w{row.key}")
         for row in rows()
@@ -191,9 +208,11 @@ def test_one_seed_has_a_mean_and_no_interval() -> None:
 
 def test_an_interval_of_a_metric_does_not_leave_0_to_1() -> None:
     found = line_of(summarise(rows()), "lsamd", "digits").value
-    assert (found.low, found.high, found.interval) == (0.8, 0.9, "range"), (
-        "two seeds have no interval"
-    )
+    assert (found.low, found.high, found.interval) == (
+        0.8,
+        0.9,
+        "range",
+    ), "two seeds have no interval"
     three = [replace(row, seed=2, key=f"3{row.key}", value=1.0) for row in rows() if row.seed == 0]
     found = line_of(summarise([*rows(), *three]), "lsamd", "digits").value
     assert (found.high, found.interval) == (1.0, "seeds")
@@ -341,7 +360,9 @@ def test_the_pareto_front_keeps_what_nothing_beats() -> None:
 
 
 def test_no_line_joins_means_of_different_tasks() -> None:
-    """As when a bench is interrupted: of 12 layers `signs` is not measured yet, and it is the harder task."""
+    """As when a bench is interrupted: of 12 layers `signs` is not measured yet, and it is the
+    harder task.
+    """
     later = [
         replace(row, key=f"later {row.key}", layers=12) for row in rows() if row.task == "digits"
     ]
@@ -440,8 +461,14 @@ def test_a_report_has_all_its_forms_and_forgets_old_pictures(folder: Path) -> No
     written = write_report(folder)
     assert written[0].name == "report.html"
     assert {path.name for path in written} == {
-        "report.html", "summary.md", "summary.csv", "summary.json", "pareto.png", "curves-9.png", "curves-12.png"
-    }  # fmt: skip
+        "report.html",
+        "summary.md",
+        "summary.csv",
+        "summary.json",
+        "pareto.png",
+        "curves-9.png",
+        "curves-12.png",
+    }
     assert {path.name for path in shown.iterdir()} == {
         "pareto.png",
         "curves-9.png",

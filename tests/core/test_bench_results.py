@@ -1,4 +1,6 @@
-"""The results file: nothing that was measured is lost, nothing that cannot be read is passed over in silence."""
+"""The results file: nothing that was measured is lost, nothing that cannot be read is passed over
+in silence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A grid in this process: what is measured, what is shared, what a failure and an interruption leave behind."""
+"""A grid in this process: what is measured, what is shared, what a failure and an interruption
+leave behind.
+"""
 
 from __future__ import annotations
 
@@ -365,8 +367,14 @@ def test_seconds_and_images_of_an_interrupted_extraction_add_up(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = {"epochs": 2, "images": 24, "batch_size": 8}
-    arm = Arm(name="", method="pretrain_finetune", preset="smoke", settings={**training, "depths": [1, 2]},
-              ancestries=(world[0],), tasks=(world[1],))  # fmt: skip
+    arm = Arm(
+        name="",
+        method="pretrain_finetune",
+        preset="smoke",
+        settings={**training, "depths": [1, 2]},
+        ancestries=(world[0],),
+        tasks=(world[1],),
+    )
     extraction = Extraction(arm=arm, seed=0)
     trained: list[Any] = []
     original = fitting.fit
@@ -488,8 +496,10 @@ def test_the_time_left_follows_layers_and_epochs() -> None:
     estimate.record_cell(found[1], None)
     assert estimate.seconds == pytest.approx((10.0 + 2.0 * 3) / 2)
     row = run_row(found[0])
-    assert format_progress(row, estimate) == (
-        "[2/3] digits, 1 layers of width 32, 3 epochs, seed 0, lsamd: accuracy 50.0 %  (about 8.0s left)"
+    assert (
+        format_progress(row, estimate)
+        == "[2/3] digits, 1 layers of width 32, 3 epochs, seed 0, lsamd: accuracy 50.0 %  (about"
+        " 8.0s left)"
     )
 
 

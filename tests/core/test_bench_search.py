@@ -1,4 +1,6 @@
-"""The choice of rates and augmentations: until the best lies inside, where an arm knows something, at equal budgets."""
+"""The choice of rates and augmentations: until the best lies inside, where an arm knows something,
+at equal budgets.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_the_grid_widens_until_the_best_rate_lies_inside(best: float) -> None:
 
 
 def test_a_rate_that_one_arm_needs_is_tried_by_all() -> None:
-    """Arm a has its best rate far above the first grid, arm b inside it: both are trained equally often, at equal rates."""
+    """Arm a has its best rate far above the first grid, arm b inside it: both are trained equally
+    often, at equal rates.
+    """
     choices, trials = searched(
         SPACE, lambda trial: peak(trial, 1.6e-2 if trial.arm == "a" else 2e-3)
     )
@@ -95,7 +99,9 @@ def test_a_grid_does_not_widen_for_ever() -> None:
 
 
 def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
-    """Arm b learns the second task alone; its noise on the first decides nothing, and the third is not needed."""
+    """Arm b learns the second task alone; its noise on the first decides nothing, and the third is
+    not needed.
+    """
 
     def value(trial: Trial) -> float:
         if trial.arm == "b" and trial.task == "one":
@@ -115,7 +121,9 @@ def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
 
 
 def test_at_the_ceiling_of_a_task_another_one_joins_for_every_arm() -> None:
-    """On task one arm a is hardly ever wrong at any rate; on task two its rates differ, and the best is another."""
+    """On task one arm a is hardly ever wrong at any rate; on task two its rates differ, and the
+    best is another.
+    """
 
     def value(trial: Trial) -> float:
         if trial.arm == "a":
@@ -150,7 +158,8 @@ def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> 
     said = describe_tuning([], choices)
     assert (
         said[1]
-        == "b: no better than a constant answer on one, two, three at any rate, so the middle one (0.002) is kept"
+        == "b: no better than a constant answer on one, two, three at any rate, so the middle one"
+        " (0.002) is kept"
     )
     assert len({trial.lr for trial in trials}) == 3, "it does not widen the grid"
 
@@ -170,9 +179,10 @@ def test_the_augmentation_is_the_arms_own() -> None:
     assert (choices["a"].augment, choices["b"].augment) == ("none", "light")
     assert choices["a"].augments == {"light": 60.0, "none": 68.0}
     last = [trial for trial in trials if trial.augment == "none"]
-    assert [(trial.arm, trial.lr) for trial in last] == [("a", 2e-3), ("b", 2e-3)], (
-        "one more training each"
-    )
+    assert [(trial.arm, trial.lr) for trial in last] == [
+        ("a", 2e-3),
+        ("b", 2e-3),
+    ], "one more training each"
 
 
 @pytest.mark.parametrize(("better", "chosen"), [(2.7, "light"), (2.9, "none")])
@@ -287,8 +297,8 @@ def test_nothing_is_chosen_on_a_task_with_few_validation_images() -> None:
     assert alone.space.arms == ()
     said = describe_tuning(cells[:1], {}, small)
     assert said == [
-        "No arm was tuned: learning rate 0.001, augmentation none for all. few has 99 validation images; "
-        "choosing a rate pays from 100 on (--tune chooses all the same)."
+        "No arm was tuned: learning rate 0.001, augmentation none for all. few has 99 validation"
+        " images; choosing a rate pays from 100 on (--tune chooses all the same)."
     ]
 
 

@@ -1,4 +1,6 @@
-"""Intervals over tasks and seeds: their coverage, Student's quantiles and Holm's correction by number."""
+"""Intervals over tasks and seeds: their coverage, Student's quantiles and Holm's correction by
+number.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 3), (6, 5), (8, 5)])
 def test_the_interval_covers_skewed_effects_too(shape: tuple[int, int]) -> None:
-    """Exponential effects of tasks, of either sign: Student's interval covers nine in ten of them."""
+    """Exponential effects of tasks, of either sign.
+
+    Student's interval covers nine in ten of them.
+    """
     generator, covered, students = np.random.default_rng(shape), 0, 0
     for number in range(400):
         sign = 1 - 2 * (number % 2)

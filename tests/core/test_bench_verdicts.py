@@ -32,7 +32,9 @@ from lgzoo_mini.suite import MINI
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Claim:
-    """The claim of `claims_toy.FILE`, with two rates that are not added to: how they are chosen is tested elsewhere."""
+    """The claim of `claims_toy.FILE`, with two rates that are not added to: how they are chosen is
+    tested elsewhere.
+    """
     return replace(load_claim(written(tmp_path)), protocol=1)
 
 

@@ -1,4 +1,6 @@
-"""Controls destroy what a descendant inherited and leave the rest; every way to ask for one gives the same model."""
+"""Controls destroy what a descendant inherited and leave the rest; every way to ask for one gives
+the same model.
+"""
 
 from __future__ import annotations
 

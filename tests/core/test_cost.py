@@ -99,7 +99,9 @@ def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
 
 
 def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
-    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through a norm."""
+    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
+    a norm.
+    """
     normed = []
     for module in model.modules():
         if isinstance(module, NORMS):

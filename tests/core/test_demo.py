@@ -67,22 +67,25 @@ def rows() -> list[Row]:
     ]
 
 
-def test_the_table_has_accuracies_and_gains_over_the_stronger_scratch_the_stronger_stem_and_shuffled() -> (
-    None
-):
+def test_the_table_has_accuracies_and_gains_over_the_stronger_controls() -> None:
     (line,) = demo_rows(rows())
     assert (line["layers"], line["params"], line["flops"]) == (6, 700_000, 9_000_000)
     names = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratch_fan_in")
     assert [line[name] for name in names] == [1.0, 0.25, 0.0, 0.75, 0.0, 0.5]
     assert (line["over_scratch"], line["over_stem"], line["over_shuffled"]) == (0.5, 0.25, 0.75)
-    # The differences 0, 0, 1, 1 vary less than two images that differ either way: standard error sqrt(2 / 4 / 4).
+    # The differences 0, 0, 1, 1 vary less than two images that differ either way: standard error
+    # sqrt(2 / 4 / 4).
     assert line["over_scratch_low"] == pytest.approx(0.5 - 1.959964 * (2 / 16) ** 0.5)
-    assert markdown([line]).splitlines()[2] == (
-        "| 6 | 700.00K | 9.00M | 100.0 | 25.0 | 0.0 | 75.0 | 0.0 | 50.0 | +50.0 [-19.3, +100.0] | +25.0 [-44.3, +94.3] | +75.0 [+5.7, +100.0] |"
+    assert (
+        markdown([line]).splitlines()[2]
+        == "| 6 | 700.00K | 9.00M | 100.0 | 25.0 | 0.0 | 75.0 | 0.0 | 50.0 | +50.0 [-19.3, +100.0]"
+        " | +25.0 [-44.3, +94.3] | +75.0 [+5.7, +100.0] |"
     )
-    assert sentence(line) == (
-        "6 layers: +50.0 points over the stronger scratch [-19.3, +100.0]; within its interval, "
-        "+25.0 points over the stronger stem [-44.3, +94.3]; within its interval, +75.0 points over shuffled [+5.7, +100.0]"
+    assert (
+        sentence(line)
+        == "6 layers: +50.0 points over the stronger scratch [-19.3, +100.0]; within its interval,"
+        " +25.0 points over the stronger stem [-44.3, +94.3]; within its interval, +75.0 points"
+        " over shuffled [+5.7, +100.0]"
     )
 
 

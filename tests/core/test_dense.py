@@ -1,4 +1,6 @@
-"""The dense head: its formula, the plain model's tensors under the plain model's names, its cost, and its folder."""
+"""The dense head: its formula, the plain model's tensors under the plain model's names, its cost,
+and its folder.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
     return assemble(spec, tensors.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
-# --- the model --------------------------------------------------------------------------------------------------------
+# --- the model
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
@@ -125,7 +128,8 @@ def test_its_cost_by_hand() -> None:
     assert thop[0] == thop[1] + 15 * head
 
 
-# --- descendants ------------------------------------------------------------------------------------------------------
+# --- descendants
+# --------------------------------------------------------------------------------------------------
 
 
 def test_pooling_by_attention_goes_with_the_class_head_and_comes_back_fresh() -> None:

@@ -1,4 +1,6 @@
-"""Descendants: assembled from parts, written as timm reads them, opened strictly, and open without this package."""
+"""Descendants: assembled from parts, written as timm reads them, opened strictly, and open without
+this package.
+"""
 
 import json
 import subprocess
@@ -42,7 +44,8 @@ def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
     return assemble(spec, tensors.without_head(initial(spec, 7), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
-# --- assembling -----------------------------------------------------------------------------------------------------
+# --- assembling
+# --------------------------------------------------------------------------------------------------
 
 
 def test_parts_are_inherited_and_the_rest_is_drawn() -> None:
@@ -150,7 +153,8 @@ def test_timm_can_save_the_model(tmp_path: Path) -> None:
     assert torch.equal(again(IMAGES_BCHW), model(IMAGES_BCHW))
 
 
-# --- tasks ---------------------------------------------------------------------------------------------------------
+# --- tasks
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_model_made_for_a_task_keeps_its_head() -> None:
@@ -194,7 +198,8 @@ def test_other_tensors_must_fit() -> None:
         made().with_state({})
 
 
-# --- the folder -----------------------------------------------------------------------------------------------------
+# --- the folder
+# --------------------------------------------------------------------------------------------------
 
 
 def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
@@ -302,7 +307,8 @@ def test_timm_opens_a_folder_in_a_process_without_this_package(tmp_path: Path) -
     assert done.stdout.split("\n")[:-1] == [*(f"{name} 0.0" for name in sorted(cases)), "alone"]
 
 
-# --- folders that are refused ---------------------------------------------------------------------------------------
+# --- folders that are refused
+# ---------------------------------------------------------------------------------------
 
 
 def _config(change: Callable[[dict], object]) -> Callable[[Path], None]:

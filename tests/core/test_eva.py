@@ -1,4 +1,6 @@
-"""The family `eva`: small models of every kind that timm has are its own, tensor by tensor and number by number."""
+"""The family `eva`: small models of every kind that timm has are its own, tensor by tensor and
+number by number.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from learngene_zoo.families.timm_config import architecture, spec_in, timm_confi
 from learngene_zoo.lifecycle.comparison import flop_counter
 from learngene_zoo.settings import from_json, to_json
 
-# One of every kind of block, rotary positions, norms and pooling; the rest differ from one of these by size.
+# One of every kind of block, rotary positions, norms and pooling; the rest differ from one of these
+# by size.
 KINDS = [
     "vit_small_patch16_dinov3",
     "vit_small_patch16_dinov3_qkvb",
@@ -97,7 +100,9 @@ def test_costs_are_what_hooks_count(kind: Any) -> None:
 
 
 def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
-    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through a LayerNorm."""
+    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
+    a LayerNorm.
+    """
     normed: list[int] = []
     hooks = [
         module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
@@ -183,7 +188,9 @@ def test_learned_frequencies_go_with_their_blocks() -> None:
     "name", ["eva02_tiny_patch14_336", "vit_small_patch16_dinov3", "vit_pe_core_tiny_patch16_384"]
 )
 def test_other_images_have_timms_positions(name: str) -> None:
-    """As timm's own `set_input_size`: resampled absolute positions, and rotary ones scaled to their reference grid."""
+    """As timm's own `set_input_size`: resampled absolute positions, and rotary ones scaled to their
+    reference grid.
+    """
     spec = small(name)
     theirs = timms(name, spec)
     larger = spec.with_(image_size=7 * spec.patch_size)
@@ -239,7 +246,10 @@ def test_an_argument_that_no_spec_expresses_is_refused(argument: dict[str, Any])
     [
         (
             {"heads": 12},
-            "rotary positions need heads of a multiple of 4 channels, but 12 heads of a width of 24 have 2",
+            (
+                "rotary positions need heads of a multiple of 4 channels, but 12 heads of a width"
+                " of 24 have 2"
+            ),
         ),
         ({"norm_eps": 1e-3}, "norm_eps is 0.001; models of the family 'eva' have 1e-06 or 1e-05"),
         ({"image_size": 30}, "patches of 14 pixels do not tile an image of 30"),

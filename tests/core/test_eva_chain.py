@@ -1,4 +1,6 @@
-"""The whole chain for the family `eva`: from timm's own folder to models that timm opens without this package."""
+"""The whole chain for the family `eva`: from timm's own folder to models that timm opens without
+this package.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Fields of `EvaSpec` that matter only beside others: the tensors are those that timm makes of the same arguments."""
+"""Fields of `EvaSpec` that matter only beside others: the tensors are those that timm makes of the
+same arguments.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A family is a value: whatever is generic asks its table, shown with a second family that shares no name with the first."""
+"""A family is a value: whatever is generic asks its table, shown with a second family that shares
+no name with the first.
+"""
 
 from __future__ import annotations
 
@@ -195,7 +197,10 @@ def test_a_method_that_takes_only_one_family_names_those_that_take_the_other() -
     for name in ("pool", "snnet", "tal", "ghn3", "logah"):
         with pytest.raises(
             WrongCall,
-            match=rf"{name} does not .* 'eva', only timm's VisionTransformer .* lsamd, .*pretrain_finetune",
+            match=(
+                rf"{name} does not .* 'eva', only timm's VisionTransformer .* lsamd,"
+                r" .*pretrain_finetune"
+            ),
         ):
             check_family(METHODS.load(name), eva)
     for name in ("lsamd", "scratch", "pretrain_finetune", "distillation"):

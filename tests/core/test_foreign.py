@@ -1,6 +1,7 @@
 """Models in the format of transformers give the answers that transformers gives.
 
-`tests/data/transformers` holds small random models that transformers saved (make.py there), and its answers to `IMAGES_BCHW`:
+`tests/data/transformers` holds small random models that transformers saved (make.py there), and its
+    answers to `IMAGES_BCHW`:
 the logits, or without a head the normalised tokens.
 """
 

@@ -1,4 +1,6 @@
-"""Artifacts that the first version wrote, one of each method: they open, are shown, and expand to what they did then."""
+"""Artifacts that the first version wrote, one of each method: they open, are shown, and expand to
+what they did then.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PREDICTED = (
 
 @pytest.mark.parametrize("name", METHODS)
 def test_it_expands_to_the_same_descendant(name: str, tmp_path: Path) -> None:
-    """What was inherited to the last bit; what was drawn or predicted differs in the last bits between processors."""
+    """What was inherited to the last bit; what was drawn or predicted differs in the last bits
+    between processors.
+    """
     words = json.loads((OLD / name / "expand.json").read_text())
     call = [
         "expand",

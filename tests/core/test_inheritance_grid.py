@@ -1,4 +1,6 @@
-"""The cells of benchmarks/inheritance.py: every method has some, and at each size there is scratch of that size."""
+"""The cells of benchmarks/inheritance.py: every method has some, and at each size there is scratch
+of that size.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The page of benchmarks/inheritance.py: what its gains are taken over, and what its four parts are."""
+"""The page of benchmarks/inheritance.py: what its gains are taken over, and what its four parts
+are.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,14 @@ page = pytest.importorskip("inheritance_page")
 
 NAMES = {(6, 96): "half as deep", (3, 96): "a quarter as deep"}
 LEVELS = {
-    "closed_form": 60.0, "closed_form shuffled": 30.0, "closed_form stem": 41.0, "closed_form stem_fan_in": 45.0,
-    "first_k": 50.0, "scratch timm": 20.0, "scratch fan_in": 35.0,
-}  # fmt: skip
+    "closed_form": 60.0,
+    "closed_form shuffled": 30.0,
+    "closed_form stem": 41.0,
+    "closed_form stem_fan_in": 45.0,
+    "first_k": 50.0,
+    "scratch timm": 20.0,
+    "scratch fan_in": 35.0,
+}
 DEPTH = {"closed_form": 3.0, "scratch fan_in": 1.0}  # points for each layer
 
 
@@ -102,7 +109,8 @@ def test_where_ours_does_not_lead_is_said(found: Any) -> None:
     )
     said = page.sentence(raised("first_k", 0.2), [PLACE])
     assert said.startswith(
-        f"{ahead} 0; beyond its interval in 0. It is behind, beyond the interval: first_k (half as deep, 200 images: -10.0"
+        f"{ahead} 0; beyond its interval in 0. It is behind, beyond the interval: first_k (half as"
+        " deep, 200 images: -10.0"
     )
     assert "level, within the interval: first_k (half as deep" in page.sentence(
         raised("first_k", 0.1001), [PLACE]
@@ -159,8 +167,10 @@ def test_the_recipe_of_an_arm_is_told(found: Any) -> None:
     place = table.columns.index("rate")
     assert {row[place] for row in table.rows} == {"0.001, light"}
     found.recipes |= {at: "0.003" for at in found.recipes if at[0] == "first_k"}
-    assert page.augmented(found) == (
-        f"Of {len(LEVELS)} arms (methods, controls, scratch) {len(LEVELS) - 1} chose an augmentation on the validation images, the others none."
+    assert (
+        page.augmented(found)
+        == f"Of {len(LEVELS)} arms (methods, controls, scratch) {len(LEVELS) - 1} chose an"
+        " augmentation on the validation images, the others none."
     )
 
 

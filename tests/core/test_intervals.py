@@ -26,7 +26,9 @@ def test_seeds_are_averaged_per_image_first() -> None:
 
 
 def test_models_that_agree_on_every_image_may_differ_on_others() -> None:
-    """The error is then that of two images of which each model gets one right alone: sqrt(2 / n) / sqrt(n)."""
+    """The error is then that of two images of which each model gets one right alone: sqrt(2 / n) /
+    sqrt(n).
+    """
     gain = paired_gain([[True] * 50], [[True] * 50])
     assert (gain.value, gain.low, gain.high) == pytest.approx(
         (0.0, -Z95 * 2**0.5 / 50, Z95 * 2**0.5 / 50)
@@ -48,6 +50,7 @@ def test_one_run_pools_to_wilsons_interval() -> None:
 def test_runs_that_agree_are_one_run_and_runs_that_differ_count_as_more_images() -> None:
     flags = [True] * 30 + [False] * 20
     assert pooled_proportion([flags, flags, flags]) == pytest.approx(proportion(30, 50))
-    # Means of two runs: 10 images 1, 20 images 1/2, 20 images 0. Variance 0.14 against 0.4 * 0.6 of flags.
+    # Means of two runs: 10 images 1, 20 images 1/2, 20 images 0. Variance 0.14 against 0.4 * 0.6 of
+    # flags.
     low, high = pooled_proportion([[True] * 30 + [False] * 20, [True] * 10 + [False] * 40])
     assert (low, high) == pytest.approx(proportion(0.4 * 50 * 0.24 / 0.14, 50 * 0.24 / 0.14))

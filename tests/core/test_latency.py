@@ -1,4 +1,6 @@
-"""Latencies: the median of what comes after the warm-up, of a model and of its exported file in turns."""
+"""Latencies: the median of what comes after the warm-up, of a model and of its exported file in
+turns.
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,9 @@ def imports(file: Path) -> dict[str, str]:
 def asks(
     call: ast.Call, origins: dict[str, str], own: str, defined: dict[tuple[str, str], bool]
 ) -> bool:
-    """Whether what is called has a parameter `offline`: where its module is not known, whether all of that name have."""
+    """Whether what is called has a parameter `offline`: where its module is not known, whether all
+    of that name have.
+    """
     if isinstance(call.func, ast.Attribute):
         name, module = call.func.attr, getattr(call.func.value, "id", "")
     else:
@@ -191,7 +193,9 @@ def lines_of_options(name: str) -> list[str]:
 
 
 def split_aliases(line: str) -> list[str]:
-    """Return each alias of an option alone: "--layers, --depth INTEGER" is two options with one metavar."""
+    """Return each alias of an option alone: "--layers, --depth INTEGER" is two options with one
+    metavar.
+    """
     aliases, _, metavar = line.replace(", ", ",").partition(" ")
     return [f"{alias} {metavar}".strip() for alias in aliases.split(",")]
 

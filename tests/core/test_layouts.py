@@ -1,4 +1,6 @@
-"""Files that others wrote: the model is found behind prefixes, among copies and in shards, and what is left out is named."""
+"""Files that others wrote: the model is found behind prefixes, among copies and in shards, and what
+is left out is named.
+"""
 
 from __future__ import annotations
 
@@ -218,7 +220,10 @@ def test_clip_is_named_by_what_is_left_out() -> None:
 
 
 def write_shards(place: Path, state: State, **index: str) -> Path:
-    """A folder whose weights are two files and an index; `index` has other places for some tensors."""
+    """A folder whose weights are two files and an index.
+
+    `index` has other places for some tensors.
+    """
     write_folder(place, state)
     (place / "model.safetensors").unlink()
     names = sorted(state)

@@ -1,4 +1,6 @@
-"""What the verbs decide by themselves: seeds of parts, the order of a plan, whose control counts, what is refused."""
+"""What the verbs decide by themselves: seeds of parts, the order of a plan, whose control counts,
+what is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Vision towers that open_clip saved are opened as the models of timm that they are.
 
-The folders here are laid out as open_clip writes them: the tower's tensors as `visual.trunk.`, a text tower beside it.
+The folders here are laid out as open_clip writes them: the tower's tensors as `visual.trunk.`, a
+text tower beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One's own data on one's own machine are opened again for what was made from them here, and for nothing else."""
+"""One's own data on one's own machine are opened again for what was made from them here, and for
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -275,15 +277,21 @@ ORIGINS = {"folder:x": LocalOrigin("folder:/x", "0" * 32)}
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"{", b"[]", b"\xff\xfe", b'{"format": 2, "artifacts": {}}', b'{"format": 1}',
-        b'{"format": 1, "artifacts": []}', b'{"format": 1, "artifacts": {"x": {}}}',
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"format": 2, "artifacts": {}}',
+        b'{"format": 1}',
+        b'{"format": 1, "artifacts": []}',
+        b'{"format": 1, "artifacts": {"x": {}}}',
         b'{"format": 1, "artifacts": {"%s": {"folder:x": ["folder:/y"]}}}' % (b"0" * 64),
         b'{"format": 1, "artifacts": {"%s": {"folder:x": ["folder:/y", 3]}}}' % (b"0" * 64),
         b'{"format": 1, "artifacts": {"%s": {"folder:x": ["folder:/y\\n", "0"]}}}' % (b"0" * 64),
         b'{"format": 1, "artifacts": {"%s": [1]}}' % (b"0" * 64),
         b'{"format": 1, "artifacts": {"%s": {"folder:x": "ab"}}}' % (b"0" * 64),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_was_not_written_here_is_ignored_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
@@ -329,8 +337,9 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_the_word(
 
 def test_several_processes_write_at_once(cache: Path) -> None:
     code = (
-        "import sys; from learngene_zoo.artifacts.own_data import _write, LocalOrigin\n"
-        "for n in range(8): _write(f'{int(sys.argv[1]) * 8 + n:064x}', {'folder:x': LocalOrigin('folder:/x', '0')})"
+        "import sys; from learngene_zoo.artifacts.own_data import _write, LocalOrigin\nfor n in"
+        " range(8): _write(f'{int(sys.argv[1]) * 8 + n:064x}', {'folder:x':"
+        " LocalOrigin('folder:/x', '0')})"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(number)]) for number in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
@@ -340,11 +349,15 @@ def test_several_processes_write_at_once(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "location"),
     [
-        ("folder:x", "folder:{cwd}/x"), ("parquet:../x.parquet", "parquet:{parent}/x.parquet"),
-        ("wds:x-{{000..003}}.tar", "wds:{cwd}/x-{{000..003}}.tar"), ("folder:~/x", "folder:{home}/x"),
-        ("wds:https://host/x.tar", "wds:https://host/x.tar"), ("hf:org/name", "hf:org/name"), ("digits", "digits"),
+        ("folder:x", "folder:{cwd}/x"),
+        ("parquet:../x.parquet", "parquet:{parent}/x.parquet"),
+        ("wds:x-{{000..003}}.tar", "wds:{cwd}/x-{{000..003}}.tar"),
+        ("folder:~/x", "folder:{home}/x"),
+        ("wds:https://host/x.tar", "wds:https://host/x.tar"),
+        ("hf:org/name", "hf:org/name"),
+        ("digits", "digits"),
     ],
-)  # fmt: skip
+)
 def test_a_reference_is_located(place: Path, reference: str, location: str) -> None:
     names = {"cwd": str(place), "parent": str(place.parent), "home": os.path.expanduser("~")}
     assert own_data.locate(reference.format(**names)) == location.format(**names)

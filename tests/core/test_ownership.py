@@ -1,4 +1,6 @@
-"""The folder of a bench is one that is marked, and starting over removes nothing that somebody else put there."""
+"""The folder of a bench is one that is marked, and starting over removes nothing that somebody else
+put there.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,19 @@ from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace
 
 ROW = {
-    "key": "k", "arm": "a", "method": "lsamd", "control": None, "task": "t", "layers": 2, "width": 16, "seed": 0,
-    "epochs": 1, "lr": 0.1, "images": 9, "split": "test",
-}  # fmt: skip
+    "key": "k",
+    "arm": "a",
+    "method": "lsamd",
+    "control": None,
+    "task": "t",
+    "layers": 2,
+    "width": 16,
+    "seed": 0,
+    "epochs": 1,
+    "lr": 0.1,
+    "images": 9,
+    "split": "test",
+}
 KEY = "0123456789abcdef"
 
 

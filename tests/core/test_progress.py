@@ -1,4 +1,6 @@
-"""What long steps report on stderr: lines where nothing was printed for a while, and no bar without rich."""
+"""What long steps report on stderr: lines where nothing was printed for a while, and no bar without
+rich.
+"""
 
 import sys
 import time

@@ -1,4 +1,6 @@
-"""The regret of `lgzoo recommend` against the grid of benchmarks/inheritance.py: by hand on a small one, and one real probe."""
+"""The regret of `lgzoo recommend` against the grid of benchmarks/inheritance.py: by hand on a small
+one, and one real probe.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ LEVELS = {  # per cent: task, arm, size
 def found() -> Any:
     rows = []
     for (task, arm, size), level in LEVELS.items():
-        (layers, width) = next(shape for shape, name in NAMES.items() if name == size)
+        layers, width = next(shape for shape, name in NAMES.items() if name == size)
         for seed in range(2):
             counts = {
                 "params": PARAMS[size],

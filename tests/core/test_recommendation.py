@@ -33,14 +33,17 @@ SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size
 
 
 def refitted(features_ND: np.ndarray, labels_N: np.ndarray, penalty: float) -> np.ndarray:
-    """What `left_out` says in closed form, by as many regressions as there are pictures; all features standardised before."""
+    """What `left_out` says in closed form, by as many regressions as there are pictures; all
+    features standardised before.
+    """
     standard_ND = (features_ND - features_ND.mean(axis=0)) / features_ND.std(axis=0)
     targets_NK, count = np.eye(labels_N.max() + 1)[labels_N], len(labels_N)
     right = []
     for left in range(count):
         rest = np.arange(count) != left
         design = np.c_[np.ones(count), standard_ND]
-        # Sums over the rest, but the intercept is not penalised and the penalty is that of all pictures.
+        # Sums over the rest, but the intercept is not penalised and the penalty is that of all
+        # pictures.
         ridge = np.diag([0.0, *[penalty * count] * standard_ND.shape[1]])
         weights = np.linalg.solve(
             design[rest].T @ design[rest] + ridge, design[rest].T @ targets_NK[rest]

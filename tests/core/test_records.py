@@ -35,9 +35,19 @@ from learngene_zoo.testing.laws import tiny_ancestry
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
 RECORD = AncestryRecord(source="timm:x", spec=SPEC, revision="a" * 40, sha256="0" * 64)
 ROW = {
-    "key": "k", "arm": "a", "method": "lsamd", "control": None, "task": "t", "layers": 2, "width": 16, "seed": 0,
-    "epochs": 1, "lr": 0.1, "images": 9, "split": "test",
-}  # fmt: skip
+    "key": "k",
+    "arm": "a",
+    "method": "lsamd",
+    "control": None,
+    "task": "t",
+    "layers": 2,
+    "width": 16,
+    "seed": 0,
+    "epochs": 1,
+    "lr": 0.1,
+    "images": 9,
+    "split": "test",
+}
 TASK = TaskRecord(name="digits", source="built in", classes=10, images=1000)
 METRICS = {
     "validation_accuracy": {"digits": 0.5},

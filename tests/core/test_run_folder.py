@@ -1,4 +1,6 @@
-"""A run's folder is held by one process, resumed or refused; what is finished is known to be; nothing of others is lost."""
+"""A run's folder is held by one process, resumed or refused; what is finished is known to be;
+nothing of others is lost.
+"""
 
 from __future__ import annotations
 
@@ -393,7 +395,9 @@ def test_what_was_computed_before_a_failure_is_kept_and_named(tmp_path: Path) ->
 
 
 def test_a_lock_counts_only_on_the_file_that_has_its_name(tmp_path: Path) -> None:
-    """A releases between B's opening the file and B's locking it; C makes a new one: B and C must not both be in."""
+    """A releases between B's opening the file and B's locking it; C makes a new one: B and C must
+    not both be in.
+    """
     from filelock import FileLock
 
     path = tmp_path / "run" / "run.lock"

@@ -1,4 +1,6 @@
-"""Parts that several runs need: computed once, kept apart by what they depend on, and charged to everyone who uses them."""
+"""Parts that several runs need: computed once, kept apart by what they depend on, and charged to
+everyone who uses them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Computation:
-    """A computation that counts its calls, writes a metric of eight images, and may be interrupted after it."""
+    """A computation that counts its calls, writes a metric of eight images, and may be interrupted
+    after it.
+    """
 
     def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
         self.calls: list[Run] = []
@@ -184,7 +188,8 @@ def test_a_shared_part_may_use_another(tmp_path: Path, clock: Clock) -> None:
         once(run_in(tmp_path, name), "toy.outer", outer, Settings(lr=lr))
         assert clock.now - began == seen
         charged = measure_cost_alone(tmp_path / name, tmp_path / "parts")
-        # A part within a part has the outer part's name, hence seed; equal ones of two runs are one.
+        # A part within a part has the outer part's name, hence seed; equal ones of two runs are
+        # one.
         assert (seen + charged.seconds, charged.images) == (15, 2 * IMAGES)
     assert (len(inner.calls), len(first.calls)) == (1, 2)
 

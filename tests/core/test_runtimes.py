@@ -1,4 +1,6 @@
-"""Exported files: equal to the module at every batch, self-describing, opened without this package, whole or not there."""
+"""Exported files: equal to the module at every batch, self-describing, opened without this package,
+whole or not there.
+"""
 
 from __future__ import annotations
 
@@ -84,9 +86,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], E
         pytest.param(
             name,
             format,
-            marks=pytest.mark.exhaustive
-            if format == "onnx" and name in ("mean pooling", "no head")
-            else [],
+            marks=(
+                pytest.mark.exhaustive
+                if format == "onnx" and name in ("mean pooling", "no head")
+                else []
+            ),
         )
         for name in SPECS
         for format in ("pt2", "onnx")

@@ -1,4 +1,6 @@
-"""Segmentation: masks that follow their images, losses and metrics that can be counted by hand, and the verbs."""
+"""Segmentation: masks that follow their images, losses and metrics that can be counted by hand, and
+the verbs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ COUNT = 36
 
 
 class Blobs:
-    """A disc of class 1 or 2 on class 0, lighter with its class, with a rim that does not count; sizes may differ."""
+    """A disc of class 1 or 2 on class 0, lighter with its class, with a rim that does not count;
+    sizes may differ.
+    """
 
     labels = np.zeros(COUNT, dtype=np.int64)
 
@@ -111,7 +115,8 @@ def follows(batch: Batch) -> float:
     return ((shades(batch) - 100 * batch.labels).abs()[counted] < 50).float().mean().item()
 
 
-# --- masks through the loader -----------------------------------------------------------------------------------------
+# --- masks through the loader
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("augment", ["none", "light"])
@@ -217,7 +222,8 @@ def test_masks_are_not_mixed(mixing: dict[str, float]) -> None:
         training_images(task(), task().input_format, Recipe(**mixing), Run())
 
 
-# --- the loss ---------------------------------------------------------------------------------------------------------
+# --- the loss
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_loss_is_the_mean_over_the_pixels_that_count() -> None:
@@ -248,7 +254,8 @@ def test_the_objective_follows_the_task() -> None:
     assert isinstance(objective_for(task(), model, Recipe(), 0), Segmentation)
 
 
-# --- the metric -------------------------------------------------------------------------------------------------------
+# --- the metric
+# --------------------------------------------------------------------------------------------------
 
 
 def test_mean_intersection_over_union_by_hand() -> None:
@@ -257,7 +264,8 @@ def test_mean_intersection_over_union_by_hand() -> None:
     metric = MeanIoU(4)
     rows = metric.rows(functional.one_hot(given, 4).permute(0, 3, 1, 2).float(), meant)
     assert rows.tolist() == [[1, 1, 0, 0, 2, 2, 0, 0], [1, 2, 0, 0, 2, 3, 0, 0]]
-    # Class 0: 2 of 4, class 1: 3 of 5; classes 2 and 3 are nowhere, as the pixel that was given 2 does not count.
+    # Class 0: 2 of 4, class 1: 3 of 5; classes 2 and 3 are nowhere, as the pixel that was given 2
+    # does not count.
     assert metric.value(rows.sum(dim=0).numpy(), 2) == pytest.approx((2 / 4 + 3 / 5) / 2)
 
 
@@ -311,7 +319,8 @@ def test_an_evaluation_counts_every_pixel_once(batch_size: int | None) -> None:
     assert done.interval[0] < done.value < done.interval[1]
 
 
-# --- training and the verbs -------------------------------------------------------------------------------------------
+# --- training and the verbs
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_dense_model_learns() -> None:

@@ -119,7 +119,9 @@ class Grouped:
 
 
 def test_a_flat_record_is_a_group_in_python_alone() -> None:
-    """Its options have no prefix and do not count as the first nested ones; in JSON its keys stand among the others."""
+    """Its options have no prefix and do not count as the first nested ones; in JSON its keys stand
+    among the others.
+    """
     names = [s.name for s in settings_of(Grouped())]
     assert names == ["quiet", "lr", "steps", "training_lr", "training_steps"]
     changed = with_settings(Grouped(), {"steps": 5})

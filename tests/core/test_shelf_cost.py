@@ -1,4 +1,6 @@
-"""What a learngene on the shelf costs: as the bench counted it, with an ancestry model that must be at hand."""
+"""What a learngene on the shelf costs: as the bench counted it, with an ancestry model that must be
+at hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Stitched models: their formula, their tensors' names and starts, their spec read off, and what is refused."""
+"""Stitched models: their formula, their tensors' names and starts, their spec read off, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def by_hand(spec: ViTSpec, state: StateDict) -> torch.Tensor:
-    """Stem, blocks, linear layer, blocks, norm and head, each piece out of a plain model of its width."""
+    """Stem, blocks, linear layer, blocks, norm and head, each piece out of a plain model of its
+    width.
+    """
     start, tokens_BND = 0, torch.empty(0)
     for place, segment in enumerate(spec.segments):
         plain = model_of(

@@ -1,4 +1,6 @@
-"""What stitched models cost: by hand, against counters, and the exact numbers of Learngene Pool's and SN-Net's tables."""
+"""What stitched models cost: by hand, against counters, and the exact numbers of Learngene Pool's
+and SN-Net's tables.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_the_71_configurations_that_snnet_released() -> None:
 
 
 def snnet_paths() -> Iterator[ViTSpec]:
-    """DeiT-Ti, -S and -B; then the paths from each to the next, window by window, without the final norm."""
+    """DeiT-Ti, -S and -B; then the paths from each to the next, window by window, without the final
+    norm.
+    """
     anchors = [architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base")]
     yield from (anchor for anchor in anchors if anchor)
     for first, last in pairwise(anchors):
@@ -156,7 +160,9 @@ def test_its_cost_is_what_fvcore_counts(changes: dict[str, Any], spec: ViTSpec) 
 
 
 def _counted(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
-    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through a LayerNorm."""
+    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
+    a LayerNorm.
+    """
     normed = []
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):

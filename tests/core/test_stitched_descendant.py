@@ -1,4 +1,6 @@
-"""Descendants of more than one width: their folder, what timm does with it, controls, training, and what people see."""
+"""Descendants of more than one width: their folder, what timm does with it, controls, training, and
+what people see.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ def made(spec: ViTSpec = SPEC, **fields: Any) -> Descendant:
     return assemble(spec, tensors.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)
 
 
-# --- its folder -------------------------------------------------------------------------------------------------------
+# --- its folder
+# --------------------------------------------------------------------------------------------------
 
 
 def test_its_folder_is_read_back(tmp_path: Path) -> None:
@@ -210,7 +213,8 @@ def test_a_missing_stitch_is_named(tmp_path: Path) -> None:
         assemble(SPEC, wrong, seed=0)
 
 
-# --- controls and training --------------------------------------------------------------------------------------------
+# --- controls and training
+# --------------------------------------------------------------------------------------------
 
 
 def test_controls_reach_the_stitches() -> None:
@@ -254,7 +258,8 @@ def test_it_is_trained_judged_and_timed_like_any_other() -> None:
     assert latency(SPEC, Run(threads=1)) > 0
 
 
-# --- what people see --------------------------------------------------------------------------------------------------
+# --- what people see
+# --------------------------------------------------------------------------------------------------
 
 
 def test_it_is_no_ancestry(tmp_path: Path) -> None:
@@ -274,8 +279,8 @@ def test_its_card_says_its_widths_and_how_to_open_it(tmp_path: Path) -> None:
     card = (made(THREE).save(tmp_path / "stitched") / "README.md").read_text()
     assert "vit-4-layers-16-24-32-wide-pool" in card
     assert (
-        "1 layers of width 16 with 2 heads, then 2 of width 24 with 3 heads, then 1 of width 32 with 4 heads"
-        in card
+        "1 layers of width 16 with 2 heads, then 2 of width 24 with 3 heads, then 1 of width 32"
+        " with 4 heads" in card
     )
     assert "import learngene_zoo.timm  # registers the model with timm" in card
     both = (made(SPEC.with_(dense=True)).save(tmp_path / "dense") / "README.md").read_text()

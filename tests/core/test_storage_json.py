@@ -84,7 +84,9 @@ def test_many_keys_cost_no_more_than_their_number() -> None:
 
 
 def test_every_reader_of_json_is_the_one_that_refuses() -> None:
-    """`json.loads` takes the last of two values; only `storage` calls it, and the grid for a text that it has made."""
+    """`json.loads` takes the last of two values; only `storage` calls it, and the grid for a text
+    that it has made.
+    """
     root = Path(__file__).parents[2]
     files = [
         *root.glob("learngene_zoo/**/*.py"),

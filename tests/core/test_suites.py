@@ -1,4 +1,6 @@
-"""Suites of tasks come from entry points, as methods do: a broken one is refused by name, and `check_suite` names each broken law."""
+"""Suites of tasks come from entry points, as methods do: a broken one is refused by name, and
+`check_suite` names each broken law.
+"""
 
 from __future__ import annotations
 
@@ -238,7 +240,9 @@ def opened(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]]:
-    """A function that makes and registers a suite whose only task departs from a good one in what it is given."""
+    """A function that makes and registers a suite whose only task departs from a good one in what
+    it is given.
+    """
 
     def make(entry: Entry = ENTRY, of_split: dict[str, Any] | None = None, **changes: Any) -> Suite:
         suite = Suite(

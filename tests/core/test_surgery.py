@@ -1,4 +1,6 @@
-"""Surgery is pure: identity, composition, shapes kept, nothing mutated, nothing read that is not kept."""
+"""Surgery is pure: identity, composition, shapes kept, nothing mutated, nothing read that is not
+kept.
+"""
 
 from collections.abc import Iterator, Mapping
 

@@ -38,7 +38,9 @@ def a_task(split: object, classes: int, **changes: object) -> Task:
 
 
 class Masked:
-    """Black pictures whose left part, as wide as their index, is class 1, with the right edge ignored."""
+    """Black pictures whose left part, as wide as their index, is class 1, with the right edge
+    ignored.
+    """
 
     labels = np.zeros(6, dtype=np.int64)
 

@@ -1,4 +1,7 @@
-"""Rows of a table choose no file of this machine: bytes, or files below the folder that was named."""
+"""Rows of a table choose no file of this machine.
+
+Bytes, or files below the folder that was named.
+"""
 
 import io
 from pathlib import Path
@@ -56,11 +59,24 @@ def outside(data: Path) -> list[str]:
     (data / "linked").symlink_to(target.parent)
     (data / "relative").symlink_to("../elsewhere")
     return [
-        str(target), f"file://{target}", f"local://{target}", f"zip://0.png::{target}", f"simplecache::{target}",
-        "../elsewhere/0.png", "cats/../../elsewhere/0.png", f"{data}/../elsewhere/0.png", f"//{target}",
-        "link.png", "linked/0.png", "relative/0.png", f"{data}/link.png", f"hf://datasets/org/name/{target}",
-        "~/0.png/..", "http://localhost/0.png", "0.png\0.jpg",
-    ]  # fmt: skip
+        str(target),
+        f"file://{target}",
+        f"local://{target}",
+        f"zip://0.png::{target}",
+        f"simplecache::{target}",
+        "../elsewhere/0.png",
+        "cats/../../elsewhere/0.png",
+        f"{data}/../elsewhere/0.png",
+        f"//{target}",
+        "link.png",
+        "linked/0.png",
+        "relative/0.png",
+        f"{data}/link.png",
+        f"hf://datasets/org/name/{target}",
+        "~/0.png/..",
+        "http://localhost/0.png",
+        "0.png\0.jpg",
+    ]
 
 
 def test_no_row_opens_a_file_elsewhere(data: Path) -> None:
@@ -143,12 +159,19 @@ def test_parquet_beside_its_pictures_is_read(data: Path) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        "/etc/0.png", "file:///etc/0.png", "https://example.com/0.png", "hf://datasets/org/other@main/0.png",
-        "hf://datasets/org/name-2/0.png", "hf://datasets/org/name@main/../../other/0.png", "hf://org/name/0.png",
-        "zip://0.png::/etc/a.zip", "zip://0.png::file:///a.zip::hf://datasets/org/name/a.zip",
-        "filecache::hf://datasets/org/name/0.png", 7,
+        "/etc/0.png",
+        "file:///etc/0.png",
+        "https://example.com/0.png",
+        "hf://datasets/org/other@main/0.png",
+        "hf://datasets/org/name-2/0.png",
+        "hf://datasets/org/name@main/../../other/0.png",
+        "hf://org/name/0.png",
+        "zip://0.png::/etc/a.zip",
+        "zip://0.png::file:///a.zip::hf://datasets/org/name/a.zip",
+        "filecache::hf://datasets/org/name/0.png",
+        7,
     ],
-)  # fmt: skip
+)
 def test_rows_of_a_stream_name_files_of_their_own_data_set_only(
     address: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,6 @@
-"""Every picture is read: broken ones are named before a training, twins and small classes are listed, and good ones remembered."""
+"""Every picture is read: broken ones are named before a training, twins and small classes are
+listed, and good ones remembered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""DeiT's augmentation is timm's, each image with a seed of its own; repeated augmentation shows an image several times in a row."""
+"""DeiT's augmentation is timm's, each image with a seed of its own; repeated augmentation shows an
+image several times in a row.
+"""
 
 from __future__ import annotations
 

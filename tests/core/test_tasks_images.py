@@ -1,4 +1,7 @@
-"""Pictures of every mode are decoded as a person sees them: each equals one that PIL renders here."""
+"""Pictures of every mode are decoded as a person sees them.
+
+Each equals one that PIL renders here.
+"""
 
 from __future__ import annotations
 

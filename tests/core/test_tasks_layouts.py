@@ -1,4 +1,6 @@
-"""Folders as people lay them out: what are splits, what are classes, and what is refused with the line to type."""
+"""Folders as people lay them out: what are splits, what are classes, and what is refused with the
+line to type.
+"""
 
 from __future__ import annotations
 
@@ -64,25 +66,61 @@ READ: dict[str, tuple[Counts, str, tuple[int, int, int]]] = {
     "splits in a wrapper": (both("archive/train", "archive/test"), "cat dog", (18, 2, 20)),
     "a wrapper called test": (both("test_data/train", "test_data/val"), "cat dog", (16, 20, 4)),
     "one class in batches": ({"cat/batch1": 5, "cat/batch2": 5, "dog": 10}, "cat dog", (14, 2, 4)),
-    "classes in batches of other names": ({"cat/a": 5, "cat/b": 5, "dog/c": 10}, "cat dog", (14, 2, 4)),
+    "classes in batches of other names": (
+        {"cat/a": 5, "cat/b": 5, "dog/c": 10},
+        "cat dog",
+        (14, 2, 4),
+    ),
     "locomotives": ({"train": 10, "car": 10, "bus": 10}, "bus car train", (22, 2, 6)),
     "locomotives in splits": (both("train", "test", classes="train car"), "car train", (18, 2, 20)),
     "locomotives in batches": ({"train": 5, "train/more": 5, "car": 10}, "car train", (14, 2, 4)),
-    "toys": ({"toy train": 10, "test tube": 10, "beaker": 10}, "beaker test tube toy train", (22, 2, 6)),
-    "a toy in batches": ({"toy train/a": 5, "toy train/b": 5, "car": 10}, "car toy train", (14, 2, 4)),
+    "toys": (
+        {"toy train": 10, "test tube": 10, "beaker": 10},
+        "beaker test tube toy train",
+        (22, 2, 6),
+    ),
+    "a toy in batches": (
+        {"toy train/a": 5, "toy train/b": 5, "car": 10},
+        "car toy train",
+        (14, 2, 4),
+    ),
     "words inside words": (both("restrain", "latest", classes="."), "latest restrain", (14, 2, 4)),
-    "more such words": (both("contest", "devices", "evaluation_of_trains", classes="."), "contest devices evaluation_of_trains", (22, 2, 6)),
+    "more such words": (
+        both("contest", "devices", "evaluation_of_trains", classes="."),
+        "contest devices evaluation_of_trains",
+        (22, 2, 6),
+    ),
     "a test split lacks a class": ({**both("train"), "test/cat": 4}, "cat dog", (18, 2, 4)),
-    "an empty class outside train": ({**both("train"), "test/cat": 4, "test/dog": 0}, "cat dog", (18, 2, 4)),
-    "a test split of empty classes": ({**both("train"), "test/cat": 0, "test/dog": 0}, "cat dog", (14, 2, 4)),
-    "what systems leave": ({**both("."), "__MACOSX/cat": 3, ".cache/dog": 3, "@eaDir": 1}, "cat dog", (14, 2, 4)),
+    "an empty class outside train": (
+        {**both("train"), "test/cat": 4, "test/dog": 0},
+        "cat dog",
+        (18, 2, 4),
+    ),
+    "a test split of empty classes": (
+        {**both("train"), "test/cat": 0, "test/dog": 0},
+        "cat dog",
+        (14, 2, 4),
+    ),
+    "what systems leave": (
+        {**both("."), "__MACOSX/cat": 3, ".cache/dog": 3, "@eaDir": 1},
+        "cat dog",
+        (14, 2, 4),
+    ),
     "notes beside splits": ({**both("train", "test"), "annotations": 0}, "cat dog", (18, 2, 20)),
-    "nested classes in splits": (both("train", "test", classes="cat/a dog"), "cat dog", (18, 2, 20)),
-    "a test split of one class in a batch": ({**both("train"), "test/cat/batch1": 4}, "cat dog", (18, 2, 4)),
+    "nested classes in splits": (
+        both("train", "test", classes="cat/a dog"),
+        "cat dog",
+        (18, 2, 20),
+    ),
+    "a test split of one class in a batch": (
+        {**both("train"), "test/cat/batch1": 4},
+        "cat dog",
+        (18, 2, 4),
+    ),
     "wrappers in splits": (both("train/images", "test/images"), "cat dog", (18, 2, 20)),
     "loose pictures": ({**both("."), ".": 3}, "cat dog", (14, 2, 4)),
     "accents": (both("train", "test", classes="café thé"), "café thé", (18, 2, 20)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -97,32 +135,89 @@ def test_layouts_that_are_read(tmp_path: Path, name: str) -> None:
             assert f"/{task.class_names[label]}/" in source.rows[row].where  # type: ignore[attr-defined]
 
 
-# The folders, the words of the error, and what the line in it gives: the classes and the sizes; None where it has no line.
+# The folders, the words of the error, and what the line in it gives: the classes and the sizes;
+# None where it has no line.
 REFUSED: dict[str, tuple[Counts, str, tuple[str, tuple[int, int, int]] | None]] = {
-    "folds": (both("fold1", "fold2"), "hold the same subfolders \\(cat, dog\\)", ("cat dog", (18, 2, 20))),
-    "three folds": (both("fold1", "fold2", "fold3"), "fold1, fold2, fold3 hold", ("cat dog", (36, 4, 20))),
+    "folds": (
+        both("fold1", "fold2"),
+        "hold the same subfolders \\(cat, dog\\)",
+        ("cat dog", (18, 2, 20)),
+    ),
+    "three folds": (
+        both("fold1", "fold2", "fold3"),
+        "fold1, fold2, fold3 hold",
+        ("cat dog", (36, 4, 20)),
+    ),
     "years": (both("2021", "2022"), "not clear that they are classes", ("cat dog", (18, 2, 20))),
-    "left and right": ({**both("left", "right"), "right/bird": 2, "left/bird": 2}, "hold the same", ("bird cat dog", (20, 2, 22))),
-    "years of other classes": ({**both("2021"), "2022/cat": 10, "2022/emu": 9}, "hold the same subfolders", None),
-    "years in splits": (both("train/2021", "train/2022", "test/2021", "test/2022"), "2021, 2022 hold the same", ("2021 2022", (36, 4, 40))),
-    "images and masks": (both("cat", "dog", classes="images masks"), "subfolders \\(images, masks\\)", ("images masks", (18, 2, 20))),
+    "left and right": (
+        {**both("left", "right"), "right/bird": 2, "left/bird": 2},
+        "hold the same",
+        ("bird cat dog", (20, 2, 22)),
+    ),
+    "years of other classes": (
+        {**both("2021"), "2022/cat": 10, "2022/emu": 9},
+        "hold the same subfolders",
+        None,
+    ),
+    "years in splits": (
+        both("train/2021", "train/2022", "test/2021", "test/2022"),
+        "2021, 2022 hold the same",
+        ("2021 2022", (36, 4, 40)),
+    ),
+    "images and masks": (
+        both("cat", "dog", classes="images masks"),
+        "subfolders \\(images, masks\\)",
+        ("images masks", (18, 2, 20)),
+    ),
     "pictures and thumbnails": (
         {"cat": 10, "dog": 10, **both("cat", "dog", classes="thumbs", count=5)},
         "hold the same subfolders \\(thumbs\\)",
         None,
     ),
-    "validation and test": (both("val", "test"), "has no training folder, only test/, val/", ("cat dog", (18, 2, 20))),
-    "only a test split": (both("test"), "has no training folder, only test/", ("cat dog", (14, 2, 4))),
+    "validation and test": (
+        both("val", "test"),
+        "has no training folder, only test/, val/",
+        ("cat dog", (18, 2, 20)),
+    ),
+    "only a test split": (
+        both("test"),
+        "has no training folder, only test/",
+        ("cat dog", (14, 2, 4)),
+    ),
     "two training folders": (both("train_a", "train_b", "test"), "both named as train", None),
-    "a name of two splits": (both("train_val", "test"), "the name says train and validation", ("cat dog", (14, 2, 4))),
+    "a name of two splits": (
+        both("train_val", "test"),
+        "the name says train and validation",
+        ("cat dog", (14, 2, 4)),
+    ),
     "an extra folder": (both("train", "extra"), "'extra' beside train/", ("cat dog", (14, 2, 4))),
-    "another with the classes": (both("train", "test", "extra"), "'extra' beside train/", ("cat dog", (18, 2, 20))),
-    "a test folder without classes": ({**both("train"), "test": 5}, "test holds pictures \\(.*png\\) but no class", ("cat dog", (14, 2, 4))),
-    "splits without classes": ({"train": 5, "test": 5}, "test, train hold pictures but no class folders", None),
-    "splits without classes, and more": ({"train": 5, "test": 5, "sample": 2}, "test, train hold pictures", None),
+    "another with the classes": (
+        both("train", "test", "extra"),
+        "'extra' beside train/",
+        ("cat dog", (18, 2, 20)),
+    ),
+    "a test folder without classes": (
+        {**both("train"), "test": 5},
+        "test holds pictures \\(.*png\\) but no class",
+        ("cat dog", (14, 2, 4)),
+    ),
+    "splits without classes": (
+        {"train": 5, "test": 5},
+        "test, train hold pictures but no class folders",
+        None,
+    ),
+    "splits without classes, and more": (
+        {"train": 5, "test": 5, "sample": 2},
+        "test, train hold pictures",
+        None,
+    ),
     "only train without classes": ({"train": 5}, "holds? pictures .*but no class folders", None),
-    "a class or a split": ({"train/steam": 5, "train/diesel": 5, "car": 5}, "'car' beside train/|holds pictures", None),
-}  # fmt: skip
+    "a class or a split": (
+        {"train/steam": 5, "train/diesel": 5, "car": 5},
+        "'car' beside train/|holds pictures",
+        None,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,4 +1,6 @@
-"""The pictures below a folder: every suffix that Pillow decodes, links and their loops, and the line about what is left out."""
+"""The pictures below a folder: every suffix that Pillow decodes, links and their loops, and the
+line about what is left out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The loader's laws: a pixel is a function of (seed, epoch, index), whatever else is asked for and whoever asks."""
+"""The loader's laws: a pixel is a function of (seed, epoch, index), whatever else is asked for and
+whoever asks.
+"""
 
 from __future__ import annotations
 

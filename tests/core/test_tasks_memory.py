@@ -1,4 +1,6 @@
-"""The memory that a picture takes is bounded whatever its sides are, and ordinary pictures keep every pixel."""
+"""The memory that a picture takes is bounded whatever its sides are, and ordinary pictures keep
+every pixel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The user's own data: found in each layout, missing splits made, and whatever is wrong with it said in one line."""
+"""The user's own data: found in each layout, missing splits made, and whatever is wrong with it
+said in one line.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,10 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty class": (lambda top: class_folders(top, {"cat": 3, "dog": 0}), "dog has 0 images"),
     "empty classes": (
         lambda top: class_folders(top, {"cat": 3, "dog": 0, "emu": 0, "fox": 0}),
-        "dog has 0 images; add some or remove it; also wrong: class folder .*/emu, class folder .*/fox$",
+        (
+            "dog has 0 images; add some or remove it; also wrong: class folder .*/emu, class folder"
+            " .*/fox$"
+        ),
     ),
     "a class of text": (
         lambda top: (
@@ -136,7 +141,10 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
             class_folders(top / "train", {"a": 2, "b": 2}),
             class_folders(top / "test", {"a": 2, "c": 2}),
         ),
-        "class folder .*/test/c is in test and not in train; add training images of 'c' or remove it",
+        (
+            "class folder .*/test/c is in test and not in train; add training images of 'c' or"
+            " remove it"
+        ),
     ),
 }
 
@@ -342,5 +350,6 @@ def test_deep_grey_is_noted_once_and_named(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"note: {tmp_path}")
     assert line.endswith(
-        ".png is grey of more than 8 bits; such pictures are scaled by the bits in use, else by percentiles (docs/tasks.md)"
+        ".png is grey of more than 8 bits; such pictures are scaled by the bits in use, else by"
+        " percentiles (docs/tasks.md)"
     )

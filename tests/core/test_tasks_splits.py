@@ -1,4 +1,6 @@
-"""Splits that are made: which images they take never changes, because published numbers rest on them."""
+"""Splits that are made: which images they take never changes, because published numbers rest on
+them.
+"""
 
 from __future__ import annotations
 

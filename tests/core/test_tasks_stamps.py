@@ -1,4 +1,6 @@
-"""The stamp of a task's data: equal for copies, another one when a file or label changes; what resumes and what a bench reuses."""
+"""The stamp of a task's data: equal for copies, another one when a file or label changes; what
+resumes and what a bench reuses.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,10 @@ def test_a_copy_has_the_same_stamp_and_times_do_not_count(tmp_path: Path) -> Non
 CHANGES: dict[str, Callable[[Path], object]] = {
     "swapped classes": swap,
     "another name": lambda top: (top / "cat" / "1.bmp").rename(top / "cat" / "1b.bmp"),
-    "one byte": lambda top: (top / "dog" / "7.bmp").write_bytes(
-        (top / "dog" / "7.bmp").read_bytes()[:-1] + b"!"
+    "one byte": (
+        lambda top: (top / "dog" / "7.bmp").write_bytes(
+            (top / "dog" / "7.bmp").read_bytes()[:-1] + b"!"
+        )
     ),
     "one less": lambda top: (top / "dog" / "7.bmp").unlink(),
     "moved to the other class": lambda top: (top / "dog" / "7.bmp").rename(top / "cat" / "7b.bmp"),

@@ -1,4 +1,6 @@
-"""Data read in order: every image once, the same pixels however it is read, little held; and made splits."""
+"""Data read in order: every image once, the same pixels however it is read, little held; and made
+splits.
+"""
 
 from __future__ import annotations
 

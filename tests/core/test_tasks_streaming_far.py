@@ -1,4 +1,6 @@
-"""Streams over a network: tars behind addresses, connections that break, and repositories of the Hub."""
+"""Streams over a network: tars behind addresses, connections that break, and repositories of the
+Hub.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def task(stored: Path) -> Task:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder. Every answer breaks off after `most` bytes, if that is set; a range is honoured if `ranges`."""
+    """Serves a folder. Every answer breaks off after `most` bytes, if that is set; a range is
+    honoured if `ranges`.
+    """
 
     most: int | None = None
     ranges = True
@@ -126,7 +130,9 @@ def table(first: int, count: int, names: bool = True, label: str = "label") -> A
 
 @pytest.fixture
 def on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where files stand in for a repository of the Hub: `datasets` opens a folder of that name as it opens the Hub's."""
+    """Where files stand in for a repository of the Hub: `datasets` opens a folder of that name as
+    it opens the Hub's.
+    """
     import datasets
 
     datasets.disable_progress_bars()

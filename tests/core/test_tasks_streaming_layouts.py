@@ -1,4 +1,6 @@
-"""Streams as people lay them out: splits in names and records, classes with few images, labels and pictures of other kinds."""
+"""Streams as people lay them out: splits in names and records, classes with few images, labels and
+pictures of other kinds.
+"""
 
 from __future__ import annotations
 

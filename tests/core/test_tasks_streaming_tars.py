@@ -1,4 +1,7 @@
-"""Tars of images: how they are named, what lies beside them, and every fault of one said in a line."""
+"""Tars of images.
+
+How they are named, what lies beside them, and every fault of one said in a line.
+"""
 
 from __future__ import annotations
 
@@ -433,7 +436,9 @@ class Pipe(io.BytesIO):
 def test_a_cut_tar_gives_what_is_whole_and_says_where_it_ends(
     tmp_path: Path, kind: type[io.BytesIO], bytes_left: int, last: str, reason: str
 ) -> None:
-    """A sample here is two files of two blocks of 512 bytes each, and given when the next one begins."""
+    """A sample here is two files of two blocks of 512 bytes each, and given when the next one
+    begins.
+    """
     whole = write_tar(tmp_path / "x.tar", pairs(0, 60)).read_bytes()
     found: list[str] = []
 

@@ -1,4 +1,6 @@
-"""Tables: splits in names and in a column `split`, and label columns of every type that has a clear meaning."""
+"""Tables: splits in names and in a column `split`, and label columns of every type that has a clear
+meaning.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,15 @@ LABELS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "large strings": (pa.array(["ab"[n] for n in TWENTY], pa.large_string()), ("a", "b")),
     "a dictionary": (pa.array(["ab"[n] for n in TWENTY]).dictionary_encode(), ("a", "b")),
     "Unicode forms": (
-        pa.array([("thé", unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é"))[n % 3] for n in range(20)]),
+        pa.array(
+            [
+                ("thé", unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é"))[n % 3]
+                for n in range(20)
+            ]
+        ),
         ("thé", "é"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", LABELS)
@@ -74,15 +81,33 @@ def test_labels_with_a_clear_meaning_are_read(tmp_path: Path, kind: str) -> None
 
 
 ODD: dict[str, tuple[Any, str]] = {
-    "fractions": (pa.array([n + 0.5 for n in TWENTY]), "row 0: column 'label' holds 0.5, which is no class"),
-    "no number": (pa.array([float(n) for n in TWENTY[:19]] + [float("nan")]), "row 19: column 'label' is empty"),
-    "nothing": (pa.array([*TWENTY[:19], None]), "row 19: column 'label' is empty; fill it or remove the row"),
+    "fractions": (
+        pa.array([n + 0.5 for n in TWENTY]),
+        "row 0: column 'label' holds 0.5, which is no class",
+    ),
+    "no number": (
+        pa.array([float(n) for n in TWENTY[:19]] + [float("nan")]),
+        "row 19: column 'label' is empty",
+    ),
+    "nothing": (
+        pa.array([*TWENTY[:19], None]),
+        "row 19: column 'label' is empty; fill it or remove the row",
+    ),
     "empty text": (pa.array(["a", "b"] * 9 + ["", "a"]), "row 18: column 'label' is empty"),
     "several": (pa.array([[0], [0, 1]] * 10), "row 1: column 'label' holds 2 labels; keep one"),
-    "none of several": (pa.array([[0], []] * 10, pa.list_(pa.int64())), "row 1: column 'label' holds 0 labels"),
-    "times": (pa.array(TWENTY, pa.timestamp("s")), r"column 'label' is of type timestamp\[.*\]; store whole numbers, text"),
-    "bytes": (pa.array([b"a", b"b"] * 10), "column 'label' is of type binary; store whole numbers, text"),
-}  # fmt: skip
+    "none of several": (
+        pa.array([[0], []] * 10, pa.list_(pa.int64())),
+        "row 1: column 'label' holds 0 labels",
+    ),
+    "times": (
+        pa.array(TWENTY, pa.timestamp("s")),
+        r"column 'label' is of type timestamp\[.*\]; store whole numbers, text",
+    ),
+    "bytes": (
+        pa.array([b"a", b"b"] * 10),
+        "column 'label' is of type binary; store whole numbers, text",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", ODD)

@@ -1,4 +1,6 @@
-"""How pictures are resized and cropped follows the ancestry model's own configuration, and its descendants say the same to timm."""
+"""How pictures are resized and cropped follows the ancestry model's own configuration, and its
+descendants say the same to timm.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ def test_timm_sees_the_pixels_that_we_evaluate(
         ).round()
 
     assert torch.equal(pixels(ours), pixels(theirs))
-    # The pixels are equal; (p - 255 mean) / (255 std) and (p / 255 - mean) / std are rounded differently.
+    # The pixels are equal; (p - 255 mean) / (255 std) and (p / 255 - mean) / std are rounded
+    # differently.
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
 
 

@@ -1,4 +1,6 @@
-"""Classifiers of timm's, whatever their architecture: opened, given a new head, written, and trained as descendants are."""
+"""Classifiers of timm's, whatever their architecture: opened, given a new head, written, and
+trained as descendants are.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,10 @@ def test_a_folder_of_timms_is_the_same_model_here_and_back_in_timm(
 @pytest.mark.slow
 def test_what_was_trained_here_needs_nothing_of_ours(resnet: Path, tmp_path: Path) -> None:
     load_timm_model(resnet).for_task("new", ("a", "b"), seed=1).save(tmp_path / "ours")
-    alone = f"import timm, torch; m = timm.create_model('local-dir:{tmp_path}/ours', pretrained=True).eval()"
+    alone = (
+        f"import timm, torch; m = timm.create_model('local-dir:{tmp_path}/ours',"
+        " pretrained=True).eval()"
+    )
     alone += "; x = torch.linspace(-1, 1, 6144).view(2, 3, 32, 32); print(m(x).tolist())"
     done = subprocess.run(
         [sys.executable, "-P", "-c", alone], capture_output=True, text=True, check=True, env={}

@@ -1,4 +1,6 @@
-"""What torch.hub's entries return and say; `tests/test_hubconf.py` loads them through torch.hub from a bare checkout."""
+"""What torch.hub's entries return and say; `tests/test_hubconf.py` loads them through torch.hub
+from a bare checkout.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Attributes beside the class: their losses by number, what has no meaning left out, learnt, and never made untrue."""
+"""Attributes beside the class: their losses by number, what has no meaning left out, learnt, and
+never made untrue.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ STRIPES, LIGHT = Attribute("stripes", classes=3), Attribute("light")
 
 
 class Cloths:
-    """The colour of a cloth is its class (red, green, blue, white); how it is striped and how light it is its attributes."""
+    """The colour of a cloth is its class (red, green, blue, white); how it is striped and how light
+    it is its attributes.
+    """
 
     labels = np.arange(192) % 4
 
@@ -88,7 +92,8 @@ def batch(attributes: torch.Tensor | None) -> Any:
     return SimpleNamespace(images=images, labels=torch.tensor([1, 3]), attributes=attributes)
 
 
-# --- the losses -------------------------------------------------------------------------------------------------------
+# --- the losses
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_category_and_a_number_by_hand() -> None:
@@ -159,7 +164,8 @@ def test_the_objective_follows_the_task() -> None:
         objective_for(TASK, model(), RECIPE, 0)(batch(None))
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training
+# --------------------------------------------------------------------------------------------------
 
 
 def test_attributes_are_learnt_and_only_the_class_is_judged() -> None:
@@ -211,7 +217,8 @@ def test_the_guard_looks_at_the_class_whatever_else_is_summed() -> None:
     assert len(list(check_progress(steps(math.log(10) - 0.5, 0.5), 10))) == 100
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("augment", ["light", "rand"])

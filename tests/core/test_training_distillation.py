@@ -73,8 +73,10 @@ def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
     given = InputFormat(image_size=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     pixels_BCHW = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     normalised = {
-        format: (pixels_BCHW - torch.tensor(format.mean).view(3, 1, 1))
-        / torch.tensor(format.std).view(3, 1, 1)
+        format: (
+            (pixels_BCHW - torch.tensor(format.mean).view(3, 1, 1))
+            / torch.tensor(format.std).view(3, 1, 1)
+        )
         for format in (own, given)
     }
     torch.testing.assert_close(convert_images(normalised[given], given, own), normalised[own])
@@ -140,7 +142,9 @@ def test_the_tokens_of_a_stream_are_those_before_the_final_norm() -> None:
 
 
 def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
-    """By hand: a student of two channels, its maps set; one patch, beside a class token that only the teacher has."""
+    """By hand: a student of two channels, its maps set; one patch, beside a class token that only
+    the teacher has.
+    """
     one = tiny_ancestry().spec.with_(image_size=4, patch_size=4)
     student, teacher = (
         one.with_(width=2, heads=1, pool="avg", class_token=False),
@@ -157,8 +161,8 @@ def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
         Features(streams=[torch.tensor([[[1.0, 1.0]]])]),
         Features(streams=[torch.tensor([[[5.0, 3.0], [-7.0, 9.0]]])]),
     )
-    # Whitened, the teacher's class token is (1, -1) and its patch (-1, 1). Of differences below beta = 2 a quarter of the square counts,
-    # of others all but 1.
+    # Whitened, the teacher's class token is (1, -1) and its patch (-1, 1). Of differences below
+    # beta = 2 a quarter of the square counts, of others all but 1.
     patch, token = (2 - 1 + 0) / 2, (1 / 4 + (3 - 1)) / 2
     assert loss(given, target)["tokens"].item() == pytest.approx(patch + token, abs=1e-5)
     twice = Features(streams=[20 * target.tokens])
@@ -182,7 +186,8 @@ def test_tokens_are_whitened_one_by_one_and_the_mean_patch_stands_for_a_class_to
     target = Features(
         streams=[torch.tensor([[[5.0, 3.0], [-7.0, 9.0], [9.0, 1.0], [0.0, 100.0], [2.0, 4.0]]])]
     )
-    # Whitened, the teacher's class token is (1, -1), and its patches are (-1, 1), (1, -1), (-1, 1) and (-1, 1).
+    # Whitened, the teacher's class token is (1, -1), and its patches are (-1, 1), (1, -1), (-1, 1)
+    # and (-1, 1).
     patches, token = ((1 + 0) + (1 + 1) + (1 + 1) + (3 + 1)) / 8, (1 / 4 + (3 - 1)) / 2
     assert loss(given, target)["tokens"].item() == pytest.approx(patches + token, abs=1e-4)
 
@@ -216,7 +221,8 @@ def test_tokens_of_other_patches_cannot_be_compared() -> None:
         TokenLoss(spec, spec.with_(image_size=2 * spec.image_size), 0)
 
 
-# --- where the teacher comes from -------------------------------------------------------------------------------------
+# --- where the teacher comes from
+# -------------------------------------------------------------------------------------
 
 
 def test_an_ancestry_of_the_task_teaches_as_it_is() -> None:
@@ -274,7 +280,10 @@ def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path)
 
 
 def test_without_epochs_it_is_the_ancestry_with_the_head_that_fits() -> None:
-    """As for weights whose classes have no names: their head is kept where it has as many classes."""
+    """As for weights whose classes have no names.
+
+    Their head is kept where it has as many classes.
+    """
     teacher, _ = teacher_for(tiny_ancestry(classes=3), tiny_task(), replace(BRIEF, epochs=0), Run())
     assert all(
         torch.equal(teacher.state[name], tensor)

@@ -34,7 +34,9 @@ RUN = Run(threads=1, device="cpu")
 
 
 def diverge_in(epoch: int) -> Any:
-    """`train` whose weights become NaN with the last step before this epoch, which the loop finds in its first step."""
+    """`train` whose weights become NaN with the last step before this epoch, which the loop finds
+    in its first step.
+    """
 
     def train(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
         for step in loop.train(objective, *args, **kwargs):
@@ -52,7 +54,9 @@ def poison(module: torch.nn.Module) -> None:
 
 
 def script_values(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
-    """Validation gives these values, of epoch 0 and of each one after it; returns the weights that it was asked about."""
+    """Validation gives these values, of epoch 0 and of each one after it; returns the weights that
+    it was asked about.
+    """
     seen: list[dict[str, torch.Tensor]] = []
 
     def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -92,8 +96,9 @@ def test_the_best_epoch_before_it_diverged_is_kept_and_named(
     )
     steps = TASK.sizes["train"] // 16
     assert metrics["warning"].startswith(
-        f"the training diverged: the loss cross_entropy is nan at step {(epoch - 1) * steps + 1} of {4 * steps}, which was "
-        f"not taken; the weights of epoch {kept} are kept (validation accuracy {values[kept]:.4f}); "
+        f"the training diverged: the loss cross_entropy is nan at step {(epoch - 1) * steps + 1} of"
+        f" {4 * steps}, which was not taken; the weights of epoch {kept} are kept (validation"
+        f" accuracy {values[kept]:.4f}); "
     )
     assert metrics["warning"].endswith(
         "train again with a smaller --lr (0.003 was used), or with --clip 1"

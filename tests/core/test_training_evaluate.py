@@ -23,7 +23,10 @@ CLASSES = 5
 
 
 class Shades:
-    """Image i is one flat grey of brightness 10 * (i % classes); every third label is off by one."""
+    """Image i is one flat grey of brightness 10 * (i % classes).
+
+    Every third label is off by one.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size

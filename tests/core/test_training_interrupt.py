@@ -1,4 +1,6 @@
-"""Ctrl-C ends a training after the step that is being taken, and keeps it; the next call goes on from there."""
+"""Ctrl-C ends a training after the step that is being taken, and keeps it; the next call goes on
+from there.
+"""
 
 from __future__ import annotations
 

@@ -55,9 +55,10 @@ def whole(tmp_path_factory):
     """The result and the metrics of a training that nobody interrupts."""
     folder = tmp_path_factory.mktemp("whole")
     assert start(folder).wait(timeout=120) == 0
-    return dict(Tensors(folder / "result.safetensors")), (
-        folder / "run" / "metrics.jsonl"
-    ).read_text()
+    return (
+        dict(Tensors(folder / "result.safetensors")),
+        (folder / "run" / "metrics.jsonl").read_text(),
+    )
 
 
 def assert_same(folder: Path, whole: tuple[dict[str, torch.Tensor], str]) -> None:
@@ -79,7 +80,8 @@ def assert_same(folder: Path, whole: tuple[dict[str, torch.Tensor], str]) -> Non
     ],
 )
 def test_killed_at_random_moments(tmp_path, whole, kind, times):
-    # A checkpoint after every step, and a pause, so that even on a busy machine the training is not over before its signal.
+    # A checkpoint after every step, and a pause, so that even on a busy machine the training is not
+    # over before its signal.
     draw = random.Random(f"kill {kind}")
     kills = 0
     for _ in range(times):
@@ -125,7 +127,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     ids=str,
 )
 def test_killed_between_any_two_operations_of_writing_a_checkpoint(tmp_path, whole, moments):
-    """One process after the other dies at a later file operation of its checkpoints, and the next goes on from there."""
+    """One process after the other dies at a later file operation of its checkpoints, and the next
+    goes on from there.
+    """
     before = -1
     for moment in moments:
         command = [sys.executable, "-c", DIE_AT, str(moment), str(TOY), str(tmp_path / "run")]

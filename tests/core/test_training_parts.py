@@ -1,4 +1,6 @@
-"""The parts of training: schedule, groups, seeds, mixing, drop path, devices, objectives, the guard, checkpoints."""
+"""The parts of training: schedule, groups, seeds, mixing, drop path, devices, objectives, the
+guard, checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def draw_features(images: int, width: int, classes: int = 3, seed: int = 0) -> F
 def solve_directly(
     features: Features, classes: int, penalty: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weights and the intercept from the normal equations of standardised features, whose intercept is not penalised."""
+    """The weights and the intercept from the normal equations of standardised features, whose
+    intercept is not penalised.
+    """
     values = features.values.astype(np.float64)
     mean, std = values.mean(axis=0), values.std(axis=0)
     extended = np.concatenate([(values - mean) / std, np.ones((len(values), 1))], axis=1)

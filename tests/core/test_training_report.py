@@ -1,4 +1,6 @@
-"""The page of a fine-tuning: paths of the mistakes, both colour schemes, nothing wider than a telephone."""
+"""The page of a fine-tuning: paths of the mistakes, both colour schemes, nothing wider than a
+telephone.
+"""
 
 from __future__ import annotations
 

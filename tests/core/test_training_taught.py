@@ -1,4 +1,6 @@
-"""Fine-tuning with a teacher: any model, such as a descendant after its inheritance, distilled with DeiT's share and temperature."""
+"""Fine-tuning with a teacher: any model, such as a descendant after its inheritance, distilled with
+DeiT's share and temperature.
+"""
 
 from __future__ import annotations
 
@@ -105,6 +107,7 @@ def test_what_is_about_a_teacher_needs_one() -> None:
             WrongCall, match="share, temperature and answers are about a teacher; name one"
         ):
             replace(FinetuneConfig(), **changes)
-    assert to_json(FinetuneConfig()) == {"keep": "best", "patience": None}, (
-        "what is without a teacher is recorded as before"
-    )
+    assert to_json(FinetuneConfig()) == {
+        "keep": "best",
+        "patience": None,
+    }, "what is without a teacher is recorded as before"

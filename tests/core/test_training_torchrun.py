@@ -21,7 +21,9 @@ def began(output: str) -> bool:
 
 @pytest.fixture
 def together(torchrun):
-    """Train the toy in two processes, once or several times, each in its folder and with its options."""
+    """Train the toy in two processes, once or several times, each in its folder and with its
+    options.
+    """
 
     def run(*trainings: tuple[Path, tuple[str, ...]]) -> str:
         words: list[str] = []
@@ -73,7 +75,9 @@ def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, alone,
 @pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_two_processes_resume(tmp_path, together, apart):
-    """An uninterrupted training, one that stops, and its rest: with `apart` each starts two processes of its own."""
+    """An uninterrupted training, one that stops, and its rest: with `apart` each starts two
+    processes of its own.
+    """
     options = ("--epochs", "3")
     trainings = [
         (tmp_path / "whole", options),

@@ -1,4 +1,6 @@
-"""Fine-tuning that is watched: which epoch is kept, when it stops, that a resumed one ends equal, what the report shows."""
+"""Fine-tuning that is watched: which epoch is kept, when it stops, that a resumed one ends equal,
+what the report shows.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Killed(BaseException):
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
-    """Validation gives these values, of epoch 0 and of each one after it; returns the weights that it was asked about."""
+    """Validation gives these values, of epoch 0 and of each one after it; returns the weights that
+    it was asked about.
+    """
     seen: list[dict[str, torch.Tensor]] = []
 
     def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -335,9 +339,9 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
 
     assert take(epochs=1) == (5e-5, 0.75)
     assert (
-        "the learning rate was 5e-05 and the layer decay 0.75, the defaults of models with weights of a pretrained one "
-        "384 wide\n"
-    ) in capsys.readouterr().err
+        "the learning rate was 5e-05 and the layer decay 0.75, the defaults of models with weights"
+        " of a pretrained one 384 wide\n" in capsys.readouterr().err
+    )
     assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
     assert take(epochs=1, layer_decay=1.0) == (5e-5, 1.0)
     assert take(recipe=replace(lifecycle.FINETUNE, epochs=1)) == (3e-3, 1.0)
@@ -402,7 +406,10 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
         (
             START,
             {"preset": "paper"},
-            "this model was built by no method, so it has no presets .*methods that have any: lsamd",
+            (
+                "this model was built by no method, so it has no presets .*methods that have any:"
+                " lsamd"
+            ),
         ),
         (
             replace(START, provenance={"method": "scratch"}),

@@ -1,4 +1,6 @@
-"""Models whose blocks have several sizes without a stitch, and attention of another width than theirs: as pruning leaves them."""
+"""Models whose blocks have several sizes without a stitch, and attention of another width than
+theirs: as pruning leaves them.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_flops_of_the_matrices_are_counted(spec: ViTSpec) -> None:
 
 
 def test_heads_that_nothing_reads_may_as_well_be_gone() -> None:
-    """The function of a model with a head taken out is that of the whole one whose projection ignores this head."""
+    """The function of a model with a head taken out is that of the whole one whose projection
+    ignores this head.
+    """
     whole = initial(PLAIN, 0, "fan_in")
     cut = map_axes(whole, PLAIN, {"heads": [0, 1, 3]})
     for block in range(PLAIN.layers):

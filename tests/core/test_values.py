@@ -168,7 +168,10 @@ def test_objects_are_shown_in_one_line() -> None:
         assemble(SPEC, {}, seed=0), provenance={"method": "first_k"}, folder=Path("model")
     )
     params = f"{made.cost().params:,}"
-    shown = f"Descendant(first_k: 2 layers, width 16, {params} parameters, task=None, classes=3, folder='model')"
+    shown = (
+        f"Descendant(first_k: 2 layers, width 16, {params} parameters, task=None, classes=3,"
+        " folder='model')"
+    )
     assert repr(made) == shown
     gene = lg.load("closed_form-mini")
     assert repr(gene).startswith("Learngene(closed_form from bundled, ")

@@ -1,4 +1,7 @@
-"""From module to spec to module: the same outputs, bit for bit; what a spec cannot say is refused."""
+"""From module to spec to module: the same outputs, bit for bit.
+
+What a spec cannot say is refused.
+"""
 
 import math
 

@@ -1,4 +1,6 @@
-"""The whole chain for every kind of Vision Transformer: from timm's own folder to models that timm opens without this package."""
+"""The whole chain for every kind of Vision Transformer: from timm's own folder to models that timm
+opens without this package.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ pytestmark = pytest.mark.slow
 
 DISTILLED = "deit_tiny_distilled_patch16_224"
 FLOORED = "vit_so400m_patch14_siglip_gap_384"
-# What each kind adds: nothing, registers without class token, no norms at the end; quick GELU; a norm's epsilon; patches that leave
-# pixels over; tanh GELU; pooling by attention, of patches or of all tokens; RMSNorm; SwiGLU in one tensor or two; further norms.
+# What each kind adds: nothing, registers without class token, no norms at the end; quick GELU; a
+# norm's epsilon; patches that leave pixels over; tanh GELU; pooling by attention, of patches or of
+# all tokens; RMSNorm; SwiGLU in one tensor or two; further norms.
 KINDS = [
     *(
         "deit_tiny_patch16_224",

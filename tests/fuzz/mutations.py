@@ -1,4 +1,6 @@
-"""Changes to files by chance: of JSON, TOML, safetensors, pickles and plain bytes. All of them are drawn from `random.Random`."""
+"""Changes to files by chance: of JSON, TOML, safetensors, pickles and plain bytes. All of them are
+drawn from `random.Random`.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,70 @@ from random import Random
 from typing import Any
 
 NAMES = [
-    "", "none", "../../etc/passwd", "/etc/passwd", "folder:/etc", "parquet:/etc/passwd", "hf:a/b", "hf-hub:a/b", "timm:resnet18",
-    "wds:http://127.0.0.1:9/x.tar", "wds:pipe:touch x", "os.system", "__class__", "%s%n", "{0.__class__}", "$x$", "\x1b[2J",
-    "a\nerror: b", "\u202ex", "caf\udce9", "\x00", "null", "NaN", "1", "a" * 5000, "[/red]", "bundled", "digits", "lsamd", "tal",
-]  # fmt: skip
+    "",
+    "none",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "folder:/etc",
+    "parquet:/etc/passwd",
+    "hf:a/b",
+    "hf-hub:a/b",
+    "timm:resnet18",
+    "wds:http://127.0.0.1:9/x.tar",
+    "wds:pipe:touch x",
+    "os.system",
+    "__class__",
+    "%s%n",
+    "{0.__class__}",
+    "$x$",
+    "\x1b[2J",
+    "a\nerror: b",
+    "\u202ex",
+    "caf\udce9",
+    "\x00",
+    "null",
+    "NaN",
+    "1",
+    "a" * 5000,
+    "[/red]",
+    "bundled",
+    "digits",
+    "lsamd",
+    "tal",
+]
 NUMBERS = [
-    0, 1, -1, 2, 3, 7, 16, 255, 512, 513, 4096, 16384, 65536, 10**6, 2**31, 2**53 + 1, 2**63 - 1, 2**64, -(2**63), 10**30, 10**400,
-    0.0, -0.0, 0.5, 1.0, 1.5, 1e-320, 1e300, -1e300, float("inf"), float("nan"),
-]  # fmt: skip
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    16,
+    255,
+    512,
+    513,
+    4096,
+    16384,
+    65536,
+    10**6,
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    2**64,
+    -(2**63),
+    10**30,
+    10**400,
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    1.5,
+    1e-320,
+    1e300,
+    -1e300,
+    float("inf"),
+    float("nan"),
+]
 OTHERS: list[Any] = [
     None,
     True,
@@ -271,23 +329,70 @@ def _toml(value: Any) -> str:
 
 # Names that a pickle must not reach, and what it would do with them.
 _EVIL = [
-    b"cos\nsystem\n", b"cbuiltins\neval\n", b"cbuiltins\nexec\n", b"csubprocess\nPopen\n", b"ctorch\nload\n", b"cnumpy\nload\n",
-    b"cbuiltins\ngetattr\n", b"cposix\nopen\n", b"c__main__\nx\n", b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n",
-]  # fmt: skip
-_PIECES = [*_EVIL, b"(", b")", b"t", b"R", b"}", b"]", b"u", b"s", b"a", b"e", b"N", b"\x88", b"0", b"2", b"b", b"Q", b"\x81",
-           b"\x85", b"\x86", b"\x94", b"h\x00", b"q\xff", b"j\xff\xff\xff\x7f", b"X\xff\xff\xff\xff", b"\x8d" + b"\xff" * 8,
-           b"K\x01", b"J\xff\xff\xff\xff", b"\x8a\xff" + b"\xff" * 255, b"G" + b"\xff" * 8, b"i", b"o", b"P", b"\x97", b"\x95" + b"\0" * 8,
-           b"\x8c\x02os\x8c\x06system\x93", b"."]  # fmt: skip
+    b"cos\nsystem\n",
+    b"cbuiltins\neval\n",
+    b"cbuiltins\nexec\n",
+    b"csubprocess\nPopen\n",
+    b"ctorch\nload\n",
+    b"cnumpy\nload\n",
+    b"cbuiltins\ngetattr\n",
+    b"cposix\nopen\n",
+    b"c__main__\nx\n",
+    b"ctorch._utils\n_rebuild_tensor_v2\n",
+    b"ccollections\nOrderedDict\n",
+]
+_PIECES = [
+    *_EVIL,
+    b"(",
+    b")",
+    b"t",
+    b"R",
+    b"}",
+    b"]",
+    b"u",
+    b"s",
+    b"a",
+    b"e",
+    b"N",
+    b"\x88",
+    b"0",
+    b"2",
+    b"b",
+    b"Q",
+    b"\x81",
+    b"\x85",
+    b"\x86",
+    b"\x94",
+    b"h\x00",
+    b"q\xff",
+    b"j\xff\xff\xff\x7f",
+    b"X\xff\xff\xff\xff",
+    b"\x8d" + b"\xff" * 8,
+    b"K\x01",
+    b"J\xff\xff\xff\xff",
+    b"\x8a\xff" + b"\xff" * 255,
+    b"G" + b"\xff" * 8,
+    b"i",
+    b"o",
+    b"P",
+    b"\x97",
+    b"\x95" + b"\0" * 8,
+    b"\x8c\x02os\x8c\x06system\x93",
+    b".",
+]
 
 
 def pickle_file(data: bytes, random: Random) -> bytes:
-    """A checkpoint of any layout: instructions inserted or removed where its pickle can be read, else its bytes spoilt."""
+    """A checkpoint of any layout: instructions inserted or removed where its pickle can be read,
+    else its bytes spoilt.
+    """
     if random.random() < 0.4:
         return spoilt(data, random)
     start = max(0, data.find(b"\x80", 0, 4096))
     try:
         places = [at for _, _, at in pickletools.genops(data[start:]) if at is not None]
-    except Exception:  # a damaged pickle fails in as many ways as there are instructions; its bytes are spoilt then
+    # a damaged pickle fails in as many ways as there are instructions; its bytes are spoilt then
+    except Exception:
         places = []
     if len(places) < 3:
         return spoilt(data, random)

@@ -1,4 +1,5 @@
-"""What is fuzzed: for each kind of file a folder with whole ones, a change by chance, and the calls that open it.
+"""What is fuzzed: for each kind of file a folder with whole ones, a change by chance, and the calls
+that open it.
 
 A call ends in success or in a `ZooError`; the command line's ends in an exit code and one line.
 """
@@ -30,7 +31,9 @@ Mutation = Callable[[bytes, Random], bytes]
 
 @dataclass(frozen=True)
 class Target:
-    """`files` says which files of the folder are changed, by what, and how often in relation to each other."""
+    """`files` says which files of the folder are changed, by what, and how often in relation to
+    each other.
+    """
 
     name: str
     share: int  # of all cases, in relation to the other targets
@@ -52,7 +55,8 @@ class BrokenOutput(AssertionError):
 
 
 def lgzoo(*words: str) -> None:
-    """One call of the command line: its exit code, its one line of error and its output keep their promises.
+    """One call of the command line: its exit code, its one line of error and its output keep their
+    promises.
 
     Raises `ZooError` where it fails as it should.
     """
@@ -221,7 +225,9 @@ def read_release(folder: Path, random: Random) -> None:
 
 
 def manifest_file(data: bytes, random: Random) -> bytes:
-    """A changed manifest, mostly with the digest that belongs to it: whoever changes one can compute that too."""
+    """A changed manifest, mostly with the digest that belongs to it: whoever changes one can
+    compute that too.
+    """
     from learngene_zoo.hub.manifest import FileRecord, manifest_of
 
     spoiled = json_file(data, random)
@@ -252,22 +258,43 @@ def targets() -> list[Target]:
     methods = sorted(folder.name for folder in OLD.iterdir())
     return [
         *(Target(f"learngene {method}", 6, configs, use_learngene) for method in methods),
-        *(Target(f"plot {m}", 1, configs, draw_learngene, f"learngene {m}") for m in ("lsamd", "pool", "snnet", "tal")),
+        *(
+            Target(f"plot {m}", 1, configs, draw_learngene, f"learngene {m}")
+            for m in ("lsamd", "pool", "snnet", "tal")
+        ),
         Target("models", 16, model, use_model),
         Target("trained", 8, model, train_model),
         Target("ancestry", 14, ancestry, use_ancestry),
-        Target("bench", 24, {"results.jsonl": (6, json_lines), "grid.json": (4, json_file)}, read_bench),
-        Target("run", 8, {
-            "out.run/run.json": (6, json_file), "out.run/metrics.jsonl": (1, spoilt),
-            "out.run/**/checkpoint.json": (3, json_file), "out.run/**/*.safetensors": (2, tensors_file),
-        }, resume_run),
-        Target("checkpoint", 16, {
-            "*/checkpoint.json": (5, json_file), "*/state.safetensors": (5, tensors_file),
-        }, resume_training),
+        Target(
+            "bench", 24, {"results.jsonl": (6, json_lines), "grid.json": (4, json_file)}, read_bench
+        ),
+        Target(
+            "run",
+            8,
+            {
+                "out.run/run.json": (6, json_file),
+                "out.run/metrics.jsonl": (1, spoilt),
+                "out.run/**/checkpoint.json": (3, json_file),
+                "out.run/**/*.safetensors": (2, tensors_file),
+            },
+            resume_run,
+        ),
+        Target(
+            "checkpoint",
+            16,
+            {
+                "*/checkpoint.json": (5, json_file),
+                "*/state.safetensors": (5, tensors_file),
+            },
+            resume_training,
+        ),
         *(
             Target(f"claim {name}", 5, {"*.toml": (1, toml_file)}, read_claim)
             for name in ("pool-levels-wide", "lsamd-depth", "tal-unseen", "lsamd-storage")
         ),
         Target("manifest", 8, {"manifest.json": (1, manifest_file)}, read_published),
-        *(Target(f"release {name}", 12, {"ghn.pt": (1, pickle_file)}, read_release) for name in ("pickle", "zip", "old")),
-    ]  # fmt: skip
+        *(
+            Target(f"release {name}", 12, {"ghn.pt": (1, pickle_file)}, read_release)
+            for name in ("pickle", "zip", "old")
+        ),
+    ]

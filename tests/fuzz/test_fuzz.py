@@ -1,6 +1,8 @@
-"""Files changed by chance: every case ends in success or in a `ZooError`, within seconds, and touches nothing but its folder.
+"""Files changed by chance: every case ends in success or in a `ZooError`, within seconds, and
+touches nothing but its folder.
 
-`pytest tests/fuzz --fuzz-cases 20000` runs more than CI does. A case is a function of its target and number alone, so that what a
+`pytest tests/fuzz --fuzz-cases 20000` runs more than CI does. A case is a function of its target
+    and number alone, so that what a
 failure prints repeats it: `pytest tests/fuzz -k "bench" --fuzz-only 1234`.
 """
 
@@ -42,7 +44,9 @@ class TooLong(BaseException):
 
 @pytest.fixture(scope="module")
 def wholes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folders that cases start from. Meanwhile this process has little memory: a case that asks for much is refused it."""
+    """The folders that cases start from. Meanwhile this process has little memory: a case that asks
+    for much is refused it.
+    """
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("fuzz")
     templates(root)
@@ -80,13 +84,18 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str]) -> str | None:
-    """One case; what is wrong with how it ended. `usual` is what happens beside its folder where nothing is changed."""
+    """One case; what is wrong with how it ended. `usual` is what happens beside its folder where
+    nothing is changed.
+    """
     random = Random(f"{target.name} {number}")
     folder = place / "case"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(wholes / (target.template or target.name), folder)
     name = target.spoil(folder, random)
-    about = f'{target.name} {number} ({name}): pytest tests/fuzz -k "{target.name}" --fuzz-only {number}\n'
+    about = (
+        f'{target.name} {number} ({name}): pytest tests/fuzz -k "{target.name}" --fuzz-only'
+        f" {number}\n"
+    )
     try:
         with limited(MOST_SECONDS), watched() as seen, warnings.catch_warnings():
             warnings.simplefilter("ignore")

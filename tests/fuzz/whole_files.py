@@ -89,7 +89,10 @@ def photos(folder: Path) -> None:
 
 
 def interrupted_run(folder: Path, model: Any) -> None:
-    """A fine-tuning as a kill after its first step leaves it: settings, metrics and a checkpoint."""
+    """A fine-tuning as a kill after its first step leaves it.
+
+    Settings, metrics and a checkpoint.
+    """
     from learngene_zoo.training import checkpoint
 
     photos(folder / "photos")
@@ -129,15 +132,37 @@ def bench(folder: Path) -> None:
     folder.mkdir()
     rows = [
         {
-            "key": f"{arm}{task}{layers}{seed}{epochs}", "arm": arm, "method": arm.split()[0], "task": task, "layers": layers,
-            "control": "shuffled" if "shuffled" in arm else None, "width": 96, "seed": seed, "epochs": epochs, "lr": 1e-3,
-            "images": 100, "split": "test", "value": 0.5 + 0.01 * len(arm) - 0.1 * seed, "params": 1000 * layers, "flops": 10**6,
-            "correct": "f0", "evaluated": 8, "untrained": 0.1, "probe": 0.2, "extraction_seconds": 2.0, "extraction_images": 10,
-            "seconds": 1.0, "machine": "m", "finished": "2026-01-01T00:00:00+00:00",
+            "key": f"{arm}{task}{layers}{seed}{epochs}",
+            "arm": arm,
+            "method": arm.split()[0],
+            "task": task,
+            "layers": layers,
+            "control": "shuffled" if "shuffled" in arm else None,
+            "width": 96,
+            "seed": seed,
+            "epochs": epochs,
+            "lr": 1e-3,
+            "images": 100,
+            "split": "test",
+            "value": 0.5 + 0.01 * len(arm) - 0.1 * seed,
+            "params": 1000 * layers,
+            "flops": 10**6,
+            "correct": "f0",
+            "evaluated": 8,
+            "untrained": 0.1,
+            "probe": 0.2,
+            "extraction_seconds": 2.0,
+            "extraction_images": 10,
+            "seconds": 1.0,
+            "machine": "m",
+            "finished": "2026-01-01T00:00:00+00:00",
         }
         for arm in ("lsamd", "lsamd shuffled", "scratch", "scratch fan_in")
-        for task in ("digits", "signs") for layers in (3, 6) for seed in (0, 1) for epochs in (1, 2)
-    ]  # fmt: skip
+        for task in ("digits", "signs")
+        for layers in (3, 6)
+        for seed in (0, 1)
+        for epochs in (1, 2)
+    ]
     (folder / RESULTS).write_text("".join(json.dumps(row) + "\n" for row in rows))
     arms = [
         {"name": name, "method": name.split()[0], "settings": {"keep": [1, 2]}}

@@ -1,4 +1,6 @@
-"""What the tests of the Hub share: a stand-in of it, the client set to it, and artifacts to publish."""
+"""What the tests of the Hub share: a stand-in of it, the client set to it, and artifacts to
+publish.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Lgzoo = Callable[..., SimpleNamespace]
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """The stand-in. The client read its address, its cache and whether it is offline when it was imported."""
+    """The stand-in. The client read its address, its cache and whether it is offline when it was
+    imported.
+    """
     from huggingface_hub import constants
 
     with StandIn() as server:
@@ -48,7 +52,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 @pytest.fixture
 def lgzoo(hub: StandIn) -> Lgzoo:
-    """Runs a command: its exit code, what it printed, its one error line, and the requests that it sent."""
+    """Runs a command: its exit code, what it printed, its one error line, and the requests that it
+    sent.
+    """
 
     def run(*words: object, input: str | None = None) -> SimpleNamespace:
         before = len(hub.requests)

@@ -1,10 +1,12 @@
-"""The fault matrix: every request of `publish`, `fetch` and `torch.hub`, broken in every way, once and for good.
+"""The fault matrix: every request of `publish`, `fetch` and `torch.hub`, broken in every way, once
+and for good.
 
     python tests/hub/matrix.py [--every N] [--only WORD]
 
-Each case is right if the call succeeds or ends with one clear line, nothing is half published, half fetched or silently wrong, and
-the same call then succeeds when nothing is broken any more. One process: the client's waits are shortened, else nothing is changed
-in it. Prints a table and what was wrong, and exits with 1 if anything was.
+Each case is right if the call succeeds or ends with one clear line, nothing is half published, half
+fetched or silently wrong, and the same call then succeeds when nothing is broken any more. One
+process: the client's waits are shortened, else nothing is changed in it. Prints a table and what
+was wrong, and exits with 1 if anything was.
 """
 
 from __future__ import annotations
@@ -24,9 +26,22 @@ from standin import TOKEN, Kind, StandIn
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS: list[Kind | int] = [
-    401, 403, 404, 409, 412, 429, 500, 503,
-    "reset", "drop", "truncated", "flipped", "flipped-upload", "lost", "slow",
-]  # fmt: skip
+    401,
+    403,
+    404,
+    409,
+    412,
+    429,
+    500,
+    503,
+    "reset",
+    "drop",
+    "truncated",
+    "flipped",
+    "flipped-upload",
+    "lost",
+    "slow",
+]
 TIMES = {"once": 1, "for good": 10**9}
 WAITING = "no answer from the Hub yet about org"
 SLOW = 1.3  # seconds; the client waits for one
@@ -47,7 +62,9 @@ class Case:
 
 
 class Matrix:
-    """The calls and what must hold after them. `hub` serves, and the client that this process imported asks it."""
+    """The calls and what must hold after them. `hub` serves, and the client that this process
+    imported asks it.
+    """
 
     def __init__(self, hub: StandIn, place: Path) -> None:
         self.hub, self.place, self.count = hub, place, 0
@@ -163,7 +180,10 @@ class Matrix:
                         yield Case(verb, request, kind, times)
 
     def run(self, case: Case) -> str:
-        """The line that the broken call ended with. Raises `AssertionError` if anything was wrong."""
+        """The line that the broken call ended with.
+
+        Raises `AssertionError` if anything was wrong.
+        """
         name = self.prepared(case.verb)
         self.hub.faults[:] = []
         self.hub.fail(case.request, case.kind, times=TIMES[case.times], seconds=SLOW)
@@ -251,7 +271,9 @@ def shorten_waits() -> None:
 
 
 def table(results: dict[Case, str | None]) -> str:
-    """One line for every verb and request: how many calls succeeded, ended with one line, or were wrong."""
+    """One line for every verb and request: how many calls succeeded, ended with one line, or were
+    wrong.
+    """
     rows: dict[tuple[str, str], Counter[str]] = {}
     for case, told in results.items():
         outcome = "wrong" if told is None else "said" if told else "done"
@@ -298,8 +320,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     print(table(results))
     print(
-        f"{len(results)} cases in {time.monotonic() - started:.0f} s: {outcomes['done']} succeeded, {outcomes['said']} ended with one "
-        f"line, {outcomes['wrong']} were wrong"
+        f"{len(results)} cases in {time.monotonic() - started:.0f} s: {outcomes['done']} succeeded,"
+        f" {outcomes['said']} ended with one line, {outcomes['wrong']} were wrong"
     )
     return 1 if outcomes["wrong"] else 0
 

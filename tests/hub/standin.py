@@ -1,7 +1,9 @@
-"""A stand-in of the Hugging Face Hub for tests: real HTTP on 127.0.0.1, spoken to by the real client.
+"""A stand-in of the Hugging Face Hub for tests: real HTTP on 127.0.0.1, spoken to by the real
+client.
 
-It has what publishing and fetching use: repositories, the check of a card, preupload, LFS (basic and multipart), commits with
-their parent, tags, refs, trees in pages, and files with etags, ranges and a redirect to another host. All of it lives in memory.
+It has what publishing and fetching use: repositories, the check of a card, preupload, LFS (basic
+and multipart), commits with their parent, tags, refs, trees in pages, and files with etags, ranges
+and a redirect to another host. All of it lives in memory.
 `faults` break answers by rule, and `requests` is a log of everything that was asked.
 """
 
@@ -30,12 +32,14 @@ Kind = Literal[
 
 @dataclass
 class Fault:
-    """What goes wrong with requests whose `METHOD path` matches, or is this name: the next `times` of them after `skip` others.
+    """What goes wrong with requests whose `METHOD path` matches, or is this name: the next `times`
+    of them after `skip` others.
 
-    status: this answer instead of the right one, with nothing done. reset: the connection is closed before anything is done.
-    drop: it ends in the middle of the answer. truncated, flipped: the answer is short of its second half, or has one bit
-    flipped, and says nothing of it. flipped-upload: so is what was sent. lost: all is done, and no answer comes. slow: the
-    answer comes after `seconds`. meanwhile: `action` happens before the request is served.
+    status: this answer instead of the right one, with nothing done. reset: the connection is closed
+    before anything is done. drop: it ends in the middle of the answer. truncated, flipped: the
+    answer is short of its second half, or has one bit flipped, and says nothing of it.
+    flipped-upload: so is what was sent. lost: all is done, and no answer comes. slow: the answer
+    comes after `seconds`. meanwhile: `action` happens before the request is served.
     """
 
     request: str
@@ -62,12 +66,16 @@ class Request:
 
     @property
     def name(self) -> str:
-        """The kind of request: its method and path without what differs between repositories, revisions and files."""
+        """The kind of request: its method and path without what differs between repositories,
+        revisions and files.
+        """
         return f"{self.method} {general(urlsplit(self.path).path)}"
 
 
 def general(path: str) -> str:
-    """A path without names: `/api/models/ID/tree/REV`, `/ID/resolve/REV/FILE` (but `manifest.json`)."""
+    """A path without names: `/api/models/ID/tree/REV`, `/ID/resolve/REV/FILE` (but
+    `manifest.json`).
+    """
     path = re.sub(r"^/api/models/[^/]+/[^/]+", "/api/models/ID", path)
     path = re.sub(r"^/(?!api/|lfs/|cdn/)[^/]+/[^/]+?(\.git)?(?=/)", r"/ID\1", path)
     path = re.sub(r"(?<=/)[0-9a-f]{64}", "SHA256", path)
@@ -102,8 +110,8 @@ class StandIn(ThreadingHTTPServer):
         self.requests: list[Request] = []
         self.lock = threading.RLock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self.cdn = (
-            f"http://localhost:{self.server_address[1]}"  # another host: tokens do not belong there
+        self.cdn = (  # another host: tokens do not belong there
+            f"http://localhost:{self.server_address[1]}"
         )
 
     def __enter__(self) -> StandIn:
@@ -122,12 +130,19 @@ class StandIn(ThreadingHTTPServer):
     def environment(self, home: Any) -> dict[str, str]:
         """The variables by which the client finds this Hub and nothing of the user's own."""
         return {
-            "HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0",
-            "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": "127.0.0.1,localhost",
-        }  # fmt: skip
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(home),
+            "HF_TOKEN": TOKEN,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
 
     def fail(self, request: str, kind: Kind | int, **more: Any) -> Fault:
-        """Break requests whose `METHOD path` matches the expression, or whose `Request.name` it is."""
+        """Break requests whose `METHOD path` matches the expression, or whose
+        `Request.name` it is.
+        """
         fault = (
             Fault(request, "status", status=kind, **more)
             if isinstance(kind, int)

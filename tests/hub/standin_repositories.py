@@ -1,4 +1,6 @@
-"""What a stand-in of the Hub keeps and answers: repositories with their commits, and answers to requests."""
+"""What a stand-in of the Hub keeps and answers: repositories with their commits, and answers to
+requests.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ class Blob:
     @property
     def oid(self) -> str:
         """git's name of it; of a file in LFS that of its pointer."""
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(self.data)}\n"
+        pointer = (
+            f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize"
+            f" {len(self.data)}\n"
+        )
         data = pointer.encode() if self.lfs else self.data
         return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 

@@ -1,4 +1,6 @@
-"""What a stand-in of the Hub does for each request: `ROUTES`, from a method and a path to a function."""
+"""What a stand-in of the Hub does for each request: `ROUTES`, from a method and a path to a
+function.
+"""
 
 from __future__ import annotations
 

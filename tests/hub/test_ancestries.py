@@ -1,4 +1,6 @@
-"""Ancestry models of repositories that have no config.json of timm's: those of open_clip and of transformers."""
+"""Ancestry models of repositories that have no config.json of timm's: those of open_clip and of
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -138,9 +140,9 @@ def test_every_shard_of_a_repository_is_fetched_and_opens_offline(hub: StandIn) 
     assert open_ancestry("hf-hub:org/sharded", offline=True).identity == found.identity
     evil = {
         **files,
-        "model.safetensors.index.json": json.dumps(
-            {"weight_map": {"a": "../evil.safetensors"}}
-        ).encode(),
+        "model.safetensors.index.json": (
+            json.dumps({"weight_map": {"a": "../evil.safetensors"}}).encode()
+        ),
     }
     hub.put("org/evil", evil)
     with pytest.raises(BadFile, match=r"the shard of a is '\.\./evil\.safetensors'"):

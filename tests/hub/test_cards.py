@@ -1,4 +1,6 @@
-"""The cards on the shelf: metadata that the Hub takes, and a snippet that opens what it stands beside."""
+"""The cards on the shelf: metadata that the Hub takes, and a snippet that opens what it stands
+beside.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ ONE_OF_EACH = (
     "pool-mini",
     "tal-mini",
 )
-# What the Hub shows for a model of the library timm: `timm` in huggingface.js, packages/tasks/src/model-libraries-snippets.ts.
+# What the Hub shows for a model of the library timm: `timm` in huggingface.js,
+# packages/tasks/src/model-libraries-snippets.ts.
 TIMM = """
 import timm
 
@@ -88,7 +91,8 @@ def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -
 
 def test_every_method_that_condenses_a_learngene_has_a_card() -> None:
     every_size_or_none = {"distillation", "pretrain_finetune", "scratch"}
-    # Their learngenes are the ancestry model's name: `python benchmarks/shelf.py` makes and measures them with the next one.
+    # Their learngenes are the ancestry model's name: `python benchmarks/shelf.py` makes and
+    # measures them with the next one.
     named = {
         "evenly_spaced",
         "first_k",
@@ -142,7 +146,7 @@ def test_a_card_opens_by_the_snippet_that_the_hub_shows_for_it(
         lgzoo("expand", "pool-mini", "--low", "3", "--high", "3", "-o", tmp_path / "stitched").code
         == 0
     )
-    calls = {name: (cards_folder() / name) for name in names} | {"stitched": tmp_path / "stitched"}
+    calls = {name: cards_folder() / name for name in names} | {"stitched": tmp_path / "stitched"}
     texts: dict[str, list[str]] = {"": [], ours: []}  # by what is on the path of the process
     for name, folder in calls.items():
         assert lgzoo("publish", folder, f"me/{name}").code == 0

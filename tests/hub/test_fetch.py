@@ -291,8 +291,17 @@ def test_a_bad_manifest_is_one_line(manifest: bytes, says: str, hub: StandIn, lg
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
-@pytest.mark.parametrize(("kind", "says"), [(403, "forbidden"), (429, "busy (429)"), (503, "busy (503)"), (500, "answered 500"),
-                                            ("reset", "broke"), ("lost", "broke")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (403, "forbidden"),
+        (429, "busy (429)"),
+        (503, "busy (503)"),
+        (500, "answered 500"),
+        ("reset", "broke"),
+        ("lost", "broke"),
+    ],
+)
 def test_a_file_of_the_hub_fails_in_words(
     method: str, kind: str | int, says: str, hub: StandIn
 ) -> None:

@@ -1,17 +1,22 @@
-"""Every shell command and every Python block of README.md and docs/ is run, or its page says why not; notebooks are run whole.
+"""Every shell command and every Python block of README.md and docs/ is run, or its page says why
+not; notebooks are run whole.
 
-A page is run from top to bottom in a folder of its own, with some pictures in `photos` (and `flowers`, `mine`) and a Hub (the stand-in) that has random
-weights under timm's names. Comments on the lines before a block, which no reader sees, say what differs from that:
+A page is run from top to bottom in a folder of its own, with some pictures in `photos` (and
+`flowers`, `mine`) and a Hub (the stand-in) that has random weights under timm's names. Comments on
+the lines before a block, which no reader sees, say what differs from that:
 
     <!-- not run: REASON -->           the block is not run
     <!-- not run (WORDS): REASON -->   its commands that contain these words are not
-    <!-- exhaustive -->                it takes longer than CI may, and is run by `pytest -m exhaustive`
+    <!-- exhaustive -->                it takes longer than CI may, and is run by `pytest -m
+                                       exhaustive`
     <!-- exhaustive (WORDS) -->        so do its commands that contain these words
-    <!-- in CI: OLD => NEW -->         what CI runs instead, as a replacement in the text of the block
-    <!-- first: TEXT -->               commands (Python before Python) that come before it; may have several lines
+    <!-- in CI: OLD => NEW -->         what CI runs instead, as a replacement in the text of the
+                                       block
+    <!-- first: TEXT -->               commands (Python before Python) that come before it; may have
+                                       several lines
 
-What stands below `$ COMMAND` must be printed by it, but for the last digits of fractions. Fenced text in another language
-(`text`, `json`) is not run.
+What stands below `$ COMMAND` must be printed by it, but for the last digits of fractions. Fenced
+text in another language (`text`, `json`) is not run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Publishing: one commit, read back, then a tag; whatever goes wrong, nothing is half there and nobody's work is lost."""
+"""Publishing: one commit, read back, then a tag; whatever goes wrong, nothing is half there and
+nobody's work is lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`benchmarks/real.py` from beginning to end, with random weights under timm's names and small copies of public data sets."""
+"""`benchmarks/real.py` from beginning to end, with random weights under timm's names and small
+copies of public data sets.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,34 @@ from learngene_zoo.tasks.catalogue import find_entry
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "deit_tiny_patch16_224.fb_in1k"
 SMALL = [
-    f"timm:{MODEL}", "--image-size", "32", "--seen", "dtd", "--task", "pets", "--layers", "5,6", "--epochs", "1",
-    "--images", "16", "--batch-size", "8", "--set", "top=5", "--set", "epochs=1", "--set", "images=16",
-    "--set", "batch_size=8", "--workers", "0", "--device", "cpu",
-]  # fmt: skip
+    f"timm:{MODEL}",
+    "--image-size",
+    "32",
+    "--seen",
+    "dtd",
+    "--task",
+    "pets",
+    "--layers",
+    "5,6",
+    "--epochs",
+    "1",
+    "--images",
+    "16",
+    "--batch-size",
+    "8",
+    "--set",
+    "top=5",
+    "--set",
+    "epochs=1",
+    "--set",
+    "images=16",
+    "--set",
+    "batch_size=8",
+    "--workers",
+    "0",
+    "--device",
+    "cpu",
+]
 TRAININGS = 12 + 12  # six arms: at one depth with two learning rates, and at two depths
 
 
@@ -119,7 +145,8 @@ def test_who_is_contacted_and_which_paths_become_public_is_told_first(
     paths = f"folder:{tmp_path / 'dtd'}, folder:{tmp_path / 'pets'}"
     assert (
         publishes
-        == f"publishes me/real on {host}, for everyone to read; paths of this machine on its card: {paths}"
+        == f"publishes me/real on {host}, for everyone to read; paths of this machine on its card:"
+        f" {paths}"
     )
     assert rest[-1] == "nothing is started without --yes"
     assert hub.repos == {}, "nothing was published"
@@ -137,7 +164,8 @@ def test_what_it_takes_is_told_for_every_ancestry_model(
     for name in real.ANCESTRIES:
         real.main([name, "--speed", "1000", "--offline"])
         told = capsys.readouterr().out
-        # 50 epochs of the training images of cifar100, food101 and dtd; 20 of those of flowers102, pets and cars, at 3 depths in 6 arms
+        # 50 epochs of the training images of cifar100, food101 and dtd; 20 of those of flowers102,
+        # pets and cars, at 3 depths in 6 arms
         assert f"{50 * (45_000 + 68_175 + 1_880) / 1e6:.2f}M" in told
         assert f"{20 * 18 * (1_020 + 3_312 + 7_330) / 1e6:.2f}M" in told
         assert "5, 9, 12 layers" in told
@@ -175,9 +203,11 @@ def test_from_timm_to_the_hub_with_a_kill_between(hub: StandIn, data: None, tmp_
         "out",
     ]
     environment = {
-        **os.environ, **hub.environment(tmp_path / "home"), "OMP_NUM_THREADS": "1",
+        **os.environ,
+        **hub.environment(tmp_path / "home"),
+        "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")]),
-    }  # fmt: skip
+    }
     results = tmp_path / "out" / "results.jsonl"
     first = subprocess.Popen(
         call, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

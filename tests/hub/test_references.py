@@ -112,9 +112,19 @@ def test_a_folder_that_exists_wins(published: StandIn, made: SimpleNamespace) ->
 
 @pytest.mark.parametrize(
     "reference",
-    ["runs/learngen", "./me/learngene@v1.0", "runs/best@v1.0", "learngene@v1.0", "a/b/c/d@v1.0", "/me/learngene@v1.0",
-     "~/learngene@v1.0", "me/learn gene@v1.0", "../learngene@v1.0", "me/..@v1.0"],
-)  # fmt: skip
+    [
+        "runs/learngen",
+        "./me/learngene@v1.0",
+        "runs/best@v1.0",
+        "learngene@v1.0",
+        "a/b/c/d@v1.0",
+        "/me/learngene@v1.0",
+        "~/learngene@v1.0",
+        "me/learn gene@v1.0",
+        "../learngene@v1.0",
+        "me/..@v1.0",
+    ],
+)
 def test_a_mistyped_path_never_contacts_the_hub(
     reference: str, published: StandIn, lgzoo: Lgzoo
 ) -> None:
@@ -134,7 +144,10 @@ def test_a_mistyped_path_never_contacts_the_hub(
 def test_a_path_that_may_have_meant_the_hub_says_how_to_say_so(published: StandIn) -> None:
     with pytest.raises(
         WrongCall,
-        match="no folder me/learngene; on the Hub it would be hf-hub:me/learngene or me/learngene@main",
+        match=(
+            "no folder me/learngene; on the Hub it would be hf-hub:me/learngene or"
+            " me/learngene@main"
+        ),
     ):
         shelf.find(NAME)
 

@@ -27,7 +27,9 @@ SAMPLE = 92  # every so manieth case of the matrix: under a minute
 
 
 def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
-    """What a process prints that has the stand-in's address, a cache of its own, and this on its path."""
+    """What a process prints that has the stand-in's address, a cache of its own, and this on its
+    path.
+    """
     environment = {
         **os.environ,
         **hub.environment(tmp_path / "home"),

@@ -1,15 +1,19 @@
-"""Kill a command before each of its file operations, call it again with --resume, and compare with the uninterrupted run.
+"""Kill a command before each of its file operations, call it again with --resume, and compare with
+the uninterrupted run.
 
-    python tests/kill/harness.py                      all operations of `finetune` and `expand --force`, a sample of the others
+    python tests/kill/harness.py                      all operations of `finetune` and `expand
+                                                      --force`, a sample of the others
     python tests/kill/harness.py finetune --kills 20  twenty of one story's, sampled by seed
     python tests/kill/harness.py --total 40           forty, divided among all stories
 
-A file operation is what Python announces to audit hooks under the working folder: opening for writing, making, renaming,
-removing, changing mode. Where opening empties a file, there is a kill before it and one after it. Each trial is a fork of one
-process that has imported everything, so a trial takes a second. A trial passes if, right after the kill, the place holds the
-old artifact or the new one, whole (a bench's: the rows that were there, and of the new ones those that were finished); if the
-same call with --resume (of a bench: the same call) exits with 0 and leaves exactly what the uninterrupted run left, with no
-other name beside it; and if neither call prints "unexpected".
+A file operation is what Python announces to audit hooks under the working folder: opening for
+writing, making, renaming, removing, changing mode. Where opening empties a file, there is a kill
+before it and one after it. Each trial is a fork of one process that has imported everything, so a
+trial takes a second. A trial passes if, right after the kill, the place holds the old artifact or
+the new one, whole (a bench's: the rows that were there, and of the new ones those that were
+finished); if the same call with --resume (of a bench: the same call) exits with 0 and leaves
+exactly what the uninterrupted run left, with no other name beside it; and if neither call prints
+"unexpected".
 """
 
 from __future__ import annotations
@@ -62,9 +66,11 @@ NOT_QUIET = ("show", "plot", "new-plugin", "doctor")  # commands that have no --
 def call(
     line: str, where: Path, kill: int | None = None, renames: bool = False
 ) -> tuple[int, list[str], str]:
-    """Run a command line in a fork, in a folder: its exit code, its file operations, what it printed.
+    """Run a command line in a fork, in a folder: its exit code, its file operations, what it
+    printed.
 
-    With `kill` the process kills itself before that operation (counted from 0); the code is then -9.
+    With `kill` the process kills itself before that operation (counted from 0); the code is then
+    -9.
     """
     log, read = where.parent / f"{where.name}.log", where.parent / f"{where.name}.ops"
     child = os.fork()
@@ -150,7 +156,9 @@ def _watch(where: Path, log: Path, kill: int | None) -> None:
 
 
 def trials(story: Story, top: Path, kills: int | None, seed: int) -> tuple[int, list[str]]:
-    """Kill one story at its operations, or at a sample of them. Returns how many kills, and what went wrong."""
+    """Kill one story at its operations, or at a sample of them. Returns how many kills, and what
+    went wrong.
+    """
     place = fresh(
         top / "start", top / "place"
     )  # the same for all calls: some remember the paths of their data
@@ -173,7 +181,9 @@ def trials(story: Story, top: Path, kills: int | None, seed: int) -> tuple[int, 
 
 
 def _trial(story: Story, number: int, place: Path, before: Path, whole: Path) -> Iterator[str]:
-    """What goes wrong if the story, whose files are in `place`, is killed before its operation of this number."""
+    """What goes wrong if the story, whose files are in `place`, is killed before its operation of
+    this number.
+    """
     code, _, first = call(story.line, place, number, story.renames)
     if code != -signal.SIGKILL:
         yield f"it was not reached (exit {code})"
@@ -192,7 +202,9 @@ def _trial(story: Story, number: int, place: Path, before: Path, whole: Path) ->
 
 
 def _there(story: Story, place: Path, old: Path, new: Path) -> Iterator[str]:
-    """What is wrong with what a kill left at a place: neither the old artifact nor the new one, or one that is not whole."""
+    """What is wrong with what a kill left at a place: neither the old artifact nor the new one, or
+    one that is not whole.
+    """
     if not story.grows:
         found = artifact(place)
         if found not in (artifact(old), artifact(new)) and not (story.renames and not found):
@@ -239,7 +251,9 @@ def fresh(source: Path, place: Path) -> Path:
 
 
 def prepare(top: Path, stories: Sequence[Story]) -> None:
-    """What the stories start from: a tiny model and its task, learngenes of it, a tuned one, a bench."""
+    """What the stories start from: a tiny model and its task, learngenes of it, a tuned one, a
+    bench.
+    """
     start = top / "start"
     make_world(start)
     words = {word for story in stories for line in (story.line, story.old) for word in line.split()}
@@ -284,7 +298,9 @@ def imported() -> None:
 
 
 def shares(stories: Sequence[Story], kills: int | None, total: int | None) -> list[int | None]:
-    """How many kills each story gets; None is all of its operations. A total is divided as the samples are."""
+    """How many kills each story gets; None is all of its operations. A total is divided as the
+    samples are.
+    """
     if total is None:
         return [story.sample if kills is None else kills for story in stories]
     ends = list(accumulate(story.sample or MANY for story in stories))
@@ -322,14 +338,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             count, found = trials(story, Path(place), kills, given.seed)
             total, wrong = total + count, wrong + found
             print(
-                f"{story.name}: {count} kills, {len(found)} wrong, {time.monotonic() - start:.0f} s",
+                f"{story.name}: {count} kills, {len(found)} wrong,"
+                f" {time.monotonic() - start:.0f} s",
                 flush=True,
             )
             for line in found:
                 print(f"  {line}", flush=True)
     used = sum(os.times()[:4])
     print(
-        f"{total} kills, {len(wrong)} wrong, {time.monotonic() - began:.0f} s ({used:.0f} s of a core)"
+        f"{total} kills, {len(wrong)} wrong, {time.monotonic() - began:.0f} s ({used:.0f} s of a"
+        " core)"
     )
     return 1 if wrong else 0
 

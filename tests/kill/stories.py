@@ -1,8 +1,12 @@
-"""What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what its places may hold.
+"""What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what
+its places may hold.
 
-`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `doctor -o`, `fetch -o`, `export`, `new-plugin`, `bench` (also with --force,
---tune, --cost, --report and --claim) and `demo` write; the other commands only print. `demo` is a grid of bench that takes minutes: here it has
-one depth and one seed. What `fetch` copies is in the Hub's cache already: tests/hub breaks its downloads.
+`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `doctor -o`, `fetch -o`,
+    `export`, `new-plugin`, `bench` (also with --force,
+--tune, --cost, --report and --claim) and `demo` write; the other commands only print. `demo` is a
+    grid of bench that takes minutes: here it has
+one depth and one seed. What `fetch` copies is in the Hub's cache already: tests/hub breaks its
+downloads.
 """
 
 from __future__ import annotations
@@ -26,7 +30,10 @@ GRID = (
 )
 BENCH = f"bench {TASK} --method lsamd --set lsamd.keep=1,2 {GRID}"
 PUBLISHED = "me/gene@v1.0"
-PARTS = f"bench {TASK} --method pretrain_finetune --preset smoke --set pretrain_finetune.depths=2 --extract-task folder:photos {GRID}"
+PARTS = (
+    f"bench {TASK} --method pretrain_finetune --preset smoke --set pretrain_finetune.depths=2"
+    f" --extract-task folder:photos {GRID}"
+)
 CLAIM = """
 protocol = 2
 name = "toy"
@@ -60,8 +67,9 @@ ancestries = ["ancestry"]
 class Story:
     """A command, what it writes, and how it goes on after a kill.
 
-    With `grows` the place is a bench's folder: its rows and files come one by one, and what was there stays, unless the call
-    has --force. With `renames` the system cannot exchange two folders at once, so for a moment none may be there.
+    With `grows` the place is a bench's folder: its rows and files come one by one, and what was
+    there stays, unless the call has --force. With `renames` the system cannot exchange two folders
+    at once, so for a moment none may be there.
     """
 
     name: str
@@ -177,7 +185,9 @@ def make_world(top: Path) -> None:
 
 
 def publish(top: Path) -> None:
-    """Put a learngene into the cache of the Hub, `hub`, where `fetch` finds it. Changes the client in this process."""
+    """Put a learngene into the cache of the Hub, `hub`, where `fetch` finds it. Changes the client
+    in this process.
+    """
     from huggingface_hub import constants
     from standin import TOKEN, StandIn
 
@@ -209,7 +219,9 @@ def small_demo(seed: int = 0, *, full: bool = False, offline: bool = False) -> l
 
 
 def contents(where: Path) -> dict[str, str]:
-    """What every file below a folder says, as a hash: without what differs from run to run by its nature, seconds and dates."""
+    """What every file below a folder says, as a hash: without what differs from run to run by its
+    nature, seconds and dates.
+    """
     return {
         str(path.relative_to(where)): said(path)
         for path in sorted(where.rglob("*"))

@@ -1,4 +1,6 @@
-"""A command that is killed before any of its file operations goes on with the next call (see harness.py)."""
+"""A command that is killed before any of its file operations goes on with the next call (see
+harness.py).
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ def class_folders(top: Path, classes: Sequence[str], count: int, suffix: str = "
 
 
 def decathlon(top: Path, name: str, classes: int, train: int, val: int) -> Path:
-    """annotations/ and data/ as the devkit and the data unpack; every class has a place in both splits."""
+    """annotations/ and data/ as the devkit and the data unpack; every class has a place in both
+    splits.
+    """
     base = top / "decathlon-1.0"
     (base / "annotations").mkdir(parents=True, exist_ok=True)
     for offset, (split, count) in enumerate((("train", train), ("val", val))):
@@ -85,7 +87,8 @@ def write_annotations(
 def parquet(
     folder: Path, splits: Mapping[str, int], columns: Mapping[str, Any], names: Sequence[str] | None
 ) -> Path:
-    """A data set of the Hub: data/SPLIT-00000-of-00001.parquet with an `image` and what `columns` says.
+    """A data set of the Hub: data/SPLIT-00000-of-00001.parquet with an `image` and what `columns`
+    says.
 
     A column is "class" (a `ClassLabel` of `names`), "text" (one of `names`), "number" or "mask".
     """

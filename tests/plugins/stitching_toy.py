@@ -1,6 +1,7 @@
 """Tiny anchors, stitched, for the tests of SN-Net's and the pool's shared parts.
 
-As a program it starts and trains a network, so that a test can start several of it: stitching_toy.py FOLDER RESULT.safetensors
+As a program it starts and trains a network, so that a test can start several of it:
+stitching_toy.py FOLDER RESULT.safetensors
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import training_images
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.modules.least_squares import compute_moments, sample_images, solve_stitches
+from lgzoo_pool.modules.least_squares import compute_moments, iterate_images, solve_stitches
 from lgzoo_pool.modules.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
 from lgzoo_pool.modules.objectives import SampledPaths
 from lgzoo_pool.paths import Path as NetworkPath
@@ -71,7 +72,9 @@ def trained(
     guidance: Any = "soft",
     until: int | None = None,
 ) -> None:
-    """Joint training as both methods do it; `until` interrupts it after this step, before it is saved."""
+    """Joint training as both methods do it; `until` interrupts it after this step, before it is
+    saved.
+    """
     settings = PathSettings(recipe=recipe, guidance=guidance, share=0.5)
     objective = SampledPaths(network, task, settings, run.seed, paths=paths, teacher=teacher)
     batches = training_images(task, anchors()[0].input_format, recipe, run)
@@ -95,7 +98,7 @@ def main() -> None:
     task, run = tiny_task(classes=4), Run(folder=folder)
     input_format = anchors()[0].input_format
     network.set_stitches(
-        solve_stitches(compute_moments(network, sample_images(task, input_format, 18, run)))
+        solve_stitches(compute_moments(network, iterate_images(task, input_format, 18, run)))
     )
     recipe = Recipe(epochs=4, batch_size=8, lr=1e-3, augment="none", ema=0.9, clip=1.0)
     trained(network, run, recipe, task)

@@ -1,4 +1,6 @@
-"""LSAMD as a method: its settings, its outline, its family and costs, what it refuses. Nothing here trains."""
+"""LSAMD as a method: its settings, its outline, its family and costs, what it refuses. Nothing here
+trains.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from lgzoo_lsamd.settings import check_rates
 KEPT = (1, 4, 5, 7, 8)
 DEIT = architecture("deit_base_patch16_224")
 
-# LSAMD, Table 2: layers, parameters in millions, FLOPs in billions, at 100 classes, and the same to the last digit.
+# LSAMD, Table 2: layers, parameters in millions, FLOPs in billions, at 100 classes, and the same to
+# the last digit.
 TABLE_2 = [
     (5, 36.11, 7.09, 36108388, 7094059008),
     (6, 43.20, 8.49, 43196260, 8489613312),
@@ -142,7 +145,8 @@ def test_the_paper_preset_is_the_papers_schedule() -> None:
     assert LSAMD.finetuning["paper"].recipe == recipe
 
 
-# LSAMD, Table 5: the paper's name of a data set, its task here, and the rates of the search and of descendants.
+# LSAMD, Table 5: the paper's name of a data set, its task here, and the rates of the search and of
+# descendants.
 TABLE_5 = [
     ("Cifar100", "cifar100", 5.00e-04, 5.00e-04),
     ("Cifar10", "cifar10", 1.00e-06, 5.00e-04),
@@ -199,6 +203,9 @@ def test_a_foreign_outline_is_a_bad_file(top: object) -> None:
 
 
 def test_the_method_file_is_cold() -> None:
-    code = "import sys, lgzoo_lsamd.lsamd; print([m for m in ('torch', 'timm', 'numpy', 'matplotlib') if m in sys.modules])"
+    code = (
+        "import sys, lgzoo_lsamd.lsamd; print([m for m in ('torch', 'timm', 'numpy', 'matplotlib')"
+        " if m in sys.modules])"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

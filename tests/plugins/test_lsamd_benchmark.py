@@ -1,4 +1,6 @@
-"""The benchmark of LSAMD's search: what sets of blocks share is computed once, and its figures are right."""
+"""The benchmark of LSAMD's search: what sets of blocks share is computed once, and its figures are
+right.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ def test_percentiles_and_agreement_by_number(summary: ModuleType) -> None:
 
 
 def test_gains_over_placebos_have_welchs_interval(summary: ModuleType) -> None:
-    # Variances 100 and 400 over 3 runs each: error 12.91, 2.94 degrees of freedom, rounded down to 2, quantile 4.303.
+    # Variances 100 and 400 over 3 runs each: error 12.91, 2.94 degrees of freedom, rounded down to
+    # 2, quantile 4.303.
     assert summary.gain([80, 90, 100], [30, 50, 70]) == (40.0, -15.5, 95.5)
     assert summary.gain([90], [10, 20]) == (75.0, -100.0, 100.0)
     assert summary.by_chance([90.0]) == pytest.approx(0.1, abs=0.01)

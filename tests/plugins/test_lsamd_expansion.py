@@ -1,4 +1,6 @@
-"""From kept blocks to descendants: every order that the paper prints, whose tensors they get, and what is refused."""
+"""From kept blocks to descendants: every order that the paper prints, whose tensors they get, and
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +204,8 @@ def test_the_orders_of_last_middle_first(layers: int) -> None:
         ("middle-last-first", "1 4 5 5 7 8"),
         ("last-middle-first", "1 4 5 7 8 8"),
         ("last-first-middle", "1 4 5 7 8 8"),
-        # Seven layers: the ablation's pairs middle-first, last-first, last-middle, and the three others.
+        # Seven layers: the ablation's pairs middle-first, last-first, last-middle, and the three
+        # others.
         ("middle-first-last", "1 1 4 5 5 7 8"),
         ("last-first-middle", "1 1 4 5 7 8 8"),
         ("last-middle-first", "1 4 5 5 7 8 8"),

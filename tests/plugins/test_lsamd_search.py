@@ -1,4 +1,6 @@
-"""LSAMD's searches on toy data: what they leave alone, what they find, that they resume, and the learngene they make."""
+"""LSAMD's searches on toy data: what they leave alone, what they find, that they resume, and the
+learngene they make.
+"""
 
 from __future__ import annotations
 
@@ -138,9 +140,11 @@ def test_a_search_is_a_function_of_its_seed(ancestry) -> None:
 def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
     net = build_super_net(attach_head(ancestry, TASKS[0], Run()))
     asked = measure_preferences(net, TASKS[0], ancestry.input_format, Run(), batch_size=6)
-    assert asked.shares == (1.0, 1.0, 1.0), (
-        "an undecided router is a tie, and a tie prefers the base block"
-    )
+    assert asked.shares == (
+        1.0,
+        1.0,
+        1.0,
+    ), "an undecided router is a tie, and a tie prefers the base block"
     assert asked.validation_images == 20
     pixels = TASKS[0].split("validation").images.float() / 255
     mean, std = (
@@ -153,7 +157,8 @@ def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
         )
     assert (asked.metric, asked.validation_accuracy) == ("accuracy", pytest.approx(right.mean()))
     for side, share in ((SPECIFIC, 0.0), (BASE, 1.0)):
-        # The class token before the first block is the same for all images: it can be made to prefer one side.
+        # The class token before the first block is the same for all images: it can be made to
+        # prefer one side.
         token = net.cls_token[0, 0] + net.pos_embed[0, 0]
         router = next(iter(iterate_routed_blocks(net))).router
         router.preference.data.zero_()[:, side] = token.detach()
@@ -161,7 +166,9 @@ def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
 
 
 def test_what_an_undecided_router_counts_for_is_a_setting(ancestry) -> None:
-    """Untrained routers are tied for every image: by the paper's >= all prefer the base block, else the seed draws."""
+    """Untrained routers are tied for every image: by the paper's >= all prefer the base block, else
+    the seed draws.
+    """
     untrained = replace(EACH, training=replace(RECIPE, epochs=0))
     printed = [
         search(untrained, ancestry, TASKS[0], None, Run(seed=seed))[1]["paths"] for seed in range(4)
@@ -244,7 +251,9 @@ def test_without_a_task_there_is_no_search(ancestry) -> None:
 
 
 class Halves:
-    """Masks whose left half is class 0 and whose right half is the image's own; the image shows them."""
+    """Masks whose left half is class 0 and whose right half is the image's own; the image shows
+    them.
+    """
 
     labels = np.zeros(40, dtype=np.int64)
 
@@ -305,7 +314,9 @@ def test_another_choice_in_the_same_place_takes_over_the_searches(
         return real(objective, loader, recipe, run, **rest)
 
     def searches(**changes) -> tuple[list[str], Learngene]:
-        """The tasks that `lgzoo extract lsamd --force` searches on with these options, and the learngene."""
+        """The tasks that `lgzoo extract lsamd --force` searches on with these options, and the
+        learngene.
+        """
         calls.clear()
         extractor = with_settings(SEARCH, changes)
         made = produce(
@@ -338,7 +349,9 @@ def test_another_choice_in_the_same_place_takes_over_the_searches(
 def test_runs_that_share_parts_search_once_for_every_selection(
     ancestry, tmp_path, monkeypatch
 ) -> None:
-    """Selection and other tasks' rates are no part of a search's key; how it is done, and its task, are."""
+    """Selection and other tasks' rates are no part of a search's key; how it is done, and its task,
+    are.
+    """
     shared = tmp_path / "parts"
     calls, real = [], loop.train
 

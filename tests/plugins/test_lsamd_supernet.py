@@ -56,7 +56,9 @@ def images(count: int = 8) -> torch.Tensor:
 
 
 def force(model: nn.Module, path: tuple[int, ...]) -> None:
-    """Make every router choose what `path` says, by the last channel, which is then alike for all images."""
+    """Make every router choose what `path` says, by the last channel, which is then alike for all
+    images.
+    """
     for block, side in zip(iterate_routed_blocks(model), path, strict=True):
         block.router.forward = _always(side)  # type: ignore[method-assign]
 
@@ -319,7 +321,9 @@ def test_two_processes_that_disagree_take_one_path(tmp_path) -> None:
 
 
 def test_a_processes_vote_is_everybodys() -> None:
-    """One process of a group: its own images decide, through the same reduction as many processes use."""
+    """One process of a group: its own images decide, through the same reduction as many processes
+    use.
+    """
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:

@@ -1,4 +1,6 @@
-"""The task `forms` and its four new kinds: whose classes it shows, that these differ and can be seen, and always alike."""
+"""The task `forms` and its four new kinds: whose classes it shows, that these differ and can be
+seen, and always alike.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ KINDS: dict[str, ModuleType] = {
 SLOW = [
     pytest.param(kind, marks=pytest.mark.slow) if kind == "fractals" else kind for kind in KINDS
 ]
-# Of the classes' features, rounded: what a class is never changes, or a model trained on it would have learnt another.
+# Of the classes' features, rounded: what a class is never changes, or a model trained on it would
+# have learnt another.
 TABLES = {
     "gestures": "8ced4d142bf7b211",
     "silhouettes": "c9f889f9e9533a9a",
@@ -65,7 +68,9 @@ def test_the_classes_are_those_of_the_trained_model(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SLOW)
 def test_the_classes_of_a_kind_differ_and_can_be_seen(kind: str) -> None:
-    """Painted with the same draws, no two classes make the same picture, and each is told from the one without a thing."""
+    """Painted with the same draws, no two classes make the same picture, and each is told from the
+    one without a thing.
+    """
     made = generator(kind)
     classes = np.arange(len(made.held_out))
     assert len(np.unique(features(kind), axis=0)) == len(classes) == KINDS[kind].CLASSES

@@ -1,4 +1,6 @@
-"""textures, signs, glyphs, numbers, motion: functions of their index, whose held-out classes stay away from targets."""
+"""textures, signs, glyphs, numbers, motion: functions of their index, whose held-out classes stay
+away from targets.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`scenes`: a picture and its mask are one function of (split, index), and the mask says what the picture shows."""
+"""`scenes`: a picture and its mask are one function of (split, index), and the mask says what the
+picture shows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The canvas, its shapes and fills; and the generators `objects`, `wings`, `figures` and `petals`."""
+"""The canvas, its shapes and fills.
+
+And the generators `objects`, `wings`, `figures` and `petals`.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +73,12 @@ def test_a_pose_says_where_a_thing_lies() -> None:
     }
     found = shapes.pose(**numbers, angle=np.array([np.pi / 2]), stretch=np.ones(1))
     assert {name: round(float(value[0]), 6) for name, value in found.items()} == {
-        "x": 0.25, "y": -0.5, "size": 0.5, "angle_x": 0.0, "angle_y": 1.0,
-    }  # fmt: skip
+        "x": 0.25,
+        "y": -0.5,
+        "size": 0.5,
+        "angle_x": 0.0,
+        "angle_y": 1.0,
+    }
 
 
 def test_frames_compose() -> None:
@@ -366,7 +373,10 @@ def test_a_flower_is_where_its_attributes_say() -> None:
     "generator", [objects.OBJECTS, wings.WINGS, petals.PETALS], ids=lambda generator: generator.name
 )
 def test_the_mean_picture_of_a_class_says_little(generator: Generator) -> None:
-    """Were the mean pictures far apart, a linear probe could solve the task: nearest mean is one."""
+    """Were the mean pictures far apart, a linear probe could solve the task.
+
+    Nearest mean is one.
+    """
     task, count = generator.split("train", 600), len(generator.classes)
     images = task.__getitems__(range(600)).float().flatten(1) / 255
     labels = torch.from_numpy(task.labels)

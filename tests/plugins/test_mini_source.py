@@ -155,7 +155,9 @@ def test_contours_differ_by_their_class_and_say_so() -> None:
 
 
 def test_what_lies_outside_of_a_contour_is_paper() -> None:
-    """The corner of a picture with a small contour in the middle is what the gradient says, without lines."""
+    """The corner of a picture with a small contour in the middle is what the gradient says, without
+    lines.
+    """
     draws = np.full((1, CONTOURS.streams), 0.5, dtype=np.float32)
     draws[0, 3] = 0.0  # the smallest
     made = (

@@ -1,4 +1,6 @@
-"""The suite `mini`: its rows say what its tasks are, every picture is a function of (task, split, index), and none ever changes."""
+"""The suite `mini`: its rows say what its tasks are, every picture is a function of (task, split,
+index), and none ever changes.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from lgzoo_mini.source import TURNS
 from lgzoo_mini.suite import GENERATED, MINI, Generator, Picture
 
 ROWS = {entry.name: entry for entry in MINI.entries}
-# By version of the suite, which only the test images depend on. Of version 3 those tasks that are equal to the last bit on processors with
-# and without AVX-512.
+# By version of the suite, which only the test images depend on. Of version 3 those tasks that are
+# equal to the last bit on processors with and without AVX-512.
 DATA = Path(__file__).parents[1] / "data"
 PICTURES = json.loads((DATA / "mini_pictures.json").read_text())
 LEVELS = json.loads((DATA / "mini_levels.json").read_text())
@@ -30,7 +32,9 @@ UNSTABLE = {"objects", "textures", "signs", "petals", "source", "forms"}
 
 
 def pictures_of(name: str) -> str:
-    """The sha256 of the first and last pictures of each split, with their labels, masks and attributes."""
+    """The sha256 of the first and last pictures of each split, with their labels, masks and
+    attributes.
+    """
     task, digest = open_task(name), hashlib.sha256()
     for part, size in task.sizes.items():
         split = task.split(part)
@@ -49,7 +53,9 @@ def pictures_of(name: str) -> str:
     ("version", "name"), [(version, name) for version in PICTURES for name in PICTURES[version]]
 )
 def test_no_picture_ever_changes(version: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundled ancestry model and learngenes were trained on these; a new task may not change an old one."""
+    """The bundled ancestry model and learngenes were trained on these; a new task may not change an
+    old one.
+    """
     if name in UNSTABLE and not umath.__cpu_features__["AVX512_SKX"]:
         pytest.skip("the checksums of this task are those of processors with AVX-512")
     monkeypatch.setattr(suite, "VERSION", int(version))
@@ -57,7 +63,9 @@ def test_no_picture_ever_changes(version: str, name: str, monkeypatch: pytest.Mo
 
 
 def levels_of(name: str) -> list[list[int]]:
-    """The mean level of each quarter of each channel, of some pictures of each split and of their masks."""
+    """The mean level of each quarter of each channel, of some pictures of each split and of their
+    masks.
+    """
     task, levels = open_task(name), []
     for part, size in task.sizes.items():
         got = task.split(part).__getitems__([*range(12 if part == "train" else 4), size - 1])
@@ -72,7 +80,9 @@ def levels_of(name: str) -> list[list[int]]:
 def test_pictures_are_the_same_to_the_eye_on_every_processor(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenth of a level apart at most, on the mean of a quarter of a picture: last bits and nothing else."""
+    """A tenth of a level apart at most, on the mean of a quarter of a picture: last bits and
+    nothing else.
+    """
     monkeypatch.setattr(suite, "VERSION", 3)
     found, kept = levels_of(name), LEVELS[name]
     assert [len(values) for values in found] == [len(values) for values in kept]

@@ -1,4 +1,6 @@
-"""The version of `mini`: it changes the test images, and tells results of one from those of another."""
+"""The version of `mini`: it changes the test images, and tells results of one from those of
+another.
+"""
 
 from __future__ import annotations
 

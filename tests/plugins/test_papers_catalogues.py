@@ -1,4 +1,6 @@
-"""The papers' catalogues: every name opens, from a folder of the user's own or from a stand-in for the Hub."""
+"""The papers' catalogues: every name opens, from a folder of the user's own or from a stand-in for
+the Hub.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def asked() -> list[tuple[str, str | None, str | None]]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, asked: list[tuple[str, str | None, str | None]]) -> Hub:
-    """A function that puts a folder in the Hub's place; what is asked of the Hub is noted in `asked`."""
+    """A function that puts a folder in the Hub's place; what is asked of the Hub is noted in
+    `asked`.
+    """
     import datasets
 
     load = datasets.load_dataset
@@ -72,7 +76,8 @@ def test_the_catalogues_hold_what_the_papers_name() -> None:
     assert all(find_entry(name) is row.entry for name, row in ROWS.items())
     assert {*ROWS} == {"imagenet-1k"}.union(*SUITES.values())
     assert ROWS["decathlon-omniglot"].entry.classes == 1623
-    # All pictures that the archive gives labels of: the ten's 1,659,142 less the withheld test splits.
+    # All pictures that the archive gives labels of: the ten's 1,659,142 less the withheld test
+    # splits.
     withheld = 3_333 + 10_000 + 19_600 + 1_880 + 12_630 + 48_238 + 6_492 + 26_032 + 3_783 + 6_149
     assert (
         sum(sum(ROWS[name].entry.sizes.values()) for name in SUITES["decathlon"])
@@ -262,7 +267,8 @@ def test_a_hub_that_does_not_answer_is_said(
 ) -> None:
     from huggingface_hub import HfApi
 
-    # The HTTP library's errors are no OSErrors, and it is another library from one version of the Hub's to the next.
+    # The HTTP library's errors are no OSErrors, and it is another library from one version of the
+    # Hub's to the next.
     error = type("ConnectError", (Exception,), {"__module__": "httpx2"})
 
     def info(*_: Any, **__: Any) -> None:

@@ -1,4 +1,6 @@
-"""The Visual Decathlon from its archive: COCO-style annotations, unpacked or packed pictures, and what can be wrong with them."""
+"""The Visual Decathlon from its archive: COCO-style annotations, unpacked or packed pictures, and
+what can be wrong with them.
+"""
 
 from __future__ import annotations
 

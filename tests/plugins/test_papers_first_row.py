@@ -1,4 +1,6 @@
-"""`lgzoo doctor --task`: one row of a task, its columns, and what is missing; of the Hub's data nothing else is read."""
+"""`lgzoo doctor --task`: one row of a task, its columns, and what is missing; of the Hub's data
+nothing else is read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Segmentation data: ADE20K's and VOC's layouts, what the values of a mask mean, and what can be wrong with them."""
+"""Segmentation data: ADE20K's and VOC's layouts, what the values of a mask mean, and what can be
+wrong with them.
+"""
 
 from __future__ import annotations
 

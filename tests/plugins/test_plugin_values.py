@@ -77,9 +77,16 @@ def test_a_family_has_as_many_classes_as_its_row_says_and_none_twice(name: str) 
 
 
 HELD_OUT = {
-    "objects": 24, "wings": 16, "figures": 12, "textures": 18, "signs": 20, "glyphs": 116, "numbers": 24, "motion": 18,
+    "objects": 24,
+    "wings": 16,
+    "figures": 12,
+    "textures": 18,
+    "signs": 20,
+    "glyphs": 116,
+    "numbers": 24,
+    "motion": 18,
     "petals": 24,
-}  # fmt: skip
+}
 
 
 def test_a_family_holds_these_numbers_of_classes_back() -> None:

@@ -1,4 +1,6 @@
-"""The claims about Learngene Pool: what their files ask of the bench, and each of them run at toy size."""
+"""The claims about Learngene Pool: what their files ask of the bench, and each of them run at toy
+size.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,15 @@ from lgzoo_pool.pool import POOL
 CLAIMS = [name for name in list_claims() if name.startswith("pool-")]
 RUN_IN_CI = ("pool-tm-ls",)
 TOY = {
-    "images": 16, "batch_size": 8, "tuning_images": 16, "tuning_batch_size": 8, "teaching_images": 8, "teaching_epochs": 1,
-    "stitch_images": 8, "judged": 6,
-}  # fmt: skip
+    "images": 16,
+    "batch_size": 8,
+    "tuning_images": 16,
+    "tuning_batch_size": 8,
+    "teaching_images": 8,
+    "teaching_epochs": 1,
+    "stitch_images": 8,
+    "judged": 6,
+}
 World = tuple[str, str]
 
 
@@ -44,7 +52,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def toy(claim: Claim, world: World, seeds: int = 2) -> Claim:
-    """The claim on a handful of images of one task, which is also what the extractions see; of its rates the first alone."""
+    """The claim on a handful of images of one task, which is also what the extractions see; of its
+    rates the first alone.
+    """
     ancestry, task = world
     arms: Mapping[str, Competitor] = {
         name: replace(
@@ -134,7 +144,9 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
     assert any(note.startswith("ahead at ") and "low 3, high 3" in note for note in verdict.notes)
     parts = (
         1 + 2 + 2 + 3
-    )  # the teacher, as the toy's task is not the ancestry's own; auxiliary models of two kinds; three pools
+        # the teacher, as the toy's task is not the ancestry's own; auxiliary models of two kinds;
+        # three pools
+    )
     assert len(list((tmp_path / PARTS).glob("*/done"))) == parts
     cost = {cell.arm.name: read_cost(cell.extraction, tmp_path) for cell in cells_of(claim)}
     assert {name: one.images for name, one in cost.items()} == {

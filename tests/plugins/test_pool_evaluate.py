@@ -61,7 +61,8 @@ def test_what_paths_share_is_computed_once() -> None:
         for number, block in enumerate(network.get_anchor(anchor).blocks):
             block.register_forward_hook(lambda *_, at=(anchor, number): ran.append(at))
     evaluate_paths(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=8)
-    # Pairs (j, k) with |j - k| <= 1: two end in block 0, three in 1, two in 2; and the end anchor runs by itself.
+    # Pairs (j, k) with |j - k| <= 1: two end in block 0, three in 1, two in 2; and the end anchor
+    # runs by itself.
     assert {at: ran.count(at) for at in set(ran)} == {
         **dict.fromkeys([(0, 0), (0, 1), (0, 2)], 1),
         (1, 0): 3,

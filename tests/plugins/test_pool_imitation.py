@@ -1,4 +1,6 @@
-"""The objective of algorithm 1, number by number; the matrices W and M, and the stitches that start from them."""
+"""The objective of algorithm 1, number by number; the matrices W and M, and the stitches that start
+from them.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def objective(
 
 
 def test_the_prediction_loss_is_a_cross_entropy() -> None:
-    """Two classes: the teacher says 3/4 and 1/4, the student 1/2 and 1/2; a second image adds the same."""
+    """Two classes: the teacher says 3/4 and 1/4, the student 1/2 and 1/2; a second image adds the
+    same.
+    """
     given, expected = torch.zeros(2, 2), torch.tensor([[math.log(3.0), 0.0]] * 2)
     assert prediction_loss(given, expected).item() == pytest.approx(math.log(2))
     assert prediction_loss(given, expected, reduction="entries").item() == pytest.approx(
@@ -274,7 +278,9 @@ def test_with_orthonormal_rows_transpose_and_pseudo_inverse_are_one() -> None:
 
 
 def test_a_wide_model_of_another_width_is_reached_by_its_own_matrix() -> None:
-    """Of an ancestry stream x the narrow model has W x and the wide one V x: the stitch goes from W x back, and on by V."""
+    """Of an ancestry stream x the narrow model has W x and the wide one V x: the stitch goes from W
+    x back, and on by V.
+    """
     low, high = torch.randn(D, D, dtype=torch.float64), torch.randn(H, D, dtype=torch.float64)
     stream = torch.randn(D, dtype=torch.float64)
     weight = compute_stitch_weight(low, high, "pinv").double()

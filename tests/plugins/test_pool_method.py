@@ -1,4 +1,6 @@
-"""Learngene Pool from the ancestry model to a descendant; what every method must keep is in test_contract.py."""
+"""Learngene Pool from the ancestry model to a descendant; what every method must keep is in
+test_contract.py.
+"""
 
 from __future__ import annotations
 
@@ -232,7 +234,9 @@ def test_arms_that_share_parts_compute_the_auxiliary_models_once(
 
 
 def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
-    """To the last bit, for every path, where it keeps the pool's own head; and any other task's head is fresh."""
+    """To the last bit, for every path, where it keeps the pool's own head; and any other task's
+    head is fresh.
+    """
     details = read_details(pool.config)
     specs = [spec.with_(classes=3) for spec in details.derive_specs(pool.config.spec)]
     network = build_network(specs, details.layout, pool.state)

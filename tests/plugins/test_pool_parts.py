@@ -144,7 +144,9 @@ def test_every_field_of_a_parts_settings_is_in_its_key(name: str, recorder: Reco
 
 
 def test_what_a_part_does_not_use_is_not_in_its_key(recorder: Recorder) -> None:
-    """So that runs which share parts train the same auxiliary models once, whatever is done with them later."""
+    """So that runs which share parts train the same auxiliary models once, whatever is done with
+    them later.
+    """
     extractor, ancestries = extraction("pool")
 
     def parts(**settings: Any) -> dict[str, str]:

@@ -9,7 +9,9 @@ from lgzoo_pool.settings import PoolSettings, pair_levels, select_levels
 
 
 def test_the_papers_levels() -> None:
-    """4, 8 and 12 of the ancestry's blocks, counted from 1; of the auxiliary models 2, 4, 6 and 3, 6, 9."""
+    """4, 8 and 12 of the ancestry's blocks, counted from 1; of the auxiliary models 2, 4, 6 and 3,
+    6, 9.
+    """
     assert pair_levels(6, 12, 3) == ((1, 3), (3, 7), (5, 11))
     assert pair_levels(9, 12, 3) == ((2, 3), (5, 7), (8, 11))
     assert pair_levels(6, 12, 1) == ((5, 11),)

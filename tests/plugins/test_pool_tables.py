@@ -1,4 +1,6 @@
-"""The sizes of the paper's tables 1, 2 and 5, every cell: parameters and FLOPs as its code counts them."""
+"""The sizes of the paper's tables 1, 2 and 5, every cell: parameters and FLOPs as its code counts
+them.
+"""
 
 from __future__ import annotations
 
@@ -74,14 +76,19 @@ def test_tables_1_and_2_are_the_paths_of_so_many_layers(blocks: int) -> None:
 
 @pytest.mark.parametrize("blocks", [6, 9])
 def test_what_a_pool_stores(blocks: int) -> None:
-    """Both models and a stitch for every two neighbouring blocks; every number of the folder counts."""
+    """Both models and a stitch for every two neighbouring blocks; every number of the folder
+    counts.
+    """
     low, high = family(blocks)[blocks, 0], family(blocks)[0, blocks]
     assert low[0] + high[0] + (blocks - 1) * (192 * 768 + 768) == STORED[blocks]
 
 
 def test_plan_says_so_on_the_command_line_without_torch(checkout: Path) -> None:
     """As typed. Whatever imports torch would fail."""
-    block = "import sys; sys.modules.update(torch=None, numpy=None, timm=None); from learngene_zoo.cli.main import main; "
+    block = (
+        "import sys; sys.modules.update(torch=None, numpy=None, timm=None); from"
+        " learngene_zoo.cli.main import main; "
+    )
     command = [
         "plan",
         "pool",

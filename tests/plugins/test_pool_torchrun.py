@@ -64,7 +64,8 @@ def test_two_processes_equal_one(
     output = torchrun([str(program), str(tmp_path / "two")], lambda output: "images" in output)
     ours, theirs = (Tensors(tmp_path / place / "pool.safetensors") for place in ("one", "two"))
     assert set(ours) == set(theirs)
-    # The mean: AdamW takes whole steps even where a gradient is nothing but rounding, as that of the keys' biases.
+    # The mean: AdamW takes whole steps even where a gradient is nothing but rounding, as that of
+    # the keys' biases.
     apart = {name: (ours[name] - theirs[name]).abs().mean().item() for name in ours}
     assert max(apart.values()) < 5e-5, max(apart, key=lambda name: apart[name])
     counts = [

@@ -1,4 +1,6 @@
-"""Stitches by least squares: the sums are those of solving every pair by itself, and every block runs once."""
+"""Stitches by least squares: the sums are those of solving every pair by itself, and every block
+runs once.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from lgzoo_pool.modules.least_squares import (
     Moments,
     compute_moments,
     group_pairs,
+    iterate_images,
     measure_fit,
-    sample_images,
     solve_stitches,
 )
 from lgzoo_pool.modules.network import StitchedNetwork
@@ -28,7 +30,9 @@ from lgzoo_pool.snnet_steps import start_stitches
 
 @torch.no_grad()
 def one_by_one(network: StitchedNetwork, images_BCHW: torch.Tensor) -> StateDict:
-    """Every pair by itself: `lstsq` on the stacked rows, then the mean over the pairs that share a layer."""
+    """Every pair by itself: `lstsq` on the stacked rows, then the mean over the pairs that share a
+    layer.
+    """
     layout, solved = network.layout, {}
     for stitch, pairs in layout.stitches:
         front, end = layout.joints[stitch.joint]
@@ -165,7 +169,10 @@ def test_a_mean_fit_is_that_of_all_stitches() -> None:
 
 
 def test_processes_add_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of two processes has half of the images; both have the sums over all of them afterwards."""
+    """Each of two processes has half of the images.
+
+    Both have the sums over all of them afterwards.
+    """
     network, _ = stitched((2, 2))
     ours, theirs, both = (
         compute_moments(network, [part]) for part in (*images(24).split(12), images(24))
@@ -213,7 +220,8 @@ def test_no_image_is_a_mistake_of_ours() -> None:
 def test_the_images_are_the_seeds() -> None:
     task, input_format = tiny_task(classes=4), anchors()[0].input_format
     once, again, other = (
-        torch.cat(list(sample_images(task, input_format, 40, Run(seed=seed)))) for seed in (1, 1, 2)
+        torch.cat(list(iterate_images(task, input_format, 40, Run(seed=seed))))
+        for seed in (1, 1, 2)
     )
     assert once.shape == (40, 3, 16, 16)
     assert torch.equal(once, again)

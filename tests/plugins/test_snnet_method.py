@@ -1,4 +1,6 @@
-"""SN-Net as a method: from ancestry models to descendants of any configuration, and what it refuses."""
+"""SN-Net as a method: from ancestry models to descendants of any configuration, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def test_every_part_is_done_once(tmp_path: Path) -> None:
 
 
 def test_a_teacher_with_the_tasks_head_is_not_trained_and_heads_are_kept() -> None:
-    """With stitches alone trained, the anchors stay the ancestry models but for their class tokens."""
+    """With stitches alone trained, the anchors stay the ancestry models but for their
+    class tokens.
+    """
     ancestries = knowing()
     gene = made(ancestries, trained="stitches", judged=0)
     assert set(gene.config.metrics) == {"stitches", "training"}
@@ -160,7 +164,10 @@ def test_sizes_and_budgets_choose_a_configuration(gene: Learngene) -> None:
         ({"layers": 40}, "no path with layers 40; layers can be 2 to 5"),
         (
             {"config": 0, "layers": 3},
-            "no path with config 0 and layers 3; with layers 3 config can be .*, with config 0 layers can be 2",
+            (
+                "no path with config 0 and layers 3; with layers 3 config can be .*, with config 0"
+                " layers can be 2"
+            ),
         ),
         ({"width": 20}, "no path with width 20; width can be 16, 32"),
         (
@@ -259,14 +266,20 @@ GOOD = (
         ({"anchors": GOOD["anchors"][::-1]}, "each wider than the one before"),
         ({"anchors": "many"}, "expected a list"),
         ({"anchors": [{"layers": 2, "width": 16}] * 2}, "the key 'heads' is missing"),
-        ({"anchors": [{**GOOD["anchors"][0], "heads": 3}, GOOD["anchors"][1]]}, "3 heads do not divide a width of 16"),
-        ({"anchors": [GOOD["anchors"][0], {**GOOD["anchors"][1], "width": 64}]}, "last anchor has 2 layers of width 64"),
+        (
+            {"anchors": [{**GOOD["anchors"][0], "heads": 3}, GOOD["anchors"][1]]},
+            "3 heads do not divide a width of 16",
+        ),
+        (
+            {"anchors": [GOOD["anchors"][0], {**GOOD["anchors"][1], "width": 64}]},
+            "last anchor has 2 layers of width 64",
+        ),
         ({"anchors": [{**GOOD["anchors"][0], "layers": 0}, GOOD["anchors"][1]]}, "layers is 0"),
         ({"window": 0}, "window is 0"),
-        ({"nearest": "yes"}, "nearest is \"yes\""),
-        ({"classes": "4"}, "classes is \"4\""),
+        ({"nearest": "yes"}, 'nearest is "yes"'),
+        ({"classes": "4"}, 'classes is "4"'),
     ],
-)  # fmt: skip
+)
 def test_details_that_cannot_be_are_a_bad_file(changes: dict[str, Any], says: str) -> None:
     config = LearngeneConfig(method="snnet", spec=shape(), details={**GOOD, **changes})
     with pytest.raises(BadFile, match=says):
@@ -274,7 +287,9 @@ def test_details_that_cannot_be_are_a_bad_file(changes: dict[str, Any], says: st
 
 
 def test_the_work_is_known_beforehand() -> None:
-    """Two anchors of one block, half as wide and whole: paths of 1/2, 1 and 3/2 layers of the widest."""
+    """Two anchors of one block, half as wide and whole: paths of 1/2, 1 and 3/2 layers of the
+    widest.
+    """
     specs = [shape(layers=1, width=16, heads=1), shape(layers=1)]
     (work,) = with_settings(METHOD.extractor, {"images": 100, "epochs": 3}).work(specs, [5000])
     assert (work.images, work.trained, work.frozen) == (300, 1.0, 1.0)

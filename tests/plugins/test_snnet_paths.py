@@ -1,4 +1,6 @@
-"""Where stitches lie: the numbers and the order of the released code, and what that code has no rule for."""
+"""Where stitches lie: the numbers and the order of the released code, and what that code has no
+rule for.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def test_far_stitches_join_every_narrower_with_every_wider_and_lead_through_all(
 
 
 def test_of_unequal_depths_the_window_slides_over_the_shallower() -> None:
-    """Blocks of the deeper one stand where they would after shrinking: two beside each of the shallower."""
+    """Blocks of the deeper one stand where they would after shrinking: two beside each of the
+    shallower.
+    """
     found = pair_blocks(3, 6)
     assert {(j, k) for j, k, window in found if window == 0} == {
         (j, k) for j in (0, 1) for k in range(4)
@@ -102,7 +106,9 @@ def test_of_unequal_depths_the_window_slides_over_the_shallower() -> None:
 
 
 def test_a_deeper_anchor_is_entered_as_in_the_released_code() -> None:
-    """Its rule in its own words: each block of the deeper anchor is assigned to one of the shallower by nearest interpolation."""
+    """Its rule in its own words: each block of the deeper anchor is assigned to one of the
+    shallower by nearest interpolation.
+    """
     assert (
         "".join(f"({j},{k}){layer}" for j, k, layer in pair_blocks_as_released(3, 6))
         == "(0,1)0(1,2)0(1,3)1(2,4)1(2,5)2"

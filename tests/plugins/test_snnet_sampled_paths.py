@@ -88,7 +88,9 @@ def test_a_seed_gives_one_training_whatever_was_drawn_before() -> None:
 
 
 def test_resuming_continues_with_the_path_of_the_step(tmp_path: Path) -> None:
-    """Checkpoints after every step, an interruption after the fifth of eight, and a bit-equal result."""
+    """Checkpoints after every step, an interruption after the fifth of eight, and a bit-equal
+    result.
+    """
     whole = stitched()[0]
     trained(whole, Run(seed=3))
     trained(stitched()[0], Run(seed=3, folder=tmp_path), until=6)
@@ -193,7 +195,9 @@ def test_a_loss_that_is_not_finite_ends_it() -> None:
 
 
 def test_pixels_and_attributes_are_learnt_too() -> None:
-    """One objective per anchor: what reads attributes has its width, and a dense anchor answers for pixels."""
+    """One objective per anchor: what reads attributes has its width, and a dense anchor answers for
+    pixels.
+    """
     from learngene_zoo.tasks.task import Attribute
 
     network, _ = stitched()
@@ -213,7 +217,9 @@ def test_pixels_and_attributes_are_learnt_too() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_the_whole_batch(tmp_path: Path, torchrun: Any) -> None:
-    """Least squares and joint training: stitches, sampled paths and weights agree but for the order of additions."""
+    """Least squares and joint training: stitches, sampled paths and weights agree but for the order
+    of additions.
+    """
     program = [str(TOY), str(tmp_path / "two"), str(tmp_path / "two.safetensors")]
     output = torchrun(program, lambda text: "step" in text)
     assert output.count("step done") == 2

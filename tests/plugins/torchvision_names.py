@@ -1,4 +1,6 @@
-"""torchvision's names of a plain ViT's parameters, which the official graphs were traced with. Shapes and layouts are timm's."""
+"""torchvision's names of a plain ViT's parameters, which the official graphs were traced with.
+Shapes and layouts are timm's.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ FAMILY = Family(
     values=spec_values,
     timm_modules=frozenset({"timm.models.eva"}),
     supported=(
-        "timm's Eva with square images and LayerNorm, as vit_*_dinov3, eva02_*, eva_giant_*, vit_pe_* and vit_*_rope_*"
+        "timm's Eva with square images and LayerNorm, as vit_*_dinov3, eva02_*, eva_giant_*,"
+        " vit_pe_* and vit_*_rope_*"
     ),
     examples=(_TINY.with_(registers=2, layer_scale=0.1, rope_type="mixed", swiglu=True),),
     host="learngene_zoo.families.eva.host",

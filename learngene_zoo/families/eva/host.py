@@ -169,9 +169,11 @@ def _read(model: Eva) -> EvaSpec:
         class_token=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
         attention="rope" if isinstance(attention, AttentionRope) else "eva",
-        qkv_bias=(attention.qkv if joint else attention.q_proj).bias is not None
-        if biased is None
-        else biased,
+        qkv_bias=(
+            (attention.qkv if joint else attention.q_proj).bias is not None
+            if biased is None
+            else biased
+        ),
         qkv_fused=joint,
         attention_norm=not isinstance(attention.norm, nn.Identity),
         swiglu=not isinstance(mlp, Mlp),
@@ -239,7 +241,10 @@ def _first_difference(model: Eva, spec: EvaSpec) -> str | None:
     ours, theirs = _describe_model(empty(spec)), _describe_model(model)
     for name in [*theirs, *(name for name in ours if name not in theirs)]:
         if theirs.get(name) != ours.get(name):
-            return f"{name} {theirs.get(name, 'absent')}; only {ours.get(name, 'none')} is supported there"
+            return (
+                f"{name} {theirs.get(name, 'absent')}; only {ours.get(name, 'none')} is supported"
+                " there"
+            )
     return None
 
 

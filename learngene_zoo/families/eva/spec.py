@@ -108,7 +108,8 @@ class EvaSpec(Spec):
             )
         if self.image_size % self.patch_size and not self.dynamic_image_size:
             raise WrongCall(
-                f"patches of {self.patch_size} pixels do not tile an image of {self.image_size}; choose a multiple"
+                f"patches of {self.patch_size} pixels do not tile an image of {self.image_size};"
+                " choose a multiple"
             )
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
@@ -117,8 +118,8 @@ class EvaSpec(Spec):
     def _check_heads(self) -> None:
         if self.rotary and self.head_width % 4:
             raise WrongCall(
-                f"rotary positions need heads of a multiple of 4 channels, but {self.heads} heads of a width of {self.width} "
-                f"have {self.head_width}"
+                f"rotary positions need heads of a multiple of 4 channels, but {self.heads} heads"
+                f" of a width of {self.width} have {self.head_width}"
             )
         if self.rotary and self.rope_type == "mixed" and self.rope_half:
             raise WrongCall(
@@ -128,7 +129,8 @@ class EvaSpec(Spec):
             check_between("pool_heads", self.pool_heads, 1, 512)
         if self.pools_by_attention and self.width % self.heads_of_pool:
             raise WrongCall(
-                f"the pooling has {self.heads_of_pool} heads, which do not divide a width of {self.width}; choose a multiple"
+                f"the pooling has {self.heads_of_pool} heads, which do not divide a width of"
+                f" {self.width}; choose a multiple"
             )
 
     @property

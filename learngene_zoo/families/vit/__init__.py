@@ -25,8 +25,8 @@ FAMILY = Family(
     values=spec_values,
     timm_modules=frozenset({"timm.models.vision_transformer", "timm.models.deit"}),
     supported=(
-        "timm's VisionTransformer with blocks of attention then MLP: deit*, most vit_* (CLIP, SigLIP, DINOv2, MAE, ...), "
-        "beit3_*, aimv2_*"
+        "timm's VisionTransformer with blocks of attention then MLP: deit*, most vit_* (CLIP,"
+        " SigLIP, DINOv2, MAE, ...), beit3_*, aimv2_*"
     ),
     examples=(
         _TINY,

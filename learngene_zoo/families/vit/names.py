@@ -265,7 +265,8 @@ def _layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
         values["scale_norms"] = args.get("scale_attn_norm", False)
         if values["scale_norms"] != args.get("scale_mlp_norm", False):
             raise BadFile(
-                f"{where}: model_args has one of scale_attn_norm and scale_mlp_norm; only both are supported"
+                f"{where}: model_args has one of scale_attn_norm and scale_mlp_norm; only both are"
+                " supported"
             )
     if "norm_layer" in args:
         values |= {"norm": _norm(args["norm_layer"] or "layernorm", where), "norm_eps": 1e-6}

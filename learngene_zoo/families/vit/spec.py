@@ -103,7 +103,8 @@ class ViTSpec(Spec):
             check_between("attention_width", self.attention_width, 1, LIMITS["width"])
             if self.pools_by_attention:
                 raise WrongCall(
-                    "pool 'map' has heads as wide as the model together; use pool 'avg', or no attention_width"
+                    "pool 'map' has heads as wide as the model together; use pool 'avg', or no"
+                    " attention_width"
                 )
         if self.post_norm:
             self._check_post_norm()
@@ -126,8 +127,8 @@ class ViTSpec(Spec):
         usual = (self.norm, self.norm_eps) in (("layer", 1e-6), ("rms", 1e-6), _OWN_NORM[self.mlp])
         if not usual or (self.embed_norm and self.norm_eps != 1e-6 and self.mlp != "swiglu"):
             raise WrongCall(
-                f"timm has no model with mlp {self.mlp!r} and norm {self.norm!r} of norm_eps {self.norm_eps}"
-                f"{', embed_norm' if usual else ''}; use norm_eps 1e-06"
+                f"timm has no model with mlp {self.mlp!r} and norm {self.norm!r} of norm_eps"
+                f" {self.norm_eps}{', embed_norm' if usual else ''}; use norm_eps 1e-06"
             )
 
     def _check_post_norm(self) -> None:
@@ -137,7 +138,8 @@ class ViTSpec(Spec):
             or self._several
         ):
             raise WrongCall(
-                "post_norm goes with an mlp of two layers and norm_eps 1e-06, without layer_scale, unstitched"
+                "post_norm goes with an mlp of two layers and norm_eps 1e-06, without layer_scale,"
+                " unstitched"
             )
 
     @property
@@ -148,13 +150,14 @@ class ViTSpec(Spec):
     def _check_front(self) -> None:
         if len(self.front) >= MOST_SEGMENTS:
             raise WrongCall(
-                f"there are {len(self.front) + 1} segments; a stitched model has at most {MOST_SEGMENTS}"
+                f"there are {len(self.front) + 1} segments; a stitched model has at most"
+                f" {MOST_SEGMENTS}"
             )
         layers = [segment.layers for segment in self.front]
         if min(layers) < 1 or self.layers <= sum(layers):
             raise WrongCall(
-                f"the segments in front have {' + '.join(map(str, layers))} of {self.layers} layers; each segment needs "
-                "at least one, also the last"
+                f"the segments in front have {' + '.join(map(str, layers))} of {self.layers}"
+                " layers; each segment needs at least one, also the last"
             )
         self.segments  # noqa: B018  each must be a model by itself
         for before, after in pairwise(self.sizes):

@@ -181,11 +181,11 @@ def train_and_compare(
         run: gives the device, the seed and the folder of checkpoints.
     """
     from learngene_zoo.plugin import (
-        Loader,
         Teacher,
         evaluate,
         objective_for,
         open_device,
+        sample_images,
         train,
         training_images,
     )
@@ -201,14 +201,14 @@ def train_and_compare(
     label = f"pseudo-descendant on {task.name}"
     for _ in train(meta if is_meta else objective, loader, recipe, run, label=label):
         pass
-    compared = Loader(
+    compared = sample_images(
         task,
         "train",
         images,
+        run,
+        images=settings.compared,
         batch_size=BATCH_SIZE,
         seed=derive_seed(run.seed, "compared"),
-        images=settings.compared,
-        drop_last=False,
     )
     batches = (batch._replace(images=batch.images.to(device)) for batch in compared.epoch(0))
     resemblance_LM = (

@@ -16,14 +16,12 @@ from torch import nn
 from learngene_zoo.plugin import (
     Ancestry,
     Json,
-    Loader,
     Run,
     Spec,
     StateDict,
     Task,
-    derive_seed,
     gather_values,
-    join,
+    sample_images,
     shapes,
     table_of,
 )
@@ -46,18 +44,14 @@ def measure_distances(
         task: its validation images are used in their order.
         run: gives the device, the seed and the workers.
     """
-    join(run.device_name)
     model = ancestry.model()
-    loader = Loader(
+    loader = sample_images(
         task,
         "validation",
         ancestry.input_format,
-        batch_size=BATCH_SIZE,
-        seed=derive_seed(run.seed, "data"),
+        run,
         images=settings.images,
-        shuffle=False,
-        drop_last=False,
-        workers=run.workers,
+        batch_size=BATCH_SIZE,
     )
     with record_distances(model, ancestry.spec) as distances_LBH, torch.no_grad():
         for batch in loader.epoch(0):

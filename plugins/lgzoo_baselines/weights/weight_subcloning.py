@@ -120,24 +120,20 @@ def rank_neurons(
     """
     import torch
 
-    from learngene_zoo.plugin import Loader, derive_seed, join
+    from learngene_zoo.plugin import sample_images
 
     if not task.sizes["train"]:
         raise WrongCall(
             f"{task.name} has no training images to rank neurons on; choose another task"
         )
-    join(run.device_name)
     model = ancestry.model()
-    loader = Loader(
+    loader = sample_images(
         task,
         "train",
         ancestry.input_format,
-        batch_size=BATCH_SIZE,
-        seed=derive_seed(run.seed, "data"),
+        run,
         images=settings.images,
-        shuffle=False,
-        drop_last=False,
-        workers=run.workers,
+        batch_size=BATCH_SIZE,
     )
     with record_magnitudes(model) as (stream_D, heads_LA, hidden_LM), torch.no_grad():
         for batch in loader.epoch(0):

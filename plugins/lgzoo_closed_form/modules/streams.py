@@ -25,15 +25,14 @@ from torch import nn
 
 from learngene_zoo.plugin import (
     InputFormat,
-    Loader,
     Model,
     Run,
     Spec,
     Task,
     WrongCall,
     derive_seed,
-    join,
     progress,
+    sample_images,
     uniform,
 )
 from lgzoo_closed_form.calibration import Calibration
@@ -117,17 +116,8 @@ def sample_pictures(
         raise WrongCall(
             f"{task.name} has no training images to calibrate with; choose another task"
         )
-    join(run.device_name)
-    loader = Loader(
-        task,
-        "train",
-        input_format,
-        batch_size=AT_ONCE,
-        seed=derive_seed(run.seed, "data"),
-        images=settings.images,
-        workers=run.workers,
-        shuffle=False,
-        drop_last=False,
+    loader = sample_images(
+        task, "train", input_format, run, images=settings.images, batch_size=AT_ONCE
     )
     steps = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
     images = torch.cat([batch.images for _, batch in zip(steps, loader.epoch(0))])

@@ -266,8 +266,10 @@ def clutter(
     size: tuple[float, float] = (0.08, 0.3),
     strength: float = 0.8,
 ) -> np.ndarray:
-    """`picture` with blobs, bars and rings of any colour thrown over it. Takes 11 draws for each. The picture
-    itself is changed."""
+    """Paint blobs, bars and rings of random colours over a picture, in place.
+
+    Takes 11 draws for each.
+    """
     for _ in range(things):
         x, y, across, angle = dice.around(1), dice.around(1), dice.between(*size), dice.turn()
         place = frame(x=x, y=y, size=across, angle=angle, stretch=dice.between(0.5, 2.2))

@@ -224,8 +224,10 @@ def convex(place: Frame, points: Sequence[tuple[Number, Number]]) -> np.ndarray:
 
 
 def polygon(place: Frame, sides: Number, inner: Number = 1.0) -> np.ndarray:
-    """A regular polygon with a point at the top, its points at distance 1; `inner` below 1 pulls in the middles of its
-    sides by that factor, which makes it a star."""
+    """Return a regular polygon with a point at the top, its points at distance 1.
+
+    `inner` below 1 pulls in the middles of its sides by that factor, which makes it a star.
+    """
     rho, theta = polar(place)
     step = np.float32(2 * np.pi) / wide(sides)
     fold = np.mod(theta + np.float32(np.pi / 2) + step / 2, step) - step / 2

@@ -101,7 +101,7 @@ def crosses(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
 
 
 def cells(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """The regions nearest to scattered points (Worley, "A cellular texture basis function", 1996)."""
+    """Return the regions nearest to scattered points (Worley, A cellular texture basis, 1996)."""
     column, row = np.floor(place.x), np.floor(place.y)
     nearest, second = (
         np.full(place.x.shape, 9, dtype=np.float32),

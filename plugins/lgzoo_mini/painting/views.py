@@ -101,8 +101,10 @@ def scene(dice: Dice) -> Scene:
 
 
 def fill(dice: Dice, seen: Scene, distance: np.ndarray, place: Frame) -> np.ndarray:
-    """A thing laid over its scene: full, only outlined, or with a rim; with a surface and a light of its own. Takes 20 draws.
-    The scene's picture is changed."""
+    """Paint a thing over its scene, in place: filled, only outlined, or with a rim.
+
+    It has its own surface and light. Takes 20 draws.
+    """
     tone = 1 + wide(sometimes(dice, 0.6, 0.55)) * surface(dice, place)
     light = half_plane(place, dice.turn())
     tone = tone * (1 + wide(sometimes(dice, 0.6, 0.4)) * np.clip(light, -1, 1))

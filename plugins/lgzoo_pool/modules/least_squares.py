@@ -37,13 +37,11 @@ import torch.distributed as dist
 from learngene_zoo.plugin import (
     InputFormat,
     Json,
-    Loader,
     Run,
     StateDict,
     Task,
-    derive_seed,
-    join,
     open_device,
+    sample_images,
     world,
 )
 from lgzoo_pool.modules.network import StitchedNetwork
@@ -132,31 +130,12 @@ def group_pairs(layout: StitchLayout) -> tuple[PairGroup, ...]:
     return tuple(groups)
 
 
-def sample_images(
+def iterate_images(
     task: Task, input_format: InputFormat, count: int, run: Run
 ) -> Iterator[torch.Tensor]:
-    """Return batches of training images on the run's device, not augmented.
-
-    Processes share the images.
-
-    Args:
-        task: the data set.
-        input_format: of the images.
-        count: how many are sampled.
-        run: gives the seed of the sample.
-    """
-    join(run.device_name)
+    """Return batches of a sample of training images on the run's device, not augmented."""
     device = open_device(run)
-    loader = Loader(
-        task,
-        "train",
-        input_format,
-        batch_size=BATCH_SIZE,
-        seed=derive_seed(run.seed, "data"),
-        images=count,
-        workers=run.workers,
-        drop_last=False,
-    )
+    loader = sample_images(task, "train", input_format, run, images=count, batch_size=BATCH_SIZE)
     return (batch.images.to(device) for batch in loader.epoch(0))
 
 

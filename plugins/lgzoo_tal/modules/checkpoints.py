@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from learngene_zoo.plugin import BadFile
-from lgzoo_tal.pickle_machine import Calls, Cursor, Name, StandIn, unpickle
+from lgzoo_tal.unpickler import Calls, Cursor, Name, StandIn, unpickle
 
 MAX_BYTES = 16 * 2**30  # of a checkpoint; GHN-3-XL's with its optimiser has 7.9
 MAX_INFLATED_BYTES = 4 * 2**30  # of a compressed one, which is unpacked in memory

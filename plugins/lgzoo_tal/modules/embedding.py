@@ -15,13 +15,12 @@ import torch
 
 from learngene_zoo.plugin import (
     BadFile,
-    Loader,
     WrongCall,
     gather_values,
-    join,
     open_device,
     open_task,
     reopen_ancestry,
+    sample_images,
 )
 from lgzoo_tal.learngene import TASKS, HypernetDetails
 
@@ -84,18 +83,10 @@ def compute_embedding(
     Raises:
         BadData: for a task without training images and for images that cannot be read.
     """
-    loader = Loader(
-        task,
-        "train",
-        input_format,
-        batch_size=BATCH_SIZE,
-        images=images,
-        workers=run.workers,
-        shuffle=False,
-        drop_last=False,
-    )
     device = open_device(run)
-    join(run.device_name)
+    loader = sample_images(
+        task, "train", input_format, run, images=images, batch_size=BATCH_SIZE, seed=0
+    )
     model = model.to(device).eval()
     total, count = torch.zeros(model.num_features, dtype=torch.float64), 0
     with torch.no_grad():

@@ -169,8 +169,9 @@ def check_spec(spec: Spec) -> None:
         "no norm before its head": not spec.norms_before_pool,
         "another MLP than two layers": spec.mlp != "mlp",
         "another activation than GELU": spec.activation != "gelu",
-        "other norms than LayerNorm with an epsilon of 1e-06": (spec.norm, spec.norm_eps)
-        != ("layer", 1e-6),
+        "other norms than LayerNorm with an epsilon of 1e-06": (
+            (spec.norm, spec.norm_eps) != ("layer", 1e-6)
+        ),
         "norms after attention and MLP": spec.post_norm,
         "further norms": spec.embed_norm or spec.scale_norms,
     }

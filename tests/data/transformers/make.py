@@ -1,4 +1,5 @@
-"""Writes this folder anew: small random models as transformers saves them, and its answers to fixed images.
+"""Writes this folder anew: small random models as transformers saves them, and its answers to fixed
+images.
 
 python tests/data/transformers/make.py    needs transformers, which the tests do not
 """
@@ -10,8 +11,12 @@ import transformers as tf
 from safetensors.torch import save_file
 
 SIZES = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 14
-}  # fmt: skip
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
 TINY = {
     "hidden_size": 8,
     "num_hidden_layers": 1,
