@@ -36,8 +36,8 @@ from learngene_zoo.plugin import (
     table_of,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant
-from lgzoo_baselines.trained.distillation import TOKENS, DistillationSettings, train_with_teacher
 from lgzoo_baselines.trained.pretrain_finetune import MINI, SMOKE, TRAINING
+from lgzoo_baselines.trained.with_teacher import TOKENS, DistillationSettings, train_with_teacher
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (

@@ -22,7 +22,7 @@ from learngene_zoo.plugin import Recipe, WrongCall, table_of
 from lgzoo_baselines.blocks.block_choice import build_descendant
 from lgzoo_baselines.learnt.auxiliary import HeadRecord, load_tensors, select_shapes
 from lgzoo_baselines.learnt.forms import Factorisation, compute_fan_in_std, list_matrices
-from lgzoo_baselines.trained.distillation import DistillationSettings, train_with_teacher
+from lgzoo_baselines.trained.with_teacher import DistillationSettings, train_with_teacher
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (

@@ -47,8 +47,9 @@ from lgzoo_baselines.learnt.auxiliary import (
     select_shapes,
 )
 from lgzoo_baselines.learnt.nested_sizes import SHARE, NestedGrid, NestedSettings, derive_slice_spec
-from lgzoo_baselines.trained.distillation import TeacherName, TeacherTraining, prepare_teacher
-from lgzoo_baselines.trained.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, estimate_work
+from lgzoo_baselines.trained.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING
+from lgzoo_baselines.trained.stored_models import estimate_work
+from lgzoo_baselines.trained.with_teacher import TeacherName, TeacherTraining, prepare_teacher
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import FLAT, Bounds, check_bounds
 from lgzoo_baselines.blocks.block_choice import choose_evenly, choose_first
-from lgzoo_baselines.trained.distillation import DistillationSettings
+from lgzoo_baselines.trained.with_teacher import DistillationSettings
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Spec

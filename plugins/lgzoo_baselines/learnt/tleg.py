@@ -40,13 +40,14 @@ from lgzoo_baselines.learnt.auxiliary import (
     start_stored_blocks,
     train_auxiliary,
 )
-from lgzoo_baselines.trained.distillation import (
+from lgzoo_baselines.trained.pretrain_finetune import TRAINING
+from lgzoo_baselines.trained.stored_models import Init, estimate_work
+from lgzoo_baselines.trained.with_teacher import (
     DistillationSettings,
     TeacherName,
     TeacherTraining,
     prepare_teacher,
 )
-from lgzoo_baselines.trained.pretrain_finetune import TRAINING, Init, estimate_work
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (

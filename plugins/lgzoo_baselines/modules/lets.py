@@ -28,7 +28,7 @@ from learngene_zoo.plugin import (
 from lgzoo_baselines.blocks.block_choice import choose_evenly
 from lgzoo_baselines.modules.factored import build_module
 from lgzoo_baselines.modules.mixed_blocks import ComputedBlocks, select_below
-from lgzoo_baselines.trained.distillation import DistillationSettings, train_with_teacher
+from lgzoo_baselines.trained.with_teacher import DistillationSettings, train_with_teacher
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import TimmModel

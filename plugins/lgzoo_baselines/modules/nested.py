@@ -34,7 +34,7 @@ from learngene_zoo.plugin import (
 from lgzoo_baselines.blocks.vanilla_lg import shift_blocks
 from lgzoo_baselines.learnt.nested_sizes import NestedSettings
 from lgzoo_baselines.modules.mixed_blocks import assign_tensors, remove_parameters
-from lgzoo_baselines.trained.distillation import build_imitation_loss
+from lgzoo_baselines.trained.with_teacher import build_imitation_loss
 from lgzoo_baselines.weights.weight_subcloning import NeuronRanking, rank_neurons, reorder_neurons
 
 if TYPE_CHECKING:

@@ -20,32 +20,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.plugin import (
     FLAT,
-    YOUNG,
-    Bounds,
     Extractor,
     LearngeneConfig,
     Method,
     Part,
-    Recipe,
-    WrongCall,
-    check_bounds,
     derive_seed,
     once,
 )
 from lgzoo_baselines.trained.pretrain_finetune import (
-    DEPTHS,
     MINI,
     PAPER,
     SMOKE,
     TRAINING,
+    PretrainFinetuneExpander,
+)
+from lgzoo_baselines.trained.stored_models import (
+    DEPTHS,
     Depths,
     Init,
     PretrainFinetuneDetails,
-    PretrainFinetuneExpander,
     Widths,
     check_sizes,
     collect_models,
@@ -54,58 +51,28 @@ from lgzoo_baselines.trained.pretrain_finetune import (
     name_size,
     outline_models,
 )
+from lgzoo_baselines.trained.with_teacher import (
+    TOKENS,
+    DistillationSettings,
+    TeacherName,
+    TeacherTraining,
+    prepare_teacher,
+    train_with_teacher,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (
         Ancestry,
         Descendant,
-        FeatureLoss,
-        InputFormat,
         Json,
         Learngene,
-        Model,
-        Outsider,
         Run,
         Spec,
         StateDict,
         Task,
-        Teacher,
         TimmModel,
         Work,
     )
-
-
-# Their weight in small presets: about as much as makes them count as much as the logits.
-TOKENS = 20.0
-
-# Settings of all methods with a teacher.
-TeacherName = Annotated[
-    str | None,
-    "another teacher than the ancestry model: timm:NAME, hf-hub:ORG/REPO or a folder, a classifier "
-    "of the task",
-]
-TeacherTraining = Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DistillationSettings:
-    """Configure the training of one model with a teacher."""
-
-    share: Annotated[
-        float, "the teacher's share of the loss; the rest is the labels'", Bounds(least=0, most=1)
-    ] = 0.5
-    temperature: Annotated[
-        float, "divides the logits of student and teacher before their softmax", Bounds(above=0)
-    ] = 2.0
-    tokens: Annotated[
-        float,
-        "weight of the teacher's last tokens beside its answers; 0: answers alone",
-        Bounds(least=0),
-    ] = field(default=0.0, metadata=YOUNG)
-    training: Recipe = TRAINING
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,25 +120,6 @@ class DistillationExtractor(Extractor):
         return collect_models(config, trained, {"teacher": metrics} if metrics else {})
 
 
-def prepare_teacher(
-    name: str | None, ancestry: Ancestry, task: Task, recipe: Recipe, run: Run
-) -> tuple[Descendant | TimmModel, dict[str, Any]]:
-    """Return the teacher, and a record of which it is, or of its fine-tuning.
-
-    Args:
-        name: of another classifier of the task; None: the ancestry model with a head for the task.
-        ancestry: the ancestry model.
-        task: that teacher and student learn.
-        recipe: of the ancestry model's fine-tuning, if this is not the task of its head.
-        run: whose part `teacher` is the fine-tuning.
-    """
-    from learngene_zoo.plugin import teacher_for, teacher_named
-
-    if name is None:
-        return teacher_for(ancestry, task, recipe, run)
-    return teacher_named(name, task, run)
-
-
 def distil_model(
     settings: DistillationSettings,
     student: Descendant,
@@ -188,88 +136,6 @@ def distil_model(
         settings, student.model(), spec, images, teacher, task, run, label
     )
     return without_head(state, spec), metrics
-
-
-def train_with_teacher(
-    settings: DistillationSettings,
-    model: Model,
-    spec: Spec,
-    images: InputFormat,
-    teacher: Descendant | TimmModel,
-    task: Task,
-    run: Run,
-    label: str,
-) -> tuple[StateDict, Json]:
-    """Train `model` with its teacher; return its tensors and its metrics.
-
-    Args:
-        settings: the recipe, and the shares of the losses.
-        model: the student.
-        spec: whose tokens the student has.
-        images: the format of the student's images.
-        teacher: a classifier of the task.
-        task: whose images they see.
-        run: how to compute.
-        label: of the progress bar.
-    """
-    from learngene_zoo.plugin import (
-        Distilled,
-        evaluate,
-        guide,
-        objective_for,
-        state_of,
-        train,
-        training_images,
-    )
-
-    recipe, share = settings.training, settings.share
-    frozen = guide(teacher, images, run)
-    labels = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
-    imitation = build_imitation_loss(settings, spec, teacher, frozen, run)
-    objective = Distilled(labels, model, frozen, imitation, (1 - share, share))
-    loader = training_images(task, images, recipe, run)
-    for _ in train(objective, loader, recipe, run, label=label):
-        pass
-    validation = evaluate(model, task, "validation", images, run)
-    metrics = {
-        f"validation_{validation.metric}": validation.value,
-        "validation_images": validation.images,
-    }
-    return state_of(model), {**metrics, "training_images": loader.images}
-
-
-def build_imitation_loss(
-    settings: DistillationSettings,
-    spec: Spec,
-    teacher: Descendant | TimmModel,
-    frozen: Teacher | Outsider,
-    run: Run,
-) -> FeatureLoss:
-    """Build the loss between a student of shape `spec` and its teacher.
-
-    Args:
-        settings: the temperature of the logits, and the weight of the tokens.
-        spec: the shape of the student.
-        teacher: a classifier of the task.
-        frozen: the same teacher, as the training calls it.
-        run: gives the seed of the maps between tokens.
-
-    Raises:
-        WrongCall: where tokens count and the teacher's cannot be compared.
-    """
-    from learngene_zoo.plugin import Descendant, LossSum, Teacher, TokenLoss, logits_loss
-
-    logits = logits_loss(temperature=settings.temperature)
-    if not settings.tokens:
-        return logits
-    if not isinstance(frozen, Teacher):
-        raise WrongCall(
-            f"tokens is {settings.tokens:g}, and only the answers are known of a teacher that is "
-            "no Vision Transformer or sees images of another size or normalisation; use --tokens 0"
-        )
-    assert isinstance(teacher, Descendant)  # `guide` returns a `Teacher` for no other type
-    tokens = TokenLoss(spec, teacher.spec, derive_seed(run.seed, "tokens"))
-    return LossSum([(1.0, logits), (settings.tokens, tokens)])
 
 
 DISTILLATION = Method(

@@ -19,10 +19,9 @@ a cut of the same reordered model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -121,6 +120,7 @@ def rank_neurons(
     import torch
 
     from learngene_zoo.plugin import sample_images
+    from lgzoo_baselines.modules.weight_subcloning import record_magnitudes
 
     if not task.sizes["train"]:
         raise WrongCall(
@@ -147,42 +147,6 @@ def rank_neurons(
         f"{IMPORTANCE}{axis}": (values / values.mean(dim=-1, keepdim=True)).float()
         for axis, values in sums.items()
     }, {}
-
-
-@contextmanager
-def record_magnitudes(
-    model: Any,
-) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]]:
-    """Sum absolute values over images and tokens while the context is open.
-
-    Yields the sums of the stream (D,), over the inputs of all blocks and the output of the last;
-    and for every block those of the outputs of its heads (A,) and of its hidden neurons (M,), as
-    the layers after them read them.
-    """
-    import torch
-
-    stream = torch.zeros(model.embed_dim, dtype=torch.float64)
-    heads, hidden = (
-        [torch.zeros(layer.in_features, dtype=torch.float64) for layer in layers]
-        for layers in ([b.attn.proj for b in model.blocks], [b.mlp.fc2 for b in model.blocks])
-    )
-
-    def add_to(total: torch.Tensor) -> Any:
-        def hook(_: Any, arguments: Any, *output: Any) -> None:
-            total.add_((output or arguments)[0].double().abs().flatten(0, -2).sum(dim=0))
-
-        return hook
-
-    handles = [model.blocks[-1].register_forward_hook(add_to(stream))]
-    for block, of_heads, of_hidden in zip(model.blocks, heads, hidden):
-        handles.append(block.register_forward_pre_hook(add_to(stream)))
-        handles.append(block.attn.proj.register_forward_pre_hook(add_to(of_heads)))
-        handles.append(block.mlp.fc2.register_forward_pre_hook(add_to(of_hidden)))
-    try:
-        yield stream, heads, hidden
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @dataclass(frozen=True, kw_only=True)
