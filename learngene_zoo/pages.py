@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 def render_page(template: str, **values: Any) -> str:
     """Return the page of a template, named by its path below `learngene_zoo`."""
-    return _open_templates().get_template(template).render(values)
+    return open_templates().get_template(template).render(values)
 
 
 @cache
-def _open_templates() -> Environment:
+def open_templates() -> Environment:
+    """Return the environment of all templates."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     def finalize(value: Any) -> Any:
