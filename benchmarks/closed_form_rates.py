@@ -69,7 +69,7 @@ def grid() -> list[Cell]:
     """Every arm at every rate on every task."""
     at = {"layers": [LAYERS], "epochs": [EPOCHS], "seeds": SEEDS}
     found = [
-        cells(TASKS, ARMS, recipe=replace(RECIPE, lr=rate), split="validation", **at)
+        cells(TASKS, ARMS, recipe=replace(RECIPE, lr=rate), split="validation", head="random", **at)
         for rate in RATES
     ]
     return [replace(cell, look=False) for some in found for cell in some]

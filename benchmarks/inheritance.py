@@ -229,6 +229,7 @@ def at_size(budget: Budget, competitors: Sequence[Arm], layers: int, width: int)
             seeds=range(budget.seeds),
             recipe=set_epochs(replace(RECIPE, images=images), epochs),
             offline=True,
+            head="random",  # the recipe of the committed results
         )
     ]
 

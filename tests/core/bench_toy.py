@@ -55,6 +55,7 @@ def toy_cells(world: tuple[str, str], **changes: Any) -> list[Cell]:
         "epochs": [1],
         "seeds": [0],
         "recipe": RECIPE,
+        "head": "random",
         **changes,
     }
     return cells([task], **settings)

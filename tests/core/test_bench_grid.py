@@ -62,6 +62,13 @@ def test_every_method_comes_with_its_controls_and_both_scratch_arms() -> None:
     assert [dict(arm.expand) for arm in arms[-2:]] == [{"init": "timm"}, {"init": "fan_in"}]
 
 
+def test_heads_start_from_a_ridge_regression_unless_told_otherwise() -> None:
+    """A cell with a random head keeps the key that it had before there was another."""
+    ridge, random = grid()[0], grid(head="random")[0]
+    assert (ridge.head, random.head) == ("ridge", "random")
+    assert ridge.key != random.key
+
+
 def test_an_arm_and_its_controls_share_one_extraction() -> None:
     own = [cell for cell in grid(seeds=[0], tasks=["digits"]) if cell.arm.method == "lsamd"]
     assert len({cell.key for cell in own}) == len(own)

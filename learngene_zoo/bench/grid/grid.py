@@ -113,7 +113,7 @@ def cells(
     sizes: Sequence[Mapping[str, Json]] = (),
     rates: Mapping[str, float] | None = None,
     split: Literal["validation", "test"] = "test",
-    head: HeadStart = "random",
+    head: HeadStart = "ridge",
     offline: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Cell]:
