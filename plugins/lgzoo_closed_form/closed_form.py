@@ -294,5 +294,5 @@ CLOSED_FORM = Method(
     families=("vit", "eva"),
     tasks="one",
     details=ClosedFormDetails,
-    plot="lgzoo_closed_form.plot:picture",
+    plot="lgzoo_closed_form.plot:draw_picture",
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PANEL = (3.9, 2.7)  # inches
 
 
-def picture(learngene: Learngene, expander: Expander) -> Figure:
+def draw_picture(learngene: Learngene, expander: Expander) -> Figure:
     """Draw the objective of the best cuts by depth, and the variance that each width keeps.
 
     Both were computed in the extraction, so the picture is the same for every expander.

@@ -269,6 +269,6 @@ LSAMD = Method(
     families=("vit", "eva"),
     tasks="many",
     details=LsamdDetails,
-    plot="lgzoo_lsamd.plot:picture",
+    plot="lgzoo_lsamd.plot:draw_picture",
     finetuning={"paper": Finetuning(recipe=PAPER, task_lr=PAPER_DESCENDANT_RATES)},
 )

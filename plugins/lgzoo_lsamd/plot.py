@@ -26,7 +26,7 @@ SPECIFIC = plotting.tint(plotting.COLOURS[4], 0.4)
 CELL, BARS, GAP = 0.52, 1.5, 0.22  # inches: of a cell, of the upper part, and between the parts
 
 
-def picture(learngene: Learngene, expander: Expander) -> Figure:
+def draw_picture(learngene: Learngene, expander: Expander) -> Figure:
     """Draw the paths, and above them the usage; the same for every expander.
 
     A learngene whose blocks were named (`keep`) has no paths: then its kept blocks are drawn alone.

@@ -43,7 +43,7 @@ class Scores:
     task: str  # on which, with its classes; no descendant is fine-tuned yet
 
 
-def picture(learngene: Learngene, expander: Expander) -> Figure:
+def draw_picture(learngene: Learngene, expander: Expander) -> Figure:
     """Draw the figure, with the path highlighted that the expander's settings name.
 
     Raises `WrongCall` if there is no such path.

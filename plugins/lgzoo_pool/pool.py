@@ -223,5 +223,5 @@ POOL = Method(
         ),
     },
     tasks="one",
-    plot="lgzoo_pool.plot:picture",
+    plot="lgzoo_pool.plot:draw_picture",
 )

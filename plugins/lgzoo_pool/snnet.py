@@ -283,5 +283,5 @@ SNNET = Method(
     },
     ancestries=(2, 3),
     tasks="one",
-    plot="lgzoo_pool.plot:picture",
+    plot="lgzoo_pool.plot:draw_picture",
 )

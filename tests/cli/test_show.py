@@ -93,10 +93,10 @@ def test_the_picture_of_closed_form_has_both_curves(
     from learngene_zoo.artifacts.learngene import load_learngene
     from learngene_zoo.artifacts.shelf import find
     from lgzoo_closed_form.closed_form import CLOSED_FORM
-    from lgzoo_closed_form.plot import picture
+    from lgzoo_closed_form.plot import draw_picture
 
     gene = load_learngene(find("closed_form-mini"))
-    depth, width = picture(gene, CLOSED_FORM.expander).axes
+    depth, width = draw_picture(gene, CLOSED_FORM.expander).axes
     assert list(depth.lines[0].get_ydata()) == gene.config.details["objective"]
     assert len(width.lines[0].get_ydata()) == gene.config.spec.width
     assert width.lines[0].get_ydata()[-1] == pytest.approx(1.0, abs=1e-3)

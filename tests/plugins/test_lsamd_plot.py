@@ -47,7 +47,7 @@ def learngene(**changes: object) -> Learngene:
 
 def picture(gene: Learngene, expander: Expander | None = None) -> Any:
     """The figure, with the method's own expander if none is given."""
-    return plot.picture(gene, expander or METHODS.load(gene.config.method).expander)
+    return plot.draw_picture(gene, expander or METHODS.load(gene.config.method).expander)
 
 
 def words(figure: object) -> list[str]:

@@ -51,7 +51,7 @@ def scored(images: Any = 50, **changes: Any) -> dict[str, Any]:
 
 def picture(gene: Learngene, expander: Expander | None = None) -> Any:
     """The figure, with the method's own expander if none is given."""
-    return plot.picture(gene, expander or METHODS.load(gene.config.method).expander)
+    return plot.draw_picture(gene, expander or METHODS.load(gene.config.method).expander)
 
 
 def words(figure: Any) -> str:
@@ -245,5 +245,5 @@ def test_show_tells_how_good_each_path_is(tmp_path: Path) -> None:
 
 
 def test_both_methods_draw_with_it_and_colours_differ() -> None:
-    assert POOL.plot == SNNET.plot == "lgzoo_pool.plot:picture"
+    assert POOL.plot == SNNET.plot == "lgzoo_pool.plot:draw_picture"
     assert len({*ANCHORS, HIGHLIGHT}) == len(ANCHORS) + 1
