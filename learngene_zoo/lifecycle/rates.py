@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
 FULL_RATE = 96  # the largest width that has FINETUNE's learning rate; see benchmarks/finetune_lr.py
 # Of models that inherit from an ancestry model wider than that; see benchmarks/finetune_rates.py.
-INHERITED_LR, INHERITED_DECAY = 5e-5, 0.75
+INHERITED_LR, INHERITED_DECAY = 1e-4, 0.75
 
 
 def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
