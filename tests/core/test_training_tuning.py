@@ -306,8 +306,8 @@ def make_heir(*widths: Any, inherited: bool = True) -> Descendant:
 @pytest.mark.parametrize(
     ("model", "rates"),
     [
-        (make_heir(384), (5e-5, 0.75)),
-        (make_heir(64, 128), (5e-5, 0.75)),
+        (make_heir(384), (1e-4, 0.75)),
+        (make_heir(64, 128), (1e-4, 0.75)),
         (make_heir(96), (3e-3, 1.0)),  # the bundled one
         (make_heir(384, inherited=False), (3e-3, 1.0)),
         (
@@ -337,13 +337,13 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
         )
         return made.provenance["recipe"]["lr"], made.provenance["recipe"].get("layer_decay", 1.0)
 
-    assert take(epochs=1) == (5e-5, 0.75)
+    assert take(epochs=1) == (1e-4, 0.75)
     assert (
-        "the learning rate was 5e-05 and the layer decay 0.75, the defaults of models with weights"
+        "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models with weights"
         " of a pretrained one 384 wide\n" in capsys.readouterr().err
     )
     assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
-    assert take(epochs=1, layer_decay=1.0) == (5e-5, 1.0)
+    assert take(epochs=1, layer_decay=1.0) == (1e-4, 1.0)
     assert take(recipe=replace(lifecycle.FINETUNE, epochs=1)) == (3e-3, 1.0)
 
 
