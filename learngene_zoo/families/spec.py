@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Self, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, to_json
+from learngene_zoo.settings import FLAT, OMIT_DEFAULT, Bounds, Json, check_bounds, to_json
 
 # The package of each family by name. Saved JSON names the family; where it does not, it is `vit`.
 FAMILIES = {"vit": "learngene_zoo.families.vit", "eva": "learngene_zoo.families.eva"}
@@ -56,9 +56,13 @@ class View:
     proportions. Raises `WrongCall` for a `crop_pct` that leaves nothing or more than there is.
     """
 
-    crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = field(default=1.0, metadata=YOUNG)
-    interpolation: Interpolation = field(default="bicubic", metadata=YOUNG)
-    crop_mode: Literal["center", "squash", "border"] = field(default="center", metadata=YOUNG)
+    crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = field(
+        default=1.0, metadata=OMIT_DEFAULT
+    )
+    interpolation: Interpolation = field(default="bicubic", metadata=OMIT_DEFAULT)
+    crop_mode: Literal["center", "squash", "border"] = field(
+        default="center", metadata=OMIT_DEFAULT
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -117,12 +121,12 @@ class Segment:
     # Channels of all attention heads together, and the MLP ratio; None: the width, and the ratio of
     # the last segment.
     attention_width: Annotated[int | None, Bounds(most=LIMITS["width"])] = field(
-        default=None, metadata=YOUNG
+        default=None, metadata=OMIT_DEFAULT
     )
-    mlp_ratio: float | None = field(default=None, metadata=YOUNG)
+    mlp_ratio: float | None = field(default=None, metadata=OMIT_DEFAULT)
     # Whether a linear layer, the stitch, leads on from here; without one the next segment has the
     # same width.
-    stitch: bool = field(default=True, metadata=YOUNG)
+    stitch: bool = field(default=True, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -171,7 +171,7 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
     kind = next((kind for kind in families() if module in kind.timm_modules), None)
     if kind is None:
         supported = "; ".join(kind.supported for kind in families())
-        why = f" ({OBSTACLES[module]})" if module in OBSTACLES else ""
+        why = f" ({UNSUPPORTED_MODULES[module]})" if module in UNSUPPORTED_MODULES else ""
         raise WrongCall(
             f"{name} is a model of {module}{why}, which is not supported{_advice(bare)}; supported"
             f" are {supported}"
@@ -190,7 +190,7 @@ def _read(kind: Family, name: str, **options: Any) -> Spec:
 
 
 # What keeps timm's other ViT-like models, by their module, from being of a family.
-OBSTACLES = {
+UNSUPPORTED_MODULES = {
     "timm.models.beit": "relative positions",
     "timm.models.cait": "layers that only the class token attends in",
     "timm.models.convit": "gated positions in attention",

@@ -23,8 +23,8 @@ from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import CLASS_LOSS, objective_for, training_images
 
 M = TypeVar("M", bound=Descendant | TimmModel)
-FEWEST_STEPS = 50  # before that even a good training may still be at chance
-NEAR = 0.02
+MIN_STEPS = 50  # before that even a good training may still be at chance
+MIN_IMPROVEMENT = 0.02
 
 
 def fit(
@@ -147,12 +147,12 @@ def check_progress(steps: Iterator[Step], classes: int) -> Iterator[Step]:
     """
     chance, losses = math.log(classes), []
     for step in steps:
-        when = max(math.ceil(step.steps / 10), FEWEST_STEPS)
+        when = max(math.ceil(step.steps / 10), MIN_STEPS)
         if when // 2 < step.step <= when:
             losses.append(step.losses[CLASS_LOSS])
         if step.step == when:
             mean = sum(losses) / len(losses)
-            if mean >= (1 - NEAR) * chance:
+            if mean >= (1 - MIN_IMPROVEMENT) * chance:
                 raise TrainingFailed(
                     f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better"
                     f" than the {chance:.3f} of guessing among {classes} classes; try another --lr"

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
     from learngene_zoo.tasks.loader import Batches
 
-PLACES = ("drop_path1", "drop_path2")
+DROP_PATH_NAMES = ("drop_path1", "drop_path2")
 # Writing checkpoints takes at most about a twentieth of the time, however large they are
-SAVING_SHARE = 20
+MIN_PAUSE_FACTOR = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Step:
 
 # AdamW's groups of an objective's parameters; a group may have an `lr_scale`.
 Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
-UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token", "freqs"})
+NO_WEIGHT_DECAY = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token", "freqs"})
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
@@ -126,7 +126,7 @@ def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            is_decayed = parameter.dim() >= 2 and name.rpartition(".")[2] not in UNDECAYED
+            is_decayed = parameter.dim() >= 2 and name.rpartition(".")[2] not in NO_WEIGHT_DECAY
             groups.setdefault((is_decayed, scales.get(name, 1.0)), []).append(parameter)
     if not groups:
         raise WrongCall(
@@ -236,7 +236,7 @@ def train(
                 seconds = engine.save(step.step)
                 saved = time.monotonic()
                 if pause:
-                    pause = max(seconds_between_checkpoints, SAVING_SHARE * seconds)
+                    pause = max(seconds_between_checkpoints, MIN_PAUSE_FACTOR * seconds)
             if is_interrupted():
                 raise KeyboardInterrupt
     engine.finish()
@@ -477,6 +477,6 @@ def _places(module: nn.Module, rate: float) -> Iterator[tuple[nn.Module, str, fl
         if not isinstance(layers, (nn.Sequential, nn.ModuleList)):
             continue
         for i, layer in enumerate(layers):
-            for block, attribute in product(layer.modules(), PLACES):
+            for block, attribute in product(layer.modules(), DROP_PATH_NAMES):
                 if hasattr(block, attribute):
                     yield block, attribute, rate * i / max(len(layers) - 1, 1)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 # In every objective the name of the loss whose value for a guess is ln(classes)
 CLASS_LOSS = "cross_entropy"
-RESAMPLES = 1000
-MOST_LOGITS = 2**26  # of a batch: 256 MiB
+NUM_RESAMPLES = 1000
+MAX_LOGITS = 2**26  # of a batch: 256 MiB
 
 
 def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
@@ -295,14 +295,14 @@ class MeanIoU:
         """
         images = len(rows_NR)
         draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
-        resampled = (rows_NR[draws.integers(images, size=images)] for _ in range(RESAMPLES))
+        resampled = (rows_NR[draws.integers(images, size=images)] for _ in range(NUM_RESAMPLES))
         values = [self.value(drawn_NR.sum(axis=0), images) for drawn_NR in resampled]
         low, high = np.quantile(values, (0.025, 0.975))
         return float(low), float(high)
 
     def batch_size(self, image_size: int) -> int:
         """As many as keep the logits of a batch small."""
-        return max(1, min(256, MOST_LOGITS // (self.classes * image_size**2)))
+        return max(1, min(256, MAX_LOGITS // (self.classes * image_size**2)))
 
 
 Metric = Accuracy | MeanIoU

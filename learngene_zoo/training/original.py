@@ -32,12 +32,12 @@ from learngene_zoo.tasks.transforms import (
     normalise_images,
     resize_image,
 )
-from learngene_zoo.training.objectives import MOST_LOGITS, MeanIoU
+from learngene_zoo.training.objectives import MAX_LOGITS, MeanIoU
 
 if TYPE_CHECKING:
     from learngene_zoo.training.evaluate import Evaluation
 
-MOST_RESIZED_LOGITS = 500_000_000  # of one picture: 2 GB
+MAX_RESIZED_LOGITS = 500_000_000  # of one picture: 2 GB
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _check_logits(
 ) -> None:
     """Check that the logits of all classes fit into memory at each pixel of the resized picture."""
     shape = compute_resized_shape(image_CHW.shape[-2:], input_format.image_size, input_format.view)
-    if math.prod(shape) * task.classes > MOST_RESIZED_LOGITS:
+    if math.prod(shape) * task.classes > MAX_RESIZED_LOGITS:
         height, width = image_CHW.shape[-2:]
         raise BadData(
             f"image {index} of {task.name} is {width} x {height} pixels, too long for"
@@ -170,7 +170,7 @@ def classes_of(logits_Khw: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 
     Few classes are enlarged at a time, since all of them need not fit into the memory.
     """
-    rows = max(1, MOST_LOGITS // (shape[0] * shape[1]))
+    rows = max(1, MAX_LOGITS // (shape[0] * shape[1]))
     best_HW = torch.full(shape, -math.inf, device=logits_Khw.device)
     classes_HW = torch.zeros(shape, dtype=torch.int64, device=logits_Khw.device)
     for first in range(0, len(logits_Khw), rows):

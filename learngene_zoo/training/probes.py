@@ -49,7 +49,9 @@ MAX_SCALE = 100.0  # of the logits
 MAX_CALIBRATION_IMAGES = 4000
 # Caron et al. 2021 (DINO); Oquab et al. 2023 (DINOv2)
 NEIGHBOURS, FEW_NEIGHBOURS, TEMPERATURE = 20, 5, 0.07
-MIN_PER_CLASS = 20  # training images of a class, on average, from which on there are `NEIGHBOURS`
+MIN_IMAGES_PER_CLASS = (
+    20  # training images of a class, on average, from which on there are `NEIGHBOURS`
+)
 
 
 class Features(NamedTuple):
@@ -329,7 +331,7 @@ def choose_neighbours(num_images: int, num_classes: int) -> int:
     """Return how many neighbours vote: 20, or 5 where a class has fewer than 20 training images on
     average.
     """
-    return NEIGHBOURS if num_images >= MIN_PER_CLASS * num_classes else FEW_NEIGHBOURS
+    return NEIGHBOURS if num_images >= MIN_IMAGES_PER_CLASS * num_classes else FEW_NEIGHBOURS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 
-BETWEEN_LINES = 5.0  # seconds, at least, between the lines of two epochs
-LEAST_TITLE = 15  # characters of a progress bar's title
+MIN_SECONDS_BETWEEN_LINES = 5.0  # seconds, at least, between the lines of two epochs
+MIN_TITLE_LENGTH = 15  # characters of a progress bar's title
 METRICS = "metrics.jsonl"  # one line of JSON per step
 
 
@@ -141,7 +141,7 @@ def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Ite
         ended = (
             bool(last)
             and values["epoch"] != last["epoch"]
-            and time.monotonic() - reported >= BETWEEN_LINES
+            and time.monotonic() - reported >= MIN_SECONDS_BETWEEN_LINES
         )
         visible = values if step == steps else last if ended else None
         if visible is not None:
@@ -206,7 +206,7 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
 
 def _cut(title: str, room: int) -> str:
     """A title with its middle left out where it would take the room of the numbers beside it."""
-    if len(title) <= max(room, LEAST_TITLE):
+    if len(title) <= max(room, MIN_TITLE_LENGTH):
         return title
-    half = (max(room, LEAST_TITLE) - 1) // 2
+    half = (max(room, MIN_TITLE_LENGTH) - 1) // 2
     return f"{title[:half]}…{title[-half:]}"

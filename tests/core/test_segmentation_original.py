@@ -52,9 +52,9 @@ def test_a_strip_whose_logits_would_not_fit_into_memory_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = task(Blobs(((16, 16), (16, 40))))
-    monkeypatch.setattr(original, "MOST_RESIZED_LOGITS", 16 * 40 * 3)
+    monkeypatch.setattr(original, "MAX_RESIZED_LOGITS", 16 * 40 * 3)
     evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
-    monkeypatch.setattr(original, "MOST_RESIZED_LOGITS", 16 * 40 * 3 - 1)
+    monkeypatch.setattr(original, "MAX_RESIZED_LOGITS", 16 * 40 * 3 - 1)
     with pytest.raises(BadData, match=r"image 1 of .* is 40 x 16 pixels, too long for 3 classes"):
         evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
 
@@ -130,7 +130,7 @@ def test_classes_are_enlarged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         logits[None], size=(31, 44), mode="bilinear", align_corners=False
     )[0]
     assert torch.equal(whole, large.argmax(dim=0))
-    monkeypatch.setattr(original, "MOST_LOGITS", 2 * 31 * 44)
+    monkeypatch.setattr(original, "MAX_LOGITS", 2 * 31 * 44)
     assert torch.equal(classes_of(logits, torch.Size((31, 44))), whole)
 
 

@@ -25,7 +25,7 @@ from learngene_zoo.families.vit.modules import (
     StitchedVisionTransformer,
 )
 from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE, arguments
-from learngene_zoo.families.vit.spec import MOST_SEGMENTS, TABLE, ViTSpec
+from learngene_zoo.families.vit.spec import MAX_SEGMENTS, TABLE, ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.loop import parameter_groups, stochastic_depth
@@ -225,7 +225,7 @@ def test_no_axis_is_cut_through_all_widths_at_once() -> None:
         ([(1, 16, 3)], "3 heads do not divide a width of 16"),
         ([(1, 0, 1)], "width is 0"),
         ([(1, 10**7, 1)], "width is 10000000"),
-        ([(1, 16, 2)] * MOST_SEGMENTS, "there are 33 segments; a stitched model has at most 32"),
+        ([(1, 16, 2)] * MAX_SEGMENTS, "there are 33 segments; a stitched model has at most 32"),
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.families import spec as common
 from learngene_zoo.families.spec import Segment, square
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.settings import YOUNG, Json
+from learngene_zoo.settings import OMIT_DEFAULT, Json
 
 # What each field is called in timm's VisionTransformer. Fields that timm has no argument for are
 # not here.
@@ -53,7 +53,7 @@ STITCHED_ARCHITECTURE = "learngene_stitched_vit"
 STITCHED_DENSE_ARCHITECTURE = "learngene_stitched_dense_vit"
 
 # The kinds of layers, as our own models take them; timm's take them as below.
-LAYER_FIELDS = tuple(item.name for item in fields(ViTSpec) if item.metadata == YOUNG)
+LAYER_FIELDS = tuple(item.name for item in fields(ViTSpec) if item.metadata == OMIT_DEFAULT)
 _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 _NORMS = {"layernorm": "layer", "rmsnorm": "rms"}
 _NORM_WORDS = {ours: timm for timm, ours in _NORMS.items()}

@@ -24,14 +24,14 @@ from learngene_zoo.families.family import (
     parameter,
 )
 from learngene_zoo.families.spec import LIMITS, Pool, Segment, Spec, check_between
-from learngene_zoo.settings import NO_OPTION, YOUNG
+from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 Norm = Literal["layer", "rms"]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Mlp = Literal["mlp", "swiglu", "swiglu_packed"]
 
-MOST_REGISTERS = 256  # far beyond any model that exists, as `LIMITS`
-MOST_SEGMENTS = 32
+MAX_REGISTERS = 256  # far beyond any model that exists, as `LIMITS`
+MAX_SEGMENTS = 32
 NORM_EPS = (1e-6, 1e-5)  # those of timm's models
 
 
@@ -72,22 +72,26 @@ class ViTSpec(Spec):
     front: tuple[Segment, ...] = field(default=(), metadata=NO_OPTION)
     # One class per pixel instead of one per image: see modules.py; `pool` then has no effect
     dense: bool = False
-    norm: Norm = field(default="layer", metadata=YOUNG)  # of every norm: LayerNorm or RMSNorm
-    norm_eps: float = field(default=1e-6, metadata=YOUNG)
-    activation: Activation = field(default="gelu", metadata=YOUNG)
-    mlp: Mlp = field(default="mlp", metadata=YOUNG)
-    embed_norm: bool = field(default=False, metadata=YOUNG)  # a norm of every patch's embedding
+    norm: Norm = field(
+        default="layer", metadata=OMIT_DEFAULT
+    )  # of every norm: LayerNorm or RMSNorm
+    norm_eps: float = field(default=1e-6, metadata=OMIT_DEFAULT)
+    activation: Activation = field(default="gelu", metadata=OMIT_DEFAULT)
+    mlp: Mlp = field(default="mlp", metadata=OMIT_DEFAULT)
+    embed_norm: bool = field(
+        default=False, metadata=OMIT_DEFAULT
+    )  # a norm of every patch's embedding
     # Norms within attention and MLP, before their last layers
-    scale_norms: bool = field(default=False, metadata=YOUNG)
+    scale_norms: bool = field(default=False, metadata=OMIT_DEFAULT)
     # Norms after attention and MLP instead of before
-    post_norm: bool = field(default=False, metadata=YOUNG)
+    post_norm: bool = field(default=False, metadata=OMIT_DEFAULT)
     # Pooling sees class token and registers too
-    pool_prefix: bool = field(default=False, metadata=YOUNG)
-    attention_width: int | None = field(default=None, metadata=YOUNG)  # None: the width
+    pool_prefix: bool = field(default=False, metadata=OMIT_DEFAULT)
+    attention_width: int | None = field(default=None, metadata=OMIT_DEFAULT)  # None: the width
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_between("registers", self.registers, 0, MOST_REGISTERS)
+        check_between("registers", self.registers, 0, MAX_REGISTERS)
         if self.layer_scale is not None and not 0 < self.layer_scale <= 64:
             raise WrongCall(
                 f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None"
@@ -124,7 +128,11 @@ class ViTSpec(Spec):
             )
         if self.mlp == "swiglu_packed" and self.pool == "map":
             raise WrongCall("pool 'map' has no mlp 'swiglu_packed'; use mlp 'swiglu'")
-        usual = (self.norm, self.norm_eps) in (("layer", 1e-6), ("rms", 1e-6), _OWN_NORM[self.mlp])
+        usual = (self.norm, self.norm_eps) in (
+            ("layer", 1e-6),
+            ("rms", 1e-6),
+            _MLP_NORM[self.mlp],
+        )
         if not usual or (self.embed_norm and self.norm_eps != 1e-6 and self.mlp != "swiglu"):
             raise WrongCall(
                 f"timm has no model with mlp {self.mlp!r} and norm {self.norm!r} of norm_eps"
@@ -148,10 +156,10 @@ class ViTSpec(Spec):
         return bool(self.front) or self.heads_width != self.width
 
     def _check_front(self) -> None:
-        if len(self.front) >= MOST_SEGMENTS:
+        if len(self.front) >= MAX_SEGMENTS:
             raise WrongCall(
                 f"there are {len(self.front) + 1} segments; a stitched model has at most"
-                f" {MOST_SEGMENTS}"
+                f" {MAX_SEGMENTS}"
             )
         layers = [segment.layers for segment in self.front]
         if min(layers) < 1 or self.layers <= sum(layers):
@@ -246,7 +254,7 @@ class ViTSpec(Spec):
 
 
 # The norm, besides those of eps 1e-6, that some model of timm's has with each kind of MLP.
-_OWN_NORM = {"mlp": ("layer", 1e-5), "swiglu": ("rms", 1e-5), "swiglu_packed": ("layer", 1e-6)}
+_MLP_NORM = {"mlp": ("layer", 1e-5), "swiglu": ("rms", 1e-5), "swiglu_packed": ("layer", 1e-6)}
 
 
 # Tensors and FLOPs.

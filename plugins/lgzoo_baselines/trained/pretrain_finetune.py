@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     LIMITS,
-    YOUNG,
+    OMIT_DEFAULT,
     BadFile,
     Bounds,
     Expander,
@@ -86,7 +86,7 @@ class PretrainFinetuneDetails:
 
     depths: tuple[int, ...]  # layers of the stored models, ascending
     # With each of which every depth is stored, ascending; (): the learngene's width alone.
-    widths: tuple[int, ...] = field(default=(), metadata=YOUNG)
+    widths: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, kw_only=True)
