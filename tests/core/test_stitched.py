@@ -209,7 +209,7 @@ def test_positions_are_resized_and_nothing_else() -> None:
 
 
 def test_no_axis_is_cut_through_all_widths_at_once() -> None:
-    with pytest.raises(WrongCall, match="more than one size"):
+    with pytest.raises(WrongCall, match="got one of several segments"):
         map_axes(initial(TWO, 0), TWO, {"hidden": range(4)})
     plain = TWO.with_(front=())
     with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is not a tensor of this model"):
