@@ -221,7 +221,7 @@ def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     [
         ([(3, 16, 2)], "the segments in front have 3 of 3 layers"),
         ([(1, 16, 2), (2, 24, 3)], r"have 1 \+ 2 of 3 layers"),
-        ([(0, 16, 2)], "each segment needs at least one"),
+        ([(0, 16, 2)], "every segment needs at least 1"),
         ([(1, 16, 3)], "3 heads do not divide a width of 16"),
         ([(1, 0, 1)], "width is 0"),
         ([(1, 10**7, 1)], "width is 10000000"),
