@@ -55,7 +55,7 @@ def test_a_strip_whose_logits_would_not_fit_into_memory_is_refused(
     monkeypatch.setattr(original, "MAX_RESIZED_LOGITS", 16 * 40 * 3)
     evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
     monkeypatch.setattr(original, "MAX_RESIZED_LOGITS", 16 * 40 * 3 - 1)
-    with pytest.raises(BadData, match=r"image 1 of .* is 40 x 16 pixels, too long for 3 classes"):
+    with pytest.raises(BadData, match=r"image 1 of .* is 40 x 16 pixels, too large for 3 classes"):
         evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
 
 
@@ -173,7 +173,9 @@ class _First:
 
 
 def test_faults() -> None:
-    with pytest.raises(WrongCall, match="digits has one class per image, which has no resolution"):
+    with pytest.raises(
+        WrongCall, match="digits has one class per image, and --resolution needs a class"
+    ):
         evaluate_originals(Lightness(), open_task("digits"), "test", VIEW, Run())
 
     class Torn(Wide):
