@@ -122,7 +122,7 @@ def new_file(path: Path, force: bool = False) -> Iterator[Path]:
     if target.exists() and not force:
         raise Exists(path)
     if target.is_dir():
-        raise Refused(f"{path} is a folder, not a file; choose another place with -o")
+        raise Refused(f"{path} is a folder, not a file; choose another path with -o")
     folder = _draft(target)
     draft = folder / target.name
     try:
@@ -382,7 +382,7 @@ def check_folder(path: Path) -> None:
         raise Refused(f"{path} is a file, not a folder; choose another path with -o")
     parent = nearest_parent(target)
     if not os.access(parent, os.W_OK):
-        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
+        raise Unavailable(f"no permission to write into {parent}; choose another path with -o")
 
 
 def check_file(path: Path, force: bool) -> None:
@@ -391,10 +391,10 @@ def check_file(path: Path, force: bool) -> None:
     if target.exists() and not force:
         raise Exists(path)
     if target.is_dir():
-        raise Refused(f"{path} is a folder, not a file; choose another place with -o")
+        raise Refused(f"{path} is a folder, not a file; choose another path with -o")
     parent = nearest_parent(target)
     if not os.access(parent, os.W_OK):
-        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
+        raise Unavailable(f"no permission to write into {parent}; choose another path with -o")
 
 
 def digest_of(folder: Path) -> str:

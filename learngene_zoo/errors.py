@@ -124,7 +124,7 @@ def _contains(name: str, typed: str) -> bool:
 
 
 def _misspelt(typed: str, names: Iterable[str]) -> list[str]:
-    """Return the names of which `typed` misspells all or the beginning, the nearest first."""
+    """Return the names of which `typed` misspells all or the first letters, the nearest first."""
     close = []
     for name in names:
         limit = _max_slips(typed, name)

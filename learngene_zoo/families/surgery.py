@@ -1,6 +1,6 @@
 """Linear maps along the named axes of a model's tensors. Selecting indices is the one-hot case.
 
-The table of a spec tells which tensors have an axis, and whether they write, read or scale the
+The table of a spec defines which tensors have an axis, and whether they write, read or scale the
 values along it. Operations are pure, StateDict -> StateDict: no argument is mutated, and tensors
 that do not change are shared.
 

@@ -68,7 +68,7 @@ class _Unset(TorchFunctionMode):
 def model_of(
     spec: Spec, state: StateDict, *, dtype: torch.dtype = torch.float32, **extra: Any
 ) -> Model:
-    """Build a model with these tensors, in eval mode, trainable, in memory of its own.
+    """Build a model with these tensors in newly allocated memory, in eval mode and trainable.
 
     `state` is not changed.
 
@@ -148,7 +148,7 @@ def allocate_tensors(
 ) -> dict[str, torch.Tensor]:
     """Return uninitialised tensors of these shapes.
 
-    Each has a storage of its own size, as if made by `torch.empty`.
+    Each has a separate storage of its size, as if made by `torch.empty`.
     """
     places, end = {}, 0  # in bytes
     for name, shape in shapes.items():
@@ -223,6 +223,12 @@ def initial(
     In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1),
     norms 1 and 0, and layer scales their value. A tensor is a function of the seed, its name and
     its shape, so that models of two sizes have the same tensors where name and shape are the same.
+
+    Args:
+        spec: the model.
+        seed: seed of the random numbers.
+        scheme: one of the two above.
+        names: names of the tensors to return. None: all.
     """
     chosen = set(shapes(spec) if names is None else names)
     check_memory(

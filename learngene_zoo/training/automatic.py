@@ -43,12 +43,10 @@ def resolve_auto(
     """Choose the settings in `names` and return the recipe with them, and the record of the trials.
 
     - `batch_size`: on a GPU the largest power of two, times the number of processes, of which one
-      step
-    fits into memory; at most 1,024 and at most the number of training images. On a CPU 64.
+      step fits into memory; at most 1,024 and at most the number of training images. On a CPU 64.
     - `lr`: of 1e-5, 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 the one with the best result on validation
-      images
-    after a fifth of the epochs, on at most 2,000 training images; the smallest of equals. If it is
-    the first or the last of them, rates beyond it are tried.
+      images after a fifth of the epochs, on at most 2,000 training images; the smallest of equals.
+      If it is the first or the last of them, rates beyond it are tried.
 
     Args:
         start: the model to fine-tune.

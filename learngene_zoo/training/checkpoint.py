@@ -115,7 +115,7 @@ def _read(place: Path) -> Checkpoint:
         tensors.setdefault(part, {})[inner] = tensor
     loaded = from_json(_Record, record, str(place / RECORD))
     if loaded.step != _step_of(place):
-        raise BadFile(f"{place / RECORD} is of step {loaded.step}, not of step {_step_of(place)}")
+        raise BadFile(f"{place / RECORD} has step {loaded.step}; expected step {_step_of(place)}")
     return Checkpoint(
         step=loaded.step, training=loaded.training, tensors=tensors, scaler=loaded.scaler
     )

@@ -243,7 +243,15 @@ def rows_in(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.
 def summary(
     task: str, split: str, metric: Metric, rows_NR: np.ndarray, resolution: Resolution = "resized"
 ) -> Evaluation:
-    """Return the evaluation for the rows of all images."""
+    """Return the evaluation for the rows of all images.
+
+    Args:
+        task: name of the task.
+        split: name of the split.
+        metric: the metric of the task.
+        rows_NR: a row for each image.
+        resolution: of mIoU, the resolution at which it was computed.
+    """
     return Evaluation(
         task=task,
         split=split,

@@ -87,7 +87,16 @@ def prepare_training(
 def with_trained_weights(
     start: M, model: nn.Module, task: Task, recipe: Recipe, run: Run, metrics: Mapping[str, Json]
 ) -> M:
-    """Return `start` with the weights of `model` and the record of its training."""
+    """Return `start` with the weights of `model` and the record of its training.
+
+    Args:
+        start: the model before the training.
+        model: the trained module.
+        task: the task.
+        recipe: the recipe of the training.
+        run: the run of the training.
+        metrics: the results to record.
+    """
     how = {
         **start.provenance,
         "recipe": to_json(recipe),

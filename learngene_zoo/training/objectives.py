@@ -207,7 +207,11 @@ def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor
 def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Module:
     """Return the objective for training `model` on a task, by the kind of its labels.
 
-    `seed` initialises parameters that are not the model's.
+    Args:
+        task: the task.
+        model: the model.
+        recipe: settings of the training, for label smoothing.
+        seed: seed of parameters that are not the model's.
     """
     if task.dense:
         return Segmentation(model, recipe.label_smoothing)

@@ -1,8 +1,8 @@
 """Evaluate mIoU at the original resolution of images, for a dense model with a fixed input size.
 
-As in the evaluation of Segmenter (Strudel et al. 2021), an image is resized as the model's view
-says and covered by windows of the model's size. Logits are averaged where windows overlap, and
-upsampled (bilinear) to the original size, at which the classes are compared with the stored mask.
+As in the evaluation of Segmenter (Strudel et al. 2021), an image is resized by the model's view and
+covered by windows of the model's size. Logits are averaged where windows overlap, and upsampled
+(bilinear) to the original size, at which the classes are compared with the stored mask.
 
 Shapes: W windows of side S, K classes; h, w of the resized image, H, W of the original.
 """

@@ -130,6 +130,13 @@ def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Ite
     """Yield a function that prints a line for an epoch when the next one begins.
 
     Of short epochs, only one every few seconds has a line.
+
+    Args:
+        run: the run.
+        label: name of the training.
+        done: number of completed steps.
+        steps: number of all steps.
+        epochs: number of all epochs.
     """
     title = f"{run.name}: {label}" if run.name else label
     began = reported = time.monotonic()
@@ -160,6 +167,12 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     """Yield a function that shows a step and its loss in a progress bar.
 
     It draws only if `run.progress` is set, and only in the first process.
+
+    Args:
+        run: the run.
+        label: name of the training.
+        done: number of completed steps.
+        steps: number of all steps.
     """
     if not (run.progress and is_first()):
         yield lambda values, step: None
