@@ -20,7 +20,12 @@ from pages import DOCS, replace_between
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import families
-from learngene_zoo.families.timm_config import OBSTACLES, architecture_of_timm, spec_in, timm_config
+from learngene_zoo.families.timm_config import (
+    UNSUPPORTED_MODULES,
+    architecture_of_timm,
+    spec_in,
+    timm_config,
+)
 
 # What people look for, by words in the names.
 KNOWN = {
@@ -41,7 +46,7 @@ KNOWN = {
 
 def main() -> None:
     """Count, keep the numbers, write the tables."""
-    numbers = {"modules": {module: counted(module) for module in [*served(), *OBSTACLES]}}
+    numbers = {"modules": {module: counted(module) for module in [*served(), *UNSUPPORTED_MODULES]}}
     tables(numbers)
     print(write("ancestry_tags", numbers))
 
@@ -68,7 +73,7 @@ def counted(module: str) -> dict[str, Any]:
     ]
     refused: dict[str, list[str]] = defaultdict(list)
     for tag in tags:
-        reason = OBSTACLES.get(module) or obstacle(tag)
+        reason = UNSUPPORTED_MODULES.get(module) or obstacle(tag)
         if reason:
             refused[reason].append(tag)
     closed = {tag for found in refused.values() for tag in found}

@@ -1,11 +1,11 @@
-"""Files and folders that are written atomically, and replaced in one exchange.
+"""Write files and folders atomically, and replace them in one exchange.
 
-A draft lies beside its target, in a folder whose name identifies the process that writes it and
-which is marked as a draft. It is flushed to disk and then replaces the target: by `renameat2` with
+A draft lies beside its target, in a folder that is marked as a draft and whose name identifies the
+process that writes it. It is flushed to disk and then replaces the target: by `renameat2` with
 RENAME_EXCHANGE where the system has it, so that a complete artifact exists at every moment;
-elsewhere by two renames, which the next call finishes. Drafts that a killed process left are
-removed by the next call that writes to the same target. Only folders with our mark (`ownership`)
-are ever replaced or removed; a name is not enough.
+elsewhere by two renames, which the next call completes if they were interrupted. Drafts that a
+killed process left behind are removed by the next call that writes to the same target. Only folders
+with our mark (see `ownership`) are ever replaced or removed; the name alone is not sufficient.
 """
 
 import ctypes
@@ -36,18 +36,22 @@ from learngene_zoo.ownership import (
 _ARTIFACT = ("config.json", "model.safetensors", "README.md", "manifest.json", "report.html")
 _PART = ("record.json", "checkpoint.json", "state.safetensors")
 _DIGESTED = sorted({*_ARTIFACT, *_PART})  # hashed by `digest_of`, in every version
-_ENDING = ".draft"
+_SUFFIX = ".draft"  # of the names of drafts
 _OLD = ".old"  # added to a draft's name for the folder that it replaces
 _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
 _AT_FDCWD = -100
 
 
 def claim(path: Path, force: bool) -> Path:
-    """Check before a long computation that `path` can be written, and return it without links.
+    """Check before a computation that `path` can be written, and return it with links resolved.
 
-    `path` must be free, or with `force` hold something of ours, and be writable. Finishes an
-    interrupted replacement, and removes the drafts of processes that have ended. Raises `Refused`
-    or `Unavailable`.
+    `path` must not exist, or with `force` may be a folder that we wrote; its parent must be
+    writable. An interrupted replacement is completed, and drafts of processes that have ended are
+    removed.
+
+    Raises:
+        Refused: if `path` may not be replaced.
+        Unavailable: if it cannot be written.
     """
     target = resolve_path(path)
     recover(target)
@@ -55,11 +59,11 @@ def claim(path: Path, force: bool) -> Path:
         raise Exists(path)
     check_folder(path)
     if target == Path.cwd() or target in Path.cwd().parents:
-        raise Refused(f"{path} contains the current folder; choose another place with -o")
+        raise Refused(f"{path} contains the current folder; choose another path with -o")
     foreign = find_foreign(target) if target.exists() else ""
     if foreign:
         raise Refused(
-            f"{path} holds {foreign}; nothing was changed: move it, or choose another place with -o"
+            f"{path} holds {foreign}; nothing was changed: move it, or choose another path with -o"
         )
     return target
 
@@ -70,9 +74,17 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yield a temporary folder that replaces `path` on success and is removed on an error.
 
-    It is flushed to disk first; the old content of `path` stays until the new folder is complete.
-    `before` is called with the flushed draft, just before it replaces `path`. Raises `Refused` if
-    the content of `path` may not be replaced, `Unavailable` if the disk is full or not writable.
+    The folder is flushed to disk first. The old content of `path` stays until the new folder is
+    complete.
+
+    Args:
+        path: the folder to write.
+        force: replace an existing folder that we wrote.
+        before: is called with the flushed draft, just before it replaces `path`.
+
+    Raises:
+        Refused: if the content of `path` may not be replaced.
+        Unavailable: if the disk is full or not writable.
     """
     target = claim(path, force)
     draft = _draft(target)
@@ -99,15 +111,18 @@ def new_folder(
 def new_file(path: Path, force: bool = False) -> Iterator[Path]:
     """Yield a temporary file that is renamed to `path` on success and removed on an error.
 
-    It is flushed to disk first. Raises `Refused` if `path` exists and `force` is not set, or is a
-    folder; `Unavailable` if it cannot be written.
+    The file is flushed to disk first.
+
+    Raises:
+        Refused: if `path` exists and `force` is not set, or if it is a folder.
+        Unavailable: if it cannot be written.
     """
     target = resolve_path(path)
     remove_drafts(target)
     if target.exists() and not force:
         raise Exists(path)
     if target.is_dir():
-        raise Refused(f"{path} is a folder, not a file; choose another place with -o")
+        raise Refused(f"{path} is a folder, not a file; choose another path with -o")
     folder = _draft(target)
     draft = folder / target.name
     try:
@@ -132,14 +147,14 @@ def _make_draft(draft: Path) -> None:
 
 
 def _discard(draft: Path) -> None:
-    """Remove the folder with the name of a draft: the draft, or the folder that it replaced."""
+    """Remove the folder at a draft's path: the draft, or the old folder after an exchange."""
     with suppress(OSError):
         remove_draft(draft)
         remove_marked(draft)
 
 
 def replace(draft: Path, target: Path) -> None:
-    """Replace `target` by `draft` and remove the old content, if there is any.
+    """Replace `target` by `draft`, and remove the old content if there is any.
 
     A complete folder exists at every moment.
     """
@@ -159,13 +174,10 @@ def replace(draft: Path, target: Path) -> None:
 
 
 def recover(target: Path) -> None:
-    """Finish an interrupted replacement, and remove the drafts of dead processes.
-
-    The replacement was interrupted between its two renames.
-    """
+    """Complete a replacement that was interrupted between two renames; remove abandoned drafts."""
     left = _list_abandoned(target)
     moved = next(
-        (entry for entry in left if entry.name.endswith(_ENDING + _OLD) and is_whole(entry)), None
+        (entry for entry in left if entry.name.endswith(_SUFFIX + _OLD) and is_whole(entry)), None
     )
     if moved is not None and not target.exists():
         draft = moved.with_name(moved.name.removesuffix(_OLD))
@@ -175,44 +187,44 @@ def recover(target: Path) -> None:
 
 
 def remove_drafts(target: Path) -> None:
-    """Remove drafts of `target` whose writers have ended."""
+    """Remove drafts of `target` whose processes have ended."""
     for entry in _list_abandoned(target):
         _discard(entry)
 
 
 def remove_drafts_in(folder: Path) -> None:
-    """Remove the drafts of everything in a folder whose writers have ended."""
+    """Remove the drafts of all targets in a folder whose processes have ended."""
     with suppress(OSError):
         names = [entry.name for entry in folder.iterdir() if is_draft(entry.name)]
         for target in {
-            name.partition(_ENDING)[0].rpartition(".")[0].removeprefix(".") for name in names
+            name.partition(_SUFFIX)[0].rpartition(".")[0].removeprefix(".") for name in names
         }:
             remove_drafts(folder / target)
 
 
 def _list_abandoned(target: Path) -> list[Path]:
-    """List drafts of `target` whose writers have ended, and folders that such writers moved away.
+    """List the drafts of `target`, and the old folders moved aside, of processes that have ended.
 
-    All of them carry a mark of ours.
+    Only folders with our mark are listed.
     """
     prefix = f".{target.name}."
     with suppress(OSError):
         beside = [
             entry
             for entry in target.parent.iterdir()
-            if entry.name.startswith(prefix) and _ENDING in entry.name
+            if entry.name.startswith(prefix) and _SUFFIX in entry.name
         ]
         ended = [
             entry
             for entry in beside
-            if _has_ended(entry.name.removeprefix(prefix).partition(_ENDING)[0])
+            if _has_ended(entry.name.removeprefix(prefix).partition(_SUFFIX)[0])
         ]
         return [entry for entry in sorted(ended) if _is_ours(entry)]
     return []
 
 
 def _is_ours(entry: Path) -> bool:
-    """Return whether a folder with the name of a draft is one, or was replaced by one."""
+    """Return whether a folder with the name of a draft is a draft, or was replaced by one."""
     with suppress(OSError):
         return (
             not entry.is_symlink()
@@ -223,24 +235,24 @@ def _is_ours(entry: Path) -> bool:
 
 
 def is_draft(name: str) -> bool:
-    """Return whether a file or folder of this name is a draft, of a running or a killed process."""
-    return name.startswith(".") and _ENDING in name
+    """Return whether this is the name of a draft, of a running or a killed process."""
+    return name.startswith(".") and _SUFFIX in name
 
 
 def _draft(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{_writer()}-{secrets.token_hex(3)}{_ENDING}")
+    return target.with_name(f".{target.name}.{_writer()}-{secrets.token_hex(3)}{_SUFFIX}")
 
 
 def _writer() -> str:
-    """Return the identity of this process: its machine, number and start.
+    """Return the identity of this process: its machine, process number and start time.
 
-    The start distinguishes processes that had the same number.
+    The start time distinguishes processes that had the same number.
     """
     return f"{_machine()}-{os.getpid()}-{_read_start_time(os.getpid())}"
 
 
 def _has_ended(writer: str) -> bool:
-    """Return whether the process in a draft's name has ended; False for another machine's."""
+    """Return whether the process in a draft's name has ended; False for other machines."""
     machine, _, rest = writer.partition("-")
     number, _, rest = rest.partition("-")
     started = rest.partition("-")[0]
@@ -255,9 +267,9 @@ def _machine() -> str:
 
 
 def _read_start_time(process: int) -> str:
-    """Return the start of a process in the system's ticks.
+    """Return the start time of a process in ticks of the system.
 
-    "0" if it runs and its start is unknown, "" if it does not run.
+    "0" if it runs and its start time is unknown, "" if it does not run.
     """
     stat = Path(f"/proc/{process}/stat")
     try:
@@ -277,11 +289,11 @@ def _read_start_time(process: int) -> str:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two paths atomically; return False where the system or file system cannot."""
+    """Exchange two paths atomically; return False if the system or the file system cannot."""
     function = _renameat2()
     if function is None:
         return False
-    # As Python's own renames announce themselves.
+    # Python's own renames raise the same audit event.
     sys.audit("os.rename", str(first), str(second), -1, -1)
     if function(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _EXCHANGE) == 0:
         return True
@@ -305,9 +317,7 @@ def _renameat2() -> Callable[..., int] | None:
 def _flush(path: Path) -> None:
     try:
         handle = os.open(path, os.O_RDONLY)
-    except (
-        PermissionError
-    ):  # folders cannot be opened on some systems; then there is nothing to flush
+    except PermissionError:  # some systems cannot open folders; then there is nothing to flush
         return
     try:
         os.fsync(handle)
@@ -315,18 +325,20 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-# Where may be written.
+# Checks of paths before something is written to them.
 
 
 def show_path(path: Path) -> str:
-    """Return a path for a message: relative to the current folder, if it lies inside."""
+    """Return a path for a message, relative to the current folder if it lies inside."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def resolve_path(path: Path) -> Path:
-    """Return the absolute path without links.
+    """Return the absolute path with links resolved.
 
-    Raises `Refused` for links that form a circle, `Unavailable` for a bad name.
+    Raises:
+        Refused: for links that form a circle.
+        Unavailable: for an invalid name.
     """
     try:
         return (
@@ -348,41 +360,41 @@ def _is_circular(path: Path) -> bool:
 
 
 def _refuse(path: Path) -> Path:
-    raise Refused(f"{path} is a link that leads to itself; choose another place with -o")
+    raise Refused(f"{path} is a link that leads to itself; choose another path with -o")
 
 
 def nearest_parent(path: Path) -> Path:
-    """Return the nearest existing folder above `path`. Raises `Refused` for a file in the way."""
+    """Return the nearest existing folder above `path`. Raises `Refused` if one is a file."""
     parent = path.absolute().parent
     while not parent.is_dir():
         if parent.exists():
             raise Refused(
-                f"{parent} is a file, so {path} cannot be made; choose another place with -o"
+                f"{parent} is a file, so {path} cannot be created; choose another path with -o"
             )
         parent = parent.parent
     return parent
 
 
 def check_folder(path: Path) -> None:
-    """Raise `Refused` if `path` is a file, `Unavailable` if it cannot be made or changed."""
+    """Raise `Refused` if `path` is a file, `Unavailable` if it cannot be created or changed."""
     target = resolve_path(path)
     if target.exists() and not target.is_dir():
-        raise Refused(f"{path} is a file, not a folder; choose another place with -o")
+        raise Refused(f"{path} is a file, not a folder; choose another path with -o")
     parent = nearest_parent(target)
     if not os.access(parent, os.W_OK):
-        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
+        raise Unavailable(f"no permission to write into {parent}; choose another path with -o")
 
 
 def check_file(path: Path, force: bool) -> None:
-    """Raise as `new_file` does if a file cannot be written at `path`, before it is computed."""
+    """Raise the errors of `new_file` before a file is computed, if `path` cannot be written."""
     target = resolve_path(path)
     if target.exists() and not force:
         raise Exists(path)
     if target.is_dir():
-        raise Refused(f"{path} is a folder, not a file; choose another place with -o")
+        raise Refused(f"{path} is a folder, not a file; choose another path with -o")
     parent = nearest_parent(target)
     if not os.access(parent, os.W_OK):
-        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
+        raise Unavailable(f"no permission to write into {parent}; choose another path with -o")
 
 
 def digest_of(folder: Path) -> str:

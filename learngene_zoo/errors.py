@@ -1,4 +1,4 @@
-"""All errors that a user can cause; a message states input, expectation and remedy."""
+"""Errors that a user can cause. A message states the input, the expectation and the remedy."""
 
 import errno
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 class ZooError(Exception):
     """An error that the user can fix.
 
-    The command line prints its one line and exits with `exit_code`.
+    The command line prints its message and exits with `exit_code`.
     """
 
     exit_code = 1
@@ -25,59 +25,63 @@ class BadFile(ZooError):
 
 
 class BadPlugin(ZooError):
-    """A plugin that breaks its contract: it cannot be imported, or builds something else."""
+    """A plugin that breaks its contract: it cannot be imported, or builds the wrong model."""
 
 
 class BadData(ZooError):
-    """A task's images or labels cannot be used."""
+    """Images or labels of a task that cannot be used."""
 
 
 class Refused(ZooError):
-    """A call that would overwrite or mix up something that exists already."""
+    """A call that would overwrite or mix up existing files."""
 
 
 class Exists(Refused):
-    """The path of a result exists; the command line adds the call that writes beside it."""
+    """The path of a result exists already.
+
+    The command line adds a call that writes to another path.
+    """
 
     def __init__(self, path: object) -> None:
         super().__init__(
-            f"{path} already exists; choose another place with -o, or replace it with --force"
+            f"{path} already exists; choose another path with -o, or replace it with --force"
         )
         self.path = str(path)
 
 
 class Unavailable(ZooError):
-    """Something outside this program is missing: a download, a package, disk space."""
+    """Something outside this program that is missing: a download, a package, disk space."""
 
 
 class TrainingFailed(ZooError):
-    """Training cannot continue: the loss is not finite, or does not leave chance."""
+    """A training that cannot continue: the loss is not finite, or stays at chance level."""
 
 
 _REMEDIES = {
-    errno.ENOSPC: "the disk is full; free some space, or choose another place with -o",
-    errno.EDQUOT: "the disk quota is used up; free some space, or choose another place with -o",
+    errno.ENOSPC: "the disk is full; free some space, or choose another path with -o",
+    errno.EDQUOT: "the disk quota is used up; free some space, or choose another path with -o",
     errno.EFBIG: "the file would be larger than this process may write (see `ulimit -f`)",
     errno.EMFILE: "too many files are open; raise the limit with `ulimit -n`, or use fewer workers",
     errno.ENFILE: "the system has too many open files; close some programs, or use fewer workers",
     errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one",
-    errno.EROFS: "the file system is read-only; choose another place with -o",
-    errno.EACCES: "permission denied; choose another place with -o",
-    errno.EPERM: "permission denied; choose another place with -o",
+    errno.EROFS: "the file system is read-only; choose another path with -o",
+    errno.EACCES: "permission denied; choose another path with -o",
+    errno.EPERM: "permission denied; choose another path with -o",
 }
 
 
 def explain_os_error(error: OSError) -> str:
-    """Describe an operating system's error, with a remedy where one is known."""
+    """Describe an error of the operating system, with a remedy where one is known."""
     return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 
 
 def nearest(got: str, known_names: Iterable[str]) -> str | None:
-    """Return the known name that was most probably meant; None if no name is near.
+    """Return the known name that was most probably meant, or None.
 
-    First comes the shortest name that begins with the typed text (`deit_tiny` for
-    `deit_tiny_patch16_224`), then the one that has all of its words, then the one that differs by a
-    typing error or two (`sings` for `signs`), last one that contains it.
+    The first of these that exists is returned: the shortest name that begins with the typed text
+    (`deit_tiny` for `deit_tiny_patch16_224`), the shortest that contains all of its words, the
+    nearest that differs by a typing error or two (`sings` for `signs`), the shortest that contains
+    it.
     """
     typed = _plain(got)
     names = {_plain(name): name for name in sorted(known_names, reverse=True)}
@@ -95,7 +99,7 @@ def nearest(got: str, known_names: Iterable[str]) -> str | None:
     return None
 
 
-LEAST_LETTERS = 3  # that a part of a name has, to be taken for the name
+MIN_LETTERS = 3  # of a typed text that is compared with the parts of names
 
 
 def _plain(name: str) -> str:
@@ -103,34 +107,31 @@ def _plain(name: str) -> str:
 
 
 def _begins_with(name: str, typed: str) -> bool:
-    return len(typed) >= LEAST_LETTERS and name.startswith(typed)
+    return len(typed) >= MIN_LETTERS and name.startswith(typed)
 
 
 def _has_words(name: str, typed: str) -> bool:
     words = re.findall(r"[^\W_]+", typed)
     return (
-        len(typed) >= LEAST_LETTERS
+        len(typed) >= MIN_LETTERS
         and bool(words)
         and set(words) <= set(re.findall(r"[^\W_]+", name))
     )
 
 
 def _contains(name: str, typed: str) -> bool:
-    return len(typed) >= LEAST_LETTERS and typed in name and 3 * len(typed) >= len(name)
+    return len(typed) >= MIN_LETTERS and typed in name and 3 * len(typed) >= len(name)
 
 
 def _misspelt(typed: str, names: Iterable[str]) -> list[str]:
-    """Return the names that `typed` misspells, or whose beginning it misspells.
-
-    The nearest come first.
-    """
+    """Return the names of which `typed` misspells all or the first letters, the nearest first."""
     close = []
     for name in names:
-        limit = _most_slips(typed, name)
+        limit = _max_slips(typed, name)
         if abs(len(name) - len(typed)) <= limit:
             slips = count_slips(typed, name)
         elif len(typed) > 2 * limit + 1 and len(name) > len(typed):
-            slips = count_slips(typed, name[: len(typed)]) + 1  # the rest was left out
+            slips = count_slips(typed, name[: len(typed)]) + 1  # plus one for the missing end
         else:
             continue
         if slips <= limit:
@@ -140,19 +141,19 @@ def _misspelt(typed: str, names: Iterable[str]) -> list[str]:
     return [name for *_, name in sorted(close)]
 
 
-def _most_slips(typed: str, name: str) -> int:
-    """Return how many slips are plausible.
+def _max_slips(typed: str, name: str) -> int:
+    """Return the plausible number of typing errors.
 
-    More in long names, fewer where the first letter differs.
+    It is larger for long names, and smaller if the first letters differ.
     """
-    if not typed or not name or len(typed) < LEAST_LETTERS:
+    if not typed or not name or len(typed) < MIN_LETTERS:
         return 0
     most = 1 if len(typed) < 4 else 2 if len(typed) < 10 else 3
     return most if typed[0] == name[0] else min(most, len(typed) // 4)
 
 
 def count_slips(first: str, second: str) -> int:
-    """Return how many letters are left out, added, changed or exchanged with their neighbour."""
+    """Return the number of letters that are missing, added, changed or swapped."""
     before: list[int] = []
     row = list(range(len(second) + 1))
     for i, letter in enumerate(first, 1):
@@ -167,7 +168,7 @@ def count_slips(first: str, second: str) -> int:
 
 
 def unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall:
-    """Return the error for an unknown name, with the nearest known one.
+    """Return the error for an unknown name, with the nearest known name as a suggestion.
 
     The message of `unknown("method", "tlge", ["tleg"])` is: no method named 'tlge'; did you mean
     tleg?

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 Z95 = 1.959964
-Runs = Sequence[Sequence[bool]]  # one sequence per seed, one flag per image: whether it was right
+Runs = Sequence[Sequence[bool]]  # for each seed, whether each image was classified correctly
 
 
 class Gain(NamedTuple):
-    """A difference of two accuracies and its 95 % interval, as fractions."""
+    """A difference of two accuracies with its 95 % confidence interval, as fractions."""
 
     value: float
     low: float
@@ -17,13 +17,13 @@ class Gain(NamedTuple):
 
 
 def paired_gain(ours: Runs, theirs: Runs) -> Gain:
-    """Return the difference in accuracy of two models on the same images, with its interval.
+    """Return the difference in accuracy of two models on the same images, with its 95 % interval.
 
     The unit is the image: its difference is averaged over seeds first. The interval is the normal
-    one of a paired mean; it generalises over images of the same kind, not over trainings. Its
-    variance is at least that of two images of which each model gets one right alone (Agresti and
-    Min 2005 add these two): models that agree on a few images may differ on others. The ends lie
-    between -1 and 1.
+    interval of a paired mean; it generalises over images of the same kind, not over trainings. Its
+    variance is at least that of two discordant images, one in favour of each model (Agresti and Min
+    2005 add these two), because models that agree on a few images may differ on others. The limits
+    are clipped to [-1, 1].
     """
     images = len(ours[0])
     differences = [a - b for a, b in zip(_means(ours), _means(theirs), strict=True)]
@@ -34,7 +34,7 @@ def paired_gain(ours: Runs, theirs: Runs) -> Gain:
 
 
 def proportion(right: float, total: float) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of an accuracy: `right` of `total` images are correct."""
+    """Return Wilson's 95 % interval of an accuracy with `right` of `total` images correct."""
     if total == 0:
         return 0.0, 1.0
     share, squared = right / total, Z95**2
@@ -48,11 +48,11 @@ def proportion(right: float, total: float) -> tuple[float, float]:
 
 
 def pooled_proportion(runs: Runs) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of an accuracy that is averaged over seeds, on the same images.
+    """Return Wilson's 95 % interval of an accuracy averaged over seeds, on the same images.
 
-    The unit is the image, as in `paired_gain`: the flags of one image in several runs are averaged
-    first. These means vary less than flags do, so they count as more images, as many as give flags
-    the same standard error. Of one run it is `proportion`.
+    The unit is the image, as in `paired_gain`: the flags of an image are averaged over the runs
+    first. These means vary less than flags do, so they count as a larger number of images, for
+    which flags would have the same standard error. For a single run this equals `proportion`.
     """
     means = _means(runs)
     images, share = len(means), sum(means) / len(means)
@@ -62,5 +62,5 @@ def pooled_proportion(runs: Runs) -> tuple[float, float]:
 
 
 def _means(runs: Runs) -> list[float]:
-    """Return the fraction of the runs that are right, by image."""
+    """Return for each image the fraction of runs that classify it correctly."""
     return [sum(flags) / len(runs) for flags in zip(*runs, strict=True)]

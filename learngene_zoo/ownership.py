@@ -1,10 +1,10 @@
-"""Ownership of folders: a hidden file, `.lgzoo`, marks those that lgzoo wrote.
+"""Mark folders that lgzoo wrote with a hidden file, `.lgzoo`, and check these marks.
 
-Only marked folders are ever replaced or removed. There are two kinds. In the folder of an artifact,
-a checkpoint or a part (`write_marker`) the marker lists every file with its size and sha256, so
+Only marked folders are ever replaced or removed. There are two kinds of marker. In the folder of an
+artifact, a checkpoint or a part (`write_marker`) it lists every file with its size and sha256, so
 that files which a user added or changed are detected. In the working folder of a run or a bench
-(`mark_workspace`), it states the kind. The first line is a format, the last a checksum of all lines
-before it; a file of that name with any other content marks nothing.
+(`mark_workspace`) it names the kind. The first line is a format, the last a checksum of all lines
+before it; a file of that name with any other content is not a marker.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ DRAFT = ".lgzoo-draft"
 _FOLDER = "learngene_zoo: this folder was written by lgzoo; format 1"
 _WORKSPACE = "learngene_zoo: the folder of a {}; format 1"
 _LINE = re.compile(r"([0-9a-f]{64}) (\d+) (.+)")
-_MOST_BYTES = 4 * 2**20
+_MAX_MARKER_BYTES = 4 * 2**20
 
 
 class _File(NamedTuple):
@@ -32,7 +32,7 @@ class _File(NamedTuple):
 
 
 def write_marker(folder: Path) -> None:
-    """Write the marker of a finished folder: every file in it with its size and sha256."""
+    """Write the marker of a finished folder, which lists every file with its size and sha256."""
     (folder / MARKER).unlink(missing_ok=True)
     lines = [_FOLDER]
     for name, path in sorted(_files(folder)):
@@ -45,10 +45,7 @@ def write_marker(folder: Path) -> None:
 
 
 def mark_workspace(folder: Path, kind: str) -> None:
-    """Mark a new or empty folder as that of a `run` or a `bench`.
-
-    From now on it belongs to lgzoo.
-    """
+    """Mark a new or empty folder as that of a `run` or a `bench`."""
     _write(folder / MARKER, [_WORKSPACE.format(kind)])
 
 
@@ -58,10 +55,11 @@ def is_workspace(folder: Path, kind: str) -> bool:
 
 
 def find_foreign(folder: Path, *, content: bool = True) -> str:
-    """Describe content of a folder that lgzoo did not write there; empty if there is none.
+    """Describe content of a folder that lgzoo did not write; return "" if there is none.
 
-    A folder without a valid marker is foreign as soon as it holds anything. With `content`, a
-    changed file counts too; without, only names count: a damaged checkpoint is still a checkpoint.
+    A folder without a valid marker is foreign if it contains anything. With `content`, a changed
+    file counts too; without it, only names count, because a damaged checkpoint is still a
+    checkpoint.
     """
     marked = _read_marker(folder)
     if marked is None:
@@ -78,7 +76,7 @@ def find_foreign(folder: Path, *, content: bool = True) -> str:
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether a marked folder holds exactly the files of its marker, unchanged."""
+    """Return whether a marked folder contains exactly the files in its marker, unchanged."""
     marked = _read_marker(folder)
     return (
         marked is not None
@@ -88,10 +86,10 @@ def is_whole(folder: Path) -> bool:
 
 
 def remove_marked(folder: Path) -> None:
-    """Remove our files from a marked folder, the marker last, and the folder if it is empty then.
+    """Remove our files from a marked folder, the marker last, and the folder if it is then empty.
 
-    Does nothing to a folder without a valid marker that holds anything. The next call finishes one
-    that was killed.
+    A folder with content and without a valid marker is left alone. If the process is killed, the
+    next call completes the removal.
     """
     if folder.is_symlink() or not folder.is_dir():
         return
@@ -107,9 +105,9 @@ def remove_marked(folder: Path) -> None:
 
 
 def find_foreign_below(folder: Path, is_ours: Callable[[str], bool]) -> str:
-    """Return a file below a workspace's folder that lgzoo did not write; empty if there is none.
+    """Return a file below the folder of a workspace that lgzoo did not write, or "".
 
-    `is_ours` recognises our files by their names. Folders with a marker are judged by it.
+    `is_ours` recognises our files by their names. Folders with a marker are judged by the marker.
     """
     for entry in _scan(folder) if folder.is_dir() else ():
         path = Path(entry.path)
@@ -127,7 +125,7 @@ def find_foreign_below(folder: Path, is_ours: Callable[[str], bool]) -> str:
 
 
 def remove_below(folder: Path, is_ours: Callable[[str], bool]) -> None:
-    """Remove the files that `find_foreign_below` accepts, and every folder that is empty then."""
+    """Remove the files that `find_foreign_below` accepts, and every folder that is then empty."""
     for entry in _scan(folder) if folder.is_dir() else ():
         path = Path(entry.path)
         if not entry.is_dir(follow_symlinks=False):
@@ -143,7 +141,7 @@ def remove_below(folder: Path, is_ours: Callable[[str], bool]) -> None:
 
 
 def _read_marker(folder: Path) -> dict[str, _File] | None:
-    """Return the files that a marker lists; None without a valid marker."""
+    """Return the files that a marker lists, or None without a valid marker."""
     lines = _read(folder / MARKER)
     if not lines or lines[0] != _FOLDER:
         return None
@@ -169,11 +167,11 @@ def _write(path: Path, lines: list[str]) -> None:
 def _read(path: Path) -> list[str]:
     """Return the lines of a marker without the checksum.
 
-    Empty if the checksum is wrong, or if it is not a regular file.
+    The result is empty if the checksum is wrong, or if the marker is not a regular file.
     """
     with suppress(OSError, ValueError):
         about = path.lstat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_MARKER_BYTES:
             return []
         data = path.read_bytes()
         text, checksum = data[:-65], data[-65:]
@@ -194,7 +192,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield everything below a folder by its relative name; links are not followed."""
+    """Yield everything below a folder with its relative name; links are not followed."""
     waiting = [folder]
     while waiting:
         for entry in _scan(waiting.pop()):
@@ -219,17 +217,17 @@ def _rmdir(path: Path) -> None:
         path.rmdir()
 
 
-# Drafts: folders that are being written. Their first file says which draft this is, and it goes
-# last.
+# Drafts: folders that are being written. The mark is the first file written to a draft and the last
+# file removed.
 
 
 def write_draft_mark(draft: Path) -> None:
-    """Mark a new folder as a draft; the mark contains its name."""
+    """Mark a new folder as a draft; the mark contains a hash of its name."""
     (draft / DRAFT).write_bytes(_draft_mark(draft.name))
 
 
 def is_marked_draft(draft: Path) -> bool:
-    """Return whether we made a draft: it has the mark of its name, or a part of one."""
+    """Return whether lgzoo created a draft: it is empty, or has its mark or the start of it."""
     if draft.is_symlink() or not draft.is_dir():
         return False
     names = [entry.name for entry in _scan(draft)]

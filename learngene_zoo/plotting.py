@@ -1,7 +1,7 @@
-"""Shared parts of all pictures: colours, figures, and PNG or SVG files.
+"""Shared parts of all figures: colours, axes, legends, and PNG or SVG files.
 
 The colours are those of Okabe and Ito, which people with any kind of colour vision can distinguish.
-Figures are made without pyplot: no window system is needed and no global state is changed.
+Figures are made without pyplot, so that no window system is needed and no global state is changed.
 `svg_text` returns an `<svg>` element that follows the light or dark scheme of the page around it.
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Text; secondary text; rules; background.
+# Colours of text, of secondary text, of lines and of the background.
 INK, QUIET, LINE, PAPER = "#1a1b1e", "#5d6168", "#c9ced3", "#ffffff"
 GREY = "#8a8a8a"  # readable on white and on black
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "D", "s", "^")
-FOOT = 0.6  # inches that `subplots` adds below the panels, for a legend of two lines
+LEGEND_HEIGHT = 0.6  # inches that `subplots` adds below the panels, for a legend of two lines
 TITLE, TEXT, SMALL = 13.0, 10.0, 9.0  # font sizes in points
-# The colours of a page that replace these: see `svg_text`.
+# The CSS colours that replace these within a page: see `svg_text`.
 _PAGE = {INK: "currentColor", QUIET: "var(--quiet)", LINE: "var(--line)", PAPER: "var(--paper)"} | {
     colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)
 }
@@ -42,8 +42,8 @@ _RC = {
     "axes.edgecolor": QUIET,
     "legend.fontsize": 9.5,
     "legend.frameon": False,
-    "svg.hashsalt": "learngene_zoo",  # no random names: the same picture gives the same file
-    "text.parse_math": False,  # names may hold dollars and backslashes
+    "svg.hashsalt": "learngene_zoo",  # no random ids: equal figures give equal files
+    "text.parse_math": False,  # names may contain dollars and backslashes
     **dict.fromkeys(
         ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"), INK
     ),
@@ -60,7 +60,7 @@ def style() -> Iterator[None]:
 
 
 def mark(number: int) -> dict[str, str]:
-    """Return colour and marker of a series by its number, for `Axes.plot`; the first 24 differ."""
+    """Return the colour and marker of a series for `Axes.plot`; the first 24 are different."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number // len(COLOURS) % len(MARKERS)],
@@ -74,16 +74,16 @@ def tint(colour: str, share: float = 0.2) -> str:
 
 
 def shorten_label(name: str, most: int = 14) -> str:
-    """Return `name` in one line of at most `most` characters.
+    """Return `name` on one line of at most `most` characters.
 
-    Of a longer name the beginning and the end are kept.
+    The middle of a longer name is replaced by an ellipsis.
     """
     name, half = " ".join(name.split()), most // 2
     return name if len(name) <= most else f"{name[: most - half - 1]}…{name[-half:]}"
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty white figure of this size in inches; `axes_at` puts axes on it."""
+    """Return an empty white figure of this size in inches; `axes_at` adds axes to it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -101,11 +101,11 @@ def axes_at(
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a grid of panels of `size` inches each, row by row.
+    """Return a figure with a grid of panels of `size` inches each, and the panels row by row.
 
-    matplotlib lays them out; see `settle`.
+    matplotlib computes the layout; `settle` fixes it.
     """
-    figure = new_figure(size[0] * columns, size[1] * rows + FOOT)
+    figure = new_figure(size[0] * columns, size[1] * rows + LEGEND_HEIGHT)
     figure.set_layout_engine("constrained")
     panels = [panel for row in figure.subplots(rows, columns, squeeze=False) for panel in row]
     for panel in panels:
@@ -122,16 +122,20 @@ def draw_rules(axes: Axes) -> None:
 
 
 def hide_edges(axes: Axes, *edges: str) -> None:
-    """Hide tick marks and all edges but those named ("left", "bottom", "right", "top")."""
+    """Hide tick marks and all edges except the named ones ("left", "bottom", "right", "top")."""
     for name, edge in axes.spines.items():
         edge.set_visible(name in edges)
     axes.tick_params(length=0)
 
 
 def draw_heading(figure: Figure, left: float, title: str, under: str = "") -> None:
-    """Draw a bold title with a line below it, in the uppermost 0.9 inches.
+    """Draw a bold title and a line below it in the upper 0.9 inches.
 
-    `left` is in inches.
+    Args:
+        figure: the figure.
+        left: left edge of the text in inches.
+        title: the bold title.
+        under: the line below it.
     """
     wide, tall = figure.get_size_inches()
     alignment: dict[str, Any] = {"va": "center", "parse_math": False}
@@ -142,7 +146,7 @@ def draw_heading(figure: Figure, left: float, title: str, under: str = "") -> No
 
 
 def legend_below(figure: Figure, axes: Axes, handles: Sequence[Artist], **options: Any) -> None:
-    """Draw a legend in one line at the foot of the figure, centred below the axes."""
+    """Draw a legend on one line at the bottom of the figure, centred below the axes."""
     position, foot = axes.get_position(), 0.3 / figure.get_figheight()
     middle = ((position.x0 + position.x1) / 2, foot)
     spaces = {"columnspacing": 1.4, "handlelength": 1.5, "handletextpad": 0.6, **options}
@@ -159,10 +163,10 @@ def legend_below(figure: Figure, axes: Axes, handles: Sequence[Artist], **option
 
 
 def legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
-    """Draw one legend below all panels, with every name once.
+    """Draw a common legend below all panels, with every name once.
 
-    It has as many columns as the width of the figure permits. The figure grows by the height of the
-    legend, so that the panels keep theirs.
+    It has as many columns, at most `columns`, as the width of the figure permits. The figure grows
+    by the height of the legend, so that the panels keep their height.
     """
     handles: dict[str, Any] = {}
     for panel in panels:
@@ -185,24 +189,24 @@ def legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
             break
         box_legend.remove()
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + max(0.0, box.height / figure.dpi - FOOT))
+    figure.set_size_inches(width, height + max(0.0, box.height / figure.dpi - LEGEND_HEIGHT))
 
 
 def settle(figure: Figure) -> Figure:
-    """Lay out the panels now, once for all formats that the figure is saved in."""
+    """Compute the layout of the panels once, for all formats in which the figure is saved."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
 
 
 def check_suffix(path: Path) -> None:
-    """Raise `WrongCall` unless pictures can be written in the format of the suffix of `path`."""
+    """Raise `WrongCall` unless `path` ends in .png or .svg."""
     if path.suffix.lower() not in (".png", ".svg"):
         raise WrongCall(f"expected a file name that ends in .png or .svg, got {path.name}")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG or SVG, by the suffix of `path`, on white. Equal figures give equal bytes."""
+    """Write a PNG or SVG on white, by the suffix of `path`. Equal figures give equal bytes."""
     check_suffix(path)
     _make_labels_printable(figure)
     undated = {".png": "Software", ".svg": "Date"}[path.suffix.lower()]
@@ -218,10 +222,15 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def svg_text(figure: Figure, name: str, label: str) -> str:
-    """Return the figure as an `<svg>` element for a page, with `label` for screen readers.
+    """Return the figure as an `<svg>` element for a page.
 
-    Its ids begin with `name`. It needs only the page's colours: the current one and the variables
-    `--quiet`, `--line`, `--paper` and `--series-0` to `--series-5`.
+    It uses the page's current colour and its variables `--quiet`, `--line`, `--paper` and
+    `--series-0` to `--series-5`.
+
+    Args:
+        figure: the figure.
+        name: prefix of all ids.
+        label: description for screen readers.
     """
     import matplotlib
 
@@ -245,11 +254,11 @@ def svg_text(figure: Figure, name: str, label: str) -> str:
         .replace('href="#', f'href="#{name}-')
         .replace("url(#", f"url(#{name}-")
     )
-    # A hundredth of a point is sharp enough, and halves the size.
+    # Two decimals (hundredths of a point) are precise enough, and halve the size.
     svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
     for colour, in_page in _PAGE.items():
         svg = svg.replace(colour, in_page)
-    # As wide as the page, but with letters no larger than the page's own.
+    # As wide as the page, as long as the letters do not become larger than the page's.
     width = f"max-width: {115 * figure.get_figwidth():.0f}px"
     opening = f'<svg role="img" aria-label="{html(label)}" style="{width}"'
     return re.sub(
@@ -258,7 +267,7 @@ def svg_text(figure: Figure, name: str, label: str) -> str:
 
 
 def _make_labels_printable(figure: Figure) -> None:
-    """Remove characters from all labels that no font has and that XML forbids."""
+    """Remove characters from all labels that fonts lack and that XML forbids."""
     from matplotlib.text import Text
 
     for label in figure.findobj(Text):

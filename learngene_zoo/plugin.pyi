@@ -77,7 +77,7 @@ from learngene_zoo.seeds import noise as noise
 from learngene_zoo.seeds import stratified_parts as stratified_parts
 from learngene_zoo.seeds import uniform as uniform
 from learngene_zoo.settings import FLAT as FLAT
-from learngene_zoo.settings import YOUNG as YOUNG
+from learngene_zoo.settings import OMIT_DEFAULT as OMIT_DEFAULT
 from learngene_zoo.settings import Bounds as Bounds
 from learngene_zoo.settings import Json as Json
 from learngene_zoo.settings import Recipe as Recipe

@@ -1,7 +1,7 @@
-"""The registry: a read-only view of the entry points in a group. Imports register nothing.
+"""Plugins: a read-only view of the entry points in a group. Importing a module registers nothing.
 
-A bare checkout (torch.hub) has no metadata; there the same tables are read from pyproject.toml. A
-plugin that fails to import, or claims a name that another one has, is refused by name; every other
+A bare checkout (torch.hub) has no package metadata; its entry points are read from pyproject.toml.
+A plugin that fails to import, or uses the name of another plugin, is refused by name; every other
 plugin works.
 """
 
@@ -21,11 +21,11 @@ PROJECT = "learngene-zoo"
 
 
 class Named(Protocol):
-    """The object that an entry point refers to."""
+    """An object that an entry point refers to."""
 
     @property
     def name(self) -> str:
-        """Return the name, which is the same as the entry point's."""
+        """The name, equal to that of the entry point."""
 
 
 T = TypeVar("T", bound=Named)
@@ -44,7 +44,10 @@ class Broken:
 class PluginEntry:
     """An entry point of a plugin.
 
-    `reference` is `package.module:ATTRIBUTE`, `package` the distribution that it belongs to.
+    Attributes:
+        name: name of the entry point.
+        reference: `package.module:ATTRIBUTE`.
+        package: the distribution that the entry point belongs to.
     """
 
     name: str
@@ -53,33 +56,40 @@ class PluginEntry:
 
     @property
     def in_tree(self) -> bool:
-        """Return whether it belongs to this project."""
+        """Whether the plugin belongs to this project."""
         return self.package == PROJECT
 
 
 @dataclass(frozen=True)
 class Plugins(Generic[T]):
-    """The plugins of a group, each of them a `kind`; messages call one a `word`."""
+    """All plugins of a group.
+
+    Attributes:
+        group: name of the group of entry points.
+        word: the word for a plugin in messages, such as "method".
+        kind: class of the plugins.
+    """
 
     group: str
     word: str
     kind: type[T]
 
     def find_all(self) -> tuple[PluginEntry, ...]:
-        """Return every entry point of the group, sorted by name; nothing is imported."""
+        """Return every entry point of the group, sorted by name, without importing anything."""
         return _find_entry_points(self.group, entry_points, _stamps())
 
     def references(self) -> dict[str, str]:
-        """Return the usable names and their references, sorted by name; nothing is imported."""
+        """Return the references of the usable plugins by name, without importing anything."""
         refused = {(plugin.name, plugin.reference) for plugin in self.list_refused()}
         return {
             p.name: p.reference for p in self.find_all() if (p.name, p.reference) not in refused
         }
 
     def list_refused(self) -> list[Broken]:
-        """Return plugins that claim the name of another one.
+        """Return the plugins whose name is used more than once.
 
-        If one of them belongs to this project, only the others are refused, else all of them.
+        If a plugin of this project has the name, only the others are refused, otherwise all of
+        them.
         """
         claims: dict[str, list[PluginEntry]] = {}
         for point in self.find_all():
@@ -99,9 +109,11 @@ class Plugins(Generic[T]):
         ]
 
     def load(self, name: str) -> T:
-        """Load the plugin of that name.
+        """Load a plugin by name.
 
-        Raises `WrongCall` for an unknown one, and `BadFile` for one that cannot be used.
+        Raises:
+            WrongCall: for an unknown name.
+            BadFile: for a plugin that cannot be used.
         """
         references = self.references()
         if name not in references:
@@ -111,7 +123,7 @@ class Plugins(Generic[T]):
 
     @staticmethod
     def refuse(name: str, broken: Iterable[Broken]) -> None:
-        """Raise `BadFile` with its reason if the plugin of that name is among the broken ones."""
+        """Raise `BadFile` with the reason if the plugin of that name is among the broken ones."""
         for plugin in broken:
             if plugin.name == name:
                 raise BadFile(plugin.reason)
@@ -121,7 +133,7 @@ class Plugins(Generic[T]):
             plugin = EntryPoint(name, reference, self.group).load()
         except ZooError:
             raise
-        except (Exception, SystemExit) as error:  # a stranger's plugin may raise anything on import
+        except (Exception, SystemExit) as error:  # a plugin may raise any error on import
             raise BadFile(
                 f"the plugin of {self.word} {name!r} ({reference}) fails to import: {error!r}"
             ) from error
@@ -132,12 +144,13 @@ class Plugins(Generic[T]):
             )
         if plugin.name != name:
             raise BadFile(
-                f"{reference} is registered as {name!r} but its own name is {plugin.name!r}"
+                f"{reference} is registered as {name!r} but its name is {plugin.name!r}; use the"
+                " same name in both"
             )
         return plugin
 
     def load_all(self) -> tuple[list[T], list[Broken]]:
-        """Return every plugin that loads, and every one that does not, with the reason."""
+        """Return the plugins that load, and those that do not with the reasons."""
         good: list[T] = []
         broken = self.list_refused()
         for name, reference in self.references().items():
@@ -148,7 +161,7 @@ class Plugins(Generic[T]):
         return good, broken
 
     def package_of(self, name: str) -> dict[str, str]:
-        """Return the package of a plugin, with its version; empty for one of this project."""
+        """Return the package of a plugin with its version, or {} for a plugin of this project."""
         reference = self.references().get(name)
         points = [
             point for point in self.find_all() if (point.name, point.reference) == (name, reference)
@@ -157,7 +170,7 @@ class Plugins(Generic[T]):
 
 
 def _stamps() -> tuple[tuple[str, int], ...]:
-    """Return the search path of packages with the times of the last changes."""
+    """Return the folders and files of `sys.path` with their modification times."""
     return tuple((path, os.stat(path).st_mtime_ns) for path in sys.path if os.path.exists(path))
 
 
@@ -166,9 +179,14 @@ def _stamps() -> tuple[tuple[str, int], ...]:
 def _find_entry_points(
     group: str, points: Callable[..., Iterable[EntryPoint]], stamps: tuple[tuple[str, int], ...]
 ) -> tuple[PluginEntry, ...]:
-    """Return the entry points of a group.
+    """Return the entry points of a group, sorted by name.
 
-    A checkout's table replaces that of an installed version of this project.
+    The entry points of a checkout replace those of an installed version of this project.
+
+    Args:
+        group: name of the group.
+        points: `importlib.metadata.entry_points`.
+        stamps: part of the cache key, so that packages installed later are found.
     """
     tables = checkout_tables()
     entries = {
@@ -186,7 +204,7 @@ def _find_entry_points(
 
 
 def checkout_tables() -> Mapping[str, Mapping[str, str]]:
-    """Return the entry points in pyproject.toml by group, if this package is a checkout."""
+    """Return the entry points in pyproject.toml by group; {} if this package is not a checkout."""
     path = Path(__file__).resolve().parent.parent / "pyproject.toml"
     if not path.is_file():
         return {}

@@ -1,11 +1,10 @@
-"""Random numbers as functions of a seed and names: no generator's state is ever saved.
+"""Random numbers as functions of a seed and names. No state of a generator is ever saved.
 
 `derive_seed` returns the seed for a generator. `bits`, `uniform` and `noise` are counter-based:
-each number depends only on (key, index, stream), so any subset of the indices, in any order and in
-any process, gets the same numbers. They are splitmix64 (Steele, Lea, Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014) applied to a counter. `seed_step` seeds the global
-generators for one training step. `draw_balanced` and `stratified_parts` draw images of a data set
-by class.
+each number depends only on (key, index, stream), so that any subset of the indices gets the same
+numbers in any order and in any process. They apply splitmix64 (Steele, Lea, Flood, "Fast splittable
+pseudorandom number generators", OOPSLA 2014) to a counter. `seed_step` seeds the global generators
+for one training step. `draw_balanced` and `stratified_parts` draw images of a data set by class.
 """
 
 from __future__ import annotations
@@ -28,7 +27,13 @@ def derive_seed(seed: int, *names: object) -> int:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed torch (all devices), numpy and random for one step of the process of that rank."""
+    """Seed torch (all devices), numpy and random for one training step.
+
+    Args:
+        seed: seed of the run.
+        step: number of the step.
+        rank: rank of the process; each process gets other numbers.
+    """
     import numpy as np
     import torch
 
@@ -39,9 +44,15 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def bits(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
-    """Return independent uniform bits for every index, uint64 (N, streams).
+    """Return independent uniform bits for every index.
 
-    `key` is 0 <= key < 2^63.
+    Args:
+        key: an integer, 0 <= key < 2^63.
+        indices: the N counters.
+        streams: how many words to return for each index.
+
+    Returns:
+        Words of 64 bits, uint64 (N, streams).
     """
     import numpy as np
 
@@ -53,7 +64,10 @@ def bits(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndar
 
 
 def uniform(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
-    """Return uniform numbers in [0, 1) for every index, float32 (N, streams)."""
+    """Return uniform numbers in [0, 1) for every index, float32 (N, streams).
+
+    The arguments are those of `bits`.
+    """
     import numpy as np
 
     return (bits(key, indices, streams) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
@@ -62,7 +76,8 @@ def uniform(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.n
 def noise(key: int, indices: Sequence[int] | np.ndarray, values: int) -> np.ndarray:
     """Return uniform bytes for every index, uint8 (N, values).
 
-    `values` is a multiple of 8 (one word of bits makes eight).
+    `values` is a multiple of 8, since each word of `bits` gives eight bytes. The other arguments
+    are those of `bits`.
     """
     import numpy as np
 
@@ -80,14 +95,14 @@ def _mix(counters: np.ndarray) -> np.ndarray:
     return bits
 
 
-# Stratified choices of images.
+# Stratified samples of images.
 
 
 def interleave_classes(labels_N: np.ndarray, seed: int) -> np.ndarray:
-    """Return all indices in an order whose every prefix is stratified: int64 (N,).
+    """Return all indices in an order in which every prefix is stratified by class, int64 (N,).
 
-    Image j of the n_c images of class c is at (j + u) / n_c, where u in [0, 1) is drawn from the
-    seed.
+    Image j of the n_c images of class c is at position (j + u) / n_c, where u in [0, 1) is drawn
+    from the seed.
     """
     import numpy as np
 
@@ -98,7 +113,7 @@ def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
     import numpy as np
 
     draws_N2 = uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
-    # Class after class, the images of each by their first draw.
+    # Sort by class, then within each class by the first draw.
     order = np.lexsort((draws_N2[:, 0], labels_N))
     _, firsts, counts = np.unique(labels_N[order], return_index=True, return_counts=True)
     ranks_N = np.arange(len(order)) - np.repeat(firsts, counts)
@@ -109,7 +124,16 @@ def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
 
 
 def stratified_parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
-    """Return disjoint sorted sets of indices of these sizes, each stratified by class."""
+    """Return disjoint sorted sets of indices, each stratified by class.
+
+    Args:
+        labels_N: class of each image, (N,).
+        counts: sizes of the sets.
+        seed: determines the sets.
+
+    Raises:
+        ValueError: if the sets together are larger than N.
+    """
     import numpy as np
 
     order = interleave_classes(labels_N, seed)
@@ -120,9 +144,9 @@ def stratified_parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> 
 
 
 def draw_balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return `count` sorted indices with equally many of each class, where there are enough.
+    """Return `count` sorted indices, equally many of each class where there are enough.
 
-    A larger count includes every smaller one.
+    The result for a larger count includes the result for every smaller one.
     """
     import numpy as np
 

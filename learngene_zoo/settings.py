@@ -1,9 +1,9 @@
-"""Settings as frozen dataclasses, and all functions that read them.
+"""Settings as frozen dataclasses, and the functions that read them.
 
-From one class come the JSON in an artifact (`to_json`, `from_json`), the options of the command
+From one class follow the JSON in an artifact (`to_json`, `from_json`), the options of the command
 line (`settings_of`, `with_settings`) and the fingerprint that ties a resumed run to its settings.
 Fields are int, float, str, bool, Literal, Path, `X | None`, `tuple[X, ...]`, mappings of JSON, or
-another frozen dataclass: mostly a `Recipe`, which every method that trains has.
+another frozen dataclass, such as the `Recipe` of a method that trains.
 """
 
 import dataclasses
@@ -22,22 +22,28 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
-# Metadata of a field that is in files and in Python, and has no option.
+# Metadata of a field without an option on the command line.
 NO_OPTION = {"option": False}
-# Metadata of a nested record, with a default, whose options and JSON keys are as if it were not
-# nested.
+# Metadata of a nested dataclass with a default. Its fields become options and JSON keys of the
+# outer class, without a prefix.
 FLAT = {"flat": True}
-# Metadata of a field that is younger than the format: JSON leaves out its default, so that the JSON
-# of earlier versions stays equal.
-YOUNG = {"young": True}
+# Metadata of a field that was added after the first release of a format. JSON omits it at its
+# default, so that files, fingerprints and cache keys of earlier versions stay valid.
+OMIT_DEFAULT = {"omit_default": True}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The allowed values of a setting, in its annotation.
+    """The allowed range of a setting, given in its annotation.
 
-    `Annotated[int, "passes over the data", Bounds(least=1)]`. A tuple's bounds are those of each of
-    its elements; None is always within.
+    `Annotated[int, "passes over the data", Bounds(least=1)]`. The bounds of a tuple apply to each
+    of its elements; None is always allowed.
+
+    Attributes:
+        least: smallest allowed value.
+        most: largest allowed value.
+        above: the value must be greater than this.
+        below: the value must be less than this.
     """
 
     least: float | None = None
@@ -68,7 +74,7 @@ class Bounds:
 def check_bounds(settings: Any) -> None:
     """Raise `WrongCall` for a number that is out of bounds or not finite.
 
-    Settings call it when they are built.
+    Classes of settings call this in `__post_init__`.
     """
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -87,11 +93,11 @@ def _bounds(hint: Any) -> Bounds | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One leaf of a settings class, with the facts that an option needs."""
+    """One field of a settings class, with the facts that a command line option needs."""
 
     name: str  # unique within the class: "lr", "tuning_lr"
-    path: tuple[str, ...]  # where it sits: ("tuning", "lr")
-    kind: type  # int, float, str, bool or Path; of one element if repeated
+    path: tuple[str, ...]  # the names of the nested fields: ("tuning", "lr")
+    kind: type  # int, float, str, bool or Path; the type of an element if repeated
     choices: tuple[str, ...] | None
     optional: bool  # None is allowed
     repeated: bool  # a tuple of any length
@@ -101,12 +107,12 @@ class Setting:
 
     @property
     def option(self) -> str:
-        """Return its name on the command line, without the dashes."""
+        """The name of the option on the command line, without the dashes."""
         return self.name.replace("_", "-")
 
     @property
     def none_is_nothing(self) -> bool:
-        """Return whether the word `none` means None: not if it is one of the choices."""
+        """Whether the word `none` means None, which it does unless it is one of the choices."""
         return self.optional and "none" not in (self.choices or ())
 
 
@@ -132,12 +138,12 @@ def _unwrap(hint: Any) -> tuple[Any, str, bool]:
 
 
 def settings_of(settings: Any) -> list[Setting]:
-    """Return every leaf of a settings instance, nested ones flattened.
+    """Return every field of a settings instance, with nested dataclasses flattened.
 
-    The fields of the first nested dataclass have no prefix (`training: Recipe` gives `lr`); those
-    of later ones, and any name that exists already, have the field's name as a prefix (`tuning:
-    Recipe` gives `tuning_lr`). A `FLAT` one never adds a prefix. Fields that are `NO_OPTION` are
-    left out.
+    The fields of the first nested dataclass have no prefix (`training: Recipe` gives `lr`). Those
+    of later ones, and names that already exist, are prefixed with the name of the outer field
+    (`tuning: Recipe` gives `tuning_lr`). Fields marked `FLAT` never add a prefix. Fields marked
+    `NO_OPTION` are left out.
     """
     leaves: dict[str, Setting] = {}
     nested_before = False
@@ -180,9 +186,9 @@ def _leaf(hint: Any) -> tuple[type, tuple[str, ...] | None, bool]:
 
 
 def with_settings(settings: T, values: Mapping[str, Any]) -> T:
-    """Return a copy of `settings` with the named leaves replaced.
+    """Return a copy of `settings` with the named fields replaced.
 
-    Names are as in `settings_of`. A list becomes a tuple. Raises `WrongCall` for an unknown name,
+    Names are those of `settings_of`. A list becomes a tuple. Raises `WrongCall` for an unknown name
     and for a value of another type.
     """
     leaves = {setting.name: setting for setting in settings_of(settings)}
@@ -199,9 +205,9 @@ def with_settings(settings: T, values: Mapping[str, Any]) -> T:
 
 
 def _check_value(setting: Setting, value: Any) -> Any:
-    """Return a value for a setting, checked as one from a file is.
+    """Return a value for a setting after the checks that a value from a file gets.
 
-    Lists become tuples, and texts may become paths.
+    Lists become tuples, and strings may become paths.
     """
     if value is None and setting.optional:
         return None
@@ -223,9 +229,10 @@ def _check_value(setting: Setting, value: Any) -> Any:
 
 
 def _replace_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
-    """Return a copy with all changes made at once.
+    """Return a copy with all changes applied in one step.
 
-    Values that must fit together (a width and its heads) never meet the old ones.
+    Values that must fit each other (a width and its number of heads) are never combined with old
+    ones.
     """
     nested = {
         field.name
@@ -240,11 +247,11 @@ def _replace_settings(settings: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def to_json(value: Any) -> Json:
-    """Convert dataclasses to objects, tuples to lists, paths to strings.
+    """Convert dataclasses to objects, tuples to lists and paths to strings.
 
-    All other values are JSON already.
+    All other values are returned as they are.
     """
-    if isinstance(value, (str, int, float)):  # most values; the other questions take longer
+    if isinstance(value, (str, int, float)):  # most values; the checks below take longer
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         content: dict[str, Json] = {}
@@ -264,23 +271,30 @@ def to_json(value: Any) -> Json:
 
 
 def stated_fields(value: Any) -> list[dataclasses.Field[Any]]:
-    """Return the fields of a dataclass that its JSON has.
+    """Return the fields of a dataclass that its JSON contains.
 
-    All but `YOUNG` ones at their defaults.
+    These are all fields, except `OMIT_DEFAULT` ones at their defaults.
     """
     return [
         field
         for field in dataclasses.fields(value)
-        if field.metadata != YOUNG or getattr(value, field.name) != field.default
+        if field.metadata != OMIT_DEFAULT or getattr(value, field.name) != field.default
     ]
 
 
 def from_json(cls: type[T], data: Json, where: str) -> T:
     """Build a dataclass from JSON, the strict inverse of `to_json`.
 
-    Every type is checked, unknown keys are refused, and absent keys have their defaults. A class
-    with subclasses chooses one of them by its classmethod `variant`. `where` names the file (and
-    the position in it) in errors. Raises `BadFile`.
+    Every type is checked, unknown keys are refused, and missing keys get their defaults. A class
+    with subclasses chooses one of them in its classmethod `variant`.
+
+    Args:
+        cls: the dataclass to build.
+        data: the JSON object.
+        where: the file, and the position in it, for error messages.
+
+    Raises:
+        BadFile: if the data do not describe an instance of the class.
     """
     if not isinstance(data, dict):
         raise BadFile(f"{where}: expected an object, got {_short(data)}")
@@ -384,17 +398,18 @@ def _short(data: Json) -> str:
 
 
 def fingerprint(data: Json) -> str:
-    """Return a short hash of JSON data; equal data have equal fingerprints."""
+    """Return a hash of JSON data as 16 hexadecimal digits; equal data have equal fingerprints."""
     text = json.dumps(to_json(data), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """AdamW over complete epochs, with the learning rate as a function of the step alone.
+    """Settings of a training with AdamW over complete epochs.
 
-    So a run can be resumed at any step. Raises `WrongCall` for values outside their bounds, and for
-    a batch that `accumulate` does not divide.
+    The learning rate is a function of the step alone, so that a run can be resumed at any step.
+    Raises `WrongCall` for values outside their bounds, and for a batch size that `accumulate` does
+    not divide.
     """
 
     epochs: Annotated[int, "passes over the training images", Bounds(least=0)] = 10
@@ -421,7 +436,7 @@ class Recipe:
         float,
         "each block's learning rate is that of the block after it times this; 1 is off",
         Bounds(above=0, most=1),
-    ] = dataclasses.field(default=1.0, metadata=YOUNG)
+    ] = dataclasses.field(default=1.0, metadata=OMIT_DEFAULT)
     clip: Annotated[float | None, "clip the gradient to this norm", Bounds(above=0)] = None
     drop_path: Annotated[
         float,
@@ -441,7 +456,7 @@ class Recipe:
         int,
         "repeated augmentation: an epoch shows an N-th of the images, N times each",
         Bounds(least=1),
-    ] = dataclasses.field(default=1, metadata=YOUNG)
+    ] = dataclasses.field(default=1, metadata=OMIT_DEFAULT)
     ema: Annotated[
         float | None,
         "keep an exponential moving average of the weights with this decay",
@@ -453,6 +468,6 @@ class Recipe:
         check_bounds(self)
         if self.batch_size % self.accumulate:
             raise WrongCall(
-                f"accumulate is {self.accumulate}, "
-                f"which does not divide the batch size of {self.batch_size}"
+                f"accumulate is {self.accumulate}, which does not divide the batch size of"
+                f" {self.batch_size}; choose a divisor"
             )

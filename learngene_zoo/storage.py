@@ -1,4 +1,4 @@
-"""Tensors and JSON on disk: read strictly, never unpickled."""
+"""Read and write tensors (safetensors) and JSON strictly; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -22,34 +22,40 @@ from learngene_zoo.settings import Json
 if TYPE_CHECKING:
     import torch
 
-StateDict = Mapping[str, "torch.Tensor"]  # tensors by name; never mutated by whoever receives one
-MOST_JSON_BYTES = 16 * 2**20
-MOST_DEPTH = 64
-MOST_NAME = 500  # characters of a tensor's name
+StateDict = Mapping[str, "torch.Tensor"]  # tensors by name; functions never mutate an argument
+MAX_JSON_BYTES = 16 * 2**20
+MAX_JSON_DEPTH = 64
+MAX_TENSOR_NAME = 500  # characters of a tensor's name
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 
 
 def write_json(path: Path, data: Json) -> None:
-    """Write indented JSON in the order of the data; it ends with a newline."""
+    """Write indented JSON in the order of the data, with a newline at the end."""
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
-    # A file's name may be no text; elsewhere texts are checked.
+    # Names of files may contain bytes that are not UTF-8; all other strings were checked before.
     path.write_bytes(text.encode("utf-8", "replace") + b"\n")
 
 
 def read_json(path: Path, before: str = "", where: object = None) -> dict[str, Any]:
-    """Return the object in a JSON file; `before` as in `parse_json`.
+    """Return the object in a JSON file.
 
-    Raises `BadFile`, which names the file or `where`.
+    Args:
+        path: the file.
+        before: as in `parse_json`.
+        where: how messages name the file; by default its path.
+
+    Raises:
+        BadFile: if the file cannot be read or does not contain a JSON object.
     """
     where = where or path
     try:
         about = path.stat()
-        if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe would block
             raise BadFile(f"{where} is not a file; create or download it again")
-        if about.st_size > MOST_JSON_BYTES:
+        if about.st_size > MAX_JSON_BYTES:
             raise BadFile(
-                f"{where} is larger than {MOST_JSON_BYTES >> 20} MiB; expected a configuration"
+                f"{where} is larger than {MAX_JSON_BYTES >> 20} MiB; expected a configuration"
             )
         data = parse_json(path.read_bytes(), before)
     except FileNotFoundError:
@@ -66,32 +72,33 @@ def read_json(path: Path, before: str = "", where: object = None) -> dict[str, A
 def parse_json(data: bytes, before: str = "") -> Json:
     """Parse JSON in UTF-8 that can be written again and printed.
 
-    Raises `ValueError` for data that are not JSON, and for values that Python would accept beyond
-    it: NaN and infinity, numbers beyond 64 bits, halves of characters, a key that an object has
-    twice, and more than `MOST_DEPTH` nested lists and objects.
+    With `before`, parsing is six times as fast, for callers that use few values and check these:
+    values after that key of the outermost object may be missing, and single values are not checked.
 
-    With `before` it is six times as fast, for callers that use few values and check these: values
-    after that key of the outermost object may be missing, and single values are not checked.
+    Raises:
+        ValueError: for data that are not JSON, and for values that Python's parser would accept in
+            addition: NaN and infinity, numbers beyond 64 bits, lone surrogates, a key that occurs
+            twice in an object, and more than `MAX_JSON_DEPTH` nested lists and objects.
     """
     if before:
-        with suppress(ValueError):  # a file that `write_json` did not write: whole, below
+        with suppress(ValueError):  # if `write_json` did not write the file, parse all of it below
             return _parse_json(_until(data, before))
         return _parse_json(data)
     value = _parse_json(data)
-    if _DOUBTFUL.search(data) or data.count(b"[") + data.count(b"{") > MOST_DEPTH:
+    if _NEEDS_CHECK.search(data) or data.count(b"[") + data.count(b"{") > MAX_JSON_DEPTH:
         _check_values(value)
     return value
 
 
-# Halves of characters, 64-bit integers and more, large exponents: rare, so that few files are
-# looked at value by value.
-_DOUBTFUL = re.compile(rb"\\u[dD][89a-fA-F]|\d{19}|\d[eE]\+?\d{3}")
+# Lone surrogates, integers of 64 bits and more, large exponents. They are rare, so that only few
+# files need a check of each value.
+_NEEDS_CHECK = re.compile(rb"\\u[dD][89a-fA-F]|\d{19}|\d[eE]\+?\d{3}")
 
 
 def _until(data: bytes, key: str) -> bytes:
-    """Return the object without that key and those after it.
+    """Return the JSON object without that key and the keys after it.
 
-    Only the outermost keys have lines indented by two spaces.
+    Only the outermost keys are on lines indented by two spaces.
     """
     head, separator, tail = data.partition(f',\n  "{key}": '.encode())
     return head + b"}" if separator and tail.endswith(b"\n}\n") else data
@@ -105,13 +112,13 @@ def _parse_json(data: bytes) -> Json:
         )
         return value
     except RecursionError:
-        raise ValueError(f"more than {MOST_DEPTH} lists and objects within each other") from None
+        raise ValueError(f"lists and objects are nested more than {MAX_JSON_DEPTH} deep") from None
 
 
 def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     """Return a JSON object.
 
-    Raises `ValueError` for a key that it has twice: two readers would take different values.
+    Raises `ValueError` for a repeated key, of which two readers could take different values.
     """
     result = dict(pairs)
     if len(result) != len(pairs):
@@ -134,14 +141,17 @@ def _check_values(data: Json) -> None:
             if isinstance(value, int) or not math.isfinite(value):
                 raise ValueError("a number of more than 64 bits")
         elif isinstance(value, (list, dict)):
-            if depth > MOST_DEPTH:
-                raise ValueError(f"more than {MOST_DEPTH} lists and objects within each other")
+            if depth > MAX_JSON_DEPTH:
+                raise ValueError(f"lists and objects are nested more than {MAX_JSON_DEPTH} deep")
             inner = [*value, *value.values()] if isinstance(value, dict) else value
             waiting.extend((item, depth + 1) for item in inner)
 
 
 def write_tensors(path: Path, state: StateDict) -> None:
-    """Write tensors to a safetensors file; tensors that share memory are written once each."""
+    """Write tensors to a safetensors file.
+
+    Tensors that share memory are written separately.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -154,21 +164,21 @@ def write_tensors(path: Path, state: StateDict) -> None:
         addresses.add(address)
     try:
         save_file(owned, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # it wraps the operating system's errors; "... (os error 28)"
+    except SafetensorError as error:  # wraps errors of the operating system: "... (os error 28)"
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
     os.umask(mask := os.umask(0o022))
-    # Safetensors makes it its owner's alone, unlike every other file of the folder.
+    # safetensors lets only the owner read the file, unlike every other file of the folder.
     path.chmod(0o666 & ~mask)
 
 
 class Tensors(Mapping[str, "torch.Tensor"]):
-    """The tensors of a safetensors file, each read when it is used, from a memory map.
+    """The tensors of a safetensors file, read from a memory map when they are accessed.
 
-    Opening checks the file's header; reading a tensor checks that every number is finite. Raises
-    `BadFile`.
+    Opening checks the file's header; reading a tensor checks that every number is finite. Both
+    raise `BadFile`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -179,7 +189,7 @@ class Tensors(Mapping[str, "torch.Tensor"]):
             raise BadFile(f"{path} does not exist; create or download it again")
         try:
             file = safe_open(path, framework="pt")
-            names = file.keys()  # it is not a mapping
+            names = file.keys()  # `file` is not a mapping and cannot be iterated
             self._places = {name: (file, name) for name in names}
             _check_header(path)
         except (SafetensorError, OSError, ValueError) as error:
@@ -203,49 +213,50 @@ class Tensors(Mapping[str, "torch.Tensor"]):
         return len(self._places)
 
     def select(self, names: Mapping[str, str]) -> Tensors:
-        """Return the tensors of these stored names, under the new names that are their keys.
+        """Return a view of some tensors under new names, without reading any.
 
-        None is read.
+        `names` maps each new name to the stored one.
         """
         chosen = copy(self)
         chosen._places = {new: self._places[stored] for new, stored in names.items()}
         return chosen
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every tensor, from the header alone."""
+        """Return the shape of every tensor, read from the header alone."""
         return {
             name: tuple(file.get_slice(stored).get_shape())
             for name, (file, stored) in self._places.items()
         }
 
     def is_floating(self, name: str) -> bool:
-        """Return whether a tensor holds floating-point numbers, from the header alone."""
+        """Return whether a tensor holds floating-point numbers, read from the header alone."""
         file, stored_name = self._places[name]
         return file.get_slice(stored_name).get_dtype() in ("F16", "BF16", "F32", "F64")
 
 
 def _check_header(path: Path) -> None:
-    """Check that the header names each tensor once, by at most `MOST_NAME` characters.
+    """Check that each tensor occurs once, with a name of at most `MAX_TENSOR_NAME` characters.
 
-    safetensors itself takes the last of two tensors of one name, if both lie at the same bytes.
-    Raises `ValueError`.
+    If two tensors of one name lie at the same bytes, safetensors itself takes the last one. Raises
+    `ValueError`.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > MOST_JSON_BYTES:
-            raise ValueError(f"its header is larger than {MOST_JSON_BYTES >> 20} MiB")
+        if length > MAX_JSON_BYTES:
+            raise ValueError(f"its header is larger than {MAX_JSON_BYTES >> 20} MiB")
         header = _parse_json(file.read(length))
     longest = max(map(len, header), default=0) if isinstance(header, dict) else 0
-    if longest > MOST_NAME:
+    if longest > MAX_TENSOR_NAME:
         raise ValueError(
-            f"the name of a tensor has {longest:,} characters; expected at most {MOST_NAME}"
+            f"the name of a tensor has {longest:,} characters; expected at most {MAX_TENSOR_NAME}"
         )
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     """Return whether every number is finite.
 
-    The sum is as fast as memory; if it is not finite (it may overflow), every number is checked.
+    A sum is as fast as reading the memory. If it is not finite, which may be an overflow, every
+    number is checked.
     """
     import torch
 
@@ -253,7 +264,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def digest_of_state(state: StateDict) -> bytes:
-    """Return the sha256 of every number, type and name, 32 bytes."""
+    """Return the sha256 (32 bytes) of all names, types, shapes and numbers."""
     import torch
 
     digest = hashlib.sha256()
@@ -265,19 +276,19 @@ def digest_of_state(state: StateDict) -> bytes:
 
 
 def fingerprint_of_state(state: StateDict) -> str:
-    """Return a hash of every number, type and name."""
+    """Return the first 16 hexadecimal digits of `digest_of_state`."""
     return digest_of_state(state).hex()[:16]
 
 
 def save_result(path: Path, state: StateDict, record: Json) -> None:
-    """Write the tensors and JSON of a finished part."""
+    """Write the tensors and the JSON record of a finished part to the folder `path`."""
     with new_folder(path, force=True) as draft:
         write_tensors(draft / WEIGHTS, state)
         write_json(draft / "record.json", {"record": record})
 
 
 def load_result(path: Path) -> tuple[StateDict, Json]:
-    """Read the tensors and JSON that `save_result` wrote. Raises `BadFile`."""
+    """Read the tensors and the record that `save_result` wrote. Raises `BadFile`."""
     return Tensors(path / WEIGHTS), read_json(path / "record.json").get("record")
 
 

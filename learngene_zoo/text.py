@@ -1,8 +1,8 @@
-"""Text for people: escaping, tables, quantities such as 20M or 15ms, blocks of Markdown.
+"""Format text for people: escaping, tables, quantities such as 20M or 15ms, blocks of Markdown.
 
 Text from others (artifacts, tasks, file names, errors) passes the function for its output: a
-terminal, JSON, a shell's command line, HTML, Markdown, a cell of a spreadsheet. None of them
-changes the meaning of ordinary text of any language.
+terminal, JSON, a shell's command line, HTML, Markdown, a cell of a spreadsheet. None of these
+functions changes the meaning of ordinary text in any language.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from learngene_zoo.errors import WrongCall
 
-_JOINERS = "\u200c\u200d"  # within words of some scripts and within emoji; invisible, but harmless
+_JOINERS = "\u200c\u200d"  # parts of words in some scripts and of emoji; invisible, but harmless
 
 
 def printable(text: str) -> str:
@@ -39,16 +39,16 @@ def _show_letter(letter: str) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Return whether UTF-8 can encode it: names of files may hold other bytes."""
+    """Return whether `text` can be encoded in UTF-8; names of files may contain other bytes."""
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
-MOST_LETTERS = 500  # of a name that data chooses: of a class, a method, an arm
-MOST_OF_PATH = 4096  # of one that may be a path: of a task, an ancestry model
+MAX_NAME_LENGTH = 500  # of a name in data: of a class, a method, an arm
+MAX_PATH_LENGTH = 4096  # of a name that may be a path: of a task, an ancestry model
 
 
-def check_name(text: str, kind: str, most: int = MOST_LETTERS) -> None:
-    """Check that a name is short enough to be laid out. Raises `WrongCall`."""
+def check_name(text: str, kind: str, most: int = MAX_NAME_LENGTH) -> None:
+    """Raise `WrongCall` for a name that is too long for tables and messages."""
     if len(text) > most:
         raise WrongCall(
             f"the {kind} {text[:30]!r}... has {len(text):,} characters; expected at most {most}"
@@ -58,16 +58,15 @@ def check_name(text: str, kind: str, most: int = MOST_LETTERS) -> None:
 def json_text(value: Any, indent: int | None = None) -> str:
     """Return JSON in which every character that is not `printable` is escaped.
 
-    Its value is unchanged.
+    Parsing it gives the same value as without the escapes.
     """
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return text if text.isprintable() else "".join(map(_json_letter, text))
 
 
 def _json_letter(letter: str) -> str:
-    if (
-        letter.isprintable() or letter in _JOINERS or letter == "\n"
-    ):  # strings hold none: it is that of `indent`
+    # A newline comes from `indent`: within strings, JSON escapes it.
+    if letter.isprintable() or letter in _JOINERS or letter == "\n":
         return letter
     return json.dumps(letter)[1:-1]
 
@@ -78,12 +77,12 @@ def shell_word(text: str) -> str:
 
 
 def html(text: str) -> str:
-    """Return `text` for HTML, or for the value of an attribute in quotes."""
+    """Return `text` escaped for HTML, also within the quotes of an attribute."""
     return escape(printable(text))
 
 
 def markdown(text: str) -> str:
-    """Return `text` for prose, a heading or a table's cell in Markdown.
+    """Return `text` escaped for prose, a heading or a table's cell in Markdown.
 
     It cannot add tags, code, emphasis, links or columns.
     """
@@ -93,7 +92,7 @@ def markdown(text: str) -> str:
 def spreadsheet(value: Any) -> Any:
     """Return a value for a CSV file.
 
-    Text that a spreadsheet would compute begins with an apostrophe.
+    Text that a spreadsheet would evaluate as a formula gets an apostrophe in front.
     """
     return (
         f"'{value}"
@@ -102,9 +101,9 @@ def spreadsheet(value: Any) -> Any:
     )
 
 
-GAP = "   "
-PROSE = 40  # columns of sentences are folded to this width at least
-WIDTH = 80  # characters of a line without a terminal
+COLUMN_GAP = "   "
+MIN_TEXT_WIDTH = 40  # columns of sentences are not folded below this width
+DEFAULT_LINE_WIDTH = 80  # characters of a line without a terminal
 
 
 def text_table(
@@ -115,16 +114,16 @@ def text_table(
     width: int | None = None,
     drops: Sequence[str] = (),
 ) -> str:
-    """Return a heading, a rule and the lines of every row.
+    """Return a table as text: a heading, a rule and the lines of every row.
 
     Args:
         columns: names of the columns.
         rows: cells of each row.
         right: numbers of the columns that are aligned to the right; their cells are never folded.
         title: a line above the table.
-        width: maximum length of a line (None: unlimited). Words are not broken, and the first
-            column, which names the row, is neither folded nor left out: other columns are left out
-            first, as in `choose_columns`, then the cells of the others are folded.
+        width: maximum length of a line (None: unlimited). Words are not broken. The first column,
+            which names the row, is neither folded nor left out: other columns are left out first,
+            as in `choose_columns`, then the cells of the remaining ones are folded.
         drops: as in `choose_columns`.
     """
     chosen = choose_columns(columns, rows, right, width, drops)
@@ -132,7 +131,7 @@ def text_table(
     columns, rows = [columns[index] for index in chosen], [[row[i] for i in chosen] for row in rows]
     widths = _fit_widths(columns, rows, right, width)
     heading, *parts = (_fold_row(row, widths, right) for row in [columns, *rows])
-    rule = "─" * (sum(widths) + len(GAP) * (len(widths) - 1))
+    rule = "─" * (sum(widths) + len(COLUMN_GAP) * (len(widths) - 1))
     folded = [line for part in parts for line in part]
     return "\n".join([*([title] if title else []), *heading, rule, *folded])
 
@@ -146,8 +145,15 @@ def choose_columns(
 ) -> list[int]:
     """Return the numbers of the columns that fit into lines of `width` characters.
 
-    `drops` names those that may be missed, the least important first; after them the last column
-    goes. The first two always stay.
+    The first two columns always stay, except those named in `drops`.
+
+    Args:
+        columns: names of the columns.
+        rows: cells of each row.
+        right: numbers of the columns that are aligned to the right.
+        width: maximum length of a line (None: unlimited).
+        drops: names of the columns to leave out first, the least important one first. After them
+            the last columns are left out.
     """
     remaining = list(range(len(columns)))
     if width is None:
@@ -163,7 +169,7 @@ def choose_columns(
             if _line_width(least[i] for i in remaining) > width:
                 remaining.remove(index)
                 lost.append(index)
-    for index in reversed(lost):  # a narrow one may fit once a wide one has gone
+    for index in reversed(lost):  # a narrow column may fit after a wide one was left out
         if _line_width(wide[i] for i in [*remaining, index]) <= width:
             remaining.append(index)
     return sorted(remaining)
@@ -171,13 +177,20 @@ def choose_columns(
 
 def _line_width(widths: Iterable[int]) -> int:
     widths = list(widths)
-    return sum(widths) + len(GAP) * (len(widths) - 1)
+    return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)
 
 
 def _least_width(
-    cells: Sequence[str], index: int, right: Collection[int], prose: int = PROSE
+    cells: Sequence[str], index: int, right: Collection[int], prose: int = MIN_TEXT_WIDTH
 ) -> int:
-    """Return the width to which a column may be folded; `cells` begins with its heading."""
+    """Return the smallest width to which a column may be folded.
+
+    Args:
+        cells: the heading of the column, then its other cells.
+        index: number of the column.
+        right: numbers of the columns that are aligned to the right.
+        prose: sentences are not folded below this width.
+    """
     heading, *texts = cells
     word = max(map(len, _split_words(heading)), default=0)
     longest = max(map(len, texts), default=0)
@@ -190,7 +203,7 @@ def _least_width(
 def _fit_widths(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int], width: int | None
 ) -> list[int]:
-    """Return the widths of the columns, narrowed until a line has `width` characters."""
+    """Return the widths of the columns, narrowed until a line has at most `width` characters."""
     cells = list(zip(columns, *rows))
     widths = [max(map(len, column)) for column in cells]
     least = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
@@ -203,7 +216,7 @@ def _fit_widths(
 
 
 def _fold_row(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
-    """Return the lines of one row."""
+    """Return the lines of a row."""
     cells = [wrap_words(text, width) for text, width in zip(row, widths)]
     aligned = [
         [part.rjust(width) if index in right else part.ljust(width) for part in cell]
@@ -211,15 +224,15 @@ def _fold_row(row: Sequence[str], widths: Sequence[int], right: Collection[int])
     ]
     blank = [" " * width for width in widths]
     return [
-        GAP.join(part or empty for part, empty in zip(line, blank)).rstrip()
+        COLUMN_GAP.join(part or empty for part, empty in zip(line, blank)).rstrip()
         for line in zip_longest(*aligned, fillvalue="")
     ]
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Return the lines of `text`, at most `width` characters long where no word is longer.
+    """Return the lines of `text`, at most `width` characters long unless a single word is longer.
 
-    A line ends at a space, or within a path or a list after a slash or a comma; words are not
+    A line ends at a space, or within a path or a list after a slash or a comma. Words are not
     broken.
     """
     if len(text) <= width:
@@ -238,13 +251,13 @@ _PART = re.compile(r"[^\s/,]*[/,]+\s*|[^\s/,]+\s*")
 
 
 def _split_words(text: str) -> list[str]:
-    """Return the parts of a text that `wrap_words` keeps whole."""
+    """Return the parts of a text that `wrap_words` does not break."""
     return [part.rstrip() for part in _PART.findall(text)]
 
 
 def terminal_width() -> int:
-    """Return the characters of a line: $COLUMNS, else the terminal's, else 80."""
-    return shutil.get_terminal_size((WIDTH, 24)).columns
+    """Return the characters of a line: $COLUMNS, else the width of the terminal, else 80."""
+    return shutil.get_terminal_size((DEFAULT_LINE_WIDTH, 24)).columns
 
 
 def count_noun(count: int, noun: str) -> str:
@@ -304,12 +317,12 @@ def human_seconds(value: float) -> str:
 
 
 def in_notebook() -> bool:
-    """Return whether this runs in a cell of a notebook."""
+    """Return whether this process runs a notebook."""
     shell = sys.modules.get("IPython")
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
-# Blocks of Markdown out of anything, so that it can end neither the front matter of a page nor a
+# Blocks of Markdown from arbitrary text, which can end neither the front matter of a page nor a
 # block.
 
 
@@ -319,7 +332,7 @@ def page(front: str, *parts: str) -> str:
 
 
 def make_printable(value: Any) -> Any:
-    """Return data with every text as `printable` shows it, as YAML and Markdown need it."""
+    """Return data with `printable` applied to every string, as YAML and Markdown need it."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -333,21 +346,21 @@ def plain(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a sentence without links, HTML, code and the bars of tables."""
+    """Return a sentence without the characters of links, HTML, code and tables."""
     return re.sub(r"[\[\]<>`|*]", "", make_printable(text))
 
 
 def code(text: Any) -> str:
-    """Return inline code of any value."""
+    """Return any value as inline code."""
     return "`" + re.sub(r"[`|]", "", make_printable(str(text))) + "`"
 
 
 def fence(text: str, language: str = "") -> str:
-    """Return a block of code, which the text cannot end."""
+    """Return a block of code; the text cannot end the block."""
     return f"```{language}\n{text.replace('```', chr(39) * 3)}\n```"
 
 
 def table(head: str, rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table, or nothing if it has no rows; `head` is its first line."""
+    """Return a Markdown table with the header line `head`, or "" if there are no rows."""
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines]) if lines else ""

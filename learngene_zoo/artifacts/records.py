@@ -13,8 +13,16 @@ from typing import Annotated, Any, Literal, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
-from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, from_json, to_json
-from learngene_zoo.text import MOST_OF_PATH, check_name, is_text
+from learngene_zoo.settings import (
+    FLAT,
+    OMIT_DEFAULT,
+    Bounds,
+    Json,
+    check_bounds,
+    from_json,
+    to_json,
+)
+from learngene_zoo.text import MAX_PATH_LENGTH, check_name, is_text
 from learngene_zoo.version import __version__
 
 FORMAT = 1
@@ -36,12 +44,12 @@ class AncestryRecord:
     mean: Annotated[tuple[float, ...], Bounds(least=-1e6, most=1e6)] = (0.5, 0.5, 0.5)
     std: Annotated[tuple[float, ...], Bounds(above=0, most=1e6)] = (0.5, 0.5, 0.5)
     # Parts of the model that are not in `spec`.
-    left_out: tuple[str, ...] = field(default=(), metadata=YOUNG)
+    left_out: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
     view: View = field(default=USUAL_VIEW, metadata=FLAT)  # how its images were resized and cropped
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        check_name(self.source, "source of an ancestry model", MOST_OF_PATH)
+        check_name(self.source, "source of an ancestry model", MAX_PATH_LENGTH)
         for name, digits in (("revision", 40), ("sha256", 64)):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
@@ -68,7 +76,7 @@ class TaskRecord:
     def __post_init__(self) -> None:
         check_bounds(self)
         for name in ("name", "source"):
-            check_name(getattr(self, name), f"{name} of a task", MOST_OF_PATH)
+            check_name(getattr(self, name), f"{name} of a task", MAX_PATH_LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +92,7 @@ class TargetTask:
         check_bounds(self)
         if self.class_names and len(self.class_names) != self.classes:
             raise WrongCall(f"{len(self.class_names)} class names for {self.classes} classes")
-        check_name(self.task, "task", MOST_OF_PATH)
+        check_name(self.task, "task", MAX_PATH_LENGTH)
         for text in self.class_names:
             check_name(text, "class")
         for text in (self.task, *self.class_names):
@@ -110,7 +118,7 @@ class Measured:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        check_name(self.task, "task", MOST_OF_PATH)
+        check_name(self.task, "task", MAX_PATH_LENGTH)
         for arm in (*self.accuracy, *self.gains):
             check_name(arm, "arm")
         for arm, value in self.accuracy.items():
@@ -161,7 +169,7 @@ class CardRecord:
     command: str = ""  # that makes it
     paper: str = ""  # to cite
     worth: CardResults | None = None
-    cost: CardCost | None = field(default=None, metadata=YOUNG)
+    cost: CardCost | None = field(default=None, metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +285,7 @@ class Provenance:
 
     def __post_init__(self) -> None:
         check_name(self.method, "method")
-        check_name(self.task or "", "task", MOST_OF_PATH)
+        check_name(self.task or "", "task", MAX_PATH_LENGTH)
 
 
 def read_provenance(data: Mapping[str, Json], where: str) -> Provenance:

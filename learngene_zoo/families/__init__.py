@@ -1,1 +1,1 @@
-"""What a model is: its shape, the table of its parameters, and surgery on its tensors."""
+"""Families of models: their specs, the tables of their tensors, and operations on the tensors."""

@@ -1,25 +1,28 @@
-"""`Family`: a kind of model, as a value: its table of tensors and what its models cost. Generic
-code asks it and names no tensor.
+"""`Family`: a kind of model as a value, with the table of its tensors and the cost of its models.
 
-To add one: a folder beside this file whose package has `FAMILY`, and its line in `spec.FAMILIES`.
+Generic code asks the family and never uses the name of a tensor.
 
-A `Table` says what each axis of each tensor means and how the tensor starts. Shapes, parameter
-counts, initial values and every operation that cuts tensors follow from it. An axis that is a
-product is written with its factors from slow to fast: `qkv heads head_width` is (3, heads, head
-width) flattened.
+To add a family: a folder beside this file whose package has `FAMILY`, and a line in
+`spec.FAMILIES`.
 
-A `Cost` is known by closed form: parameters, and FLOPs of one image. There are three conventions,
-because the papers differ (one FLOP is one multiply-add in all of them):
+A `Table` gives the meaning of each axis of each tensor, and the initialisation of the tensor.
+Shapes, parameter counts, initial values and all operations that cut tensors follow from it. An axis
+that is a product is written with its factors from slow to fast: `qkv heads head_width` is (3,
+heads, head width) flattened.
+
+A `Cost` is computed in closed form: parameters, and FLOPs of one image. One FLOP is one
+multiply-add. There are three conventions, because papers count differently:
 
 `exact`   (the default) convolutions, linear layers and attention's two matrix products; 5 per
           element of every LayerNorm or RMSNorm, 4 per number of a bilinear upsampling; nothing for
           softmax, activations, gates and additions. Every parameter of the built model counts.
-`fvcore`  the same, as Learngene Pool and SN-Net published it: of stitched models their code counts
-          neither class token and position embedding among the parameters nor the final norm among
-          the FLOPs; it counts the final norm's parameters even where the model has none.
+`fvcore`  the same, with the differences in the published numbers of Learngene Pool and SN-Net: of
+          stitched models their code counts neither class token and position embedding among the
+          parameters nor the final norm among the FLOPs; it counts the final norm's parameters even
+          if the model has none.
 `thop`    (LSAMD) convolutions and linear layers; 4 per element of every LayerNorm; neither
-          attention's two products nor upsampling, and no bare parameters: class token, registers,
-          position embedding, layer scales.
+          attention's two products nor upsampling. Parameters outside of layers do not count: class
+          token, registers, position embedding, layer scales.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ if TYPE_CHECKING:
 
 
 # How a tensor is initialised (see `tensors.initial`), or a function from the spec to the value that
-# fills it. A "deep" matrix is the last of its branch of a block, which some families scale by
-# depth; "latent" and "frequencies" belong to no layer.
+# fills it. A "deep" matrix is the last one in a branch of a block, which some families scale by
+# depth. "latent" (the query of a pooling layer) and "frequencies" are parameters outside of layers.
 Start = (
     Literal[
         "matrix",
@@ -58,7 +61,7 @@ Start = (
     ]
     | Callable[[Any], float]
 )
-# Fills an empty tensor by a generator: (spec, tensor, generator, number of its block or None).
+# Fills an empty tensor with random numbers: (spec, tensor, generator, number of its block or None).
 Draw = Callable[[Any, "torch.Tensor", "torch.Generator", int | None], "torch.Tensor"]
 Axes = tuple[tuple[str, ...], ...]
 Condition = Callable[[Any], bool]
@@ -66,8 +69,13 @@ Condition = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One kind of tensor: its name (within its block, if it is in one), its axes, its start, and
-    which specs have it.
+    """A kind of tensor in a family's models.
+
+    Attributes:
+        name: name of the tensor, within its block if it is part of one.
+        axes: the factors of each axis.
+        start: how the tensor is initialised.
+        present: whether the model of a spec has the tensor.
     """
 
     name: str
@@ -76,14 +84,21 @@ class ParameterSpec:
     present: Condition
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The tensor's shape where the axes have these sizes."""
+        """Return the shape of the tensor for these axis sizes."""
         return tuple(math.prod(sizes[part] for part in axis) for axis in self.axes)
 
 
 def parameter(
     name: str, axes: str, start: Start, present: Condition = lambda spec: True
 ) -> ParameterSpec:
-    """A row of a table; `axes` as in "qkv heads head_width, width"."""
+    """Return a row of a table.
+
+    Args:
+        name: name of the tensor, within its block if it is part of one.
+        axes: the axes, as in "qkv heads head_width, width".
+        start: how the tensor is initialised.
+        present: whether the model of a spec has the tensor.
+    """
     return ParameterSpec(
         name, tuple(tuple(axis.split()) for axis in axes.split(",")), start, present
     )
@@ -92,7 +107,7 @@ def parameter(
 def norm(
     name: str, axis: str, present: Condition = lambda spec: True
 ) -> tuple[ParameterSpec, ParameterSpec]:
-    """The two rows of a LayerNorm."""
+    """Return the two rows of a LayerNorm."""
     return parameter(f"{name}.weight", axis, "one", present), parameter(
         f"{name}.bias", axis, "zero", present
     )
@@ -100,24 +115,23 @@ def norm(
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Every tensor that a family's models can have, in the order of their state_dict, by the part
-    that it belongs to.
-    """
+    """All tensors that a family's models can have, in the order of their state_dict."""
 
-    prefix: str  # of the names of a block's tensors, before the number of the block: "blocks."
+    prefix: str  # of the names of tensors in blocks, before the number of the block: "blocks."
     sizes: Callable[[Any], dict[str, int]]  # the size of every axis in a plain model
     stem: tuple[ParameterSpec, ...]  # before the blocks
     block: tuple[ParameterSpec, ...]
-    # Last in the first block of a later segment; axis `before`: the width it comes from.
+    # Last in the first block of a later segment; the axis `before` has the width of the segment
+    # before it.
     stitch: tuple[ParameterSpec, ...] = ()
-    # After the blocks, before the head: the final norm, and pooling that has tensors.
+    # After the blocks, before the head: the final norm, and the tensors of pooling.
     final_norm: tuple[ParameterSpec, ...]
     head: tuple[ParameterSpec, ...]
-    # How timm starts tensors of these words, where this family differs from `tensors.initial`.
+    # How timm initialises these kinds of tensors, where it differs from `tensors.initial`.
     draws: Mapping[Start, Draw] = field(default_factory=dict)
 
     def parameters(self, spec: Spec) -> Iterator[tuple[str, ParameterSpec, Mapping[str, int]]]:
-        """Return name, kind and axis sizes of every tensor, in the order of the state_dict."""
+        """Yield name, kind and axis sizes of every tensor of a model, in its state_dict's order."""
         sizes = self.sizes(spec.first)
         yield from ((kind.name, kind, sizes) for kind in self.stem if kind.present(spec))
         inside = [kind for kind in self.block if kind.present(spec)]
@@ -136,7 +150,7 @@ class Table:
         )
 
     def find(self, name: str) -> ParameterSpec | None:
-        """The kind of a tensor; None if no model of the family has one of that name."""
+        """Return the kind of a tensor; None if models of the family have no tensor of that name."""
         return (
             self._outside.get(name)
             if self.block_of(name) is None
@@ -144,39 +158,34 @@ class Table:
         )
 
     def block_name(self, block: int, inner: str) -> str:
-        """The name of a block's tensor: `blocks.3.attn.qkv.weight`."""
+        """Return the full name of a tensor in a block: `blocks.3.attn.qkv.weight`."""
         return f"{self.prefix}{block}.{inner}"
 
     def block_of(self, name: str) -> int | None:
-        """The block that a tensor is in, counted from 0; None outside of the blocks."""
+        """Return the number of the block that a tensor is in, from 0; None if it is in no block."""
         if not name.startswith(self.prefix):
             return None
         index, _, inner = name[len(self.prefix) :].partition(".")
         return int(index) if index.isdecimal() and inner else None
 
     def inner_name(self, name: str) -> str:
-        """A block's tensor by its name within the block: `attn.qkv.weight` of
-        `blocks.3.attn.qkv.weight`.
-        """
+        """Return the name within the block: `attn.qkv.weight` for `blocks.3.attn.qkv.weight`."""
         return name[len(self.prefix) :].partition(".")[2]
 
     def is_stem(self, name: str) -> bool:
-        """Whether a tensor comes before the blocks."""
+        """Return whether a tensor comes before the blocks."""
         return name in self._names_in["stem"]
 
     def is_final_norm(self, name: str) -> bool:
-        """Whether a tensor belongs to the norm after the blocks, or to pooling."""
+        """Return whether a tensor belongs to the norm after the blocks, or to pooling."""
         return name in self._names_in["final_norm"]
 
     def is_head(self, name: str) -> bool:
-        """Whether a tensor belongs to the classification head."""
+        """Return whether a tensor belongs to the classification head."""
         return name in self._names_in["head"]
 
     def find_parameter(self, start: Start) -> str | None:
-        """The name of the stem's tensor that starts so ("positions", "patches").
-
-        None if the family has none.
-        """
+        """Return the name of the stem's tensor with this `start` ("positions"), or None."""
         return next((kind.name for kind in self.stem if kind.start == start), None)
 
     @cached_property
@@ -199,86 +208,88 @@ Convention = Literal["exact", "fvcore", "thop"]
 
 
 class Host(Protocol):
-    """What builds and reads a family's modules: a Python module of the family that imports torch
-    and timm.
-    """
+    """The module of a family that imports torch and timm; it builds and reads PyTorch modules."""
 
     def create(self, spec: Any, **extra: Any) -> nn.Module:
-        """The module for a spec.
+        """Build the module for a spec, on the meta device.
 
-        `extra` are further arguments of timm's. Called on the meta device.
+        `extra` are further arguments of timm's.
         """
 
     def open_architecture(self, name: str, **options: Any) -> nn.Module:
-        """timm's module of that name, without its weights. Called on the meta device."""
+        """Build timm's module of that name without its weights, on the meta device."""
 
     def spec_of(self, model: nn.Module) -> Spec:
-        """The spec of a module.
+        """Return the spec of a module.
 
-        Raises `WrongCall` for one that no spec of this family describes.
+        Raises `WrongCall` for a module that no spec of this family describes.
         """
 
     def trim_state(self, state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
-        """A state without the parts that no spec describes, and words for what was left out.
+        """Return a state without tensors that no spec describes, and names of the removed parts.
 
-        Mostly as it is, and none.
+        For most models the state is returned unchanged, with no names.
         """
 
     def convert_state(
         self, state: dict[str, Any], model: nn.Module, architecture: str
     ) -> StateDict:
-        """Weights in another published layout of timm's model `architecture` ("" if unknown), by
-        the names of `model`.
+        """Convert weights from another published layout to the names of `model`.
+
+        Args:
+            state: the tensors.
+            model: timm's module.
+            architecture: name of the timm model; "" if unknown.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What a model of one kind is: its spec, its tensors, its cost, and what timm calls it."""
+    """A kind of model: its spec, its tensors, its cost, and its names in timm."""
 
     name: str
     spec: type[Spec]
     table: Table
     flops: Callable[[Any, Convention], int]  # multiply-adds of one image
     architectures: Mapping[str, Spec]  # timm's names whose specs are known without importing timm
-    # Further models that our folders name, without arguments: bases of timm's, and what `import
-    # learngene_zoo.timm` adds.
+    # Further architectures that are named in our folders, with the specs of their defaults: some of
+    # timm's, and those that `import learngene_zoo.timm` registers.
     registered: Mapping[str, Spec]
-    # The registered model that becomes any of this family's, given all arguments
+    # From a spec to the registered model that builds it when it gets all arguments.
     architecture: Callable[[Any], str]
-    arguments: Callable[[Any], dict[str, Json]]  # these arguments, timm's `model_args`
-    # Architecture, model_args, where: a spec's JSON
+    arguments: Callable[[Any], dict[str, Json]]  # from a spec to these arguments, `model_args`
+    # From architecture, `model_args` and the file (for messages) to the JSON of a spec.
     values: Callable[[str, Mapping[str, Json], str], dict[str, Json]]
     timm_modules: frozenset[str]  # the modules of timm whose models may belong to this family
-    supported: str  # which of them do, for error messages
-    # Tiny models that the contract of a method is checked on, a plain one first
+    supported: str  # describes the supported models, for error messages
+    # Tiny models with which methods are tested; the first one is plain.
     examples: tuple[Spec, ...]
-    host: str  # the module that is its `Host`
+    host: str  # name of the module that is its `Host`
 
 
 def load_family(name: str) -> Family:
-    """A family by name. Raises `WrongCall` for one that this version does not know."""
+    """Return a family by name. Raises `WrongCall` for a name that this version does not know."""
     loaded: Family = package_of(name).FAMILY
     return loaded
 
 
 def families() -> Iterator[Family]:
-    """Every family that there is."""
+    """Yield every family."""
     return (load_family(name) for name in FAMILIES)
 
 
 def family_of(spec: Spec) -> Family:
-    """The family of a model."""
+    """Return the family of a model."""
     return load_family(spec.family)
 
 
 def table_of(spec: Spec) -> Table:
-    """The table of a model's family."""
+    """Return the table of a model's family."""
     return family_of(spec).table
 
 
 def host(kind: Family) -> Host:
-    """What builds and reads the modules of a family; imports torch and timm."""
+    """Import the module that builds and reads a family's models, with torch and timm."""
     module: Any = import_module(kind.host)
     return module  # type: ignore[no-any-return]
 
@@ -289,25 +300,25 @@ UPSAMPLING_FLOPS: Mapping[Convention, int] = {"exact": 4, "fvcore": 4, "thop": 0
 
 @dataclass(frozen=True, order=True)
 class Cost:
-    """Parameters of a model and FLOPs of one forward pass over one image."""
+    """The parameters of a model, and the FLOPs of one forward pass for one image."""
 
     params: int
     flops: int
 
 
-@lru_cache(maxsize=4096)  # sorting, choosing and printing a grid ask for each cost several times
+@lru_cache(maxsize=4096)  # sorting, choosing and printing a grid need each cost several times
 def cost(spec: Spec, convention: Convention = "exact") -> Cost:
-    """Parameters and FLOPs of the model `spec` describes."""
+    """Return the parameters and FLOPs of the model of a spec."""
     return Cost(count_params(spec, convention), flops(spec, convention))
 
 
 def flops(spec: Spec, convention: Convention = "exact") -> int:
-    """Multiply-adds of one image through the whole model."""
+    """Return the multiply-adds of the model for one image."""
     return family_of(spec).flops(spec, convention)
 
 
 def count_params(spec: Spec, convention: Convention = "exact") -> int:
-    """Parameters of the whole model, as far as the convention counts them."""
+    """Return the number of parameters of the model that the convention counts."""
     table, before, total = table_of(spec), None, 0
     for segment, size in zip(spec.segments, spec.sizes):
         sizes = {**table.sizes(segment), "before": before or 0}
@@ -331,7 +342,7 @@ def _count(
 
 
 def _is_omitted(kind: ParameterSpec, spec: Spec, convention: Convention) -> bool:
-    """Whether a convention passes over a tensor: one that belongs to no layer."""
+    """Return whether a convention does not count a tensor, because it belongs to no layer."""
     token = kind.start in ("token", "latent", "positions", "frequencies")
     return (convention == "fvcore" and spec.stitched and token) or (
         convention == "thop" and (token or callable(kind.start))

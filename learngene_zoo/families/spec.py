@@ -1,5 +1,4 @@
-"""`Spec`: the numbers that fix a model, whatever its family, and `InputFormat`: the images that it
-takes.
+"""`Spec`: the numbers that fix a model of any family, and `InputFormat`: the images that it takes.
 
 A family is one folder beside this file; its package has an attribute `FAMILY` (see family.py).
 """
@@ -12,17 +11,17 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Self, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, to_json
+from learngene_zoo.settings import FLAT, OMIT_DEFAULT, Bounds, Json, check_bounds, to_json
 
-# The package of each family by name. Saved JSON names the family; where it does not, it is `vit`.
+# The package of each family by name. Saved JSON names the family; the default is `vit`.
 FAMILIES = {"vit": "learngene_zoo.families.vit", "eva": "learngene_zoo.families.eva"}
 DEFAULT_FAMILY = "vit"
 
-# What the head reads: the class token; a mean or maximum of the other tokens; or what an attention
-# layer makes of them.
+# The input of the head: the class token, a mean or maximum of the other tokens, or the output of an
+# attention layer over them.
 Pool = Literal["token", "avg", "avgmax", "max", "map"]
 
-# What timm calls the fields that every family has.
+# timm's names of the fields that every family has.
 TIMM_NAMES = {
     "layers": "depth",
     "width": "embed_dim",
@@ -34,7 +33,7 @@ TIMM_NAMES = {
     "mlp_ratio": "mlp_ratio",
 }
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos", "hamming", "box"]
-# Far beyond any model that exists: they catch a config.json that would exhaust the memory.
+# Far larger than any existing model; they catch a config.json that would exhaust the memory.
 LIMITS = {
     "layers": 512,
     "width": 16384,
@@ -48,17 +47,21 @@ LIMITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """How a picture becomes a square of `image_size` pixels, in timm's words.
+    """How an image is resized and cropped to a square of `image_size` pixels, in timm's words.
 
-    `center` resizes its shorter side to image_size / crop_pct and crops the centre; `squash`
-    resizes both sides to that; `border` resizes its longer side to that and pads the shorter one
-    with the mean colour, so that with a crop_pct of 1 the whole picture is seen, in its own
-    proportions. Raises `WrongCall` for a `crop_pct` that leaves nothing or more than there is.
+    `center` resizes the shorter side to image_size / crop_pct and crops the centre. `squash`
+    resizes both sides to that size. `border` resizes the longer side to it and pads the shorter one
+    with the mean colour; with a crop_pct of 1 the image is seen completely and undistorted. Raises
+    `WrongCall` for a `crop_pct` below 0.1 or above 1.
     """
 
-    crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = field(default=1.0, metadata=YOUNG)
-    interpolation: Interpolation = field(default="bicubic", metadata=YOUNG)
-    crop_mode: Literal["center", "squash", "border"] = field(default="center", metadata=YOUNG)
+    crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = field(
+        default=1.0, metadata=OMIT_DEFAULT
+    )
+    interpolation: Interpolation = field(default="bicubic", metadata=OMIT_DEFAULT)
+    crop_mode: Literal["center", "squash", "border"] = field(
+        default="center", metadata=OMIT_DEFAULT
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -74,9 +77,9 @@ _CROP_MODES: dict[Fit, Literal["center", "border", "squash"]] = {
 
 
 def fit_view(view: View, fit: Fit | None) -> View:
-    """Return a view that crops, pads or stretches pictures.
+    """Return a view that crops, pads or stretches images; for None `view` as it is.
 
-    None: as it does. Nothing is cropped of what is not to be.
+    A view that does not crop afterwards, or did not crop before, gets a crop_pct of 1.
     """
     if fit is None:
         return view
@@ -86,8 +89,9 @@ def fit_view(view: View, fit: Fit | None) -> View:
 
 @dataclass(frozen=True, kw_only=True)
 class InputFormat:
-    """Square images of `image_size` pixels, values from 0 to 1, then normalised per channel: (value
-    - mean) / std.
+    """Square images of `image_size` pixels with values from 0 to 1, normalised per channel.
+
+    The normalised value is (value - mean) / std.
     """
 
     image_size: int
@@ -103,26 +107,26 @@ class InputFormat:
 
     @property
     def identity(self) -> Json:
-        """What distinguishes the images that it makes."""
+        """The JSON of all values, which identifies images in this format."""
         return ["InputFormat", to_json(self)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Consecutive blocks of one size. Raises `WrongCall` for sizes beyond `LIMITS`."""
+    """Consecutive blocks of equal size. Raises `WrongCall` for sizes beyond `LIMITS`."""
 
     layers: Annotated[int, Bounds(most=LIMITS["layers"])]
     width: Annotated[int, Bounds(most=LIMITS["width"])]
     heads: Annotated[int, Bounds(most=LIMITS["heads"])]
-    # Channels of all attention heads together, and the MLP ratio; None: the width, and the ratio of
-    # the last segment.
+    # Channels of all attention heads together, and the MLP ratio. None: the width, and the MLP
+    # ratio of the last segment.
     attention_width: Annotated[int | None, Bounds(most=LIMITS["width"])] = field(
-        default=None, metadata=YOUNG
+        default=None, metadata=OMIT_DEFAULT
     )
-    mlp_ratio: float | None = field(default=None, metadata=YOUNG)
-    # Whether a linear layer, the stitch, leads on from here; without one the next segment has the
-    # same width.
-    stitch: bool = field(default=True, metadata=YOUNG)
+    mlp_ratio: float | None = field(default=None, metadata=OMIT_DEFAULT)
+    # Whether a linear layer, the stitch, connects this segment with the next one. Without it both
+    # have the same width.
+    stitch: bool = field(default=True, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -130,11 +134,10 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A model as plain numbers; each family adds its own. Two models of equal specs have the same
-    tensors and function.
+    """A model as plain numbers, to which each family adds its fields.
 
-    Raises `WrongCall` for numbers that describe no model: heads that do not divide the width, sizes
-    beyond `LIMITS`.
+    Two models with equal specs have the same tensors and the same function. Raises `WrongCall` for
+    numbers that describe no model: heads that do not divide the width, sizes beyond `LIMITS`.
     """
 
     layers: int
@@ -158,17 +161,17 @@ class Spec:
 
     @property
     def family(self) -> str:
-        """The name of its family.
+        """The name of the family.
 
-        A family other than `vit` makes this a field, so that it is saved.
+        Families other than `vit` replace this property by a field, so that it is saved.
         """
         return DEFAULT_FAMILY
 
     @classmethod
     def variant(cls, data: Mapping[str, Json]) -> type[Spec]:
-        """The class of a saved spec, by its family (see `settings.from_json`).
+        """Return the class of a saved spec by its family (see `settings.from_json`).
 
-        Raises `WrongCall`.
+        Raises `WrongCall` for an unknown family.
         """
         spec_class: type[Spec] = package_of(data.get("family", DEFAULT_FAMILY)).FAMILY.spec
         return spec_class
@@ -180,17 +183,17 @@ class Spec:
 
     @property
     def pool(self) -> Pool:
-        """What the head reads."""
+        """The pooling, which selects the input of the head."""
         return "token"
 
     @property
     def class_token(self) -> bool:
-        """Whether a class token stands before the patches."""
+        """Whether a class token comes before the patches."""
         return True
 
     @property
     def registers(self) -> int:
-        """Further learned tokens before the patches."""
+        """The number of further learned tokens before the patches."""
         return 0
 
     @property
@@ -205,18 +208,18 @@ class Spec:
 
     @property
     def segments(self) -> tuple[Self, ...]:
-        """The model that each run of blocks of one size is a part of, first to last; a plain model
-        is its only one.
+        """For each segment, from first to last, the plain model that has its sizes.
 
-        In a model of several segments `layers` counts all blocks, and the other sizes are those of
-        the last segment, as are the final norm and the head. A linear layer, the stitch, leads from
-        each segment to the next, or both have the same width.
+        A segment is a run of blocks of equal size; a plain model is its only segment. In a model of
+        several segments `layers` counts all blocks, and the other sizes are those of the last
+        segment, as are the final norm and the head. A linear layer, the stitch, connects each
+        segment with the next one, or both have the same width.
         """
         return (self,)
 
     @property
     def sizes(self) -> tuple[Segment, ...]:
-        """The size of each segment, first to last."""
+        """The size of each segment, from first to last."""
         return tuple(
             Segment(layers=part.layers, width=part.width, heads=part.heads)
             for part in self.segments
@@ -224,12 +227,12 @@ class Spec:
 
     @property
     def stitched(self) -> bool:
-        """Whether a stitch leads from one segment to another."""
+        """Whether a stitch connects two segments."""
         return any(segment.stitch for segment in self.sizes[:-1])
 
     @property
     def plain(self) -> bool:
-        """Whether all blocks have one size, and attention their width."""
+        """Whether all blocks have the same size, and the heads together the width of the model."""
         return len(self.segments) == 1 and self.heads_width == self.width
 
     @property
@@ -239,56 +242,54 @@ class Spec:
 
     @property
     def heads_width(self) -> int:
-        """Channels of all attention heads together: the width, but where heads were taken out of a
-        model.
-        """
+        """The channels of all attention heads together; the width, unless heads were removed."""
         return self.width
 
     @property
     def head_width(self) -> int:
-        """Channels of one attention head."""
+        """The channels of one attention head."""
         return self.heads_width // self.heads
 
     @property
     def hidden(self) -> int:
-        """Width of the hidden layer of each MLP."""
+        """The width of the hidden layer of each MLP."""
         return int(self.width * self.mlp_ratio)
 
     @property
     def grid(self) -> int:
-        """Patches along each side of the image."""
+        """The number of patches along each side of the image."""
         return self.image_size // self.patch_size
 
     @property
     def patches(self) -> int:
-        """Patches of one image."""
+        """The number of patches of an image."""
         return self.grid**2
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens before the patches: the class token and the registers."""
+        """The number of tokens before the patches: the class token and the registers."""
         return int(self.class_token) + self.registers
 
     @property
     def tokens(self) -> int:
-        """Tokens that every block sees."""
+        """The number of tokens in every block."""
         return self.prefix_tokens + self.patches
 
     @property
     def positions(self) -> int:
-        """Rows of the position embedding."""
+        """The number of rows of the position embedding."""
         return self.patches if self.no_embed_class else self.tokens
 
     @property
     def pools_by_attention(self) -> bool:
-        """Whether an attention layer pools; a dense model has no pooling."""
+        """Whether an attention layer pools the tokens; dense models have no pooling."""
         return self.pool == "map" and not self.dense
 
     def with_(self, **changes: Any) -> Self:
-        """This spec with other values; a value of None leaves the field as it is.
+        """Return this spec with other values; a value of None leaves a field unchanged.
 
-        Raises `WrongCall` for a feature that the family does not have, for numbers that describe no
-        model, and for another size of images or patches that leaves pixels over.
+        Raises `WrongCall` for a field that the family does not have, for numbers that describe no
+        model, and for sizes of images and patches with which the patches do not tile the image.
         """
         changed = {
             name: value
@@ -304,21 +305,21 @@ class Spec:
         return spec
 
     def with_pool(self, pool: str | None) -> Self:
-        """This spec with another pooling before the head, its norms as they are; None leaves it.
+        """Return this spec with another pooling and the same norms; None leaves it unchanged.
 
-        Raises `WrongCall` for a pooling that the family does not have, and for one that this model
-        lacks the tensors for.
+        Raises `WrongCall` for a pooling that the family does not have, or for which this model
+        lacks the tensors.
         """
         if pool is not None and pool not in get_args(Pool):
             raise unknown("pooling", pool, get_args(Pool))
         if pool == "map" != self.pool:
             raise WrongCall(
-                "pooling by attention has tensors, which this model lacks; use pool 'avg'"
+                "pool 'map' needs an attention layer, which this model lacks; use pool 'avg'"
             )
         return self.with_(pool=pool)
 
     def check_tiled(self) -> None:
-        """Check that the patches tile the image, unless images may have any size."""
+        """Raise `WrongCall` if patches do not tile the image and the image size is fixed."""
         if self.image_size % self.patch_size and not self.dynamic_image_size:
             raise WrongCall(
                 f"patches of {self.patch_size} pixels do not tile an image of {self.image_size};"
@@ -326,7 +327,7 @@ class Spec:
             )
 
     def _fitting_heads(self) -> int:
-        """The number of heads nearest to this spec's that divides the width."""
+        """Return the number of heads nearest to this spec's that divides the width."""
         divisors = [
             n
             for n in range(1, min(self.heads_width, LIMITS["heads"]) + 1)
@@ -336,13 +337,23 @@ class Spec:
 
 
 def check_between(name: str, value: float, least: float, most: float) -> None:
-    """Raise `WrongCall` for a value below `least` or above `most`, and for NaN."""
+    """Raise `WrongCall` for a value below `least` or above `most`, and for NaN.
+
+    Args:
+        name: name of the value in the message.
+        value: the value to check.
+        least: smallest allowed value.
+        most: largest allowed value.
+    """
     if not least <= value <= most:
         raise WrongCall(f"{name} is {value}; it must be between {least} and {most}")
 
 
 def square(value: Json, where: str) -> Json:
-    """An argument of timm's that is one number or two. Raises `BadFile` for two different ones."""
+    """Return an argument of timm's that is one number, or two equal ones, as one number.
+
+    Raises `BadFile` for two different numbers.
+    """
     if isinstance(value, list):
         if len(value) != 2 or value[0] != value[1]:
             raise BadFile(f"{where} is {value}; only square images and patches are supported")
@@ -351,7 +362,10 @@ def square(value: Json, where: str) -> Json:
 
 
 def package_of(family: str) -> Any:
-    """The package of a family. Raises `WrongCall` for a family that this version does not know."""
+    """Import and return the package of a family.
+
+    Raises `WrongCall` for a family that this version does not know.
+    """
     if family not in FAMILIES:
         raise unknown("family", str(family), FAMILIES)
     return import_module(FAMILIES[family])

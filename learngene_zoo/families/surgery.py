@@ -1,11 +1,10 @@
-"""Surgery on the tensors of a model: a linear map along a named axis, of which a selection of
-indices is the one-hot case.
+"""Linear maps along the named axes of a model's tensors. Selecting indices is the one-hot case.
 
-Which tensors have an axis, and whether they write, read or scale what runs along it, follows from
-the table of a spec. Operations are pure, StateDict -> StateDict: no argument is mutated, and
-tensors that do not change are shared.
+The table of a spec defines which tensors have an axis, and whether they write, read or scale the
+values along it. Operations are pure, StateDict -> StateDict: no argument is mutated, and tensors
+that do not change are shared.
 
-    mapped(state, spec, {"width": P, "heads": [0, 2], "layers": range(6)})
+    map_axes(state, spec, {"width": P, "heads": [0, 2], "layers": range(6)})
 """
 
 from __future__ import annotations
@@ -23,20 +22,24 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import axis_of_layers, take_blocks
 from learngene_zoo.storage import StateDict
 
-# The indices that are kept, in their order, or a matrix (new size, old size)
+# The indices to keep, in this order, or a matrix (new size, old size).
 Map = Sequence[int] | torch.Tensor
 LAYERS = "layers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Along:
-    """What is applied along an axis to the tensors that have it.
+    """The maps along an axis, by the role of the tensors that have it.
 
-    `write`: to those that write what runs along it: outputs of linear layers with their biases,
-    shifts of norms, tokens, positions. `read`: to the inputs of linear layers. None: the same. An
-    orthonormal projection P of a stream does: what wrote x writes P x, and what read it by W reads
-    by W P'. `scale`: to gains of norms and to layer scales, one number for each channel. None: the
-    same indices; of a matrix its squared entries, which give the diagonal of P diag(g) P'.
+    With an orthonormal projection P of the residual stream, a layer that wrote x writes P x, and a
+    layer that read it with W reads with W P'.
+
+    Attributes:
+        write: for tensors that write along the axis: outputs of linear layers with their biases,
+            shifts of norms, tokens, positions.
+        read: for the inputs of linear layers. None: `write`.
+        scale: for gains of norms and layer scales, which have one number per channel. None: the
+            same indices; for a matrix its squared entries, which give the diagonal of P diag(g) P'.
     """
 
     write: Map
@@ -45,8 +48,9 @@ class Along:
 
 
 def dimensions_of(spec: Spec) -> dict[str, int]:
-    """The size of every kind of dimension that a model's tensors have, by its factors: {"qkv heads
-    head_width": 2304, ...}.
+    """Return the size of every kind of dimension of a model's tensors, by the names of its factors.
+
+    For example {"qkv heads head_width": 2304, ...}.
     """
     kinds = {kind: sizes for _, kind, sizes in table_of(spec).parameters(spec)}
     axis_sizes = {
@@ -58,30 +62,35 @@ def dimensions_of(spec: Spec) -> dict[str, int]:
 
 
 def axes_of(spec: Spec) -> dict[str, int]:
-    """The size of every axis that `mapped` knows in a model: of dimensions, of their factors
-    ("heads"), and "layers".
+    """Return the size of every axis of a model that `map_axes` can map.
+
+    These are the dimensions, their factors ("heads") and "layers".
     """
     return {**dimensions_of(spec), **table_of(spec).sizes(spec), LAYERS: spec.layers}
 
 
 def map_axes(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> StateDict:
-    """Every tensor with linear maps applied along named axes: indices that are kept, matrices, or
-    an `Along` of them.
+    """Apply linear maps along named axes to every tensor.
 
-    `spec` is what `state`, whole or in part, belongs to. Indices copy numbers; matrices compute in
-    their own precision, and the result has the tensor's. Along a factor, maps keep the other
-    factors apart: "heads" takes the same heads of queries, keys and values. A map of all factors of
-    a dimension goes before those of single ones. Along "layers", blocks are taken, or mixed by a
-    matrix. The width is that of all heads together, so for a narrower model map `width`, `heads`
-    and `hidden` in one call.
+    Indices copy numbers; matrices compute in their own precision, and the result has the tensor's.
+    Along a factor, maps keep the other factors apart: "heads" selects the same heads of queries,
+    keys and values. A map of all factors of a dimension precedes maps of single factors. Along
+    "layers", blocks are selected, or mixed by a matrix. The width is that of all heads together;
+    for a narrower model map `width`, `heads` and `hidden` in one call.
 
-    Raises `WrongCall` for an axis or an index that does not exist, for a matrix of another size,
-    and for a model of several segments, where an axis has another size in each.
+    Args:
+        state: tensors of a model, or some of them.
+        spec: the spec of that model.
+        maps: for each axis the indices to keep, a matrix, or an `Along`.
+
+    Raises:
+        WrongCall: for an axis or an index that does not exist, for a matrix of another size, and
+            for a model of several segments, in which the size of an axis varies.
     """
     if len(spec.segments) > 1:
         raise WrongCall(
-            "a model of several segments has more than one size; select from each of its segments"
-            " instead"
+            "expected a model whose blocks have equal sizes, got one of several segments; map each"
+            " segment by itself"
         )
     plans = {
         axis: how if isinstance(how, Along) else Along(write=how) for axis, how in maps.items()
@@ -109,8 +118,8 @@ def _check(axis: str, how: Map | None, size: int) -> None:
         outside = [index for index in how if not 0 <= index < size]
         if outside or not len(how):
             raise WrongCall(
-                f"{axis} has indices 0 to {size - 1}; {outside[0] if outside else 'none'} was"
-                " chosen"
+                f"expected indices of {axis} from 0 to {size - 1}, got"
+                f" {outside[0] if outside else 'none'}"
             )
 
 
@@ -141,7 +150,7 @@ Role = Literal["write", "read", "scale"]
 
 
 def _role(kind: ParameterSpec, dimension: int) -> Role:
-    """What a tensor does along one of its dimensions."""
+    """Return whether a tensor writes, reads or scales the values along one of its dimensions."""
     if callable(kind.start) or (kind.start == "one" and not kind.name.endswith("bias")):
         return "scale"
     linear = kind.start in ("matrix", "deep", "head", "patches")
@@ -167,7 +176,7 @@ def _apply_map(how: Map, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
 
 
 def _map_layers(state: StateDict, spec: Spec, how: Map) -> StateDict:
-    """Blocks taken, or mixed by a matrix (new layers, old layers)."""
+    """Return a state with blocks selected, or mixed by a matrix (new layers, old layers)."""
     if not isinstance(how, torch.Tensor):
         return take_blocks(state, spec, how)
     table, whole = table_of(spec), take_blocks(state, spec, range(spec.layers))

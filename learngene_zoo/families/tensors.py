@@ -1,13 +1,12 @@
-"""The tensors of a model by name: shapes, fresh values, a module made of them, and what changes or
-leaves out whole tensors.
+"""The tensors of a model by name: shapes, initial values, building a module, selecting tensors.
 
-What names and axes mean is said by the table of a spec (surgery.py cuts along axes). Operations are
-pure, StateDict -> StateDict: no argument is mutated, tensors that do not change are shared, and of
-a state on disk only what is kept is read, once.
+Names and axes are defined by the table of a spec (surgery.py maps along axes). Operations are pure,
+StateDict -> StateDict: no argument is mutated, tensors that do not change are shared, and of a
+state on disk only the tensors in the result are read, once each.
 
-Most of the time of building a large model from tensors that are already in memory goes into the
-kernel handing out memory in pages of 4 KiB. One mapping with large pages for all parameters takes a
-third of it; where there are none, ordinary tensors are allocated.
+When a large model is built from tensors in memory, most of the time goes into the kernel handing
+out memory in pages of 4 KiB. A single mapping with large pages for all parameters takes a third of
+that time; without large pages, ordinary tensors are allocated.
 """
 
 import math
@@ -27,22 +26,22 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
 from learngene_zoo.text import human_count
 
-# A family's module, mostly timm's VisionTransformer, whose attributes depend on the family
+# A family's module, such as timm's VisionTransformer; its attributes depend on the family.
 Model = Any
 
 
 def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter, by closed form, in the order of the model's state_dict."""
+    """Return the shape of every parameter, in the order of the model's state_dict."""
     return dict(_shapes(spec))
 
 
-@lru_cache(maxsize=8)  # building a model asks several times
+@lru_cache(maxsize=8)  # building a model needs them several times
 def _shapes(spec: Spec) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, kind.shape(sizes)) for name, kind, sizes in table_of(spec).parameters(spec))
 
 
 def empty(spec: Spec, **extra: Any) -> Model:
-    """The module for a spec, its parameters on the meta device; no random number is drawn.
+    """Build the module for a spec on the meta device; no random number is drawn.
 
     `extra` are further arguments of timm's (dropout).
     """
@@ -52,9 +51,7 @@ def empty(spec: Spec, **extra: Any) -> Model:
 
 
 class _Unset(TorchFunctionMode):
-    """Parameters are not initialised: even on the meta device that is a third of the time of
-    building a module.
-    """
+    """Skip the initialisation of parameters: a third of the time, even on the meta device."""
 
     def __torch_function__(
         self,
@@ -71,10 +68,18 @@ class _Unset(TorchFunctionMode):
 def model_of(
     spec: Spec, state: StateDict, *, dtype: torch.dtype = torch.float32, **extra: Any
 ) -> Model:
-    """A model with these tensors, in eval mode, trainable, in memory of its own: `state` stays as
-    it is.
+    """Build a model with these tensors in newly allocated memory, in eval mode and trainable.
 
-    Raises `BadFile` if a tensor is missing, extra or of another shape.
+    `state` is not changed.
+
+    Args:
+        spec: the model to build.
+        state: its tensors by name.
+        dtype: the precision of the model.
+        extra: further arguments of timm's (dropout).
+
+    Raises:
+        BadFile: if a tensor is missing, unexpected or of another shape.
     """
     check_state(state, spec, "this state")
     model = empty(spec, **extra)
@@ -87,8 +92,9 @@ def model_of(
 
 
 def _compute_buffers(model: torch.nn.Module) -> None:
-    """Give a model from the meta device the numbers that it computes once and never saves, as
-    tables of rotary positions.
+    """Fill the buffers of a model from the meta device that are computed once and never saved.
+
+    For example tables of rotary positions.
     """
     for module in model.modules():
         unset = [name for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta]
@@ -99,13 +105,15 @@ def _compute_buffers(model: torch.nn.Module) -> None:
 
 
 def state_of(model: torch.nn.Module) -> StateDict:
-    """The tensors of a model, sharing its memory, without gradients."""
+    """Return the tensors of a model without gradients; they share its memory."""
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
 def check_state(state: StateDict, spec: Spec, where: str) -> None:
-    """Raises `BadFile`, naming the first tensor that is missing, unexpected or of another shape
-    than in `spec`'s model.
+    """Raise `BadFile` if the tensors of a state are not those of the model of `spec`.
+
+    The message names the first tensor that is missing, unexpected or of another shape or type, and
+    `where` the file.
     """
     expected, actual = shapes(spec), shapes_in(state)
     for name, shape in expected.items():
@@ -125,22 +133,22 @@ def check_state(state: StateDict, spec: Spec, where: str) -> None:
 
 
 def shapes_in(state: StateDict) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor; of a file's tensors from its header alone."""
+    """Return the shape of every tensor; for a file, from its header alone."""
     if isinstance(state, Tensors):
         return state.shapes()
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-_ALIGNMENT = 64  # bytes; what torch's own allocator gives
+_ALIGNMENT = 64  # bytes, as torch's own allocator
 _LARGE_PAGE = 2 * 2**20
 
 
 def allocate_tensors(
     shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """One tensor per name, of arbitrary contents.
+    """Return uninitialised tensors of these shapes.
 
-    Each has a storage of its own size, as `torch.empty` would give.
+    Each has a separate storage of its size, as if made by `torch.empty`.
     """
     places, end = {}, 0  # in bytes
     for name, shape in shapes.items():
@@ -163,18 +171,19 @@ def allocate_tensors(
 
 
 def check_memory(needed: int) -> None:
-    """Raises `Unavailable` for tensors of more bytes than this machine has: to ask for them could
-    end the process.
+    """Raise `Unavailable` if this machine has less memory than `needed`, in bytes.
+
+    Allocating more could end the process.
     """
     if needed > machine_memory():
         raise Unavailable(
-            f"these tensors take {human_count(needed)}B, and this machine has"
+            f"these tensors need {human_count(needed)}B, and this machine has"
             f" {human_count(machine_memory())}B of memory; choose a smaller size"
         )
 
 
 def machine_memory() -> int:
-    """Bytes; where the system does not say, more than any machine has."""
+    """Return the memory of this machine in bytes; 2^63 if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -182,9 +191,9 @@ def machine_memory() -> int:
 
 
 def _large_pages(size: int) -> mmap.mmap | None:
-    """Private memory that the kernel may back with large pages.
+    """Return private memory that the kernel may back with large pages.
 
-    None where that is impossible or not worth it.
+    None if that is impossible, or if `size` is less than one large page.
     """
     if size < _LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
@@ -206,14 +215,20 @@ def initial(
 
     `timm`    as timm initialises models of the family. Its `VisionTransformer`: matrices and
               positions N(0, 0.02), the patch embedding uniform within 1/sqrt(fan in), tokens
-              N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)). timm truncates its
-              normals at 2, which is 100 standard deviations: never. Exceptions of a family are in
-              its table's `draws`.
+              N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)). timm truncates these
+              normal distributions at 2, which is 100 standard deviations and has no effect.
+              Exceptions of a family are in its table's `draws`.
     `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)): larger values at small widths.
 
     In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1),
-    norms 1 and 0, layer scales their value. A tensor depends on the seed, its name and its shape
-    alone, so that models of two sizes share what they have in common.
+    norms 1 and 0, and layer scales their value. A tensor is a function of the seed, its name and
+    its shape, so that models of two sizes have the same tensors where name and shape are the same.
+
+    Args:
+        spec: the model.
+        seed: seed of the random numbers.
+        scheme: one of the two above.
+        names: names of the tensors to return. None: all.
     """
     chosen = set(shapes(spec) if names is None else names)
     check_memory(
@@ -236,24 +251,32 @@ def initial(
 def fill_missing_tensors(
     spec: Spec, parts: StateDict, seed: int, scheme: Scheme = "timm"
 ) -> StateDict:
-    """All tensors of a model: these parts, shared and not copied, and fresh values of every other
-    tensor (`initial`).
+    """Return all tensors of a model: the given parts, and initial values for all others.
 
-    Raises `WrongCall` for a part that this model does not have or of another shape.
+    The parts are shared, not copied.
+
+    Args:
+        spec: the model.
+        parts: tensors by name.
+        seed: seed of the initial values.
+        scheme: as in `initial`.
+
+    Raises:
+        WrongCall: for a part that this model does not have, or of another shape.
     """
     expected, actual = shapes(spec), shapes_in(parts)
     for name, shape in actual.items():
         if name not in expected:
-            raise WrongCall(f"the part {name} does not exist in the model to build")
+            raise WrongCall(f"the model to build has no tensor {name}; leave it out")
         if expected[name] != shape:
             raise WrongCall(
-                f"the part {name} has shape {shape}; the model to build needs {expected[name]}"
+                f"the tensor {name} has shape {shape}; the model to build needs {expected[name]}"
             )
     fresh = initial(spec, seed, scheme, names=[name for name in expected if name not in actual])
     return {name: parts[name] if name in actual else fresh[name] for name in expected}
 
 
-_MATRICES = ("matrix", "deep", "head", "patches")  # what `fan_in` scales
+_MATRICES = ("matrix", "deep", "head", "patches")  # scaled by `fan_in`
 
 
 def _start(
@@ -289,24 +312,30 @@ def _start(
 
 
 def only(state: StateDict, keep: Callable[[str], bool]) -> StateDict:
-    """The tensors whose names `keep` accepts."""
+    """Return the tensors whose names `keep` accepts."""
     return {name: state[name] for name in state if keep(name)}
 
 
 def without_head(state: StateDict, spec: Spec) -> StateDict:
-    """Everything but the classification head."""
+    """Return all tensors except those of the classification head."""
     table = table_of(spec)
     return only(state, lambda name: not table.is_head(name))
 
 
 def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDict:
-    """Block `i` of the result is block `sources[i]` of `state`, shared where repeated; all other
-    tensors as they are.
+    """Return a state whose block `i` is block `sources[i]` of `state`; repeated blocks are shared.
 
-    `spec` is of the family of `state`. `take_blocks(state, spec, range(layers))` is `state`, and
-    taking from what was taken composes. Of a state on disk only what is kept is read, once. Tensors
-    outside of the blocks that have an axis `layers` are taken along it. Raises `WrongCall` if
-    `state` lacks a block.
+    All other tensors stay as they are, except that tensors outside of the blocks with an axis
+    `layers` are indexed along it. `take_blocks(state, spec, range(layers))` is `state`, and the
+    operation composes. Of a state on disk only the tensors in the result are read, once each.
+
+    Args:
+        state: tensors of a model.
+        spec: a spec of the same family.
+        sources: numbers of blocks in `state`, from 0.
+
+    Raises:
+        WrongCall: if `state` lacks a block.
     """
     table = table_of(spec)
     inner: dict[int, list[str]] = {}
@@ -317,7 +346,7 @@ def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDi
     absent = [source for source in sources if source not in inner]
     if absent:
         raise WrongCall(
-            f"there is no block {absent[0]} to take; there are {', '.join(map(str, sorted(inner)))}"
+            f"there is no block {absent[0]}; expected one of {', '.join(map(str, sorted(inner)))}"
         )
     read = {
         (i, name): state[table.block_name(i, name)]
@@ -337,9 +366,9 @@ def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDi
 
 
 def axis_of_layers(table: Table, name: str) -> int | None:
-    """The axis of a tensor outside of the blocks along which it holds numbers for each of them.
+    """Return the axis along which a tensor outside of the blocks has a value for each block.
 
-    Mostly None.
+    None if it has no such axis.
     """
     kind = table.find(name)
     return None if kind is None or ("layers",) not in kind.axes else kind.axes.index(("layers",))
@@ -355,12 +384,19 @@ def _of_layers(
 
 
 def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateDict:
-    """The position embedding resampled to the patch grid of `spec_to` (timm's bicubic
-    `resample_abs_pos_embed`).
+    """Resample the position embedding to the patch grid of `spec_to`.
 
-    Equal grids, and a model without position embedding, leave everything as it is. Raises
-    `WrongCall` if the two specs have position embeddings for different numbers of tokens before the
-    patches.
+    timm's bicubic `resample_abs_pos_embed` is applied. Equal grids, and models without position
+    embedding, leave everything unchanged.
+
+    Args:
+        state: tensors of the model of `spec_from`.
+        spec_from: the model.
+        spec_to: the model whose grid the positions are for.
+
+    Raises:
+        WrongCall: if the specs have position embeddings for different numbers of tokens before the
+            patches.
     """
     table = table_of(spec_from)
     name = table.find_parameter("positions")
@@ -368,7 +404,10 @@ def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateD
         return {name: state[name] for name in state}
     before, after = (table.sizes(spec)["positions"] - spec.patches for spec in (spec_from, spec_to))
     if before != after:
-        raise WrongCall(f"positions of {before} tokens before the patches cannot serve {after}")
+        raise WrongCall(
+            f"expected positions for {after} tokens before the patches, got {before}; keep class"
+            " token and registers as they are"
+        )
     from timm.layers import resample_abs_pos_embed
 
     positions = resample_abs_pos_embed(
@@ -381,11 +420,10 @@ def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateD
 
 
 def shuffle_tensors(state: StateDict, names: Iterable[str], seed: int) -> StateDict:
-    """The named tensors with their entries permuted, each by a permutation that is a function of
-    seed and name.
+    """Permute the entries of the named tensors, each by a function of the seed and its name.
 
-    A tensor keeps only its distribution: the control that separates inherited knowledge from
-    inherited scale.
+    The distribution of each tensor is kept, so that this control separates the effect of inherited
+    values from that of inherited scale.
     """
     chosen = set(names)
     return {
@@ -400,7 +438,7 @@ def _permute_tensor(tensor: torch.Tensor, name: str, seed: int) -> torch.Tensor:
 
 
 def cast(state: StateDict, dtype: torch.dtype) -> StateDict:
-    """Floating point tensors in another precision; tensors that are shared stay shared."""
+    """Convert floating-point tensors to another precision; shared tensors stay shared."""
     tensors = {name: state[name] for name in state}
     converted = {
         id(tensor): tensor.to(dtype) for tensor in tensors.values() if tensor.is_floating_point()

@@ -1,8 +1,6 @@
-"""timm's `config.json`: written so that timm alone opens our folders, and read so that we open any
-supported model's.
+"""Write and read timm's `config.json`, so that timm alone opens our folders and we open its models.
 
-Nothing in such a file is ever a path or a class: arguments are numbers, flags and words from a
-closed list.
+A file never contains a path or a class: arguments are numbers, flags and words from a closed list.
 """
 
 import re
@@ -22,11 +20,11 @@ from learngene_zoo.families.spec import USUAL_VIEW, Spec, View
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.text import check_name
 
-# What timm assumes where a pretrained_cfg does not say.
+# timm's defaults for a pretrained_cfg.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CROP_PCT = 0.875
-_VIEW = tuple(field.name for field in fields(View))
-_ROOT = {
+_VIEW_FIELDS = tuple(field.name for field in fields(View))
+_ROOT_KEYS = {
     "architecture",
     "num_classes",
     "num_features",
@@ -46,12 +44,19 @@ def timm_config(
     licence: str,
     view: View = USUAL_VIEW,
 ) -> dict[str, Json]:
-    """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)`
-    understands.
+    """Return the root of a config.json for `timm.create_model("local-dir:...", pretrained=True)`.
 
-    For a model that timm does not have (a dense or a stitched one), after `import
-    learngene_zoo.timm`. The number of classes stands at the root alone: transformers hands it to
-    timm beside `model_args`.
+    For a model that timm does not have (dense or stitched), timm understands it after `import
+    learngene_zoo.timm`. The number of classes is at the root only: transformers passes it to timm
+    beside `model_args`.
+
+    Args:
+        spec: the model.
+        mean: mean of each channel of the images.
+        std: standard deviation of each channel of the images.
+        class_names: names of the classes, in order; may be empty.
+        licence: licence of the weights.
+        view: how images are resized and cropped.
     """
     kind = family_of(spec)
     args = {name: value for name, value in kind.arguments(spec).items() if name != "num_classes"}
@@ -74,7 +79,7 @@ def pretrained_cfg(
     licence: str = "unknown",
     view: View = USUAL_VIEW,
 ) -> dict[str, Json]:
-    """timm's description of a model's weights and of the images it takes."""
+    """Return timm's description of a model's weights and images; arguments as in `timm_config`."""
     table = table_of(spec)
     return {
         "input_size": [spec.channels, spec.image_size, spec.image_size],
@@ -93,8 +98,8 @@ def pretrained_cfg(
 
 
 def check_keys(config: Mapping[str, Json], where: str) -> None:
-    """Raises `BadFile` for a key that `timm_config` does not write."""
-    known_keys = {*_ROOT, "learngene"}
+    """Raise `BadFile` for a key that `timm_config` does not write; `where` names the file."""
+    known_keys = {*_ROOT_KEYS, "learngene"}
     extra = sorted(set(config) - known_keys)
     if extra:
         raise BadFile(
@@ -103,11 +108,18 @@ def check_keys(config: Mapping[str, Json], where: str) -> None:
 
 
 def spec_in(config: Mapping[str, Json], where: str) -> Spec:
-    """The spec of the model that timm would build from a config.json; imports timm only for
-    architectures that no family lists.
+    """Return the spec of the model that timm would build from a config.json.
 
-    Raises `BadFile` for a file that is not a timm config, for arguments that no spec can express
-    and for impossible sizes, and `WrongCall` for an architecture of no family.
+    timm is imported only for architectures that no family lists.
+
+    Args:
+        config: the content of the file.
+        where: the file, for messages.
+
+    Raises:
+        BadFile: for a file that is not a timm config, for arguments that no spec can express, and
+            for impossible sizes.
+        WrongCall: for an architecture of no family.
     """
     name, args, images = (
         config.get("architecture"),
@@ -122,8 +134,8 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
     if not isinstance(args, dict):
         raise BadFile(f"{where}: model_args is {type(args).__name__}; expected an object")
     spec = find_registered(name) or architecture(name)
-    # By itself an architecture has images of 224 pixels: mostly their size comes with its
-    # pretrained weights.
+    # Without weights an architecture has images of 224 pixels: timm usually takes the image size
+    # from the config of the pretrained weights.
     base = (
         spec.with_(image_size=224)
         if spec
@@ -140,7 +152,7 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
 
 
 def architecture(name: str) -> Spec | None:
-    """The spec of a timm architecture by name, its pretrained tag ignored.
+    """Return the spec of a timm architecture by name, without its pretrained tag.
 
     None if no family lists it.
     """
@@ -151,17 +163,15 @@ def architecture(name: str) -> Spec | None:
 
 
 def find_registered(name: str) -> Spec | None:
-    """The spec of a model that this zoo adds to timm; None for any other name."""
+    """Return the spec of a model that this zoo adds to timm; None for any other name."""
     return next((kind.registered[name] for kind in families() if name in kind.registered), None)
 
 
 def architecture_of_timm(name: str, **options: Any) -> Spec:
-    """The spec of any architecture of timm's, with or without a pretrained tag. Nothing is
-    downloaded.
+    """Return the spec of any timm architecture, with or without a tag; nothing is downloaded.
 
-    `options` are further ones of `timm.create_model`.
-
-    Raises `WrongCall` for one that timm does not have or that belongs to no family.
+    `options` are further arguments of `timm.create_model`. Raises `WrongCall` for an architecture
+    that timm does not have or that belongs to no family.
     """
     check_timm_name(name)
     import timm
@@ -171,7 +181,7 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
     kind = next((kind for kind in families() if module in kind.timm_modules), None)
     if kind is None:
         supported = "; ".join(kind.supported for kind in families())
-        why = f" ({OBSTACLES[module]})" if module in OBSTACLES else ""
+        why = f" ({UNSUPPORTED_MODULES[module]})" if module in UNSUPPORTED_MODULES else ""
         raise WrongCall(
             f"{name} is a model of {module}{why}, which is not supported{_advice(bare)}; supported"
             f" are {supported}"
@@ -189,8 +199,8 @@ def _read(kind: Family, name: str, **options: Any) -> Spec:
         return host(kind).spec_of(host(kind).open_architecture(name, **options))
 
 
-# What keeps timm's other ViT-like models, by their module, from being of a family.
-OBSTACLES = {
+# The features by which timm's other ViT-like models, by module, differ from those of all families.
+UNSUPPORTED_MODULES = {
     "timm.models.beit": "relative positions",
     "timm.models.cait": "layers that only the class token attends in",
     "timm.models.convit": "gated positions in attention",
@@ -212,10 +222,10 @@ def _advice(name: str) -> str:
 
 @lru_cache(maxsize=32)
 def nearest(name: str) -> str | None:
-    """The pretrained architecture of timm's that a family has and whose name is most like this one;
-    None if none is.
+    """Return the supported pretrained architecture of timm with the most similar name, or None.
 
-    What counts first is how many words (size, patches, images) the names have in common.
+    Names are compared by the number of words (size, patches, images) in common, then by their
+    letters.
     """
     import timm
 
@@ -243,9 +253,7 @@ def nearest(name: str) -> str | None:
 
 
 def check_timm_name(name: str) -> None:
-    """Raises `WrongCall` for an architecture that timm does not have, and for a pretrained tag that
-    it has not of it.
-    """
+    """Raise `WrongCall` if timm has no architecture of this name, or no such pretrained tag."""
     bare, _, tag = name.partition(".")
     names = _names_in_source(bare)
     if names:
@@ -259,7 +267,7 @@ def check_timm_name(name: str) -> None:
 
 
 def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
-    """Raises `BadFile` unless timm would build the model that `spec` describes."""
+    """Raise `BadFile` unless timm would build the model of `spec`; `where` names the file."""
     theirs = spec_in(config, where)
     for field in fields(spec):
         if getattr(theirs, field.name, None) != getattr(spec, field.name):
@@ -270,9 +278,9 @@ def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
 
 
 def image_settings(config: Mapping[str, Json], where: str) -> dict[str, Any]:
-    """The `pretrained_cfg` of a config.json, with what its root overrides.
+    """Return the `pretrained_cfg` of a config.json with the values that its root overrides.
 
-    The types of what we use are checked.
+    Raises `BadFile` for values of a wrong type; `where` names the file.
     """
     cfg = config.get("pretrained_cfg", config)
     if not isinstance(cfg, dict):
@@ -310,9 +318,9 @@ def _check_images(cfg: Mapping[str, Json], where: str) -> None:
 def normalisation(
     images: Mapping[str, Any], channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation for each channel.
+    """Return mean and standard deviation for each channel.
 
-    If a config gives another number of them, their average for all.
+    If a config has values for another number of channels, their average is used for all.
     """
     mean, std = (
         tuple(map(float, images.get(key) or usual))
@@ -324,17 +332,15 @@ def normalisation(
 
 
 def view_in(images: Mapping[str, Any], where: str) -> View:
-    """How the pictures of a `pretrained_cfg` are resized and cropped; where it does not say, as
-    timm would.
+    """Return the view of a `pretrained_cfg`, with timm's defaults for missing values.
 
-    Of a model without any config nothing is cropped. Raises `BadFile` for a way that is not
-    supported.
+    Without any config nothing is cropped. Raises `BadFile` for a view that is not supported.
     """
     if not images:
         return USUAL_VIEW
     stated = {
         "crop_pct": _CROP_PCT,
-        **{key: images[key] for key in _VIEW if images.get(key) is not None},
+        **{key: images[key] for key in _VIEW_FIELDS if images.get(key) is not None},
     }
     return from_json(View, stated, f"{where}: pretrained_cfg")
 
@@ -346,10 +352,10 @@ def _no_timm_model(name: str, names: Iterable[str]) -> WrongCall:
 
 
 def _names_in_source(name: str) -> list[str]:
-    """Return timm's architectures if timm certainly has none called `name`, else nothing.
+    """Return timm's architectures if timm certainly has none called `name`, otherwise [].
 
-    They are read from timm's source, because importing it takes seconds. Nothing is certain once
-    timm is imported, when anybody may have added names, or if its source mentions this one.
+    They are read from timm's source, because importing it takes seconds. The result is [] too if
+    timm is imported already, since names may have been added, and if its source contains the name.
     """
     spec = find_spec("timm") if "timm" not in sys.modules else None
     folders = spec.submodule_search_locations if spec is not None else None

@@ -19,7 +19,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import Evaluation, Judged, check_head, judge
-from learngene_zoo.training.objectives import RESAMPLES, MeanIoU
+from learngene_zoo.training.objectives import NUM_RESAMPLES, MeanIoU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ def _resample_gain(task: Task, first: Judged, second: Judged) -> Gain:
     metric, images = MeanIoU(task.classes), len(first.rows)
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
     values = []
-    for _ in range(RESAMPLES):
+    for _ in range(NUM_RESAMPLES):
         sample = draws.integers(images, size=images)
         first_value, second_value = (
             metric.value(judged.rows[sample].sum(axis=0), images) for judged in (first, second)

@@ -34,7 +34,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import (
-    YOUNG,
+    OMIT_DEFAULT,
     Bounds,
     Recipe,
     check_bounds,
@@ -149,31 +149,31 @@ class FinetuneConfig:
         Literal["ridge", "random"],
         "a new head starts from a ridge regression of the model's features onto the classes, "
         "or from random weights",
-    ] = field(default="ridge", metadata=YOUNG)
+    ] = field(default="ridge", metadata=OMIT_DEFAULT)
     fit: Annotated[
         Literal["crop", "pad", "stretch"] | None,
         "what happens to pictures that are not square: their ends are cropped, they are padded "
         "with the mean colour, or stretched (none: stretched where a model that crops gets a new "
         "head, else as the model has it)",
-    ] = field(default=None, metadata=YOUNG)
+    ] = field(default=None, metadata=OMIT_DEFAULT)
     patience: Annotated[
         int | None, "stop after N epochs that validate no better", Bounds(least=1)
     ] = None
     teacher: Annotated[
         str | None,
         "imitate this classifier of the task too: timm:NAME, hf-hub:ORG/REPO or a folder",
-    ] = field(default=None, metadata=YOUNG)
+    ] = field(default=None, metadata=OMIT_DEFAULT)
     # DeiT's soft distillation (Touvron et al., 2021, equation 2); its hard one, equation 3, has a
     # share of 0.5.
     share: Annotated[
         float, "the teacher's share of the loss; the rest is the labels'", Bounds(least=0, most=1)
-    ] = field(default=0.1, metadata=YOUNG)
+    ] = field(default=0.1, metadata=OMIT_DEFAULT)
     temperature: Annotated[
         float, "divides the logits of student and teacher before their softmax", Bounds(above=0)
-    ] = field(default=3.0, metadata=YOUNG)
+    ] = field(default=3.0, metadata=OMIT_DEFAULT)
     answers: Annotated[
         Literal["soft", "hard"], "imitate the teacher's distribution, or the class that it gives"
-    ] = field(default="soft", metadata=YOUNG)
+    ] = field(default="soft", metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_bounds(self)

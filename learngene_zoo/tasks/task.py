@@ -17,7 +17,7 @@ from learngene_zoo.artifacts.records import TargetTask, TaskRecord
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import MOST_LETTERS, is_text
+from learngene_zoo.text import MAX_NAME_LENGTH, is_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,11 +135,11 @@ class Task:
             if not is_text(text):
                 raise BadData(f"{self.name}: {text!r} is not text in UTF-8; rename it")
         for text in self.class_names:
-            if len(text) > MOST_LETTERS:
+            if len(text) > MAX_NAME_LENGTH:
                 raise BadData(
                     f"{self.name:.80}: the class {text[:30]!r}... has {len(text):,} characters; "
                     "expected at most "
-                    f"{MOST_LETTERS}: rename it"
+                    f"{MAX_NAME_LENGTH}: rename it"
                 )
 
     @property

@@ -1,7 +1,8 @@
-"""What a fine-tuning can find by itself: the largest batch that a GPU holds, and the learning rate
-that validates best.
+"""Find the batch size and the learning rate of a fine-tuning automatically.
 
-Each is a part of the run: a resumed run loads what was found, and finishes what was begun.
+The batch size is the largest that a GPU holds, the learning rate the one with the best validation
+result. Each trial is a part of the run, so that a resumed run loads what was measured and continues
+from there.
 """
 
 from __future__ import annotations
@@ -26,27 +27,33 @@ from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import objective_for
 from learngene_zoo.training.trackers import say
 
-ON_CPU = 64  # images a step; there memory does not decide
-LARGEST = 1024  # images a step; larger batches need other learning rates
-RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
-# Tried in turn while the outermost rate is the best
-BEYOND = {1e-5: (3e-6, 1e-6), 3e-3: (1e-2, 3e-2)}
-# A rate is tried for a fifth of the epochs, on at most this many training images
-SHARE, IMAGES = 5, 2000
-ROOM = 0.9  # of a GPU's memory that may be used
+CPU_BATCH_SIZE = 64  # memory is not the limit on a CPU
+MAX_BATCH_SIZE = 1024  # larger batches need other learning rates
+LEARNING_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+# Tried in this order while the smallest or the largest rate is the best.
+FURTHER_RATES = {1e-5: (3e-6, 1e-6), 3e-3: (1e-2, 3e-2)}
+# A rate is tried for a fifth of the epochs, on at most this many training images.
+EPOCHS_PER_TRIAL_EPOCH, MAX_TRIAL_IMAGES = 5, 2000
+MAX_MEMORY_FRACTION = 0.9  # of a GPU's memory that may be used
 
 
 def resolve_auto(
     start: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run, names: Collection[str]
 ) -> tuple[Recipe, dict[str, Json]]:
-    """Return the recipe with the batch size and the learning rate chosen where `names` has them,
-    and the record of the trials.
+    """Choose the settings in `names` and return the recipe with them, and the record of the trials.
 
-    batch_size  on a GPU the largest power of two, times the processes, of which one step fits into
-                its memory, at most 1,024 and no more than there are training images; 64 on a CPU
-    lr          of 1e-5, 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 the one that does best on validation images
-                after a fifth of the epochs, on at most 2,000 training images; the smallest of
-                equals. If that is the first or the last, rates beyond it are tried
+    - `batch_size`: on a GPU the largest power of two, times the number of processes, of which one
+      step fits into memory; at most 1,024 and at most the number of training images. On a CPU 64.
+    - `lr`: of 1e-5, 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 the one with the best result on validation
+      images after a fifth of the epochs, on at most 2,000 training images; the smallest of equals.
+      If it is the first or the last of them, rates beyond it are tried.
+
+    Args:
+        start: the model to fine-tune.
+        task: the task to train on.
+        recipe: the recipe of the fine-tuning.
+        run: the run, whose parts the trials are.
+        names: the settings to choose, `batch_size` or `lr`.
     """
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
@@ -56,7 +63,7 @@ def resolve_auto(
         ).record
         recipe = replace(recipe, batch_size=record_of_size["batch_size"])
         record["batch_size"] = "auto"
-        say(run, f"batch size {recipe.batch_size}")
+        say(run, f"batch size {recipe.batch_size} chosen")
     if "lr" in names:
         task = ensure_validation(task)
 
@@ -74,16 +81,17 @@ def resolve_auto(
         values = try_rates(measure)
         recipe = replace(recipe, lr=choose_rate(values))
         record["lr"] = [{"lr": rate, "validation": value} for rate, value in values.items()]
-        say(run, f"learning rate {recipe.lr:g} is taken")
+        say(run, f"learning rate {recipe.lr:g} chosen")
     return recipe, record
 
 
 def try_rates(measure: Callable[[float], float]) -> dict[float, float]:
-    """Return what `measure` gives for each of `RATES`, and for those beyond the first or last while
-    that is the best.
+    """Return the result of `measure` for each of `LEARNING_RATES`.
+
+    While the first or the last rate is the best, the rates beyond it are tried too.
     """
-    values = {rate: measure(rate) for rate in RATES}
-    for rate in BEYOND.get(choose_rate(values), ()):
+    values = {rate: measure(rate) for rate in LEARNING_RATES}
+    for rate in FURTHER_RATES.get(choose_rate(values), ()):
         values[rate] = measure(rate)
         if choose_rate(values) != rate:
             break
@@ -91,13 +99,13 @@ def try_rates(measure: Callable[[float], float]) -> dict[float, float]:
 
 
 def choose_rate(values: Mapping[float, float]) -> float:
-    """Return the rate with the largest value, the smallest of equals."""
+    """Return the rate with the largest value, or the smallest rate of equal values."""
     return max(values, key=lambda rate: (values[rate], -rate))
 
 
 def _short(recipe: Recipe, task: Task, rate: float) -> Recipe:
-    epochs = max(1, recipe.epochs // SHARE)
-    images = min(recipe.images or task.sizes["train"], IMAGES)
+    epochs = max(1, recipe.epochs // EPOCHS_PER_TRIAL_EPOCH)
+    images = min(recipe.images or task.sizes["train"], MAX_TRIAL_IMAGES)
     return replace(
         recipe, lr=rate, epochs=epochs, images=images, warmup=min(recipe.warmup, epochs / 2)
     )
@@ -106,7 +114,7 @@ def _short(recipe: Recipe, task: Task, rate: float) -> Recipe:
 def tried_rate(
     recipe: Recipe, start: Descendant | TimmModel, task: Task, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
-    """What a short training reaches on validation images; 0 for one that diverges."""
+    """Train briefly and return the result on validation images, or 0 if training diverges."""
     try:
         metrics: Any = fit(start, task, recipe, run).provenance["metrics"]
     except TrainingFailed:
@@ -117,11 +125,13 @@ def tried_rate(
 def largest_batch(
     recipe: Recipe, start: Descendant | TimmModel, task: Task, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
-    """The images of one step over all processes."""
+    """Return the batch size of a step, over all processes."""
     device = open_device(run)
     if device.type != "cuda":
-        return {}, {"batch_size": ON_CPU - ON_CPU % recipe.accumulate or recipe.accumulate}
-    most = max(1, min(LARGEST, recipe.images or task.sizes["train"]) // world())
+        return {}, {
+            "batch_size": CPU_BATCH_SIZE - CPU_BATCH_SIZE % recipe.accumulate or recipe.accumulate
+        }
+    most = max(1, min(MAX_BATCH_SIZE, recipe.images or task.sizes["train"]) // world())
     size = min(
         gather_values(largest(lambda images: _fits(images, start, task, recipe, run, device), most))
     )
@@ -130,17 +140,17 @@ def largest_batch(
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest power of two that fits and is at most `most`.
+    """Return the largest power of two up to `most` for which `fits` is true.
 
-    Raises `Unavailable` if not even one image fits.
+    Raises `Unavailable` if not even 1 fits.
     """
     size = 0
     while 2 ** (size + 1) <= most and fits(2 ** (size + 1)):
         size += 1
     if size == 0 and not fits(1):
         raise Unavailable(
-            "not even one image of a step fits into the GPU's memory; take a smaller model or"
-            " --precision bf16"
+            "a training step with a single image does not fit into the GPU's memory; use a smaller"
+            " model or --precision bf16"
         )
     return 2**size
 
@@ -153,7 +163,7 @@ def _fits(
     run: Run,
     device: torch.device,
 ) -> bool:
-    """Whether one step of so many images leaves a tenth of the memory free."""
+    """Return whether a training step with this many images leaves a tenth of the memory free."""
     model: Any = start.model()
     objective = objective_for(task, model, recipe, 0).to(device).train()
     optimizer = torch.optim.AdamW(objective.parameters(), lr=0.0)
@@ -175,7 +185,7 @@ def _fits(
         torch.stack(list(losses.values())).sum().backward()
         optimizer.step()
         total = torch.cuda.get_device_properties(device).total_memory
-        return torch.cuda.max_memory_reserved(device) <= ROOM * total
+        return torch.cuda.max_memory_reserved(device) <= MAX_MEMORY_FRACTION * total
     except torch.OutOfMemoryError:
         return False
     finally:

@@ -1,9 +1,8 @@
-"""Checkpoints of a training: `checkpoint-<step>` folders of safetensors and JSON, written whole or
-not at all.
+"""Checkpoints of a training: folders `checkpoint-<step>` with safetensors and JSON.
 
-A checkpoint holds what changes in training: the objective's weights, AdamW's moments, the moving
-average and the step. It holds no state of a random number generator, since every draw is a function
-of the step.
+Folders are written atomically. A checkpoint contains the values that change in training: the
+objective's weights, AdamW's moments, the moving average and the step. It contains no state of a
+random number generator, since every draw is a function of the step.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class Checkpoint:
     """A training after `step` steps.
 
-    `training` identifies it; `tensors` has one state for each part.
+    `training` identifies the training; `tensors` has one state per part.
     """
 
     step: int
@@ -49,7 +48,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class _Record:
-    """What `checkpoint.json` holds."""
+    """The content of `checkpoint.json`."""
 
     format: int
     step: int
@@ -58,7 +57,7 @@ class _Record:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint into a run's folder; afterwards it is the only one there."""
+    """Write a checkpoint to a run's folder, then remove all others there."""
     path = folder / f"{PREFIX}{checkpoint.step}"
     flat = {
         f"{part}/{name}": t
@@ -75,7 +74,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
-    """The newest checkpoint that can be read as a whole; None if there is none.
+    """Return the newest checkpoint that is complete and valid, or None.
 
     Raises `Refused` if it belongs to another training.
     """
@@ -83,20 +82,20 @@ def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
         try:
             checkpoint = _read(path)
         except BadFile as error:
-            log.warning("skipping a checkpoint that cannot be read: %s", printable(str(error)))
+            log.warning("a checkpoint that cannot be read is skipped: %s", printable(str(error)))
             continue
         if dict(checkpoint.training) != dict(training):
             raise Refused(
                 f"{path} belongs to another training ({_name_parameters(checkpoint.training)}) than"
-                f" this one ({_name_parameters(training)}); start over without --resume, or give"
-                " each training a part of its own"
+                f" this one ({_name_parameters(training)}); start over without --resume, or use a"
+                " separate part for each training"
             )
         return checkpoint
     return None
 
 
 def newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint, whether it can be read or not; 0 without one."""
+    """Return the step of the newest checkpoint, valid or not; 0 if there is none."""
     return max(map(_step_of, _folders(folder)), default=0)
 
 
@@ -116,21 +115,21 @@ def _read(place: Path) -> Checkpoint:
         tensors.setdefault(part, {})[inner] = tensor
     loaded = from_json(_Record, record, str(place / RECORD))
     if loaded.step != _step_of(place):
-        raise BadFile(f"{place / RECORD} is of step {loaded.step}, not of step {_step_of(place)}")
+        raise BadFile(f"{place / RECORD} has step {loaded.step}; expected step {_step_of(place)}")
     return Checkpoint(
         step=loaded.step, training=loaded.training, tensors=tensors, scaler=loaded.scaler
     )
 
 
 def forget(folder: Path) -> None:
-    """Remove every checkpoint and every draft of one."""
+    """Remove all checkpoints and their drafts."""
     for path in _folders(folder):
         remove_marked(path)
     forget_drafts(folder)
 
 
 def forget_drafts(folder: Path) -> None:
-    """Remove the drafts that a killed process left behind."""
+    """Remove the drafts of checkpoints that a killed process left behind."""
     for path in folder.glob(f".{PREFIX}*"):
         if is_draft(path.name):
             remove_draft(path)
@@ -159,7 +158,7 @@ class TrainingState:
         self.scaler: Any = None
 
     def capture(self, step: int, training: Mapping[str, Any]) -> Checkpoint:
-        """A checkpoint that shares memory with this state.
+        """Return a checkpoint that shares memory with this state.
 
         Raises `TrainingFailed` if a weight is not finite.
         """
@@ -180,9 +179,9 @@ class TrainingState:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Return to a checkpoint.
+        """Load a checkpoint.
 
-        Raises `Refused` if its tensors are those of another objective.
+        Raises `Refused` if its tensors belong to another objective.
         """
         self._load(self.objective, checkpoint.tensors.get("weights", {}))
         if self.average is not None:
@@ -194,13 +193,13 @@ class TrainingState:
                 shape = torch.Size() if moment == "step" or parameter is None else parameter.shape
                 if parameter is None or tensor.shape != shape or not tensor.is_floating_point():
                     raise Refused(
-                        f"the checkpoint is not of the model being trained: it has another {moment}"
-                        f" of {name}"
+                        f"the checkpoint is not of the model being trained: {moment} of {name} does"
+                        " not fit; start over without --resume"
                     )
                 self.optimizer.state[parameter][moment] = tensor.to(parameter.device)
 
     def keep_average(self) -> None:
-        """Replace the weights by their moving average."""
+        """Replace the weights by their moving average, if there is one."""
         if self.average is not None:
             self.objective.load_state_dict(self.average.module.state_dict())
 
@@ -208,7 +207,10 @@ class TrainingState:
         try:
             module.load_state_dict(dict(state))
         except RuntimeError as error:
-            raise Refused(f"the checkpoint is not of the model being trained: {error}") from error
+            raise Refused(
+                f"the checkpoint is not of the model being trained: {error}; start over without"
+                " --resume"
+            ) from error
 
     def _list_trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.objective.named_parameters() if p.requires_grad}

@@ -1,10 +1,9 @@
-"""Distillation: a student learns from labels and, in the same pass, from what a frozen teacher
-computes.
+"""Distillation: a student learns from labels and from the outputs of a frozen teacher.
 
-`Distilled` is the objective of every such training. What it compares is up to the function that it
-is given: `logits_loss` compares answers, `TokenLoss` tokens; a method may compare other features,
-which `observing` reads off passes that are made anyway. `teacher_for` makes a teacher out of an
-ancestry model, `teacher_named` opens any other classifier, and `guide` freezes either.
+`Distilled` is the objective of all these trainings. It compares student and teacher by a function:
+`logits_loss` compares logits, `TokenLoss` tokens. Methods may compare other features, which
+`record_features` records in forward passes that are computed anyway. `teacher_for` makes a teacher
+from an ancestry model, `teacher_named` opens any other classifier, and `guide` freezes either.
 
 Shapes: B images, N tokens, D width, K classes. In logits of dense models K comes last, after the
 patches.
@@ -42,46 +41,44 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 Direction = Literal["teacher-student", "student-teacher"]
-# What a teacher's logits stand for: a distribution over classes, or one class
+# Whether the target is a teacher's distribution over classes, or its most probable class
 Softness = Literal["soft", "hard"]
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a model computed in one pass: the head's logits, and the outputs of some blocks by
-    number, counted from 0.
-    """
+    """The outputs recorded in a forward pass: logits, and outputs of blocks by number, from 0."""
 
-    # Of every call of the head: (B, K) or (B, patches, K)
+    # Logits of every call of the head: (B, K) or (B, patches, K)
     answers: list[torch.Tensor] = field(default_factory=list)
     blocks: dict[int, torch.Tensor] = field(default_factory=dict)  # after both residuals, (B, N, D)
-    # After proj, before drop path and residual
+    # Of attention: after proj, before drop path and residual
     attentions: dict[int, torch.Tensor] = field(default_factory=dict)
-    # After the last block, before the final norm, (B, N, D)
+    # Tokens after the last block, before the final norm, (B, N, D)
     streams: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def tokens(self) -> torch.Tensor:
-        """All tokens after the last block, in the one pass that was observed."""
+        """The tokens after the last block, (B, N, D), if a single forward pass was recorded."""
         (tokens,) = self.streams
         return tokens
 
     @property
     def logits(self) -> torch.Tensor:
-        """The head's output in the one pass that was observed."""
+        """The output of the head, if a single forward pass was recorded."""
         (logits,) = self.answers
         return logits
 
 
-# Named scalar losses from the features of the student and of the teacher.
+# From the features of the student and of the teacher to named scalar losses.
 FeatureLoss = Callable[[Features, Features], Mapping[str, torch.Tensor]]
 
 
 class Teacher:
-    """A frozen model: from a batch to its features, those of `blocks` and the logits.
+    """A frozen model that maps a batch to its features: the logits and the outputs of `blocks`.
 
-    It is not a module, so that an objective that asks it neither trains nor saves it, nor copies it
-    for a moving average.
+    It is not a module, so that an objective that contains it does not train, save or copy (for a
+    moving average) its weights.
     """
 
     def __init__(self, model: Model, blocks: Collection[int] = ()) -> None:
@@ -92,20 +89,23 @@ class Teacher:
         return self
 
     def __call__(self, batch: Batch) -> Features:
-        """The features of one batch, without gradients."""
-        # Not inference_mode: the input of layers that are trained must be storable for their
-        # backward pass.
+        """Return the features of a batch, without gradients."""
+        # Not inference_mode: its tensors cannot be saved for the backward pass of trained layers.
         with torch.no_grad(), record_features(self.model, self.blocks) as features:
             self.model(batch.images)
         return features
 
 
 class Outsider:
-    """A frozen classifier of any architecture, asked about images that were made for a student:
-    only its answers are known.
+    """A frozen classifier of any architecture, of which only the logits are used.
 
-    The images are normalised for the teacher, and resized (bicubic) if it takes another size than
-    `given`.
+    Its batches have images for a student. They are normalised for the teacher, and resized
+    (bicubic) if it takes another size.
+
+    Args:
+        model: the classifier.
+        own: the input format of the teacher.
+        given: the input format of the batches.
     """
 
     def __init__(self, model: nn.Module, own: InputFormat, given: InputFormat) -> None:
@@ -116,7 +116,7 @@ class Outsider:
         return self
 
     def __call__(self, batch: Batch) -> Features:
-        """The logits of one batch, without gradients."""
+        """Return the logits of a batch, without gradients."""
         with torch.no_grad():
             return Features(
                 answers=[self.model(convert_images(batch.images, self.given, self.own))]
@@ -126,7 +126,7 @@ class Outsider:
 def convert_images(
     images_BCHW: torch.Tensor, given: InputFormat, wanted: InputFormat
 ) -> torch.Tensor:
-    """Images as `wanted` presents them, from those that `given` does; their own crop is kept."""
+    """Convert images in the format `given` to the format `wanted`; their crop is kept."""
 
     def per_channel(values: tuple[float, ...]) -> torch.Tensor:
         return images_BCHW.new_tensor(values).view(1, -1, 1, 1)
@@ -142,11 +142,15 @@ def convert_images(
 
 
 class Distilled(nn.Module):
-    """A student's `objective` and the losses of `imitation`, times the two `weights`, in one pass
-    of the student.
+    """The losses of a student's objective and of its imitation of a teacher, in one forward pass.
 
-    `blocks` are those of the student whose outputs the imitation compares. It is trained along if
-    it is a module.
+    Args:
+        objective: the objective of the task, which contains the student.
+        student: the model.
+        teacher: maps a batch to the teacher's features.
+        imitation: compares the features of both; it is trained too if it is a module.
+        weights: factors of the losses of the objective and of the imitation.
+        blocks: numbers of the student's blocks whose outputs the imitation compares.
     """
 
     def __init__(
@@ -161,11 +165,11 @@ class Distilled(nn.Module):
         super().__init__()
         self.objective, self.imitation = objective, imitation
         self.teacher, self.weights, self.blocks = teacher, weights, tuple(blocks)
-        # A tuple hides it from the module's parameters: they are the objective's already
+        # In a tuple, because its parameters are registered by the objective already.
         self._student = (student,)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """The losses of the objective and those of the imitation, by their names."""
+        """Return the losses of the objective and those of the imitation by name."""
         target = self.teacher(batch)
         with record_features(self._student[0], self.blocks) as student_features:
             labels = self.objective(batch)
@@ -181,14 +185,12 @@ class Distilled(nn.Module):
 
 @contextmanager
 def record_features(model: Model, blocks: Collection[int] = ()) -> Iterator[Features]:
-    """Features that fill themselves, within, while `model` runs: the logits, and the outputs of
-    `blocks`.
-    """
+    """Record the logits and the outputs of `blocks` while `model` runs in this context."""
     features = Features()
     with ExitStack() as hooks:
 
         def observe(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> None:
-            # A hook must return None: anything else would take the output's place.
+            # A hook must return None: any other value would replace the output.
             handle = module.register_forward_hook(lambda module, inputs, output: keep(output))
             hooks.callback(handle.remove)
 
@@ -204,10 +206,12 @@ def record_features(model: Model, blocks: Collection[int] = ()) -> Iterator[Feat
 
 
 def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> FeatureLoss:
-    """`{"distillation": scalar}`, the mean over images (and patches), in single precision.
+    """Return a loss `{"distillation": scalar}`, the mean over images (and patches).
 
-    soft  `divergence` of the two distributions at the temperature t
-    hard  cross-entropy with the class that the teacher gives
+    It is computed in single precision.
+
+        soft  `divergence` of the two distributions at this temperature
+        hard  cross-entropy with the teacher's most probable class
     """
 
     def loss(given: Features, target: Features) -> dict[str, torch.Tensor]:
@@ -221,9 +225,9 @@ def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> Featur
 
 
 class LossSum(nn.Module):
-    """The losses of several comparisons, each times its weight.
+    """The losses of several comparisons, each multiplied by its weight.
 
-    Those that are modules are trained along.
+    Comparisons that are modules are trained too.
     """
 
     def __init__(self, parts: Sequence[tuple[float, FeatureLoss]]) -> None:
@@ -232,7 +236,7 @@ class LossSum(nn.Module):
         self.trained = nn.ModuleList(part for _, part in parts if isinstance(part, nn.Module))
 
     def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
-        """All losses by their names."""
+        """Return all losses by name."""
         return {
             name: weight * loss
             for weight, part in self.parts
@@ -241,23 +245,32 @@ class LossSum(nn.Module):
 
 
 class TokenLoss(nn.Module):
-    """`{"tokens": scalar}`: how far linear maps of the student's last tokens are from the
-    teacher's, which are whitened.
+    """A loss `{"tokens": scalar}` between the student's last tokens and the teacher's.
 
-    smooth L1 (beta 2) of W s_n + b and LayerNorm(t_n), without a scale of its own, for every patch
-    n
+    For every patch n it is
 
-    (Wei et al., Contrastive Learning Rivals Masked Image Modeling in Fine-tuning via Feature
-    Distillation, 2022). Ours: the teacher's class token, where it has one, is met by another linear
-    map, of the student's class token or, without one, of its patches' mean. The maps are trained
-    with the student. Raises `WrongCall` if the two do not cut images into as many patches.
+        smooth L1 (beta 2) of W s_n + b and LayerNorm(t_n), the norm without weight and bias,
+
+    for the student's token s_n and the teacher's t_n (Wei et al., Contrastive Learning Rivals
+    Masked Image Modeling in Fine-tuning via Feature Distillation, 2022). In addition to the paper,
+    the teacher's class token, if it has one, is predicted by another linear map from the student's
+    class token or, without one, from the mean of its patches. The maps are trained with the
+    student.
+
+    Args:
+        student: spec of the student.
+        teacher: spec of the teacher.
+        seed: seed of the maps.
+
+    Raises:
+        WrongCall: if the two divide images into different numbers of patches.
     """
 
     def __init__(self, student: Spec, teacher: Spec, seed: int) -> None:
         super().__init__()
         if student.patches != teacher.patches:
             raise WrongCall(
-                f"the teacher cuts an image into {teacher.patches} patches and the student into"
+                f"the teacher divides an image into {teacher.patches} patches and the student into"
                 f" {student.patches}; their tokens cannot be compared: choose another teacher, or"
                 " tokens 0"
             )
@@ -268,7 +281,7 @@ class TokenLoss(nn.Module):
             self.whole = nn.Linear(student.width, teacher.width) if teacher.class_token else None
 
     def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
-        """The distance over patches, and that of the class token."""
+        """Return the distance of the patches plus that of the class token."""
         patches, first = _split(given.tokens, self.student)
         target_patches, token = _split(target.tokens, self.teacher)
         loss = whitened_distance(self.patches(patches), target_patches)
@@ -279,14 +292,14 @@ class TokenLoss(nn.Module):
 
 
 def _split(tokens_BND: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Tensor]:
-    """The patches of a stream, and its first token."""
+    """Return the patches of a stream, and its first token."""
     return tokens_BND[:, spec.prefix_tokens :], tokens_BND[:, 0]
 
 
 def whitened_distance(given: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean smooth L1 distance to the target, each of whose vectors is normalised.
+    """Return the mean smooth L1 distance to the target, each of whose vectors is normalised.
 
-    In single precision.
+    It is computed in single precision.
     """
     whitened = functional.layer_norm(target.float(), target.shape[-1:])
     return functional.smooth_l1_loss(given.float(), whitened, beta=2.0)
@@ -298,14 +311,19 @@ def divergence(
     temperature: float = 1.0,
     direction: Direction = "teacher-student",
 ) -> torch.Tensor:
-    """t^2 KL between the softmaxes over the last axis, at temperature t; the mean over all other
-    axes.
+    """Return t^2 KL between softmaxes over the last axis at temperature t, averaged over the rest.
 
-    teacher-student  KL(softmax(teacher / t) || softmax(student / t))
-    student-teacher  the reverse
+        teacher-student  KL(softmax(teacher / t) || softmax(student / t))
+        student-teacher  the reverse
 
-    The factor keeps the gradient's size whatever the temperature (Hinton, Vinyals and Dean, 2015,
-    section 2.1).
+    The factor makes the size of the gradient independent of the temperature (Hinton, Vinyals and
+    Dean, 2015, section 2.1).
+
+    Args:
+        student: logits, classes last.
+        teacher: logits of the same shape.
+        temperature: t.
+        direction: one of the two above.
     """
     student_NK, teacher_NK = (
         functional.log_softmax(logits.flatten(0, -2) / temperature, dim=-1)
@@ -318,10 +336,10 @@ def divergence(
 
 
 def guide(teacher: Descendant | TimmModel, images: InputFormat, run: Run) -> Teacher | Outsider:
-    """A teacher, frozen and on the run's device, for batches whose images are made as `images`
-    says.
+    """Return a frozen teacher on the run's device, for batches of images in the format `images`.
 
-    Raises `WrongCall` for a teacher of pixels, or of other channels, that cannot take these images.
+    Raises `WrongCall` for a teacher that cannot take these images: of another number of channels,
+    or a dense one of another image size.
     """
     own_format, model = teacher.input_format, teacher.model().to(open_device(run))
     if own_format.channels != images.channels or (
@@ -347,10 +365,15 @@ def guide(teacher: Descendant | TimmModel, images: InputFormat, run: Run) -> Tea
 def teacher_named(
     source: str, task: Task, run: Run
 ) -> tuple[Descendant | TimmModel, dict[str, Any]]:
-    """Any classifier as a teacher, and which it was: `timm:NAME`, `hf-hub:organisation/name`, or a
-    folder.
+    """Open any classifier as a teacher; return it with its source and identity.
 
-    Raises `WrongCall` if it does not have the task's classes, and as `open_model` does.
+    Args:
+        source: `timm:NAME`, `hf-hub:organisation/name`, or a folder.
+        task: the task, whose classes it must have.
+        run: the run.
+
+    Raises:
+        WrongCall: if it does not have the task's classes, and as `open_model` does.
     """
     teacher = open_model(source, offline=run.offline)
     try:
@@ -358,7 +381,7 @@ def teacher_named(
     except WrongCall as error:
         tuned = f"lgzoo finetune {shell_word(source)} --task {shell_word(task.name)} -o teacher"
         raise WrongCall(
-            f"the teacher {source} does not know this task: {error} (`{tuned}`), and name ./teacher"
+            f"the teacher {source} does not fit the task: {error} (`{tuned}`), then use ./teacher"
         ) from error
     return teacher, {"source": source, "identity": teacher.identity}
 
@@ -366,11 +389,17 @@ def teacher_named(
 def teacher_for(
     ancestry: Ancestry, task: Task, recipe: Recipe, run: Run
 ) -> tuple[Descendant, dict[str, Any]]:
-    """The ancestry model with a head for the task, and the metrics of its fine-tuning.
+    """Return the ancestry model with a head for the task, and the metrics of its fine-tuning.
 
     An ancestry model that was trained for the task keeps its head: nothing is computed, and the
-    metrics are empty. Otherwise `Descendant.for_task` gives the head, and the whole model is
-    fine-tuned by `recipe`, as the part `teacher` of the run.
+    metrics are empty. Otherwise it gets a new head (`Descendant.for_task`), and the whole model is
+    fine-tuned as the part `teacher` of the run.
+
+    Args:
+        ancestry: the ancestry model.
+        task: the task of the teacher.
+        recipe: the recipe of the fine-tuning.
+        run: the run.
     """
     record = ancestry.record
     images: Any = {"mean": record.mean, "std": record.std, "view": record.view}

@@ -1,4 +1,4 @@
-"""Evaluating a model on a split of a task: accuracy, or mIoU where every pixel has a class."""
+"""Evaluate a model on a split of a task: accuracy, or mIoU where every pixel has a class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Resolution = Literal["resized", "original"]
 
 
 class Classifier(Protocol):
-    """What is asked of a model before it is evaluated."""
+    """The properties of a model that `check_head` compares with a task."""
 
     @property
     def classes(self) -> int: ...
@@ -45,20 +45,24 @@ class Evaluation:
     split: str
     metric: str = "accuracy"  # or mIoU
     value: float
-    # 95 %, over images: Wilson's of an accuracy, resampled images for mIoU
+    # 95 % confidence interval over images: Wilson's for accuracy, bootstrap for mIoU
     interval: tuple[float, float]
     images: int
     correct: tuple[bool, ...]  # per image, in the order of the split; empty for dense models
-    resolution: Resolution | None = (
-        None  # of mIoU: whether pixels of the pictures resized for the model count, or their own
-    )
+    # Of mIoU: whether it was computed on the resized images or at their original resolution
+    resolution: Resolution | None = None
 
 
 def check_head(model: Classifier, task: Task, which: str = "the model", named: str = "") -> None:
-    """Raises `WrongCall` for a model that does not have the classes of the task; `named` is how
-    advice names it.
+    """Raise `WrongCall` for a model that does not have the classes of the task.
 
-    They are told apart by their names and order, where the model knows them, else by their number.
+    Classes are compared by name and order if the model knows their names, otherwise by number.
+
+    Args:
+        model: the model.
+        task: the task.
+        which: the model in messages.
+        named: the model in the command line that messages suggest.
     """
     train = f"train it first: lgzoo finetune {named}--task {shell_word(task.name)}"
     if model.dense != task.dense:
@@ -89,12 +93,24 @@ def evaluate(
     batch_size: int | None = None,
     images: int | None = None,
 ) -> Evaluation:
-    """The top-1 accuracy of a classifier, or the mIoU of a dense model, in the run's precision.
+    """Return the top-1 accuracy of a classifier, or the mIoU of a dense model.
 
-    Under torchrun the processes share the images. The model moves to the run's device and is
-    otherwise unchanged: every module keeps its mode, no gradient is touched. `images` evaluates on
-    the first N only. Raises `TrainingFailed` for logits that are not finite, `BadData` for an empty
-    split.
+    It is computed in the run's precision; under torchrun the processes share the images. The model
+    is moved to the run's device and otherwise unchanged: every module keeps its mode, gradients are
+    not touched.
+
+    Args:
+        model: the model.
+        task: the task.
+        split: the split to evaluate on.
+        input_format: the images that the model takes.
+        run: the run, for its device, precision and workers.
+        batch_size: images per forward pass. None: chosen by the metric.
+        images: evaluate on the first N images only.
+
+    Raises:
+        TrainingFailed: for logits that are not finite.
+        BadData: for an empty split.
     """
     (judged,) = evaluate_each(
         _alone(model), model, task, split, input_format, run, batch_size=batch_size, images=images
@@ -104,19 +120,17 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Judged:
-    """An evaluation, and of every image what it rests on: of a dense model the rows of `MeanIoU`,
-    else those of `Answers`.
-    """
+    """An evaluation with the row of each image, from `MeanIoU` or from `Answers`."""
 
     evaluation: Evaluation
     rows: np.ndarray  # int64 (N, R)
 
 
 class Answers:
-    """Of every image its class, the predicted one, and the probability of each, in millionths."""
+    """For every image its class, the predicted class, and the probability of each in millionths."""
 
     def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """From logits (B, K) and labels (B,): int64 (B, 4)."""
+        """Return a row for each image, int64 (B, 4), from logits (B, K) and labels (B,)."""
         predicted_B = logits.argmax(dim=1)
         pairs_B2 = torch.stack([labels, predicted_B], dim=1)
         shares_B2 = logits.float().softmax(dim=1).gather(1, pairs_B2)
@@ -124,7 +138,7 @@ class Answers:
 
 
 def judge(model: nn.Module, task: Task, split: str, input_format: InputFormat, run: Run) -> Judged:
-    """`evaluate`, with what is known of every image."""
+    """Evaluate a model as `evaluate` does, and return the rows of all images too."""
     return evaluate_each(_alone(model), model, task, split, input_format, run)[0]
 
 
@@ -143,11 +157,14 @@ def evaluate_each(
     batch_size: int | None = None,
     images: int | None = None,
 ) -> tuple[Judged, ...]:
-    """`judge` for several models at once: `answers` yields the logits of each for a batch, always
-    in one order.
+    """Evaluate several models at once as `judge` does.
 
-    Every image is read once for all of them, and one set of logits is in memory at a time. `model`
-    holds the parameters. Raises as `evaluate`.
+    Every image is read once for all models, and a single set of logits is in memory at a time.
+    Other arguments, and errors, are those of `evaluate`.
+
+    Args:
+        answers: maps images to the logits of each model, in a fixed order.
+        model: the module that contains all parameters.
     """
     from learngene_zoo.tasks.loader import Loader
 
@@ -193,15 +210,15 @@ def _make_judged(task: Task, split: str, metric: Metric, rows_NR: np.ndarray) ->
 
 @contextmanager
 def evaluation_mode(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
-    """Inside, the model is in eval mode, without gradients, in the run's precision.
+    """Use eval mode, no gradients and the run's precision in this context.
 
-    Its modes are restored afterwards.
+    The modes of all modules of the model are restored afterwards.
     """
     modes = {module: module.training for module in model.modules()}
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
     model.eval()
     try:
-        # Not inference_mode: what a module stores in this pass would be unusable in later training.
+        # Not inference_mode: tensors that a module stores here could not be used in later training.
         with torch.no_grad(), torch.autocast(device.type, kind, enabled=run.precision != "fp32"):
             yield
     finally:
@@ -210,7 +227,11 @@ def evaluation_mode(model: nn.Module, device: torch.device, run: Run) -> Iterato
 
 
 def rows_in(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.ndarray:
-    """The rows of all images. Raises `TrainingFailed` if the outputs for some are not finite."""
+    """Return the rows of all images, int64 (N, R).
+
+    `marks` have for each image the number of the model, the index, whether its outputs are finite,
+    and its row. Raises `TrainingFailed` if outputs are not finite.
+    """
     broken = sum(not finite for _, _, finite, _ in marks)
     if broken:
         raise TrainingFailed(
@@ -222,7 +243,15 @@ def rows_in(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.
 def summary(
     task: str, split: str, metric: Metric, rows_NR: np.ndarray, resolution: Resolution = "resized"
 ) -> Evaluation:
-    """What the rows of all images amount to."""
+    """Return the evaluation for the rows of all images.
+
+    Args:
+        task: name of the task.
+        split: name of the split.
+        metric: the metric of the task.
+        rows_NR: a row for each image.
+        resolution: of mIoU, the resolution at which it was computed.
+    """
     return Evaluation(
         task=task,
         split=split,

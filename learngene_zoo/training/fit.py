@@ -1,4 +1,4 @@
-"""Training all weights of a model on a task: fine-tuning, pretraining and training from scratch."""
+"""Train all weights of a model on a task: fine-tuning, pretraining and training from scratch."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -23,8 +23,8 @@ from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import CLASS_LOSS, objective_for, training_images
 
 M = TypeVar("M", bound=Descendant | TimmModel)
-FEWEST_STEPS = 50  # before that even a good training may still be at chance
-NEAR = 0.02
+MIN_STEPS = 50  # before this step even a good training may be at chance level
+MIN_IMPROVEMENT = 0.02  # of the loss, relative to that of a guess
 
 
 def fit(
@@ -37,12 +37,20 @@ def fit(
     watch: Callable[[nn.Module], None] | None = None,
     judge: bool = True,
 ) -> M:
-    """Train all weights of `start` on a task; the accuracy or mIoU on validation images goes into
-    the provenance.
+    """Train all weights of `start` on a task; the validation result is added to its provenance.
 
-    `guard` stops a training that does not improve on chance; `watch` is called with the model after
-    every epoch; without `judge` the model is not evaluated. Raises `WrongCall` for a model whose
-    head does not fit the task.
+    Args:
+        start: the model.
+        task: the task; the model's head must fit it.
+        recipe: settings of the training.
+        run: folder, seed, device and so on.
+        guard: stop a training that does not improve on chance, see `check_progress`.
+        watch: is called with the model after every epoch.
+        judge: evaluate the trained model on validation images (accuracy or mIoU).
+
+    Raises:
+        WrongCall: for a model whose head does not fit the task.
+        TrainingFailed: if the loss is not finite, or with `guard` does not improve on chance.
     """
     model, objective, loader = prepare_training(start, task, recipe, run)
     steps = train(objective, loader, recipe, run, label=f"training on {task.name}")
@@ -61,7 +69,7 @@ def fit(
 def prepare_training(
     start: M, task: Task, recipe: Recipe, run: Run
 ) -> tuple[nn.Module, nn.Module, Batches]:
-    """The module to train, its objective and its batches.
+    """Return the module to train, its objective and the batches of training images.
 
     Raises `WrongCall` for a model whose head does not fit the task.
     """
@@ -69,7 +77,7 @@ def prepare_training(
         each = {True: "pixel", False: "image"}
         raise WrongCall(
             f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one"
-            f" for {start.classes} per {each[start.dense]}; `Descendant.for_task` makes it"
+            f" for {start.classes} per {each[start.dense]}; `Descendant.for_task` builds it"
         )
     model: Any = start.model()
     objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
@@ -79,7 +87,16 @@ def prepare_training(
 def with_trained_weights(
     start: M, model: nn.Module, task: Task, recipe: Recipe, run: Run, metrics: Mapping[str, Json]
 ) -> M:
-    """`start` with the weights of `model`, and the record of how it was trained."""
+    """Return `start` with the weights of `model` and the record of its training.
+
+    Args:
+        start: the model before the training.
+        model: the trained module.
+        task: the task.
+        recipe: the recipe of the training.
+        run: the run of the training.
+        metrics: the results to record.
+    """
     how = {
         **start.provenance,
         "recipe": to_json(recipe),
@@ -101,9 +118,9 @@ def with_trained_weights(
 
 
 def find_constant_share(task: Task, split: str = "validation") -> float | None:
-    """Return the accuracy of the best answer that is the same for all images of a split.
+    """Return the best accuracy of a constant prediction on a split: the share of its largest class.
 
-    None where it is not known: of streams, of tasks with a class per pixel, and without images.
+    None if it is unknown: for streams, for tasks with a class per pixel, and without images.
     """
     if task.dense or task.classes < 2 or task.open_stream is not None or not task.sizes[split]:
         return None
@@ -112,9 +129,7 @@ def find_constant_share(task: Task, split: str = "validation") -> float | None:
 
 
 def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
-    """Return a warning if an accuracy on validation images is no better than a constant answer's,
-    else "".
-    """
+    """Return a warning if a validation accuracy does not exceed a constant answer's, else ""."""
     share = find_constant_share(task)
     if share is None or value > share:
         return ""
@@ -139,20 +154,29 @@ def _measure_validation(
 
 
 def check_progress(steps: Iterator[Step], classes: int) -> Iterator[Step]:
-    """The same steps, checked once: after a tenth of the budget, and at least 50 steps.
+    """Yield the steps, and check once that the loss is lower than that of a guess.
 
-    Raises `TrainingFailed` if the mean cross-entropy of the classes over the second half of the
-    steps until then is not at least 2 % below ln(classes), that of a guess; other losses do not
-    count. A training resumed after that point is not checked again.
+    The check is made after a tenth of all steps, and at least 50.
+
+    It compares the mean cross-entropy of the classes over the second half of the steps until then,
+    which must be at least 2 % below ln(classes), the loss of a guess; other losses do not count. A
+    training that is resumed after that step is not checked again.
+
+    Args:
+        steps: the steps of a training.
+        classes: the number of classes.
+
+    Raises:
+        TrainingFailed: if the loss is too high.
     """
     chance, losses = math.log(classes), []
     for step in steps:
-        when = max(math.ceil(step.steps / 10), FEWEST_STEPS)
+        when = max(math.ceil(step.steps / 10), MIN_STEPS)
         if when // 2 < step.step <= when:
             losses.append(step.losses[CLASS_LOSS])
         if step.step == when:
             mean = sum(losses) / len(losses)
-            if mean >= (1 - NEAR) * chance:
+            if mean >= (1 - MIN_IMPROVEMENT) * chance:
                 raise TrainingFailed(
                     f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better"
                     f" than the {chance:.3f} of guessing among {classes} classes; try another --lr"

@@ -1,10 +1,10 @@
-"""The head that a classifier starts from when it is fine-tuned: a ridge regression of its own
-features onto the classes.
+"""Initialise the head of a classifier by ridge regression of its features onto the classes.
 
-A random head learns slowly at a learning rate that pretrained weights bear, and at a rate at which
-it learns they are lost within a few steps. The head of a linear probe costs one forward pass over
-the training images (docs/training.md has what was measured). A head with a class for every pixel
-reads the patches: the regression is onto the most frequent class of the pixels of each.
+A random head learns slowly at a learning rate that suits pretrained weights, and at a rate that
+suits the head those weights are destroyed within a few steps. The head of a linear probe costs one
+forward pass over the training images (measurements are in docs/training.md). A head with a class
+for every pixel reads the patches: the regression is onto the most frequent class of the pixels of
+each patch.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="Descendant | TimmModel")
 
 MAX_IMAGES = 10_000  # training images that a head is fitted to
-MAX_PATCHES = 100_000  # of those of a head with a class for every pixel
-# The learning rate times the sum of a class's absolute weights, which bounds what a step of Adam
-# that moves all features by the learning rate does to its logit; see `limit_scale`.
+MAX_PATCHES = 100_000  # patches that a head with a class for every pixel is fitted to
+# The learning rate times the sum of a class's absolute weights. It bounds the change of the logit
+# in a step of Adam that moves all features by the learning rate; see `limit_scale`.
 MAX_LOGIT_STEP = 0.03
 
 
 def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, dict[str, Json]]:
-    """Return a model with the head of a ridge regression on its training images, and the record of
-    that.
+    """Fit the head of a model to the training images, and return the model and a record of the fit.
 
-    Where the training augments its images, the regression sees each of them twice: as it is, and
-    augmented. It is scaled so that its softmax gives probabilities: the scale is the one for which
-    the predictions for each image by the regression on all others are most likely, unless that is
-    too large for the learning rate (`limit_scale`). Nothing changes, and the record says why, for a
-    model without linear head. It is a part of the run: a resumed run loads it.
+    If the training augments its images, the regression sees each of them twice: as it is, and
+    augmented. The head is scaled so that its softmax gives probabilities. The scale is the one with
+    the greatest likelihood of the leave-one-out predictions, unless it is too large for the
+    learning rate (`limit_scale`). A model without a linear head is returned unchanged, with the
+    reason in the record. The fit is a part of the run: a resumed run loads it.
 
     Args:
-        recipe: of the training that follows, for its `augment`, its `lr` and its `images`; at most
-            `MAX_IMAGES` of them are used.
+        start: the model.
+        task: the task that the head is for.
+        recipe: the recipe of the training that follows, for its `augment`, `lr` and `images`; at
+            most `MAX_IMAGES` images are used.
+        run: the run, for its folder, seed and device.
 
     Raises:
         BadData: if the training images show fewer than two classes.
@@ -79,24 +81,24 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
 
 
 def describe_head(record: Mapping[str, Any]) -> str:
-    """Return a line that says what a head starts from, from what `initialise_head` records."""
+    """Describe how a head was initialised, from the record of `initialise_head`."""
     if record["init"] == "random":
         return f"the head starts from random weights ({record['reason']})"
-    share = f"{100 * record['left_out_accuracy']:.1f} % right"
+    share = f"{100 * record['left_out_accuracy']:.1f} %"
     rows = f"{record['patches']} patches of " if "patches" in record else ""
     images = f"{rows}{count_noun(record['images'], 'image')}"
-    return f"the head starts from a ridge regression on {images} (each left out: {share})"
+    return f"the head starts from a ridge regression on {images} (leave-one-out accuracy {share})"
 
 
 def _find_obstacle(start: Descendant | TimmModel, task: Task) -> str:
-    """Return why a model cannot get the head of a ridge regression; "" if it can."""
+    """Return why a model cannot get the head of a ridge regression, or "" if it can."""
     return "" if find_linear_heads(start.model()) else "no linear head"
 
 
 def find_linear_heads(model: Any) -> list[str]:
-    """Return the names of the linear layers that give a model's logits.
+    """Return the names of the linear layers that compute a model's logits.
 
-    Several where it averages them (DeiT's two).
+    There are several if the model averages their logits, as DeiT's two.
     """
     classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
     layers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
@@ -107,7 +109,7 @@ def find_linear_heads(model: Any) -> list[str]:
 
 
 def count_patches(model: Any) -> int:
-    """Return the number of patches of an image of a model of timm's."""
+    """Return the number of patches of an image in a timm model."""
     return int(model.patch_embed.num_patches)
 
 
@@ -121,7 +123,7 @@ def _fit_part(
     lr: float,
     run: Run,
 ) -> tuple[StateDict, dict[str, Json]]:
-    """Fit the head: its tensors by their names in the model, and what is recorded of it."""
+    """Fit the head; return its tensors by their names in the model, and a record of the fit."""
     model: Any = start.model()
     kinds: list[Augment] = ["none"] if augment == "none" else ["none", augment]
     passes = [
@@ -151,22 +153,23 @@ def _fit_part(
 
 
 def limit_scale(ridge: Ridge, lr: float) -> float:
-    """Return the scale of a head that a training with a learning rate starts from: the calibrated
-    one, or a smaller one.
+    """Return the scale of a head before a training: the calibrated one, or a smaller one.
 
-    Features that vary little have large weights in a regression, and a step of Adam moves every
-    feature by about the learning rate, in the direction that its weights say. Where the sum of
-    these weights is large, a single step changes logits by more than they differ, and what was
-    inherited is lost before the head can follow. The scale is at least 1, at which the logits are
-    the values that the regression predicts; the class of no image depends on it.
+    Features with a small variance have large weights in a regression, and a step of Adam moves
+    every feature by about the learning rate, in the direction of these weights. If the sum of the
+    weights is large, a single step changes logits by more than they differ, and inherited features
+    are lost before the head can adapt. The scale is at least 1, at which the logits are the values
+    that the regression predicts; no predicted class depends on the scale.
     """
     step = lr * float(np.abs(ridge.weight).sum(axis=1).mean())
     return min(ridge.scale, max(1.0, MAX_LOGIT_STEP / step)) if step > 0 else ridge.scale
 
 
 def calibrate_head(model: M, record: Mapping[str, Any]) -> M:
-    """Return a model whose head was not trained after `initialise_head`, with the scale that makes
-    probabilities of its logits.
+    """Give the logits of a head that was not trained the calibrated scale, and return the model.
+
+    `record` is that of `initialise_head`. The model is returned unchanged if its head has that
+    scale.
     """
     if "calibrated_scale" not in record:
         return model
@@ -182,8 +185,9 @@ def calibrate_head(model: M, record: Mapping[str, Any]) -> M:
 
 
 def has_trained_head(model: Descendant | TimmModel, task: Task) -> bool:
-    """Return whether `model.for_task` keeps a head that knows the classes of a task: inherited, or
-    trained on it.
+    """Return whether `model.for_task` keeps the head because it knows the classes of the task.
+
+    Such a head is inherited, or was trained on the task.
     """
     from learngene_zoo.artifacts.descendant import Descendant
 

@@ -1,6 +1,4 @@
-"""Ctrl-C during a training: the step that is being taken is finished and saved before the training
-ends.
-"""
+"""Handle Ctrl-C during a training: complete and save the current step, then stop."""
 
 from __future__ import annotations
 
@@ -16,20 +14,19 @@ MESSAGE = "\ninterrupted: saving after this step; press Ctrl-C again to stop at 
 
 @contextmanager
 def defer_interrupts(is_wanted: bool, is_announced: bool = False) -> Iterator[Callable[[], bool]]:
-    """Remember the first Ctrl-C until the body of the `with` asks for it; the second one acts at
-    once.
+    """Defer the first Ctrl-C in the body of the `with`; a second one acts immediately.
 
-    Nothing changes where interrupts are ignored, end the process, or go to another thread.
+    Nothing changes if interrupts are ignored, end the process, or go to another thread.
 
     Args:
-        is_wanted: False leaves Ctrl-C as it is.
-        is_announced: print on stderr that the first one arrived, and what happens next.
+        is_wanted: False leaves the handling of Ctrl-C unchanged.
+        is_announced: print on stderr that the first Ctrl-C arrived, and what happens next.
 
     Yields:
-        A function that returns whether there was one.
+        A function that returns whether a Ctrl-C arrived.
 
     Raises:
-        KeyboardInterrupt: at the end of the body, if one arrived.
+        KeyboardInterrupt: at the end of the body, if a Ctrl-C arrived.
     """
     arrived: list[int] = []
     previous = signal.getsignal(signal.SIGINT)
@@ -42,7 +39,7 @@ def defer_interrupts(is_wanted: bool, is_announced: bool = False) -> Iterator[Ca
             return
         arrived.append(number)
         if is_announced:
-            # Print may have been interrupted itself, and cannot be entered twice
+            # Not `print`: the interrupt may have arrived within it, and it is not reentrant.
             os.write(2, MESSAGE.encode())
 
     if (
@@ -60,5 +57,5 @@ def defer_interrupts(is_wanted: bool, is_announced: bool = False) -> Iterator[Ca
         raise
     finally:
         signal.signal(signal.SIGINT, previous)
-        if arrived:  # it arrived in the last step, or the training was ended early
+        if arrived:  # in the last step, or before an early end of the training
             raise KeyboardInterrupt

@@ -1,8 +1,7 @@
-"""The one training loop, a generator of steps: `train`, with what AdamW is told and stochastic
-depth.
+"""The training loop, a generator of steps: `train`, with parameter groups and stochastic depth.
 
-Evaluation, annealing and early stopping stand in the body of the `for`. `Engine` does the work of
-one training.
+Evaluation, annealing and early stopping are written in the body of the `for` over its steps.
+`Engine` does the work of a training.
 """
 
 from __future__ import annotations
@@ -54,50 +53,55 @@ if TYPE_CHECKING:
 
     from learngene_zoo.tasks.loader import Batches
 
-PLACES = ("drop_path1", "drop_path2")
-# Writing checkpoints takes at most about a twentieth of the time, however large they are
-SAVING_SHARE = 20
+DROP_PATH_NAMES = ("drop_path1", "drop_path2")
+# The pause between checkpoints is at least this many times the time that writing one takes.
+MIN_PAUSE_FACTOR = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One finished step of training."""
+    """A completed step of training."""
 
     epoch: int  # from 0
     step: int  # from 1, over all epochs
-    steps: int  # how many there will be
+    steps: int  # the number of steps of the training
     losses: Mapping[str, float]  # by name, means over the batch of all processes
     lr: float
     end_of_epoch: bool
-    # Of the objective, if the recipe keeps one
+    # The moving average of the objective, if the recipe has one
     average: nn.Module | None = field(default=None, compare=False)
-    # Log more of it
+    # Logs further values of this step
     report: Callable[[Mapping[str, float]], None] = field(
         default=lambda values: None, compare=False
     )
 
     @property
     def loss(self) -> float:
-        """The sum of the losses: what was minimised."""
+        """The sum of the losses, which is minimised."""
         return sum(self.losses.values())
 
     def line(self, images: int) -> dict[str, float]:
-        """What is reported of a step of so many images."""
+        """Return the values to log for this step; `images` is the number of images in it."""
         losses = {f"loss/{name}": value for name, value in self.losses.items()}
         return {"epoch": self.epoch, "images": images, "lr": self.lr, "loss": self.loss, **losses}
 
 
-# AdamW's groups of an objective's parameters; a group may have an `lr_scale`.
+# From an objective to AdamW's parameter groups; a group may have an `lr_scale`.
 Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
-UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token", "freqs"})
+NO_WEIGHT_DECAY = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token", "freqs"})
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
-    """The learning rate of the `step`-th step (from 1), a function of the step alone.
+    """Return the learning rate of a step, a function of its number alone.
 
-    It rises linearly over the first W = warmup * steps_per_epoch steps and reaches `lr` at the
-    W-th. The n-th (from 0) of the N others is at t = n/N: `cosine` gives min_lr + (lr - min_lr) (1
-    + cos(pi t)) / 2, `poly` min_lr + (lr - min_lr) (1 - t)^power, `constant` lr.
+    It rises linearly over the first W = warmup * steps_per_epoch steps and reaches `lr` at step W.
+    The n-th (from 0) of the N other steps is at t = n/N: `cosine` gives min_lr + (lr - min_lr) (1 +
+    cos(pi t)) / 2, `poly` min_lr + (lr - min_lr) (1 - t)^power, `constant` lr.
+
+    Args:
+        recipe: the settings of the schedule.
+        step: number of the step, from 1.
+        steps_per_epoch: the number of steps per epoch.
     """
     progress = step - 1
     warm = round(recipe.warmup * steps_per_epoch)
@@ -116,8 +120,8 @@ def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     """Return AdamW's groups of all trainable parameters.
 
     Matrices are decayed; biases, norms, tokens and positions are not. With `recipe.layer_decay`
-    each block has a learning rate of its own (`find_layer_scales`). A group with an `lr_scale` gets
-    the schedule's learning rate times that.
+    each block has a separate learning rate (`find_layer_scales`). The learning rate of a group with
+    an `lr_scale` is that of the schedule multiplied by it.
 
     Raises:
         WrongCall: if nothing is trainable.
@@ -126,7 +130,7 @@ def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            is_decayed = parameter.dim() >= 2 and name.rpartition(".")[2] not in UNDECAYED
+            is_decayed = parameter.dim() >= 2 and name.rpartition(".")[2] not in NO_WEIGHT_DECAY
             groups.setdefault((is_decayed, scales.get(name, 1.0)), []).append(parameter)
     if not groups:
         raise WrongCall(
@@ -143,12 +147,11 @@ def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def find_layer_scales(module: nn.Module, decay: float) -> dict[str, float]:
-    """Return the factor of the learning rate of every parameter of a model of timm's inside
-    `module`, by its name there.
+    """Return the learning rate factor of every parameter of the timm models in `module`, by name.
 
     It is 1 for the head, `decay` for the last block (and the final norm), its square for the block
-    before, and so on; the stem has the smallest (Bao et al. 2022, BEiT). Parameters beside the
-    model are not in it.
+    before, and so on; the stem has the smallest (Bao et al. 2022, BEiT). Parameters outside of
+    these models are not included.
     """
     from timm.models import group_parameters
 
@@ -175,25 +178,34 @@ def train(
     label: str = "training",
     lines: bool = True,
 ) -> Iterator[Step]:
-    """Minimise `objective(batch)`, named scalar losses that are means over the batch, over
-    `recipe.epochs` of `loader`.
+    """Minimise the losses of an objective over the epochs of a loader, and yield each step.
 
-    The objective moves to the run's device. After the last step it holds the trained weights (with
+    The objective moves to the run's device. After the last step it has the trained weights (with
     `recipe.ema` their moving average, whose decay warms up as min(ema, 1 - step^(-2/3))) and is in
-    eval mode. With `run.resume` training continues from the newest checkpoint in `run.folder`; a
-    finished training is loaded and yields nothing. On one CPU process the result is bit-equal to
-    that of a training that was never interrupted, provided that everything that the body of the
-    `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do
-    not use. With `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints
-    are written less often. Ctrl-C ends the training after the step that is being taken, once that
-    is saved; a second one ends it at once. `lines` says a line of an epoch where `run.lines` asks
-    for it and no bar is drawn.
+    eval mode.
 
-    Under torchrun the processes share each batch and have equal weights throughout; the first one
-    writes.
+    With `run.resume` training continues from the newest checkpoint in `run.folder`; of a completed
+    training the weights are loaded and no step is yielded. On one CPU process the result is
+    bit-equal to that of an uninterrupted training, provided that everything that the body of the
+    `for` sets on the objective is in its buffers. Ctrl-C ends the training after the current step,
+    once that is saved; a second one ends it immediately. Under torchrun the processes share each
+    batch and always have equal weights; the first one writes.
 
-    Raises `WrongCall`, `Unavailable` or `Refused` before the first step, and `TrainingFailed` for a
-    loss that is not finite; the last good checkpoint stays.
+    Args:
+        objective: maps a batch to named scalar losses, each a mean over the batch.
+        loader: batches of training images.
+        recipe: settings of the training.
+        run: folder, seed, device and so on.
+        groups: returns AdamW's parameter groups.
+        unused: allow parameters that some steps do not use.
+        seconds_between_checkpoints: 0 saves every step. Otherwise large checkpoints are written
+            less often, see `MIN_PAUSE_FACTOR`.
+        label: name of the training in progress lines, logs and checkpoints.
+        lines: print a line per epoch, if `run.lines` is set and there is no progress bar.
+
+    Raises:
+        WrongCall, Unavailable, Refused: before the first step.
+        TrainingFailed: for a loss that is not finite; the last checkpoint stays.
     """
     device = open_device(run)
     if recipe.epochs == 0:
@@ -208,7 +220,7 @@ def train(
     with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
         steps_done = engine.begin()
         if steps_done:
-            say(run, f"{label} goes on after step {steps_done} of {engine.steps}")
+            say(run, f"{label} resumes after step {steps_done} of {engine.steps}")
         is_interrupted = stack.enter_context(
             defer_interrupts(run.folder is not None and world() == 1, run.lines)
         )
@@ -236,7 +248,7 @@ def train(
                 seconds = engine.save(step.step)
                 saved = time.monotonic()
                 if pause:
-                    pause = max(seconds_between_checkpoints, SAVING_SHARE * seconds)
+                    pause = max(seconds_between_checkpoints, MIN_PAUSE_FACTOR * seconds)
             if is_interrupted():
                 raise KeyboardInterrupt
     engine.finish()
@@ -248,7 +260,7 @@ def _report(logs: Sequence[Log], step: Step, values: Mapping[str, float]) -> Non
 
 
 class Engine:
-    """One training in progress."""
+    """A training in progress."""
 
     def __init__(
         self,
@@ -265,7 +277,8 @@ class Engine:
         self.loader, self.recipe, self.run, self.device = loader, recipe, run, device
         self.groups = groups
         self.steps = recipe.epochs * loader.steps
-        # Images of the last step, over all processes; from it the cost of an extraction is read
+        # Images of the last step, over all processes, from which the cost of an extraction is
+        # computed
         self.shown = 0
         self.identity = {
             "label": label,
@@ -279,11 +292,8 @@ class Engine:
         self.accelerator: Accelerator = open_accelerator(run, device, unused)
 
     def begin(self) -> int:
-        """Build the optimizer, restore the newest checkpoint, and return how many steps are done
-        already.
-        """
-        # The groups come before the copy for the average, which must not count as part of the
-        # objective.
+        """Build the optimizer, load the newest checkpoint, and return its step (0 without one)."""
+        # The groups are built before the copy for the average, which is not part of the objective.
         parameters = self.groups(self.objective, self.recipe)
         optimizer = torch.optim.AdamW(
             parameters, lr=self.recipe.lr, fused=self.device.type in ("cpu", "cuda")
@@ -317,7 +327,7 @@ class Engine:
         return checkpoint
 
     def take_remaining(self, done: int) -> Iterator[Step]:
-        """Take the remaining steps, one at a time."""
+        """Take the remaining steps and yield each."""
         for epoch in range(done // self.loader.steps, self.recipe.epochs):
             start = max(done - epoch * self.loader.steps, 0)
             for number, batch in enumerate(self.loader.epoch(epoch, start=start), start=start + 1):
@@ -354,15 +364,15 @@ class Engine:
         return losses
 
     def _gradients(self, batch: Any) -> dict[str, float]:
-        """Forward and backward over the batch, in `recipe.accumulate` pieces.
+        """Run forward and backward over the batch, in `recipe.accumulate` pieces.
 
-        The losses of the whole.
+        Returns the losses of the batch.
         """
         images = len(batch[0])
         if images == 0:
             raise WrongCall(
-                f"a batch of {self.recipe.batch_size} images leaves none for one of {world()}"
-                " processes; set a larger --batch-size"
+                f"a batch of {self.recipe.batch_size} images is too small for {world()} processes;"
+                " set a larger --batch-size"
             )
         parts = (
             None if part is None else part.to(self.device, non_blocking=True) for part in batch
@@ -389,12 +399,12 @@ class Engine:
             if not math.isfinite(value):
                 message = (
                     f"the loss {name} is {value} at step {step} of {self.steps}, which was not"
-                    " taken"
+                    " applied"
                 )
                 raise TrainingFailed(f"{message}; try a lower --lr, or --clip 1")
 
     def _check_weights(self) -> None:
-        """Check that the last step, whose gradients no later loss tells of, left finite weights."""
+        """Check that the last step left finite weights, since no later loss would show it."""
         for name, tensor in self.objective.state_dict().items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 message = (
@@ -410,7 +420,7 @@ class Engine:
         return time.monotonic() - started
 
     def finish(self) -> None:
-        """Leave the objective with the weights to keep."""
+        """Give the objective its final weights and put it in eval mode."""
         self.optimizer.zero_grad()
         self._check_weights()
         self.state.keep_average()
@@ -419,7 +429,7 @@ class Engine:
 
 
 def _pieces(batch: Any, count: int) -> list[Any]:
-    """A batch in `count` pieces of nearly equal size, fewer if it has fewer images.
+    """Split a batch into `count` pieces of nearly equal size, or fewer if it has fewer images.
 
     A field that is None stays None.
     """
@@ -429,7 +439,7 @@ def _pieces(batch: Any, count: int) -> list[Any]:
 
 
 class Forward(nn.Module):
-    """Wraps the objective for accelerate, so that the objective itself is never patched."""
+    """A wrapper of the objective, which accelerate patches instead of the objective."""
 
     def __init__(self, objective: nn.Module) -> None:
         super().__init__()
@@ -441,10 +451,10 @@ class Forward(nn.Module):
 
 @contextmanager
 def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
-    """Stochastic depth (Huang et al. 2016): within, block i of L of every ViT in `module` is
-    skipped with probability rate * i / (L - 1).
+    """Apply stochastic depth (Huang et al. 2016) to every ViT in `module` within this context.
 
-    With rate 0 nothing changes. Raises `WrongCall` if there is no block to drop.
+    Block i of L is skipped with probability rate * i / (L - 1). With rate 0 nothing changes. Raises
+    `WrongCall` if there is no block to drop.
     """
     if not rate:
         yield
@@ -468,15 +478,15 @@ def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
 
 
 def _places(module: nn.Module, rate: float) -> Iterator[tuple[nn.Module, str, float]]:
-    """Every place for a `DropPath`, with its probability.
+    """Yield the block, attribute and probability of every `DropPath`.
 
-    A layer may hold several blocks (a routed one holds two).
+    A layer may contain several blocks (a routed layer contains two).
     """
     for vit in module.modules():
         layers = getattr(vit, "blocks", None)
         if not isinstance(layers, (nn.Sequential, nn.ModuleList)):
             continue
         for i, layer in enumerate(layers):
-            for block, attribute in product(layer.modules(), PLACES):
+            for block, attribute in product(layer.modules(), DROP_PATH_NAMES):
                 if hasattr(block, attribute):
                     yield block, attribute, rate * i / max(len(layers) - 1, 1)

@@ -1,10 +1,9 @@
-"""What a task asks of a training: its batches, an objective to minimise, and a metric of the
-result.
+"""The parts of a training that depend on the task: batches, objective and metric.
 
 An objective is a module from a batch to named scalar losses, each a mean over the batch; their sum
-is minimised. The metric is accuracy, or mIoU where every pixel has a class: each image gives a row
-of integers, and the metric is a function of the rows' sum. So images can be evaluated in any
-batches and by any processes with bit-equal results.
+is minimised. The metric is accuracy, or mIoU where every pixel has a class. Each image gives a row
+of integers, and the metric is a function of the sum of the rows, so that any batches and any number
+of processes give bit-equal results.
 
 Shapes: B images, N images of a split, K classes, A attributes, D features, R numbers of a row.
 """
@@ -36,19 +35,26 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Attribute, Task
 
 
-# In every objective the name of the loss whose value for a guess is ln(classes)
+# The name in every objective of the loss whose value for a guess is ln(classes).
 CLASS_LOSS = "cross_entropy"
-RESAMPLES = 1000
-MOST_LOGITS = 2**26  # of a batch: 256 MiB
+NUM_RESAMPLES = 1000
+MAX_LOGITS = 2**26  # numbers in the logits of a batch: 256 MiB
 
 
 def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
-    """Shuffled and augmented batches of a task's training images in this input format, as many as
-    the recipe has.
+    """Return shuffled and augmented batches of a task's training images.
 
-    Raises `BadData` naming the images that cannot be read, as far as they are read now (see
-    `tasks.check`), and `WrongCall` for mixup or cutmix on a task with attributes or masks, which
-    cannot be mixed.
+    Args:
+        task: the task.
+        input_format: the images that the model takes.
+        recipe: settings of the training, for the number, the batches and the augmentation of
+            images.
+        run: the run, for its seed and workers.
+
+    Raises:
+        BadData: if images cannot be read; only images that are read now are checked
+            (`tasks.check`).
+        WrongCall: for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
     """
     if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
         labels = "attributes" if task.attributes else "masks"
@@ -60,7 +66,7 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
         batch_size=recipe.batch_size,
         seed=derive_seed(run.seed, "data"),
         shuffle=True,
-        # Without training it need not suit the task
+        # Without training, the augmentation may not suit the task.
         augment=recipe.augment if recipe.epochs else "none",
         images=recipe.images,
         workers=run.workers,
@@ -72,10 +78,10 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
 
 
 def make_mixup(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
-    """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019) as in timm; None if both are off.
+    """Return timm's Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019); None if both are off.
 
-    A function from a batch with labels (B,) to one with mixed images and labels (B, classes). It
-    draws from numpy's global generator, which the loop seeds before every step.
+    The result is a function from a batch with labels (B,) to one with mixed images and labels (B,
+    classes). It draws from numpy's global generator, which the loop seeds before every step.
     """
     if not (recipe.mixup or recipe.cutmix):
         return None
@@ -85,7 +91,7 @@ def make_mixup(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
 
     def mix_batch(batch: Any) -> Any:
         images_BCHW, labels_B, size = batch.images, batch.labels, len(batch.images)
-        # Timm mixes even batches only: the first image stands in as the last one's partner
+        # timm mixes batches of even size only: an odd one is extended by its first image.
         if size % 2:
             images_BCHW = torch.cat([images_BCHW, images_BCHW[:1]])
             labels_B = torch.cat([labels_B, labels_B[:1]])
@@ -96,9 +102,7 @@ def make_mixup(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
 
 
 class Classification(nn.Module):
-    """Cross-entropy of a model's logits (B, K) with labels (B,), or with shares of classes (B, K)
-    after mixup.
-    """
+    """Cross-entropy of a model's logits (B, K) with labels (B,), or soft labels (B, K)."""
 
     def __init__(self, model: nn.Module, label_smoothing: float = 0.0) -> None:
         super().__init__()
@@ -106,7 +110,7 @@ class Classification(nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """`{"cross_entropy": scalar}`, in single precision whatever that of the logits."""
+        """Return `{"cross_entropy": scalar}`, computed in single precision."""
         logits_BK = self.model(batch.images).float()
         return {
             CLASS_LOSS: functional.cross_entropy(
@@ -116,12 +120,18 @@ class Classification(nn.Module):
 
 
 class ClassAndAttributes(nn.Module):
-    """The class and every attribute of an image, from one pass of a timm ViT; all losses are
-    summed.
+    """The losses of the class and of all attributes of an image, in one forward pass of a ViT.
 
-    Attributes are predicted by one more linear layer on the head's input, which is trained with the
-    model and then discarded. They tell a small ViT much more about an image than its class does;
-    without them it may stay at chance where there are many classes.
+    Attributes are predicted by another linear layer on the input of the head, which is trained with
+    the model and then discarded. They give a small ViT much more information about an image than
+    its class; without them it may stay at chance level if there are many classes.
+
+    Args:
+        model: the model.
+        attributes: the attributes of the task.
+        label_smoothing: share of the target spread over all classes.
+        weight: factor of the losses of attributes.
+        seed: seed of the linear layer.
     """
 
     def __init__(
@@ -141,9 +151,7 @@ class ClassAndAttributes(nn.Module):
         self.reader = _fresh_linear(model.get_classifier().in_features, sum(self.outputs), seed)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """`cross_entropy` of the class and, for each attribute, `attributes/<name>` times the
-        weight.
-        """
+        """Return the losses `cross_entropy` and, for each attribute, `attributes/<name>`."""
         if batch.attributes is None:
             raise ValueError("this batch has no attributes")
         pooled_BD = self.model.forward_head(
@@ -167,9 +175,9 @@ class Segmentation(Classification):
     """Cross-entropy of every pixel: logits (B, K, H, W) of a dense model, labels (B, H, W)."""
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """`{"cross_entropy": scalar}`, the mean over all pixels that are not ignored.
+        """Return `{"cross_entropy": scalar}`, the mean over all pixels that are not ignored.
 
-        0 if there are none.
+        It is 0 if there are none.
         """
         summed = functional.cross_entropy(
             self.model(batch.images).float(),
@@ -182,14 +190,14 @@ class Segmentation(Classification):
 
 
 def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor:
-    """The mean, over the images whose truth is not NaN, of cross-entropy (answers (B, K)) or
-    squared error ((B, 1)).
+    """Return the mean loss of an attribute over the images whose value is not NaN.
 
-    0 if no image has the attribute. No value is read on the host, so that nothing waits for a GPU.
+    The loss is cross-entropy for answers (B, K) and squared error for answers (B, 1); 0 if no image
+    has the attribute. No value is copied to the host, which would wait for the GPU.
     """
     known_B = ~truth_B.isnan()
     if answers.shape[1] == 1:
-        # NaN is replaced before the arithmetic: a masked NaN would still be one in the gradient.
+        # NaN is replaced before the arithmetic: a masked NaN would still reach the gradient.
         errors_B = (answers[:, 0] - truth_B.nan_to_num()).square()
     else:
         errors_B = functional.cross_entropy(answers, truth_B.nan_to_num().long(), reduction="none")
@@ -197,9 +205,13 @@ def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor
 
 
 def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Module:
-    """The objective of training `model` on a task, by the kind of its labels.
+    """Return the objective for training `model` on a task, by the kind of its labels.
 
-    `seed` initialises what is not the model's.
+    Args:
+        task: the task.
+        model: the model.
+        recipe: settings of the training, for label smoothing.
+        seed: seed of parameters that are not the model's.
     """
     if task.dense:
         return Segmentation(model, recipe.label_smoothing)
@@ -209,9 +221,7 @@ def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Mod
 
 
 def _fresh_linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
-    """A layer whose weights are N(0, 1/sqrt(inputs)), a function of the seed alone, and whose
-    biases are 0.
-    """
+    """Return a linear layer with weights N(0, 1/sqrt(inputs)) from the seed, and biases 0."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
     generator = torch.Generator().manual_seed(derive_seed(seed, "attributes"))
     with torch.no_grad():
@@ -223,34 +233,33 @@ def _fresh_linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
 class Accuracy:
     """The share of images whose largest logit is that of their class.
 
-    A row has one number, 1 if that is so.
+    A row has one number: 1 if the image is correct, otherwise 0.
     """
 
     name = "accuracy"
 
     def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """From logits (B, K) and labels (B,): int64 (B, 1)."""
+        """Return int64 (B, 1) for logits (B, K) and labels (B,)."""
         return (logits.argmax(dim=1) == labels).long()[:, None]
 
     def value(self, sum_R: np.ndarray, images: int) -> float:
-        """The share of images that are right."""
+        """Return the share of correct images, given the sum of the rows."""
         return int(sum_R[0]) / images
 
     def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
-        """Wilson's interval, 95 %."""
+        """Return Wilson's 95 % interval."""
         return proportion(int(rows_NR.sum()), len(rows_NR))
 
     def batch_size(self, image_size: int) -> int:
-        """Few enough for the memory of any machine."""
+        """Return a batch size for which any machine has enough memory."""
         return 256
 
 
 class MeanIoU:
-    """The mean over classes of intersection over union of predicted and true pixels, over the whole
-    split.
+    """The mean over classes of intersection over union of predicted and true pixels of a split.
 
-    Classes that occur in neither do not count, nor do pixels marked 255. A row holds each class's
-    intersection, then each class's union.
+    Classes that occur in neither do not count, nor do ignored pixels (label 255). A row has each
+    class's intersection, then each class's union.
     """
 
     name = "mIoU"
@@ -259,11 +268,11 @@ class MeanIoU:
         self.classes = classes
 
     def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """From logits (B, K, H, W) and labels (B, H, W): int64 (B, 2 K)."""
+        """Return int64 (B, 2 K) for logits (B, K, H, W) and labels (B, H, W)."""
         return self.counts(logits.argmax(dim=1), labels)
 
     def counts(self, predicted_BHW: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """From the predicted and the true classes (B, H, W): int64 (B, 2 K)."""
+        """Return int64 (B, 2 K) for the predicted and the true classes (B, H, W)."""
         counted_BHW = labels != IGNORED
         intersection_K = self._histogram(labels, counted_BHW & (predicted_BHW == labels))
         predicted, true = (
@@ -273,9 +282,8 @@ class MeanIoU:
         return torch.cat([intersection_K, predicted + true - intersection_K], dim=1)
 
     def _histogram(self, classes_BHW: torch.Tensor, counted_BHW: torch.Tensor) -> torch.Tensor:
-        """Pixels of each class among those counted, int64 (B, K)."""
-        # What does not count goes to a class of its own: leaving it out would make the rows differ
-        # in length.
+        """Return the number of counted pixels of each class, int64 (B, K)."""
+        # Pixels that do not count get an additional class, so that all rows have equal lengths.
         masked_BP = torch.where(counted_BHW, classes_BHW, self.classes).flatten(1)
         counts = torch.zeros(
             len(masked_BP), self.classes + 1, dtype=torch.int64, device=masked_BP.device
@@ -283,31 +291,31 @@ class MeanIoU:
         return counts.scatter_add_(1, masked_BP, torch.ones_like(masked_BP))[:, :-1]
 
     def value(self, sum_R: np.ndarray, images: int) -> float:
-        """The mean over classes; 0 where no pixel counts."""
+        """Return the mean over classes, given the sum of the rows; 0 if no pixel counts."""
         both_K, either_K = np.split(sum_R, 2)
         present_K = either_K > 0
         return float((both_K[present_K] / either_K[present_K]).mean()) if present_K.any() else 0.0
 
     def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
-        """95 %, from images drawn with replacement.
+        """Return the 95 % bootstrap interval over images.
 
-        Which they are is a function of their number.
+        The drawn images are a function of their number.
         """
         images = len(rows_NR)
         draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
-        resampled = (rows_NR[draws.integers(images, size=images)] for _ in range(RESAMPLES))
+        resampled = (rows_NR[draws.integers(images, size=images)] for _ in range(NUM_RESAMPLES))
         values = [self.value(drawn_NR.sum(axis=0), images) for drawn_NR in resampled]
         low, high = np.quantile(values, (0.025, 0.975))
         return float(low), float(high)
 
     def batch_size(self, image_size: int) -> int:
-        """As many as keep the logits of a batch small."""
-        return max(1, min(256, MOST_LOGITS // (self.classes * image_size**2)))
+        """Return a batch size for which the logits have at most `MAX_LOGITS` numbers."""
+        return max(1, min(256, MAX_LOGITS // (self.classes * image_size**2)))
 
 
 Metric = Accuracy | MeanIoU
 
 
 def metric_for(task: Task) -> Metric:
-    """The metric of a task's kind."""
+    """Return the metric of a task."""
     return MeanIoU(task.classes) if task.dense else Accuracy()

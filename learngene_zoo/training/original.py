@@ -1,10 +1,10 @@
-"""mIoU at the original resolution of the pictures, for a dense model that takes squares of one
-size.
+"""Evaluate mIoU at the original resolution of images, for a dense model with a fixed input size.
 
-As in the evaluation of Segmenter (Strudel et al. 2021): a picture is resized as the model's view
-says, windows of the model's size cover it, logits are averaged where windows overlap and enlarged
-(bilinear) to the picture's own pixels, and there the classes are compared with the mask as it is
-stored. Shapes: W windows of side S, K classes; h, w of the resized picture, H, W of the original.
+As in the evaluation of Segmenter (Strudel et al. 2021), an image is resized by the model's view and
+covered by windows of the model's size. Logits are averaged where windows overlap, and upsampled
+(bilinear) to the original size, at which the classes are compared with the stored mask.
+
+Shapes: W windows of side S, K classes; h, w of the resized image, H, W of the original.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from learngene_zoo.tasks.transforms import (
     normalise_images,
     resize_image,
 )
-from learngene_zoo.training.objectives import MOST_LOGITS, MeanIoU
+from learngene_zoo.training.objectives import MAX_LOGITS, MeanIoU
 
 if TYPE_CHECKING:
     from learngene_zoo.training.evaluate import Evaluation
 
-MOST_RESIZED_LOGITS = 500_000_000  # of one picture: 2 GB
+MAX_RESIZED_LOGITS = 500_000_000  # numbers in the logits of an image: 2 GB
 
 
 @dataclass(frozen=True)
 class Originals:
-    """What a worker does: read one picture with its mask, in the size in which they are stored."""
+    """Read images with their masks at their original sizes, in worker processes."""
 
     task: Task
     split: Split
@@ -63,23 +63,34 @@ def evaluate_originals(
     *,
     images: int | None = None,
 ) -> Evaluation:
-    """The mIoU of a dense model at the original resolution; processes share the images, and
-    `images` takes the first N.
+    """Return the mIoU of a dense model at the original resolution.
 
-    Raises `WrongCall` for a task without masks, and as `evaluate` does.
+    Under torchrun the processes share the images.
+
+    Args:
+        model: the model.
+        task: the task.
+        split: the split to evaluate on.
+        input_format: the images that the model takes.
+        run: the run, for its device, precision and workers.
+        images: evaluate on the first N images only.
+
+    Raises:
+        WrongCall: for a task without masks, and as `evaluate` does.
     """
     from learngene_zoo.training.evaluate import evaluation_mode, rows_in, summary
 
     if not task.dense:
         raise WrongCall(
-            f"{task.name} has one class per image, which has no resolution; leave out --resolution"
+            f"{task.name} has one class per image, and --resolution needs a class per pixel; leave"
+            " out --resolution"
         )
     device, metric, source = open_device(run), MeanIoU(task.classes), task.split(split)
     join(run.device_name)
     indices = range(rank(), min(len(source), images or len(source)), world())
     marks = []
     reader = Originals(task, source)
-    title = f"evaluating on {task.name} at its own resolution"
+    title = f"evaluating on {task.name} at the original resolution"
     with (
         evaluation_mode(model.to(device), device, run),
         report_activity(title, len(indices)) as activity,
@@ -110,13 +121,14 @@ def evaluate_originals(
 def _check_logits(
     image_CHW: torch.Tensor, input_format: InputFormat, task: Task, index: int
 ) -> None:
-    """Check that the logits of all classes fit into memory at each pixel of the resized picture."""
+    """Check that the logits of all classes at each pixel of the resized image fit into memory."""
     shape = compute_resized_shape(image_CHW.shape[-2:], input_format.image_size, input_format.view)
-    if math.prod(shape) * task.classes > MOST_RESIZED_LOGITS:
+    if math.prod(shape) * task.classes > MAX_RESIZED_LOGITS:
         height, width = image_CHW.shape[-2:]
         raise BadData(
-            f"image {index} of {task.name} is {width} x {height} pixels, too long for"
-            f" {task.classes} classes at its own resolution; remove it, or use --resolution resized"
+            f"image {index} of {task.name} is {width} x {height} pixels, too large for"
+            f" {task.classes} classes at the original resolution; remove it, or use --resolution"
+            " resized"
         )
 
 
@@ -126,8 +138,16 @@ def over_windows(
     input_format: InputFormat,
     device: Any,
 ) -> tuple[torch.Tensor, bool]:
-    """The mean logits of all windows at each pixel of the resized picture (K, h, w), and whether
-    they are finite.
+    """Return the mean logits of all windows at each pixel of the resized image.
+
+    Args:
+        model: maps windows (1, C, S, S) to logits (1, K, S, S).
+        image_CHW: the image at its original size.
+        input_format: the images that the model takes.
+        device: device of the model.
+
+    Returns:
+        The logits (K, h, w), and whether they are finite.
     """
     side, view = input_format.image_size, input_format.view
     height, width = compute_resized_shape(image_CHW.shape[-2:], side, view)
@@ -158,19 +178,20 @@ def over_windows(
 
 
 def starts(length: int, side: int) -> list[int]:
-    """Where windows of `side` pixels begin, as few as cover `length`, evenly spread from the first
-    pixel to the last.
+    """Return the first pixels of windows of `side` pixels that cover `length` pixels.
+
+    The windows are as few as possible, and evenly spaced.
     """
     windows = math.ceil(length / side)
     return [round(number * (length - side) / max(windows - 1, 1)) for number in range(windows)]
 
 
 def classes_of(logits_Khw: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The class of the largest logit at each pixel once they are enlarged to `shape`: int64 (H, W).
+    """Return the class of the largest logit of each pixel at the size `shape`, int64 (H, W).
 
-    Few classes are enlarged at a time, since all of them need not fit into the memory.
+    The logits are upsampled (bilinear), a few classes at a time to save memory.
     """
-    rows = max(1, MOST_LOGITS // (shape[0] * shape[1]))
+    rows = max(1, MAX_LOGITS // (shape[0] * shape[1]))
     best_HW = torch.full(shape, -math.inf, device=logits_Khw.device)
     classes_HW = torch.zeros(shape, dtype=torch.int64, device=logits_Khw.device)
     for first in range(0, len(logits_Khw), rows):

@@ -1,4 +1,4 @@
-"""Classes for pictures in files, prepared as the model's evaluation prepares them."""
+"""Predict the classes of image files, prepared as for the model's evaluation."""
 
 from __future__ import annotations
 
@@ -24,13 +24,10 @@ from learngene_zoo.training.evaluate import evaluation_mode
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The most probable classes of one picture, the most probable first.
-
-    Or why it cannot be read.
-    """
+    """The most probable classes of an image in descending order, or why it cannot be read."""
 
     image: str
-    classes: tuple[str, ...] = ()  # their names; their numbers where the model knows no names
+    classes: tuple[str, ...] = ()  # names, or numbers if the model has no names
     probabilities: tuple[float, ...] = ()
     error: str | None = None
 
@@ -43,15 +40,25 @@ def predict(
     top: int = 5,
     batch_size: int = 32,
 ) -> Iterator[Prediction]:
-    """One prediction for each picture, in their order, as they are read. A picture that cannot be
-    read does not stop the others.
+    """Yield a prediction for each image file, in their order, as they are read.
 
-    Raises `WrongCall` for a model that gives every pixel a class, or that has no classes.
+    An image that cannot be read does not stop the others.
+
+    Args:
+        model: the model.
+        images: paths of the images.
+        run: the run, for its device and precision.
+        top: how many classes to return for each image.
+        batch_size: images per forward pass.
+
+    Raises:
+        WrongCall: for a model that predicts a class for every pixel, or that has no classes.
     """
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
         raise WrongCall(
-            f"the model {has}; to predict, it needs one class per image: lgzoo finetune"
+            f"the model {has}; a prediction needs one class per image: train such a head with lgzoo"
+            " finetune"
         )
     device, module = open_device(run), model.model()
     module.to(device)
@@ -75,7 +82,7 @@ def predict(
 
 
 def _read(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
-    """The picture as the model takes it, (1, C, H, W), or why there is none."""
+    """Return the image as the model takes it, (1, C, H, W), or the error."""
     try:
         pixels_CHW = decode_image(path, path)
         if note := describe_deep_grey([Sample(path, path)]):

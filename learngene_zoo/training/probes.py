@@ -1,14 +1,13 @@
-"""Probes of frozen features: what a model knows of a task before it is trained on it.
+"""Probes of frozen features: how well the features of a model fit a task without training.
 
     ridge   a ridge regression onto the classes, in closed form, of all training images or of a few
-            of each class
-    knn     the nearest training images, weighted by their similarity, as DINO and DINOv2 evaluate
-            their features
+            per class
+    knn     the nearest training images, weighted by their similarity, as in the evaluation of DINO
+            and DINOv2
 
-The ridge regression is also what the head of a classifier starts from when it is fine-tuned, see
-`heads.py`.
+The ridge regression also initialises the head of a classifier for fine-tuning, see `heads.py`.
 
-Shapes: N images, R rows (one an image, or one for each of its C copies), D features, K classes, E
+Shapes: N images, R rows (one per image, or one for each of its C copies), D features, K classes, E
 directions in which the features vary.
 """
 
@@ -41,15 +40,15 @@ Kind = Literal["knn", "ridge"]
 Array = np.ndarray
 BATCH_SIZE = 128
 
-# Penalties of the ridge regression per image: features are standardised, so that 1 halves a
-# direction of unit variance.
+# Penalties of the ridge regression per image. Features are standardised, so that a penalty of 1
+# halves a direction of unit variance.
 PENALTIES = tuple(10.0**power for power in np.arange(-4.0, 1.01, 0.5))
-FEW_SHOT_PENALTY = 2.0**10  # of big_vision's few-shot regression, not per image
+FEW_SHOT_PENALTY = 2.0**10  # as in big_vision's few-shot regression; not per image
 MAX_SCALE = 100.0  # of the logits
 MAX_CALIBRATION_IMAGES = 4000
 # Caron et al. 2021 (DINO); Oquab et al. 2023 (DINOv2)
 NEIGHBOURS, FEW_NEIGHBOURS, TEMPERATURE = 20, 5, 0.07
-MIN_PER_CLASS = 20  # training images of a class, on average, from which on there are `NEIGHBOURS`
+MIN_IMAGES_PER_CLASS = 20  # average from which on `NEIGHBOURS` vote, not `FEW_NEIGHBOURS`
 
 
 class Features(NamedTuple):
@@ -62,14 +61,13 @@ class Features(NamedTuple):
 def iterate_features(
     model: Any, loader: Batches
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield the inputs of the head, float32 (B, D), the classes (B,) and the indices (B,) of every
-    batch, on the CPU.
+    """Yield the head's inputs, float32 (B, D), classes (B,) and indices (B,) of each batch.
 
-    Of a model with a class for every pixel B counts the patches instead, each with the most
-    frequent class of its pixels; patches whose pixels are all ignored are left out.
+    All are on the CPU. For a model with a class for every pixel, B counts the patches, each with
+    the most frequent class of its pixels; patches of which all pixels are ignored are left out.
 
     Args:
-        model: a module of timm's with `forward_features` and `forward_head`, in eval mode.
+        model: a timm module with `forward_features` and `forward_head`, in eval mode.
         loader: batches of images in the model's input format.
     """
     device = next(model.parameters()).device
@@ -98,7 +96,12 @@ def find_patch_labels(
 ) -> torch.Tensor:
     """Return the most frequent class of the pixels of every patch, int64 (B, patches).
 
-    `IGNORED` if none counts.
+    It is `IGNORED` for a patch of which all pixels are ignored.
+
+    Args:
+        labels_BHW: class of each pixel.
+        patch_size: height and width of a patch.
+        num_classes: the number of classes.
     """
     rows, columns = (side // patch for side, patch in zip(labels_BHW.shape[-2:], patch_size))
     height, width = patch_size
@@ -124,13 +127,19 @@ def compute_features(
 ) -> Features:
     """Return the features of the images of a split, in the order of the split.
 
-    Of a model with a class for every pixel those of its patches, see `iterate_features`. Under
-    torchrun the processes share the images and all return the same.
+    For a model with a class for every pixel these are the features of its patches, see
+    `iterate_features`. Under torchrun the processes share the images, and all return the same
+    features.
 
     Args:
-        images: at most so many of the split's images, chosen as a training chooses its own. None:
-        all. seed: of that choice. None: the run's, as of a training. augment: how the images are
-        augmented, as in the first epoch of a training.
+        model: a timm module.
+        task: the task.
+        split: the split of the task.
+        input_format: the images that the model takes.
+        run: the run, for its device, seed and workers.
+        images: use at most this many images of the split, sampled as for a training. None: all.
+        seed: seed of the sample. None: that of a training of the run.
+        augment: how images are augmented, as in the first epoch of a training.
 
     Raises:
         BadData: for a split without images.
@@ -168,17 +177,17 @@ def compute_features(
 
 @dataclass(frozen=True)
 class Ridge:
-    """A ridge regression of standardised features onto the classes, one-hot, with an intercept that
-    is not penalised.
+    """A ridge regression of standardised features onto one-hot classes.
+
+    The intercept is not penalised.
     """
 
-    weight: Array  # float64 (K, D), of the features as they are
+    weight: Array  # float64 (K, D), for features that are not standardised
     bias: Array  # float64 (K,)
     penalty: float  # per image
-    # Float64 (N, K): what is predicted for each image (its first row) by the regression on all
-    # others
+    # float64 (N, K): the leave-one-out prediction for each image (its first row)
     left_out: Array
-    scale: float  # makes logits of the values of the classes, see `calibrate_scale`
+    scale: float  # factor from predicted values to logits, see `calibrate_scale`
 
     def predict(self, features_ND: Array) -> Array:
         """Return the values of the classes, float64 (N, K); the largest is the predicted class."""
@@ -190,16 +199,19 @@ def fit_ridge(
 ) -> Ridge:
     """Fit a ridge regression onto the classes, in closed form by one eigendecomposition.
 
-    The predictions without an image follow from those with it: with fitted values y^ and the matrix
-    H that makes them of the targets y, those of an image's rows by the regression on all other
-    images are y_i - (I - H_ii)^-1 (y_i - y^_i), where H_ii is the block of these rows (for one row,
-    Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10.1).
+    Leave-one-out predictions follow from the fit to all images. With fitted values y^ and the
+    matrix H that maps targets y to them, the predictions for an image's rows by the regression on
+    all other images are y_i - (I - H_ii)^-1 (y_i - y^_i), where H_ii is the block of these rows
+    (for a single row, Hastie, Tibshirani and Friedman, The Elements of Statistical Learning,
+    section 7.10.1).
 
     Args:
+        features: features with their classes.
+        num_classes: the number of classes.
         penalty: per row, on the squared weights of standardised features. None: the one of
-            `PENALTIES` for which the predictions without each image, scaled to logits, are most
-            likely. (The least squared error names fewer images rightly: on 426 photographs of 12
-            classes 66.1 % of others, against 68.5 %.)
+            `PENALTIES` with the greatest likelihood of the leave-one-out predictions, scaled to
+            logits. (The smallest squared error classifies fewer images correctly: of 426
+            photographs of 12 classes 66.1 % of others, against 68.5 %.)
         copies: how many rows show the same image, differently augmented: with N images, rows i, N +
             i, 2 N + i and so on.
 
@@ -208,7 +220,7 @@ def fit_ridge(
     """
     labels_R = features.labels
     if len(np.unique(labels_R)) < 2:
-        raise BadData("the pictures show one class; a linear probe needs at least two")
+        raise BadData("the images show one class; a linear probe needs at least two")
     num_rows, num_images = len(labels_R), len(labels_R) // copies
     targets_RK = np.eye(num_classes)[labels_R]
     target_mean_K = targets_RK.mean(axis=0)
@@ -238,11 +250,10 @@ def fit_ridge(
 
 
 def calibrate_scale(values_NK: Array, labels_N: Array) -> tuple[float, float]:
-    """Return the factor, from 1 to `MAX_SCALE`, that makes logits of values of the classes, and
-    their mean cross-entropy.
+    """Return the factor from predicted values to logits, and the logits' mean cross-entropy.
 
-    It is the factor of the greatest likelihood, which is concave in it, found by golden sections,
-    on at most `MAX_CALIBRATION_IMAGES` images.
+    It is the factor from 1 to `MAX_SCALE` with the greatest likelihood, which is concave in it,
+    found by golden section search on at most `MAX_CALIBRATION_IMAGES` images.
     """
     every = -(-len(values_NK) // MAX_CALIBRATION_IMAGES)
     values_NK, labels_N = values_NK[::every], labels_N[::every]
@@ -262,9 +273,9 @@ def calibrate_scale(values_NK: Array, labels_N: Array) -> tuple[float, float]:
 
 
 def _standardise(values_ND: Array) -> tuple[Array, Array, Array]:
-    """Return the mean (D,), the reciprocal of the standard deviation (D,.
+    """Return mean (D,), reciprocal standard deviation (D,) and standardised values (N, D).
 
-    0 where nothing varies) and the standardised values.
+    The reciprocal is 0 for features that do not vary.
     """
     mean_D = values_ND.mean(axis=0, dtype=np.float64)
     std_D = values_ND.std(axis=0, dtype=np.float64)
@@ -273,9 +284,7 @@ def _standardise(values_ND: Array) -> tuple[Array, Array, Array]:
 
 
 def _decompose(standard_ND: Array) -> tuple[Array, Array, Array]:
-    """Return the principal directions (D, E), the coordinates in them (N, E), and the sums of their
-    squares (E,).
-    """
+    """Return principal directions (D, E), coordinates (N, E), and their sums of squares (E,)."""
     num_images, num_features = standard_ND.shape
     gram = (
         standard_ND.T @ standard_ND if num_images >= num_features else standard_ND @ standard_ND.T
@@ -290,7 +299,7 @@ def _decompose(standard_ND: Array) -> tuple[Array, Array, Array]:
 
 
 def is_right_left_out(features: Features) -> Array:
-    """Return which images a ridge regression names rightly that is fitted to all others, bool (N,).
+    """Return for each image whether its leave-one-out prediction is correct, bool (N,).
 
     Classes without an image do not count. Raises `BadData` if the images show fewer than two
     classes.
@@ -303,9 +312,15 @@ def is_right_left_out(features: Features) -> Array:
 def classify_by_neighbours(train: Features, queries_ND: Array, num_classes: int, k: int) -> Array:
     """Return the class of each query by its k nearest training images, int64 (N,).
 
-    Similarity is the cosine of features; each neighbour votes for its class with exp(similarity /
-    0.07) (Caron et al. 2021, Emerging Properties in Self-Supervised Vision Transformers, as DINOv2
-    does it too).
+    Similarity is the cosine of features. Each neighbour votes for its class with weight
+    exp(similarity / 0.07), as in DINO and DINOv2 (Caron et al. 2021, Emerging Properties in
+    Self-Supervised Vision Transformers).
+
+    Args:
+        train: features of the training images.
+        queries_ND: features of the images to classify.
+        num_classes: the number of classes.
+        k: how many neighbours vote.
     """
     kept_MD = _normalise(train.values)
     predicted = []
@@ -326,10 +341,8 @@ def _normalise(values_ND: Array) -> Array:
 
 
 def choose_neighbours(num_images: int, num_classes: int) -> int:
-    """Return how many neighbours vote: 20, or 5 where a class has fewer than 20 training images on
-    average.
-    """
-    return NEIGHBOURS if num_images >= MIN_PER_CLASS * num_classes else FEW_NEIGHBOURS
+    """Return how many neighbours vote: 20, or 5 if classes have fewer than 20 images on average."""
+    return NEIGHBOURS if num_images >= MIN_IMAGES_PER_CLASS * num_classes else FEW_NEIGHBOURS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,8 +355,8 @@ class ProbeResult:
     value: float  # the mean over the draws
     interval: tuple[float, float]  # 95 %, over images, pooled over the draws
     images: int
-    training_images: int  # of each draw
-    shots: int | None = None  # training images of each class; None: all
+    training_images: int  # per draw
+    shots: int | None = None  # training images per class; None: all
     draws: int = 1
     k: int | None = None  # neighbours
 
@@ -360,14 +373,20 @@ def run_probe(
     k: int | None = None,
     seed: int = 0,
 ) -> ProbeResult:
-    """Fit a probe to features of training images and measure it on those of others.
+    """Fit a probe to features of training images and evaluate it on held-out images.
 
     Args:
+        train: features of the training images.
+        held_out: features of the images to classify.
+        task: the task.
+        split: name of the split of the held-out images.
         kind: `ridge`, the regression of `fit_ridge`; or `knn`, see `classify_by_neighbours`.
-        shots: fit it to so many images of each class, `draws` times to others, as big_vision's
-            few-shot evaluation does (fewer where a class has fewer); its penalty is then
-            big_vision's, 1024 in all. None: all images, once.
-        k: neighbours that vote. None: see `choose_neighbours`.
+        shots: fit it to this many images of each class (fewer where a class has fewer), `draws`
+            times with different images, as in big_vision's few-shot evaluation; the penalty of the
+            regression is then big_vision's, 1024 in total. None: all images, once.
+        draws: how often images are drawn.
+        k: the number of neighbours that vote. None: see `choose_neighbours`.
+        seed: seed of the draws.
 
     Raises:
         WrongCall: for shots below 1.
@@ -405,9 +424,9 @@ def run_probe(
 
 
 def draw_shots(features: Features, shots: int, seed: int) -> Features:
-    """Return the features of `shots` images of each class, drawn by chance.
+    """Return the features of `shots` randomly drawn images of each class.
 
-    Of all where a class has no more.
+    A class with fewer images contributes all of them.
     """
     generator = np.random.default_rng(seed)
     chosen = [

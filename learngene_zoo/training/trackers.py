@@ -1,5 +1,7 @@
-"""Where a training reports its steps: `metrics.jsonl` in the run's folder, one of accelerate's
-trackers (TensorBoard, Weights & Biases, ...), and a progress bar on stderr.
+"""Outputs of a training's steps: a file, a tracker, and progress on stderr.
+
+The file is `metrics.jsonl` in the run's folder; the tracker one of accelerate's (TensorBoard,
+Weights & Biases, ...).
 """
 
 from __future__ import annotations
@@ -26,21 +28,19 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 
-BETWEEN_LINES = 5.0  # seconds, at least, between the lines of two epochs
-LEAST_TITLE = 15  # characters of a progress bar's title
+MIN_SECONDS_BETWEEN_LINES = 5.0  # between the lines of two epochs
+MIN_TITLE_LENGTH = 15  # characters of a progress bar's title
 METRICS = "metrics.jsonl"  # one line of JSON per step
 
 
 class Log(Protocol):
-    """Records the values of one step."""
+    """A function that records the values of a step."""
 
     def __call__(self, values: Mapping[str, float], step: int) -> None: ...
 
 
 def check_tracker(name: str | None, folder: Path | None) -> None:
-    """Raises `WrongCall` for an unknown tracker, `Unavailable` for one whose package is not
-    installed.
-    """
+    """Raise `WrongCall` for an unknown tracker, `Unavailable` if its package is not installed."""
     if name is None:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
@@ -57,12 +57,12 @@ def check_tracker(name: str | None, folder: Path | None) -> None:
             " --tracker"
         )
     if trackers[name].requires_logging_directory and folder is None:
-        raise WrongCall(f"the tracker {name} writes files; give an output folder with -o")
+        raise WrongCall(f"the tracker {name} writes files; choose a folder for them with -o")
 
 
 @contextmanager
 def open_tracker(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log]:
-    """A function that passes values to the run's tracker, if it has one.
+    """Yield a function that passes values to the run's tracker, if it has one.
 
     The tracker is finished on exit.
     """
@@ -75,17 +75,17 @@ def open_tracker(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log
     try:
         yield lambda values, step: accelerator.log(dict(values), step=step)
     finally:
-        # Not accelerator.end_training(): that also takes down the process group.
+        # Not accelerator.end_training(), which also destroys the process group.
         for tracker in accelerator.trackers:
             tracker.finish()
 
 
 @contextmanager
 def metrics_file(folder: Path | None, last_step: int) -> Iterator[Log]:
-    """A function that writes a step's values as one line. Lines of steps after `last_step` are
-    removed first.
+    """Yield a function that appends a step's values to `metrics.jsonl` as one line.
 
-    Only the first process writes, and nothing is written without a folder.
+    Lines of steps after `last_step` are removed first. Only the first process writes, and nothing
+    is written without a folder.
     """
     if folder is None or not is_first():
         yield lambda values, step: None
@@ -109,8 +109,9 @@ def _forget_after(path: Path, last_step: int) -> None:
 
 
 def say(run: Run, text: str) -> None:
-    """One line on stderr, above the progress bar if there is one, if `run.lines` is set and in the
-    first process only.
+    """Print a line on stderr, above the progress bar if there is one.
+
+    Only the first process prints, and only if `run.lines` is set.
     """
     if run.lines and is_first():
         mark_printed()
@@ -118,9 +119,7 @@ def say(run: Run, text: str) -> None:
 
 
 def say_notes(tasks: Iterable[Task], run: Run) -> None:
-    """Say what a user should know about their own data, as which files are left out: a line for
-    each note.
-    """
+    """Print the notes on a user's data, such as which files are left out, one line each."""
     for task in tasks:
         for note in task.notes if is_own_data(task.name) else ():
             say(run, f"{task.name}: {note}")
@@ -128,9 +127,16 @@ def say_notes(tasks: Iterable[Task], run: Run) -> None:
 
 @contextmanager
 def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Iterator[Log]:
-    """A function that says one line of an epoch when the next one begins.
+    """Yield a function that prints a line for an epoch when the next one begins.
 
-    Of short epochs, one every few seconds.
+    Of short epochs, only one every few seconds has a line.
+
+    Args:
+        run: the run.
+        label: name of the training.
+        done: number of completed steps.
+        steps: number of all steps.
+        epochs: number of all epochs.
     """
     title = f"{run.name}: {label}" if run.name else label
     began = reported = time.monotonic()
@@ -141,7 +147,7 @@ def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Ite
         ended = (
             bool(last)
             and values["epoch"] != last["epoch"]
-            and time.monotonic() - reported >= BETWEEN_LINES
+            and time.monotonic() - reported >= MIN_SECONDS_BETWEEN_LINES
         )
         visible = values if step == steps else last if ended else None
         if visible is not None:
@@ -158,9 +164,15 @@ def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Ite
 
 @contextmanager
 def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
-    """A function that shows a step and its loss.
+    """Yield a function that shows a step and its loss in a progress bar.
 
     It draws only if `run.progress` is set, and only in the first process.
+
+    Args:
+        run: the run.
+        label: name of the training.
+        done: number of completed steps.
+        steps: number of all steps.
     """
     if not (run.progress and is_first()):
         yield lambda values, step: None
@@ -180,7 +192,7 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     from rich import progress
     from rich.console import Console
 
-    console = Console(stderr=True)  # a new one: rich allows one live bar per console
+    console = Console(stderr=True)  # not shared, because rich allows one live bar per console
     wide = 40 if console.width >= 110 else 10
     bar = progress.Progress(
         progress.TextColumn("{task.description}", markup=False),
@@ -200,13 +212,13 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
                 task, completed=step, loss=f"{values['loss']:.4f}"
             )
         except KeyboardInterrupt:
-            bar.live.transient = True  # the line with ^C is the last one
+            bar.live.transient = True  # remove the bar, so that the line with ^C is the last one
             raise
 
 
 def _cut(title: str, room: int) -> str:
-    """A title with its middle left out where it would take the room of the numbers beside it."""
-    if len(title) <= max(room, LEAST_TITLE):
+    """Shorten a title in the middle if it leaves too little space for the numbers beside it."""
+    if len(title) <= max(room, MIN_TITLE_LENGTH):
         return title
-    half = (max(room, LEAST_TITLE) - 1) // 2
+    half = (max(room, MIN_TITLE_LENGTH) - 1) // 2
     return f"{title[:half]}…{title[-half:]}"

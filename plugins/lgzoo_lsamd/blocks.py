@@ -25,7 +25,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
-    YOUNG,
+    OMIT_DEFAULT,
     BadFile,
     Expander,
     Member,
@@ -86,7 +86,7 @@ class LsamdDetails:
     degenerate: bool = False  # whether that tau selects nothing
     note: str = ""  # what was done instead, or what was drawn, in one sentence
     # Equally used blocks, some of which were drawn for `top`.
-    tied: tuple[int, ...] = field(default=(), metadata=YOUNG)
+    tied: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
     datasets: Mapping[str, SearchResult] = field(default_factory=dict)  # by task
 
 

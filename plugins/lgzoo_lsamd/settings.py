@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from learngene_zoo.plugin import YOUNG, Bounds, Recipe, WrongCall, check_bounds, unknown
+from learngene_zoo.plugin import OMIT_DEFAULT, Bounds, Recipe, WrongCall, check_bounds, unknown
 
 POLY = Recipe(schedule="poly", power=0.9)  # the paper names the schedule, not its power
 
@@ -59,12 +59,12 @@ class SearchSettings:
         Literal["class", "patches", "constant"],
         "what the routers see of an image: its class token, the mean of its patch tokens, "
         "or nothing (a placebo)",
-    ] = field(default="class", metadata=YOUNG)
+    ] = field(default="class", metadata=OMIT_DEFAULT)
     tie: Annotated[
         Literal["base", "random"],
         "what an undecided router counts for in eq. 3: the base block (its >=), "
         "or what the seed draws",
-    ] = field(default="base", metadata=YOUNG)
+    ] = field(default="base", metadata=OMIT_DEFAULT)
     training: Recipe = POLY
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from learngene_zoo.plugin import (
-    YOUNG,
+    OMIT_DEFAULT,
     BadFile,
     LearngeneConfig,
     Segment,
@@ -34,7 +34,7 @@ class StitchedDetails:
     window: int = 2  # how many neighbouring blocks share a stitch
     stride: int = 1  # by how many blocks the window slides
     # How a deeper anchor is stitched to a shallower one before it.
-    unequal: Unequal = field(default="window", metadata=YOUNG)
+    unequal: Unequal = field(default="window", metadata=OMIT_DEFAULT)
     task: str | None = None  # the task of the stored heads; None before the extraction
     classes: int | None = None  # how many classes they have
     dense: bool = False  # whether they give a class for every pixel

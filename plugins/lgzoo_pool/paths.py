@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import combinations, islice
 from typing import Annotated, Literal, NamedTuple
 
-from learngene_zoo.plugin import YOUNG, Bounds, WrongCall, check_bounds
+from learngene_zoo.plugin import OMIT_DEFAULT, Bounds, WrongCall, check_bounds
 
 MOST_PATHS = 10_000
 Unequal = Literal["released", "window"]  # where a stitch leads from an anchor to a deeper one
@@ -96,7 +96,7 @@ class StitchLayout:
     nearest: bool = True
     window: Annotated[int, Bounds(least=1)] = 2
     stride: Annotated[int, Bounds(least=1)] = 1
-    unequal: Unequal = field(default="window", metadata=YOUNG)
+    unequal: Unequal = field(default="window", metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_bounds(self)

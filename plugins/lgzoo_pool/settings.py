@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import YOUNG, Bounds, Recipe, Spec, Work, WrongCall, check_bounds
+from learngene_zoo.plugin import OMIT_DEFAULT, Bounds, Recipe, Spec, Work, WrongCall, check_bounds
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Batches, InputFormat, Run, Task
@@ -49,7 +49,7 @@ class PathSettings:
     guidance: TeacherTargets
     share: float = 0.0  # the teacher's part of the loss
     temperature: float = 1.0
-    tokens: float = field(default=0.0, metadata=YOUNG)  # weight of the teacher's tokens
+    tokens: float = field(default=0.0, metadata=OMIT_DEFAULT)  # weight of the teacher's tokens
     evaluated: int | None = None  # validation images; None: all, 0: none
 
 
@@ -156,7 +156,7 @@ class PoolSettings:
         float,
         "in the fine-tuning, weight of the ancestry's last tokens beside its answers",
         Bounds(least=0),
-    ] = field(default=0.0, metadata=YOUNG)
+    ] = field(default=0.0, metadata=OMIT_DEFAULT)
     judged: Annotated[
         int | None,
         "validation images for evaluating all paths (default: all; 0: none)",

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
-    YOUNG,
+    OMIT_DEFAULT,
     Bounds,
     Expander,
     Extractor,
@@ -82,7 +82,7 @@ class SnnetExtractor(Extractor):
         Unequal,
         "stitches to a deeper anchor: as in the released code, "
         "or by a window over the shallower one",
-    ] = field(default="released", metadata=YOUNG)
+    ] = field(default="released", metadata=OMIT_DEFAULT)
     stitch: Annotated[
         Literal["ls", "random"],
         "initialisation of the stitches: least squares, or random as in a model from scratch",

@@ -84,7 +84,7 @@ LINES = {
     "expand -o model": (
         1,
         (
-            "model already exists; choose another place with -o, or replace it with --force; "
+            "model already exists; choose another path with -o, or replace it with --force; "
             "for example: lgzoo expand -o model-2"
         ),
     ),

@@ -52,7 +52,7 @@ def outcome(
         (
             PermissionError(errno.EACCES, "Permission denied", "f"),
             1,
-            "error: f: permission denied; choose another place",
+            "error: f: permission denied; choose another path",
         ),
         (MemoryError(), 1, "error: out of memory; use a smaller --batch-size"),
     ],
@@ -107,7 +107,7 @@ def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
     code, text = outcome(Exists(path), capsys, words)
     assert code == 1
     assert text.endswith(
-        "already exists; choose another place with -o, or replace it with --force; for example:"
+        "already exists; choose another path with -o, or replace it with --force; for example:"
         f" {beside}\n"
     )
 

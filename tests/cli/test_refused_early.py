@@ -28,11 +28,11 @@ from learngene_zoo.cli.main import main
 main(sys.argv[1:], prog_name="lgzoo")
 """
 EXISTS = (
-    "error: {} already exists; choose another place with -o, or replace it with --force; for"
+    "error: {} already exists; choose another path with -o, or replace it with --force; for"
     " example: lgzoo "
 )
 IN_THE_WAY = (
-    "error: {0}/notes is a file, so {0}/notes/new cannot be made; choose another place with -o\n"
+    "error: {0}/notes is a file, so {0}/notes/new cannot be created; choose another path with -o\n"
 )
 
 
@@ -83,8 +83,8 @@ CALLS = {
     "finetune -o notes/new": (1, IN_THE_WAY),
     "train -o notes/new": (1, IN_THE_WAY),
     "export -o notes/new.onnx": (1, IN_THE_WAY.replace("/new ", "/new.onnx ")),
-    "bench -o notes": (1, "error: notes is a file, not a folder; choose another place with -o\n"),
-    "demo -o notes": (1, "error: notes is a file, not a folder; choose another place with -o\n"),
+    "bench -o notes": (1, "error: notes is a file, not a folder; choose another path with -o\n"),
+    "demo -o notes": (1, "error: notes is a file, not a folder; choose another path with -o\n"),
     "finetune -o begun": (
         1,
         (

@@ -218,8 +218,8 @@ def test_a_matrix_computes_in_its_own_precision() -> None:
             r"matrix for width has shape \(4, 15\); expected \(new size, 16\)",
         ),
         ("heads", Along(write=[0], read=torch.zeros(2)), r"matrix for heads has shape \(2,\)"),
-        ("heads", Along(write=[0], read=[2]), "heads has indices 0 to 1; 2 was chosen"),
-        ("layers", [3], "layers has indices 0 to 2; 3 was chosen"),
+        ("heads", Along(write=[0], read=[2]), "expected indices of heads from 0 to 1, got 2"),
+        ("layers", [3], "expected indices of layers from 0 to 2, got 3"),
         ("depth", [0], "no axis named 'depth'"),
     ],
 )

@@ -70,10 +70,10 @@ def test_a_part_may_be_anything_from_nothing_to_all() -> None:
 
 
 def test_parts_that_do_not_fit() -> None:
-    with pytest.raises(WrongCall, match=r"part blocks\.2\.norm1\.weight does not exist"):
+    with pytest.raises(WrongCall, match=r"has no tensor blocks\.2\.norm1\.weight; leave"):
         assemble(SPEC, {"blocks.2.norm1.weight": torch.ones(32)}, seed=0)
     with pytest.raises(
-        WrongCall, match=r"part norm\.weight has shape \(31,\); the model to build needs \(32,\)"
+        WrongCall, match=r"tensor norm\.weight has shape \(31,\); the model to build needs \(32,\)"
     ):
         assemble(SPEC, {"norm.weight": torch.ones(31)}, seed=0)
 

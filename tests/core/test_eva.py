@@ -247,7 +247,7 @@ def test_an_argument_that_no_spec_expresses_is_refused(argument: dict[str, Any])
         (
             {"heads": 12},
             (
-                "rotary positions need heads of a multiple of 4 channels, but 12 heads of a width"
+                "rotary positions need a multiple of 4 channels per head, but 12 heads of a width"
                 " of 24 have 2"
             ),
         ),

@@ -57,7 +57,7 @@ def test_only_rotary_positions_need_heads_of_a_multiple_of_four_and_neighbouring
     with pytest.raises(WrongCall, match="rope_half must be false"):
         SPEC.with_(rotary=True, **half)
     assert SPEC.with_(rotary=False, heads=4).head_width == 6
-    with pytest.raises(WrongCall, match="heads of a multiple of 4 channels"):
+    with pytest.raises(WrongCall, match="need a multiple of 4 channels per head"):
         SPEC.with_(rotary=True, heads=4)
 
 

@@ -146,7 +146,7 @@ def test_loading_is_strict(change: object, message: str) -> None:
 def test_tensors_that_no_memory_holds_are_refused_before_they_are_asked_for() -> None:
     huge = ViTSpec(layers=512, width=16384, heads=128, mlp_ratio=64.0)
     with pytest.raises(
-        Unavailable, match=r"these tensors take \S+TB, and this machine has \S+ of memory"
+        Unavailable, match=r"these tensors need \S+TB, and this machine has \S+ of memory"
     ):
         initial(huge, 0)
     with pytest.raises(Unavailable, match="choose a smaller size"):

@@ -65,7 +65,7 @@ def test_finding_methods_imports_none_of_them(site: Path) -> None:
         ("METHOD = 3", "expected a learngene_zoo Method at .*, got int"),
         (
             "from lgzoo_baselines.trained.scratch import SCRATCH as METHOD",
-            "its own name is 'scratch'",
+            "its name is 'scratch'",
         ),
     ],
 )

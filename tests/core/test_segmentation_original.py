@@ -52,10 +52,10 @@ def test_a_strip_whose_logits_would_not_fit_into_memory_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = task(Blobs(((16, 16), (16, 40))))
-    monkeypatch.setattr(original, "MOST_RESIZED_LOGITS", 16 * 40 * 3)
+    monkeypatch.setattr(original, "MAX_RESIZED_LOGITS", 16 * 40 * 3)
     evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
-    monkeypatch.setattr(original, "MOST_RESIZED_LOGITS", 16 * 40 * 3 - 1)
-    with pytest.raises(BadData, match=r"image 1 of .* is 40 x 16 pixels, too long for 3 classes"):
+    monkeypatch.setattr(original, "MAX_RESIZED_LOGITS", 16 * 40 * 3 - 1)
+    with pytest.raises(BadData, match=r"image 1 of .* is 40 x 16 pixels, too large for 3 classes"):
         evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
 
 
@@ -130,7 +130,7 @@ def test_classes_are_enlarged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         logits[None], size=(31, 44), mode="bilinear", align_corners=False
     )[0]
     assert torch.equal(whole, large.argmax(dim=0))
-    monkeypatch.setattr(original, "MOST_LOGITS", 2 * 31 * 44)
+    monkeypatch.setattr(original, "MAX_LOGITS", 2 * 31 * 44)
     assert torch.equal(classes_of(logits, torch.Size((31, 44))), whole)
 
 
@@ -173,7 +173,9 @@ class _First:
 
 
 def test_faults() -> None:
-    with pytest.raises(WrongCall, match="digits has one class per image, which has no resolution"):
+    with pytest.raises(
+        WrongCall, match="digits has one class per image, and --resolution needs a class"
+    ):
         evaluate_originals(Lightness(), open_task("digits"), "test", VIEW, Run())
 
     class Torn(Wide):

@@ -25,7 +25,7 @@ from learngene_zoo.families.vit.modules import (
     StitchedVisionTransformer,
 )
 from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE, arguments
-from learngene_zoo.families.vit.spec import MOST_SEGMENTS, TABLE, ViTSpec
+from learngene_zoo.families.vit.spec import MAX_SEGMENTS, TABLE, ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.loop import parameter_groups, stochastic_depth
@@ -209,7 +209,7 @@ def test_positions_are_resized_and_nothing_else() -> None:
 
 
 def test_no_axis_is_cut_through_all_widths_at_once() -> None:
-    with pytest.raises(WrongCall, match="more than one size"):
+    with pytest.raises(WrongCall, match="got one of several segments"):
         map_axes(initial(TWO, 0), TWO, {"hidden": range(4)})
     plain = TWO.with_(front=())
     with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is not a tensor of this model"):
@@ -221,11 +221,11 @@ def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     [
         ([(3, 16, 2)], "the segments in front have 3 of 3 layers"),
         ([(1, 16, 2), (2, 24, 3)], r"have 1 \+ 2 of 3 layers"),
-        ([(0, 16, 2)], "each segment needs at least one"),
+        ([(0, 16, 2)], "every segment needs at least 1"),
         ([(1, 16, 3)], "3 heads do not divide a width of 16"),
         ([(1, 0, 1)], "width is 0"),
         ([(1, 10**7, 1)], "width is 10000000"),
-        ([(1, 16, 2)] * MOST_SEGMENTS, "there are 33 segments; a stitched model has at most 32"),
+        ([(1, 16, 2)] * MAX_SEGMENTS, "there are 33 segments; a stitched model has at most 32"),
     ],
     ids=str,
 )

@@ -28,7 +28,7 @@ from learngene_zoo.storage import (
         (b"[1]", "is not a JSON object"),
         (b"\xff\xfe\x00", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
-        (b" " * (folder.MOST_JSON_BYTES + 1), "larger than 16 MiB"),
+        (b" " * (folder.MAX_JSON_BYTES + 1), "larger than 16 MiB"),
     ],
     ids=["cut", "list", "bytes", "deep", "large"],
 )

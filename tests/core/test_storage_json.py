@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.errors import BadFile
-from learngene_zoo.storage import MOST_DEPTH, parse_json, read_json
+from learngene_zoo.storage import MAX_JSON_DEPTH, parse_json, read_json
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from learngene_zoo.storage import MOST_DEPTH, parse_json, read_json
         '{"a": [1, -2.5, 1e-300, true, null, "x"], "": {}}',
         '"\\ud83d\\udc4d \\\\ud800 caf\\u00e9"',
         "[1e+100, 0.1234567890123456789012345, 9223372036854775807, -18446744073709551615]",
-        "[" * MOST_DEPTH + "]" * MOST_DEPTH,
+        "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH,
         "[" + "[]," * 500 + "[]]",
         '"' + "[" * 5000 + '"',
         '\ufeff{"a": 1}',
@@ -36,9 +36,9 @@ def test_what_json_can_say_is_read(text: str) -> None:
         (b'{"a": 18446744073709551616}', "more than 64 bits"),
         (b"[" + b"9" * 5000 + b"]", "limit"),
         (b"[" + b"1" * 400 + b".0]", "more than 64 bits"),
-        (b"[" * 65 + b"]" * 65, "more than 64 lists"),
-        (b'{"a":' * 65 + b"1" + b"}" * 65, "more than 64 lists"),
-        (b"[" * 200_000, "more than 64 lists"),
+        (b"[" * 65 + b"]" * 65, "nested more than 64 deep"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "nested more than 64 deep"),
+        (b"[" * 200_000, "nested more than 64 deep"),
         (b'"\\ud800"', "surrogates not allowed"),
         (b'{"\\udcff": 1}', "surrogates not allowed"),
         (b'"\xed\xa0\x80"', "can't decode"),

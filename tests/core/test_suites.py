@@ -101,7 +101,7 @@ BROKEN = [
     ("SUITE = 3", "expected a learngene_zoo Suite at .*, got int"),
     (
         "from lgzoo_mini.suite import MINI as SUITE",
-        "is registered as 'faces' but its own name is 'mini'",
+        "is registered as 'faces' but its name is 'mini'; use the same name in both",
     ),
     (SOURCE.format(name="faces", tasks=()), "the suite 'faces' has no tasks"),
     (SOURCE.format(name="faces", tasks=("one", "one")), "uses the name 'one' twice"),

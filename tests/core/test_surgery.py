@@ -88,7 +88,7 @@ def test_taking_reads_what_it_keeps_and_that_once() -> None:
 
 
 def test_taking_what_is_not_there() -> None:
-    with pytest.raises(WrongCall, match="no block 3 to take; there are 0, 1, 2"):
+    with pytest.raises(WrongCall, match="no block 3; expected one of 0, 1, 2"):
         take_blocks(STATE, SPEC, [0, 3])
 
 
@@ -136,9 +136,9 @@ def test_selecting_composes() -> None:
     ("axis", "indices", "message"),
     [
         ("head", [0], "no axis named 'head'; did you mean heads"),
-        ("heads", [4], "0 to 3; 4 was chosen"),
-        ("heads", [-1], "0 to 3; -1 was chosen"),
-        ("heads", [], "0 to 3; none was chosen"),
+        ("heads", [4], "from 0 to 3, got 4"),
+        ("heads", [-1], "from 0 to 3, got -1"),
+        ("heads", [], "from 0 to 3, got none"),
     ],
 )
 def test_selecting_what_is_not_there(axis: str, indices: list[int], message: str) -> None:
@@ -162,7 +162,7 @@ def test_positions_without_tokens_before_the_patches() -> None:
     spec = SPEC.with_(no_embed_class=True)
     resized = tensors.resize_positions(initial(spec, 0), spec, spec.with_(image_size=64))
     assert resized["pos_embed"].shape == (1, 64, 32)
-    with pytest.raises(WrongCall, match="0 tokens before the patches cannot serve 3"):
+    with pytest.raises(WrongCall, match="positions for 3 tokens before the patches, got 0"):
         tensors.resize_positions(initial(spec, 0), spec, SPEC.with_(image_size=64))
 
 

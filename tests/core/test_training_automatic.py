@@ -18,7 +18,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import automatic
-from learngene_zoo.training.automatic import RATES, largest, resolve_auto
+from learngene_zoo.training.automatic import LEARNING_RATES, largest, resolve_auto
 
 TASK = tiny_task()
 START = assemble(
@@ -38,7 +38,7 @@ def test_the_largest_power_of_two_that_fits(room: int, most: int, found: int) ->
 
 
 def test_a_model_too_large_for_a_single_image_is_an_error() -> None:
-    with pytest.raises(Unavailable, match="not even one image"):
+    with pytest.raises(Unavailable, match="with a single image does not fit"):
         largest(lambda size: False, 64)
 
 
@@ -85,7 +85,7 @@ def test_the_rate_that_validates_best_is_taken(
     asked = scripted(monkeypatch, *values)
     recipe, record = resolve_auto(START, TASK, RECIPE, RUN, ["lr"])
     assert recipe == replace(RECIPE, lr=rate)
-    assert [one["lr"] for one in record["lr"]] == [one.lr for one in asked] == list(RATES)
+    assert [one["lr"] for one in record["lr"]] == [one.lr for one in asked] == list(LEARNING_RATES)
     assert {(one.epochs, one.images, one.warmup) for one in asked} == {(2, 48, 1.0)}
 
 

@@ -97,7 +97,7 @@ def test_the_best_epoch_before_it_diverged_is_kept_and_named(
     steps = TASK.sizes["train"] // 16
     assert metrics["warning"].startswith(
         f"the training diverged: the loss cross_entropy is nan at step {(epoch - 1) * steps + 1} of"
-        f" {4 * steps}, which was not taken; the weights of epoch {kept} are kept (validation"
+        f" {4 * steps}, which was not applied; the weights of epoch {kept} are kept (validation"
         f" accuracy {values[kept]:.4f}); "
     )
     assert metrics["warning"].endswith(

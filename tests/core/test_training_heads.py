@@ -135,7 +135,7 @@ def test_the_images_of_a_class_for_every_pixel_are_limited_by_their_patches(
     assert record["images"] == 30
     text = heads.describe_head(record)
     assert text.startswith(
-        f"the head starts from a ridge regression on {record['patches']} patches of 30 images (each"
+        f"the head starts from a ridge regression on {record['patches']} patches of 30 images (lea"
     )
 
 

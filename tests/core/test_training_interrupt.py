@@ -63,7 +63,7 @@ def test_where_it_went_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "run"), interrupt_at=5)
     run_training(Run(folder=tmp_path / "run", resume=True, lines=True))
-    assert "training goes on after step 5 of " in capsys.readouterr().err
+    assert "training resumes after step 5 of " in capsys.readouterr().err
 
 
 def test_the_first_one_is_announced_at_once(

@@ -139,11 +139,11 @@ def test_what_cannot_be_is_refused() -> None:
             ("attention_width", 24),
             ("heads", 3),
             ("pool", "map"),
-        ): "pool 'map' has heads as wide as the model",
+        ): "pool 'map' needs heads that together are as wide",
         (
             ("front", (Segment(layers=1, width=16, heads=2, stitch=False),)),
-        ): "without a stitch, a width of 16 cannot become 32",
-        (("attention_width", 24), ("heads", 3), ("post_norm", True)): "post_norm goes with",
+        ): "segments of widths 16 and 32 need a stitch between them",
+        (("attention_width", 24), ("heads", 3), ("post_norm", True)): "post_norm needs mlp 'mlp'",
     }.items():
         with pytest.raises(WrongCall, match=words):
             PLAIN.with_(**dict(changes))

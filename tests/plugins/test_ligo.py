@@ -290,7 +290,7 @@ def test_interrupted_and_resumed_it_learns_the_same(
             "learngene_zoo.training.loop.time", SimpleNamespace(monotonic=count(0, 3600).__next__)
         )
         patch.setattr(
-            "learngene_zoo.training.loop.SAVING_SHARE", 0
+            "learngene_zoo.training.loop.MIN_PAUSE_FACTOR", 0
         )  # a checkpoint after every step
         patch.setattr(Engine, "save", interrupt)
         with pytest.raises(KeyboardInterrupt):

@@ -11,7 +11,7 @@ from learngene_zoo.artifacts.records import Control
 from learngene_zoo.method.contract import Expander, Extractor
 from learngene_zoo.method.record import METHODS
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import YOUNG, Json, Recipe, fingerprint, to_json, with_settings
+from learngene_zoo.settings import OMIT_DEFAULT, Json, Recipe, fingerprint, to_json, with_settings
 
 LEARNGENES = "learngenes"  # the folder of a bench with its learngenes
 # The start of a new head: a ridge regression of the model's features (training/heads.py), or
@@ -38,7 +38,7 @@ class Arm:
     tasks: tuple[str, ...] = ()  # of the extraction; () is the method's default
     leave_out: bool = False  # the extraction does not see the cell's own task
     # of ancestry models and descendants; None: their own
-    image_size: int | None = field(default=None, metadata=YOUNG)
+    image_size: int | None = field(default=None, metadata=OMIT_DEFAULT)
 
     @property
     def extractor(self) -> Extractor:

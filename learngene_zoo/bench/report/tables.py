@@ -14,7 +14,7 @@ from learngene_zoo.bench.results.pairs import Pair
 from learngene_zoo.bench.results.statistics import extremes
 from learngene_zoo.bench.results.summary import Line, Summary
 from learngene_zoo.plotting import shorten_label
-from learngene_zoo.text import GAP, count_noun, human_count, human_seconds
+from learngene_zoo.text import COLUMN_GAP, count_noun, human_count, human_seconds
 from learngene_zoo.text import markdown as escaped
 
 NONE = "-"
@@ -78,7 +78,7 @@ class TextTable:
     def width(self) -> int:
         """Return the number of characters of the longest line in a terminal."""
         widths = [max(map(len, cells)) for cells in zip(self.columns, *self.rows)]
-        return sum(widths) + len(GAP) * (len(widths) - 1)
+        return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)
 
     def without(self, name: str) -> TextTable:
         """Return the table without a column."""

@@ -20,7 +20,7 @@ from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall, expla
 from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.settings import Bounds, check_bounds, from_json, to_json
 from learngene_zoo.storage import parse_json
-from learngene_zoo.text import MOST_OF_PATH, check_name, printable
+from learngene_zoo.text import MAX_PATH_LENGTH, check_name, printable
 
 RESULTS = "results.jsonl"
 MAX_ERROR_LETTERS = 2000  # characters of an error that are kept
@@ -80,7 +80,7 @@ class Row:
                 object.__setattr__(
                     self, name, printable(value[:MAX_ERROR_LETTERS] if name == "error" else value)
                 )
-        check_name(self.task, "task", MOST_OF_PATH)
+        check_name(self.task, "task", MAX_PATH_LENGTH)
         for name in (
             "key",
             "arm",

@@ -1,8 +1,7 @@
-"""timm's `Eva`: built from a spec, and the spec read off a module; what a spec cannot express is
-refused.
+"""Build timm's `Eva` from a spec, and read the spec of a module.
 
-`DenseEva` is one with a dense head (see families/dense.py), which timm lacks. Importing this module
-registers it with timm.
+A module that a spec cannot express is refused. `DenseEva` is an `Eva` with a dense head (see
+families/dense.py), which timm lacks. Importing this module registers it with timm.
 """
 
 import math
@@ -34,14 +33,15 @@ from learngene_zoo.storage import StateDict
 
 
 class DenseEva(Eva):
-    """From images (B, C, H, W) to logits (B, K, H, W).
+    """An `Eva` from images (B, C, H, W) to logits (B, K, H, W).
 
-    timm takes a norm's epsilon only as Python code; here it is an argument, `norm_eps`.
+    In timm the epsilon of the norms is fixed by the architecture; here it is an argument,
+    `norm_eps`.
     """
 
     def __init__(self, norm_eps: float = 1e-6, **settings: Any) -> None:
         super().__init__(norm_layer=partial(LayerNorm, eps=norm_eps), **settings)
-        self.attn_pool = None  # every patch keeps its own class
+        self.attn_pool = None  # patches are classified separately
 
     forward_head = dense_head
     forward = dense_forward
@@ -57,7 +57,7 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def learngene_dense_eva(pretrained: bool = False, **settings: Any) -> DenseEva:
-    """timm's Eva with the dense head; by default of base size for 224-pixel images."""
+    """Build timm's Eva with the dense head; by default of base size for 224-pixel images."""
     base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
     model: DenseEva = build_model_with_cfg(
         DenseEva,
@@ -70,7 +70,7 @@ def learngene_dense_eva(pretrained: bool = False, **settings: Any) -> DenseEva:
 
 
 _ROPES = {RotaryEmbeddingCat: "cat", RotaryEmbeddingMixed: "mixed", RotaryEmbeddingDinoV3: "dinov3"}
-# Without effect in eval mode, and without tensors.
+# Layers without tensors that have no effect in eval mode.
 _TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropoutWithIndices", "Identity")
 _WITHOUT_EFFECT = {
     *("training", "fused_attn", "grad_checkpointing", "head_init_scale", "init_values", "scale"),
@@ -80,31 +80,29 @@ _WITHOUT_EFFECT = {
 
 
 def create(spec: EvaSpec, **extra: Any) -> Eva:
-    """timm's module for a spec, or ours if it is dense; `extra` are further arguments of timm's."""
+    """Build timm's module for a spec, or ours if it is dense; `extra` are arguments of timm's."""
     return timm.create_model(FAMILY.architecture(spec), **spec.timm_args(), **extra)
 
 
 def open_architecture(name: str, **options: Any) -> nn.Module:
-    """timm's module of that name, without its weights."""
+    """Build timm's module of that name without its weights."""
     model: nn.Module = timm.create_model(name, **options)
     return model
 
 
 def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
-    """Nothing is left out of these models."""
+    """Return the state unchanged: a spec describes all tensors of these models."""
     return state, ()
 
 
 def convert_state(state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
-    """Weights in one of the other layouts that timm knows (those of the papers' authors), by timm's
-    names.
-    """
+    """Convert weights from the layouts of papers' authors that timm knows to timm's names."""
     tensors: StateDict = checkpoint_filter_fn(state, model)
     return tensors
 
 
 def spec_of(model: nn.Module) -> EvaSpec:
-    """The spec of a timm `Eva`.
+    """Return the spec of a timm `Eva`.
 
     Raises `WrongCall` for any other module, and for one with a feature that `EvaSpec` cannot
     express (rectangular images, grouped queries, RMSNorm, ...); the message names the feature.
@@ -126,7 +124,7 @@ def spec_of(model: nn.Module) -> EvaSpec:
 
 
 def _unreadable(model: Eva) -> str | None:
-    """The feature that keeps even the sizes from being read, if there is one."""
+    """Return the feature that prevents reading the sizes, or None."""
     if type(model.patch_embed) is not PatchEmbed or not len(model.blocks):
         return f"a {type(model.patch_embed).__name__} and {len(model.blocks)} blocks"
     image, patch = model.patch_embed.img_size, model.patch_embed.patch_size
@@ -194,8 +192,9 @@ def _read(model: Eva) -> EvaSpec:
 
 
 def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:
-    """The spec with the MLP ratio of timm's architecture, which rounding hides, if it gives these
-    widths.
+    """Return the spec with the MLP ratio of timm's architecture, if it gives the same widths.
+
+    The ratio cannot be computed from the widths, which are rounded.
     """
     tag_spec = ARCHITECTURES.get(
         str((getattr(model, "pretrained_cfg", None) or {}).get("architecture"))
@@ -210,7 +209,7 @@ def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:
 
 
 def _rotary(rope: Any) -> dict[str, Any]:
-    """The fields of the rotary positions."""
+    """Return the fields of the rotary positions."""
     if rope is None:
         return {}
     kind, reference = _ROPES[type(rope)], getattr(rope, "ref_feat_shape", None)
@@ -226,16 +225,17 @@ def _rotary(rope: Any) -> dict[str, Any]:
 
 
 def _ratio(width: int, hidden: int) -> float:
-    """The least MLP ratio that gives this hidden width, when timm multiplies and rounds down."""
+    """Return the smallest MLP ratio that gives this hidden width when timm rounds down."""
     ratio = hidden / width
     return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def _first_difference(model: Eva, spec: EvaSpec) -> str | None:
-    """Where the module is not the one that `spec` builds: any other layer, any other setting of a
-    layer.
+    """Describe the first difference between a module and that of `spec`; None if there is none.
+
+    Every layer and every setting of a layer is compared.
     """
-    # `import learngene_zoo.timm` needs this module, but not that one
+    # Imported here because `import learngene_zoo.timm` needs this module, but not that one.
     from learngene_zoo.families.tensors import empty
 
     ours, theirs = _describe_model(empty(spec)), _describe_model(model)
@@ -249,9 +249,9 @@ def _first_difference(model: Eva, spec: EvaSpec) -> str | None:
 
 
 def _describe_model(model: nn.Module) -> dict[str, Any]:
-    """Every setting of every layer, and every tensor's shape, by name.
+    """Return every setting of every layer, and the shape of every tensor, by name.
 
-    Equal descriptions, equal function.
+    Modules with equal descriptions compute the same function.
     """
     settings: dict[str, Any] = {}
     for path, module in model.named_modules():
@@ -268,7 +268,7 @@ def _describe_model(model: nn.Module) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> bool:
-    """Whether an attribute is a setting: a number, a word, or several."""
+    """Return whether an attribute is a setting: a number, a word, or a list of numbers."""
     several = isinstance(value, (list, tuple)) and all(
         isinstance(item, (int, float)) for item in value
     )

@@ -1,7 +1,7 @@
-"""timm's names: the architectures of its class `Eva`, and its arguments read as a spec.
+"""timm's names: the architectures of its class `Eva`, and its arguments as fields of a spec.
 
-timm takes no epsilon of a norm as an argument that JSON can hold, so a model is named after the
-architecture that has most in common with it, and has all of the other arguments given.
+In timm no argument that JSON can hold sets the epsilon of the norms. A model is therefore named
+after the most similar architecture with the same epsilon, and all other arguments are given.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ _GIGANTIC = {
     "rope_offset": 0.0,
 }
 
-# What `plan` and `show` know without importing timm and without a download: with the head and the
-# images of the default weights.
+# The specs that `plan` and `show` know without importing timm and without a download, with the
+# classes and the image size of the default weights.
 ARCHITECTURES: dict[str, EvaSpec] = {
     **{
         f"vit_{size}_patch16_dinov3{suffix}": _make_spec(size, **_DINOV3, qkv_bias=bias)
@@ -208,11 +208,11 @@ ARCHITECTURES: dict[str, EvaSpec] = {
     ),
 }
 
-# What dense descendants are: `import learngene_zoo.timm` registers it.
+# The architecture of dense descendants, which `import learngene_zoo.timm` registers.
 DENSE_ARCHITECTURE = "learngene_dense_eva"
 REGISTERED = {DENSE_ARCHITECTURE: _make_spec("base", dense=True)}
 
-# Arguments that change training only, or how a fresh model would start.
+# Arguments that affect only training or the initialisation.
 _WITHOUT_EFFECT = {
     *(
         "drop_rate",
@@ -224,15 +224,16 @@ _WITHOUT_EFFECT = {
     ),
     *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "head_init_scale"),
 }
-# And so without effect
+# Arguments that have no effect with these values.
 _ABSENT = {"qk_norm": False, "attn_only_layer_scale": False, "dynamic_img_pad": False}
-_WITHOUT_FC_NORM = "vit_base_patch16_rope_224"  # unlike its larger and its smaller sister
+_WITHOUT_FC_NORM = "vit_base_patch16_rope_224"  # unlike the small and the large model
 _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 
 
 def architecture_name(spec: EvaSpec) -> str:
-    """The architecture that becomes this model when it is given all arguments: of timm's with its
-    norms the most similar.
+    """Return the architecture that builds this model when it gets all arguments.
+
+    It is the most similar of timm's with the same epsilon of the norms.
     """
     if spec.dense:
         return DENSE_ARCHITECTURE
@@ -250,9 +251,15 @@ def architecture_name(spec: EvaSpec) -> str:
 
 
 def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """A model's arguments as fields of an `EvaSpec` in JSON.
+    """Return a model's arguments as the JSON of an `EvaSpec`.
 
-    Raises `BadFile` for an argument that no spec can express.
+    Args:
+        architecture: timm's name of the model.
+        args: the arguments, `model_args`.
+        where: the file, for messages.
+
+    Raises:
+        BadFile: for an argument that no spec can express.
     """
     values: dict[str, Json] = {}
     for name, value in args.items():
@@ -269,19 +276,20 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
         values[_OUR_NAMES[name]] = square(value, f"{where}: {name}") if name in sides else value
     bare = architecture.split(".", 1)[0]
     if "image_size" not in values and _has_own_size(bare) and bare in ARCHITECTURES:
-        # Timm lets no pretrained_cfg change it
+        # In timm, a pretrained_cfg cannot change this size.
         values["image_size"] = ARCHITECTURES[bare].image_size
     return {**values, **_norms(bare, values)}
 
 
 def _has_own_size(architecture: str) -> bool:
-    """Whether the size of the images is an argument of timm's architecture itself."""
+    """Return whether timm's architecture itself sets the size of the images."""
     return architecture.startswith("eva02_") or "_gap_" in architecture
 
 
 def _norms(architecture: str, values: Mapping[str, Json]) -> dict[str, Json]:
-    """The two norms after the blocks, which timm derives from the pooling where an argument is None
-    or left out.
+    """Return the two norms after the blocks.
+
+    If an argument is None or left out, timm derives it from the pooling.
     """
     names = ("pool", "fc_norm", "final_norm")
     if not any(name in values for name in names) or architecture not in ARCHITECTURES:

@@ -1,7 +1,6 @@
-"""`EvaSpec`: everything that fixes the tensors and the function of a model of timm's class `Eva`,
-as plain numbers.
+"""`EvaSpec`: all numbers that fix the tensors and the function of a model of timm's class `Eva`.
 
-DINOv3, EVA and EVA02, Perception Encoder and the ViTs with rotary positions.
+These are DINOv3, EVA and EVA02, Perception Encoder and the ViTs with rotary positions.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
 from learngene_zoo.families.spec import Spec, check_between
 
-# What each field is called in timm's Eva; only `norm_eps` has no argument: it comes with the
-# architecture.
+# The argument of timm's Eva for each field. Only `norm_eps` has none: the architecture sets it.
 TIMM_NAMES = {
     **common.TIMM_NAMES,
     "pool": "global_pool",
@@ -45,30 +43,32 @@ TIMM_NAMES = {
     "fc_norm": "use_fc_norm",
     "dynamic_image_size": "dynamic_img_size",
 }
-NORM_EPS = (1e-6, 1e-5)  # those for which timm has an architecture
+NORM_EPS = (1e-6, 1e-5)  # the values for which timm has an architecture
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaSpec(Spec):
-    """A model of timm's class `Eva`; as there, a field whose part is absent has no effect.
+    """A model of timm's class `Eva`; as in timm, a field has no effect if its part is absent.
 
     Raises `WrongCall` for numbers that describe no model.
     """
 
     family: Literal["eva"] = "eva"
-    # Map: attention of one learned query over the tokens
+    # `map` is attention of one learned query over the tokens.
     pool: Literal["token", "avg", "avgmax", "max", "map"] = "avg"
     pool_heads: int | None = None  # of `map`; None: as many as the blocks have
     pool_mlp_ratio: float | None = None  # of `map`; None: that of the blocks
     class_token: bool = True
     registers: int = 0
-    # Timm's EvaAttention, whose keys have no bias, or its AttentionRope
+    # timm's EvaAttention, whose keys have no bias, or its AttentionRope
     attention: Literal["eva", "rope"] = "eva"
     qkv_bias: bool = True
     qkv_fused: bool = True  # one matrix for queries, keys and values, or three
     attention_norm: bool = False  # a norm before the attention's last matrix
     swiglu: bool = False
-    swiglu_multiple: int = 0  # the hidden width is rounded up to a multiple of it; 0: not
+    swiglu_multiple: int = (
+        0  # the hidden width is rounded up to a multiple of it; 0: not rounded rounded
+    )
     mlp_norm: bool = False  # a norm before the MLP's last matrix
     layer_scale: float | None = None
     absolute: bool = True  # learned position embedding
@@ -79,7 +79,7 @@ class EvaSpec(Spec):
     rope_indexing: Literal["ij", "xy"] = "ij"
     rope_temperature: float = 10000.0
     rope_half: bool = False
-    # Side of the patch grid whose positions all other grids are scaled to
+    # Side of the patch grid to which the positions of all other grids are scaled
     rope_reference: int | None = None
     post_norm: bool = False  # norms after attention and MLP instead of before
     pre_norm: bool = False
@@ -87,11 +87,8 @@ class EvaSpec(Spec):
     fc_norm: bool = True  # after pooling
     dynamic_image_size: bool = False
     norm_eps: float = 1e-6
-    dense: bool = (
-        # One class per pixel instead of one per image: see families/dense.py; `pool` then has no
-        # effect
-        False
-    )
+    # One class per pixel instead of one per image (see families/dense.py); `pool` has no effect
+    dense: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,8 +115,8 @@ class EvaSpec(Spec):
     def _check_heads(self) -> None:
         if self.rotary and self.head_width % 4:
             raise WrongCall(
-                f"rotary positions need heads of a multiple of 4 channels, but {self.heads} heads"
-                f" of a width of {self.width} have {self.head_width}"
+                f"rotary positions need a multiple of 4 channels per head, but {self.heads} heads"
+                f" of a width of {self.width} have {self.head_width}; choose other heads"
             )
         if self.rotary and self.rope_type == "mixed" and self.rope_half:
             raise WrongCall(
@@ -130,12 +127,12 @@ class EvaSpec(Spec):
         if self.pools_by_attention and self.width % self.heads_of_pool:
             raise WrongCall(
                 f"the pooling has {self.heads_of_pool} heads, which do not divide a width of"
-                f" {self.width}; choose a multiple"
+                f" {self.width}; choose a width that is a multiple"
             )
 
     @property
     def hidden(self) -> int:
-        """Width of the hidden layer of each MLP; of a SwiGLU that of its gate."""
+        """The width of the hidden layer of each MLP; of a SwiGLU that of its gate."""
         hidden = super().hidden
         return hidden + (
             -hidden % self.swiglu_multiple if self.swiglu_split and self.swiglu_multiple else 0
@@ -143,7 +140,7 @@ class EvaSpec(Spec):
 
     @property
     def swiglu_split(self) -> bool:
-        """Whether gate and values of a SwiGLU have a matrix each."""
+        """Whether gate and values of a SwiGLU have separate matrices."""
         return self.swiglu and (self.mlp_norm or (self.swiglu_multiple > 0 and not self.post_norm))
 
     @property
@@ -158,19 +155,19 @@ class EvaSpec(Spec):
 
     @property
     def heads_of_pool(self) -> int:
-        """Attention heads of the pooling `map`."""
+        """The number of attention heads of the pooling `map`."""
         return self.pool_heads or self.heads
 
     @property
     def hidden_of_pool(self) -> int:
-        """Width of the hidden layer of the pooling `map`."""
+        """The width of the hidden layer of the pooling `map`."""
         return int(self.width * (self.pool_mlp_ratio or self.mlp_ratio))
 
     def timm_args(self) -> dict[str, Any]:
-        """The arguments that make a timm architecture with this `norm_eps` this model; all of them,
-        so that no default matters.
+        """Return the arguments with which a timm architecture of this `norm_eps` builds this model.
 
-        A dense model's also have `norm_eps`, which only our own module takes.
+        All arguments are given, so that no default of timm's matters. Those of a dense model
+        include `norm_eps`, which only our module accepts.
         """
         plain = {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
         return {**plain, "norm_eps": self.norm_eps} if self.dense else plain

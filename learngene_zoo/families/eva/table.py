@@ -1,5 +1,6 @@
-"""What follows from an `EvaSpec`: the table of the tensors, by timm's names and in the order of
-timm's state_dict; how timm starts them; FLOPs by closed form.
+"""The table of an `EvaSpec`'s tensors, how timm initialises them, and FLOPs in closed form.
+
+Tensors have timm's names and the order of timm's state_dict.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def axis_sizes(spec: EvaSpec) -> dict[str, int]:
-    """The size of each axis in the model that `spec` describes."""
+    """Return the size of each axis in the model of `spec`."""
     return {
         "one": 1,
         "two": 2,
@@ -34,7 +35,7 @@ def axis_sizes(spec: EvaSpec) -> dict[str, int]:
         "head_width": spec.head_width,
         "pairs": spec.head_width // 2,
         "hidden": spec.hidden,
-        "gates": 2 if spec.swiglu else 1,  # in one matrix the gate comes first
+        "gates": 2 if spec.swiglu else 1,  # if they share a matrix, the gate comes first
         "pool_heads": spec.heads_of_pool,
         "pool_head_width": spec.width // spec.heads_of_pool,
         "pool_hidden": spec.hidden_of_pool,
@@ -47,7 +48,7 @@ def axis_sizes(spec: EvaSpec) -> dict[str, int]:
 
 
 def _projection(name: str, key: bool = False) -> tuple[ParameterSpec, ParameterSpec]:
-    """Queries, keys or values where each has a matrix of its own."""
+    """Return the rows of queries, keys or values in models that have a separate matrix for each."""
 
     def is_biased(spec: EvaSpec) -> bool:
         return not spec.qkv_fused and spec.qkv_bias and not (key and spec.attention == "eva")
@@ -78,7 +79,7 @@ def _scale(spec: EvaSpec) -> float:
 def _linear(
     name: str, outputs: str, inputs: str, start: Any = "matrix", present: Any = lambda spec: True
 ) -> tuple[ParameterSpec, ParameterSpec]:
-    """The two rows of a linear layer."""
+    """Return the two rows of a linear layer."""
     return (
         parameter(f"{name}.weight", f"{outputs}, {inputs}", start, present),
         parameter(f"{name}.bias", outputs, "zero", present),
@@ -153,21 +154,21 @@ def _token(
 def _deep(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
-    """Smaller with depth: block i, counted from 1, by sqrt(2 i)."""
+    """Draw N(0, 0.02 / sqrt(2 i)) for block i, counted from 1."""
     return tensor.normal_(std=0.02 / math.sqrt(2 * ((block or 0) + 1)), generator=generator)
 
 
 def _head(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
-    """Nearly zero: timm's `head_init_scale`."""
+    """Draw values near zero, as timm's `head_init_scale` gives."""
     return tensor.normal_(std=0.02 * 0.001, generator=generator)
 
 
 def _latent(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
-    """N(0, 1/width), truncated at two standard deviations."""
+    """Draw N(0, 1/width), truncated at two standard deviations."""
     edge = math.erf(math.sqrt(2))
     normal = (
         tensor.uniform_(-edge, edge, generator=generator).erfinv_().mul_(math.sqrt(2 / spec.width))
@@ -178,8 +179,9 @@ def _latent(
 def _frequencies(
     spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None
 ) -> torch.Tensor:
-    """Geometric magnitudes, turned in each head of each block by a random angle (Heo et al., 2024,
-    section 3.2).
+    """Fill in geometric magnitudes, rotated by a random angle for each head of each block.
+
+    Source: Heo et al., 2024, section 3.2.
     """
     turn = tensor.new_empty(spec.layers, spec.heads, 1).uniform_(
         0, 2 * math.pi, generator=generator
@@ -211,9 +213,9 @@ TABLE = Table(
 
 
 def flops(spec: EvaSpec, convention: Convention = "exact") -> int:
-    """Multiply-adds of one image through the whole model.
+    """Return the multiply-adds of the model for one image.
 
-    Turning queries and keys counts nothing, as all products of elements.
+    The rotation of queries and keys does not count, like all elementwise products.
     """
     embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
     before = NORM_FLOPS[convention] * spec.tokens * spec.width if spec.pre_norm else 0
@@ -223,7 +225,7 @@ def flops(spec: EvaSpec, convention: Convention = "exact") -> int:
 
 
 def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
-    """One block over all tokens."""
+    """Return the multiply-adds of one block for all tokens."""
     n, d, hidden = spec.tokens, spec.width, spec.hidden
     linear = n * (4 * d * d + (3 if spec.swiglu else 2) * d * hidden)
     attention = 0 if convention == "thop" else 2 * n * n * d
@@ -232,10 +234,10 @@ def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
 
 
 def tail_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
-    """The final norms, the pooling and the head.
+    """Return the multiply-adds of the final norms, the pooling and the head.
 
-    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled
-    to the image.
+    The head reads the pooled token; in a dense model it reads every patch, and its logits are
+    upsampled to the image.
     """
     n, d = spec.tokens, spec.width
     positions = spec.patches if spec.dense else 1

@@ -1,4 +1,4 @@
-"""Vision Transformers: timm's `VisionTransformer`, dense and stitched ones too."""
+"""Vision Transformers: timm's `VisionTransformer`, including dense and stitched ones."""
 
 from learngene_zoo.families.family import Family
 from learngene_zoo.families.vit.names import (

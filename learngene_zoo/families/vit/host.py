@@ -1,6 +1,6 @@
-"""timm's modules: built from a spec, and the spec read off a module.
+"""Build timm's Vision Transformers from a spec, and read the spec of a module.
 
-What a spec cannot express is refused.
+A module that a spec cannot express is refused.
 """
 
 import math
@@ -47,40 +47,40 @@ _MODELS = (
     *(VisionTransformer, VisionTransformerDistilled),
     *(DenseVisionTransformer, StitchedVisionTransformer, StitchedDenseVisionTransformer),
 )
-# The beginnings of the names of what is left out of a distilled model, or shortened.
+# Prefixes of tensors that are dropped or shortened when a distilled DeiT is loaded.
 _DISTILLATION = ("dist_token", "head_dist", "pos_embed")
 _MLPS: dict[type[nn.Module], Any] = {Mlp: "mlp", SwiGLU: "swiglu", GluMlp: "swiglu_packed"}
 _ACTIVATIONS: dict[type[nn.Module], Any] = {
     **{nn.GELU: "gelu", activations.GELU: "gelu", activations.GELUTanh: "gelu_tanh"},
     **{activations.QuickGELU: "quick_gelu", nn.SiLU: "silu"},
 }
-# Without effect in eval mode, and without tensors.
+# Layers without tensors that have no effect in eval mode.
 _TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropout", "Identity")
 
 
 def create(spec: ViTSpec, **extra: Any) -> VisionTransformer:
-    """timm's module for a spec, or ours if it is dense or stitched.
+    """Build timm's module for a spec, or ours if it is dense or stitched.
 
     `extra` are further arguments of timm's.
     """
     model = timm.create_model(
         FAMILY.architecture(spec), weight_init="skip", **arguments(spec), **extra
     )
-    # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets
-    # timm's defaults.
+    # As if built without `weight_init`, so that later calls of `init_weights` and saved arguments
+    # have timm's defaults.
     model.weight_init_mode = ""
     getattr(model, "_model_args", {}).pop("weight_init", None)
     return model
 
 
 def open_architecture(name: str, **options: Any) -> nn.Module:
-    """timm's module of that name, without its weights."""
+    """Build timm's module of that name without its weights."""
     model: nn.Module = timm.create_model(name, weight_init="skip", **options)
     return model
 
 
 def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
-    """A state without DeiT's distillation token, its position (the second) and its head."""
+    """Return a state without DeiT's distillation token, its position (the second) and its head."""
     if "dist_token" not in state:
         return state, ()
     positions = state["pos_embed"]
@@ -91,9 +91,9 @@ def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
 
 
 def convert_state(state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
-    """Weights in one of the other layouts that timm knows, by timm's names.
+    """Convert weights from the other layouts that timm knows to timm's names.
 
-    Positions resampled as timm does for that model.
+    Positions are resampled as timm does for that model.
     """
     resampling: dict[str, Any] = {}
     if "flexi" in architecture or "radio" in architecture:
@@ -102,19 +102,19 @@ def convert_state(state: dict[str, Any], model: nn.Module, architecture: str) ->
         names = getattr(vision_transformer, "_RADIO_ALIGN_CORNERS", ())
         resampling["align_corners"] = any(name in architecture for name in names)
     if "register_tokens" in state or "blocks.0.mlp.w12.weight" in state:
-        # By which timm knows DINOv2's layout; it leaves it out
+        # timm recognises DINOv2's layout by this tensor, and drops it.
         state.setdefault("mask_token", torch.empty(0))
     tensors: StateDict = checkpoint_filter_fn(state, model, adapt_layer_scale=True, **resampling)
     return tensors
 
 
 def spec_of(model: nn.Module) -> ViTSpec:
-    """The spec of a timm `VisionTransformer`, of a distilled one without its distillation token, or
-    of one of our own modules.
+    """Return the spec of a timm `VisionTransformer` or of one of our modules.
 
-    Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` cannot
-    express (parallel blocks, differential attention, no position embedding, rectangular images,
-    ...); the message names the feature.
+    The spec of a distilled model is that of the model without its distillation token. Raises
+    `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` cannot express
+    (parallel blocks, differential attention, no position embedding, rectangular images, ...); the
+    message names the feature.
     """
     supported = f"supported are {FAMILY.supported}"
     if type(model) not in _MODELS:
@@ -133,7 +133,7 @@ def spec_of(model: nn.Module) -> ViTSpec:
 
 
 def _unreadable(model: VisionTransformer) -> str | None:
-    """The feature that keeps even the sizes from being read, if there is one."""
+    """Return the feature that prevents reading the sizes, or None."""
     modules = dict(model.named_modules())
     for name, kinds in _list_expected(model):
         if name not in modules:
@@ -158,7 +158,7 @@ def _unreadable(model: VisionTransformer) -> str | None:
 
 
 def _list_expected(model: VisionTransformer) -> list[tuple[str, tuple[type[nn.Module], ...]]]:
-    """The modules that the sizes are read off, and what they may be."""
+    """Return the modules from which the sizes are read, with their supported classes."""
     expected: list[tuple[str, tuple[type[nn.Module], ...]]] = [("patch_embed", (PatchEmbed,))]
     for i in range(max(len(model.blocks), 1)):
         block = (
@@ -219,14 +219,16 @@ def _read(model: VisionTransformer) -> ViTSpec:
 
 
 def _first_layer(block: Block) -> nn.Linear:
-    """The first layer of a block's MLP; of a gated one in two tensors the gate."""
+    """Return the first layer of a block's MLP, or its gate if that has a separate matrix."""
     layer: nn.Linear = block.mlp.fc1_g if isinstance(block.mlp, SwiGLU) else block.mlp.fc1
     return layer
 
 
 def _starts(model: VisionTransformer) -> list[int]:
-    """Where the segments start: at the first block, and wherever a block has a stitch or another
-    size than the one before.
+    """Return the numbers of the blocks at which the segments start.
+
+    A segment starts at the first block, and at each block that has a stitch or another size than
+    the block before.
     """
     blocks = list(model.blocks)
     if not isinstance(model, (StitchedVisionTransformer, StitchedDenseVisionTransformer)):
@@ -240,13 +242,13 @@ def _starts(model: VisionTransformer) -> list[int]:
 
 
 def _size(block: Block) -> tuple[int, ...]:
-    """What may differ between the segments of a model."""
+    """Return the sizes that may differ between the segments of a model."""
     layer = _first_layer(block)
     return layer.in_features, block.attn.num_heads, block.attn.proj.in_features, layer.out_features
 
 
 def _front(model: VisionTransformer) -> tuple[Segment, ...]:
-    """The segments before the last."""
+    """Return the segments before the last one."""
     starts = _starts(model)
     firsts = [model.blocks[start] for start in starts]
     even = _even(firsts)
@@ -264,25 +266,26 @@ def _front(model: VisionTransformer) -> tuple[Segment, ...]:
 
 
 def _attention_width(block: Block) -> int | None:
-    """The width of all heads together, if it is not the block's."""
+    """Return the width of all heads together; None if it is the width of the block."""
     width: int = block.attn.proj.in_features
     return None if width == block.attn.qkv.in_features else width
 
 
 def _mlps(blocks: Sequence[Block]) -> list[tuple[int, int]]:
-    """Width and hidden width of each block."""
+    """Return width and hidden width of each block."""
     return [(layer.in_features, layer.out_features) for layer in map(_first_layer, blocks)]
 
 
 def _even(blocks: Sequence[Block]) -> bool:
-    """Whether one MLP ratio describes all of these blocks."""
+    """Return whether a single MLP ratio describes all of these blocks."""
     ratio = _ratio(_mlps(blocks))
     return all(int(width * ratio) == hidden for width, hidden in _mlps(blocks))
 
 
 def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
-    """The least MLP ratio that gives these widths these hidden widths, when timm multiplies and
-    rounds down.
+    """Return the smallest MLP ratio that gives these hidden widths when timm rounds down.
+
+    `sizes` are pairs of width and hidden width.
     """
     ratio = max(hidden / width for width, hidden in sizes)
     return (
@@ -293,8 +296,9 @@ def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
 
 
 def _first_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:
-    """Where the module is not the one that `spec` builds: any other layer, any other setting of a
-    layer.
+    """Describe the first difference between a module and that of `spec`; None if there is none.
+
+    Every layer and every setting of a layer is compared.
     """
     ours = dict(empty(spec).named_modules())
     left_out: tuple[str, ...] = ()
@@ -317,7 +321,7 @@ def _first_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:
 
 
 def _describe_layer(module: nn.Module | None) -> str:
-    """A layer and its settings in words; equal words, equal function."""
+    """Describe a layer and its settings; equal descriptions mean equal functions."""
     if module is None:
         return "nothing"
     if type(module).__name__ in _TRAINING_ONLY:

@@ -1,15 +1,14 @@
-"""The modules that timm lacks: Vision Transformers with a dense head, and those whose blocks have
-several sizes.
+"""Modules that timm lacks: Vision Transformers that are dense, or whose blocks have several sizes.
 
-The dense head gives a class for every pixel (see families/dense.py).
+The dense head predicts a class for every pixel (see families/dense.py).
 
 A stitch is a linear layer between two segments of different width (Learngene Pool, equation 4;
 SN-Net, equation 2). It belongs to the first block of the later segment, as `blocks.3.stitch`, and
-comes first in that block; everything outside the blocks is timm's own code. The stem is the first
-segment's, the final norm and the head are the last one's. Where both segments have the same width,
-as in a model that was pruned unevenly, there need not be a stitch.
+precedes all layers of that block; everything outside the blocks is timm's code. The stem has the
+size of the first segment, the final norm and the head have that of the last one. If both segments
+have the same width, as in an unevenly pruned model, the stitch is optional.
 
-Importing this module registers the models with timm, as importing timm's own modules does theirs.
+Importing this module registers the models with timm, as importing timm's modules does.
 
 Shapes: B images, N tokens, D width, K classes, H x W pixels.
 """
@@ -33,25 +32,26 @@ from learngene_zoo.families.dense import dense_forward, dense_head
 from learngene_zoo.families.vit.names import LAYER_FIELDS, OURS
 
 Built = TypeVar("Built", bound=VisionTransformer)
-# Of each segment but the last: layers, width, heads; then, if given, attention width, MLP ratio and
-# whether a stitch follows.
+# For each segment except the last: layers, width, heads; then optionally attention width, MLP ratio
+# and whether a stitch follows.
 Front = Sequence[Sequence[Any]]
 
 
 class DenseVisionTransformer(VisionTransformer):
-    """From images (B, C, H, W) to logits (B, K, H, W)."""
+    """A Vision Transformer from images (B, C, H, W) to logits (B, K, H, W)."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.attn_pool = None  # every patch keeps its own class
+        self.attn_pool = None  # patches are classified separately
 
     forward_head = dense_head
     forward = dense_forward
 
 
 class StitchedBlock(Block):
-    """The first block of a later segment, after the stitch that leads to it: from (B, N, `before`)
-    to (B, N, D).
+    """The first block of a later segment with the stitch before it.
+
+    It maps tokens (B, N, `before`) to (B, N, D).
     """
 
     def __init__(self, dim: int, *, before: int, **settings: Any) -> None:
@@ -63,15 +63,15 @@ class StitchedBlock(Block):
     def forward(
         self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False
     ) -> torch.Tensor:
-        """The stitch, then the block."""
+        """Apply the stitch, then the block."""
         tokens_BND: torch.Tensor = super().forward(self.stitch(x), attn_mask, is_causal)
         return tokens_BND
 
 
 class StitchedVisionTransformer(VisionTransformer):
-    """A Vision Transformer with the segments `front` before its last; `depth` counts all blocks.
+    """A Vision Transformer with segments `front` before the last one; `depth` counts all blocks.
 
-    `attention_width`: of the blocks of the last segment, if it is not theirs.
+    `attention_width` is that of the blocks of the last segment; None: their width.
     """
 
     def __init__(
@@ -100,8 +100,15 @@ def _block(
     num_heads: int,
     **settings: Any,
 ) -> Block:
-    """Block number `depth` of a model whose last segment has width `dim`, `num_heads` heads and
-    that attention width.
+    """Build block number `depth`.
+
+    Args:
+        front: the segments before the last one.
+        attention_width: attention width of the last segment; None: its width.
+        dim: width of the last segment.
+        depth: number of the block, from 0.
+        num_heads: heads of the last segment.
+        settings: further arguments of timm's block.
     """
     start, before = 0, None
     for layers, width, heads, *rest in front:
@@ -112,7 +119,7 @@ def _block(
             break
         start, before = start + layers, width if stitched else None
     own_attention = attention_width is not None and attention_width != dim
-    # A block that is given its attention afterwards is built with any that fits.
+    # Where the attention is replaced below, build the block with one head, which always fits.
     settings |= {"num_heads": 1 if own_attention else num_heads, "depth": depth}
     block = (
         StitchedBlock(dim, before=before, **settings)
@@ -125,9 +132,9 @@ def _block(
 
 
 def _attention(dim: int, heads: int, head_width: int, settings: dict[str, Any]) -> Attention:
-    """timm's attention with heads of another width than `dim` makes.
+    """Build timm's attention with `heads` heads of `head_width` channels.
 
-    `settings` are those of the block.
+    `settings` are the arguments of the block, `dim` its width.
     """
     same = (
         "qkv_bias",
@@ -150,7 +157,7 @@ def _attention(dim: int, heads: int, head_width: int, settings: dict[str, Any]) 
 
 
 def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any]) -> None:
-    """Give the model the stem of its first segment."""
+    """Replace the stem of the model by one with the size of its first segment."""
     if not front:
         return
     _, width, heads, *_ = front[0]
@@ -174,15 +181,18 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def learngene_dense_vit(pretrained: bool = False, **settings: Any) -> DenseVisionTransformer:
-    """A Vision Transformer with the dense head; by default of base size for 224-pixel images."""
+    """Build a Vision Transformer with the dense head.
+
+    It is by default of base size for 224-pixel images.
+    """
     return _build_module(DenseVisionTransformer, "learngene_dense_vit", pretrained, settings)
 
 
 @register_model
 def learngene_stitched_vit(pretrained: bool = False, **settings: Any) -> StitchedVisionTransformer:
-    """A stitched Vision Transformer.
+    """Build a stitched Vision Transformer.
 
-    Its last segment is by default of base size, for 224-pixel images.
+    The last segment is by default of base size for 224-pixel images.
     """
     return _build_module(StitchedVisionTransformer, "learngene_stitched_vit", pretrained, settings)
 
@@ -191,7 +201,7 @@ def learngene_stitched_vit(pretrained: bool = False, **settings: Any) -> Stitche
 def learngene_stitched_dense_vit(
     pretrained: bool = False, **settings: Any
 ) -> StitchedDenseVisionTransformer:
-    """A stitched Vision Transformer with the dense head."""
+    """Build a stitched Vision Transformer with the dense head."""
     return _build_module(
         StitchedDenseVisionTransformer, "learngene_stitched_dense_vit", pretrained, settings
     )
@@ -211,7 +221,7 @@ def timm_layers(
     post_norm: bool = False,
     pool_prefix: bool = False,
 ) -> dict[str, Any]:
-    """timm's arguments for the kinds of layers of a `ViTSpec`."""
+    """Return timm's arguments for the kinds of layers of a `ViTSpec`, given its fields."""
     normed = partial(_NORMS[norm], eps=norm_eps)
     return {
         "norm_layer": normed,

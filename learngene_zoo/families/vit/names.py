@@ -1,6 +1,4 @@
-"""What timm calls Vision Transformers and their arguments: in the config.json of our folders, and
-in anybody's.
-"""
+"""timm's names of Vision Transformers, and their arguments in any config.json."""
 
 from __future__ import annotations
 
@@ -11,10 +9,9 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.families import spec as common
 from learngene_zoo.families.spec import Segment, square
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.settings import YOUNG, Json
+from learngene_zoo.settings import OMIT_DEFAULT, Json
 
-# What each field is called in timm's VisionTransformer. Fields that timm has no argument for are
-# not here.
+# The argument of timm's VisionTransformer for each field. Fields without an argument are not here.
 TIMM_NAMES = {
     **common.TIMM_NAMES,
     "pool": "global_pool",
@@ -31,14 +28,14 @@ TIMM_NAMES = {
     "dynamic_image_size": "dynamic_img_size",
 }
 
-# The registered timm model that every usual descendant is, with all of its arguments given, so that
-# none of its defaults matters.
+# The timm model that usual descendants are saved as. All of its arguments are given, so that none
+# of its defaults matters.
 ARCHITECTURE = "vit_base_patch16_224"
 
 POST_NORM_ARCHITECTURE = "vit_base_patch16_rpn_224"
 
-# Those of unusual ones, for what no argument in a file can say: the class of the MLPs, or an
-# epsilon.
+# The timm models for other descendants, by the values that no argument in a file can set: the class
+# of the MLPs and the epsilon of the norms.
 _BASES = {
     ("mlp", 1e-6): ARCHITECTURE,
     ("mlp", 1e-5): "vit_base_patch16_clip_224",
@@ -47,18 +44,18 @@ _BASES = {
     ("swiglu", 1e-5): "aimv2_large_patch14_224",
 }
 
-# Those that dense and stitched descendants are: `import learngene_zoo.timm` registers them.
+# The architectures of dense and stitched descendants, which `import learngene_zoo.timm` registers.
 DENSE_ARCHITECTURE = "learngene_dense_vit"
 STITCHED_ARCHITECTURE = "learngene_stitched_vit"
 STITCHED_DENSE_ARCHITECTURE = "learngene_stitched_dense_vit"
 
-# The kinds of layers, as our own models take them; timm's take them as below.
-LAYER_FIELDS = tuple(item.name for item in fields(ViTSpec) if item.metadata == YOUNG)
+# The fields for kinds of layers. They are arguments of our models; see `_layer_values` for timm's.
+LAYER_FIELDS = tuple(item.name for item in fields(ViTSpec) if item.metadata == OMIT_DEFAULT)
 _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 _NORMS = {"layernorm": "layer", "rmsnorm": "rms"}
 _NORM_WORDS = {ours: timm for timm, ours in _NORMS.items()}
 
-# Arguments that change training only, or how a fresh model would start.
+# Arguments that affect only training or the initialisation.
 _WITHOUT_EFFECT = {
     *(
         "drop_rate",
@@ -85,7 +82,7 @@ def _make_spec(size: str, **rest: Json) -> ViTSpec:
     return ViTSpec(layers=layers, width=width, heads=heads, **rest)
 
 
-# Specs that `plan` and `show` know without importing timm and without a download.
+# The specs that `plan` and `show` know without importing timm and without a download.
 ARCHITECTURES: dict[str, ViTSpec] = {
     **{f"{name}_{size}_patch16_224": _make_spec(size) for name, sizes in _USUAL for size in sizes},
     **{f"vit_{size}_patch32_224": _make_spec(size, patch_size=32) for size in ("small", "base")},
@@ -97,14 +94,14 @@ ARCHITECTURES: dict[str, ViTSpec] = {
     },
 }
 
-# What the models that modules.py registers are without arguments.
+# The default specs of the models that modules.py registers.
 OURS = {
     DENSE_ARCHITECTURE: _make_spec("base", dense=True),
     STITCHED_ARCHITECTURE: _make_spec("base"),
     STITCHED_DENSE_ARCHITECTURE: _make_spec("base", dense=True),
 }
 
-# What timm's models in `_BASES` are without arguments.
+# The default specs of timm's models in `_BASES`.
 BASES = {
     ARCHITECTURE: _make_spec("base"),
     POST_NORM_ARCHITECTURE: _make_spec(
@@ -142,7 +139,7 @@ BASES = {
 
 
 def architecture_name(spec: ViTSpec) -> str:
-    """The registered model that becomes this one when it is given all arguments."""
+    """Return the registered model that builds this model when it gets all arguments."""
     if not spec.plain:
         return STITCHED_DENSE_ARCHITECTURE if spec.dense else STITCHED_ARCHITECTURE
     if spec.dense:
@@ -151,12 +148,12 @@ def architecture_name(spec: ViTSpec) -> str:
 
 
 def arguments(spec: ViTSpec) -> dict[str, Json]:
-    """The arguments that make the model of `architecture_name` this one; all of them, so that no
-    default matters.
+    """Return the arguments with which the model of `architecture_name` builds this model.
 
-    Our own modules also have `front` (layers, width and heads of each segment; then, where one of
-    them is not the usual one, its attention width, its MLP ratio and whether a stitch leads on) and
-    the fields of `LAYER_FIELDS` that are not the usual ones.
+    All arguments are given, so that no default matters. Our modules also have `front` (layers,
+    width and heads of each segment; then, if one of them is not the default, attention width, MLP
+    ratio and whether a stitch follows) and the fields in `LAYER_FIELDS` that are not at their
+    defaults.
     """
     plain = {timm: getattr(spec, ours) for ours, timm in TIMM_NAMES.items()}
     if not spec.plain or spec.dense:
@@ -175,16 +172,16 @@ _SEGMENT = tuple(item.name for item in fields(Segment))
 
 
 def _row(segment: Segment) -> list[Json]:
-    """A segment as our modules take it."""
+    """Return a segment in the form that our modules take."""
     usual = Segment(layers=segment.layers, width=segment.width, heads=segment.heads)
     return [getattr(segment, name) for name in (_SEGMENT[:3] if segment == usual else _SEGMENT)]
 
 
 def _differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
-    """The arguments for the kinds of layers in which a model differs from its base.
+    """Return the arguments for the kinds of layers in which a model differs from its base.
 
-    timm takes an argument of None for one that is not given. So what is None, and is not None in
-    the base, is written as a number of the same effect.
+    timm treats an argument of None as one that is not given. A field that is None here and not in
+    the base is therefore written as a number with the same effect.
     """
     arguments: dict[str, Json] = {}
     if base.layer_scale is not None and spec.layer_scale is None:
@@ -211,9 +208,15 @@ def _differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
 
 
 def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """A model's arguments as fields of a `ViTSpec` in JSON.
+    """Return a model's arguments as the JSON of a `ViTSpec`.
 
-    Raises `BadFile` for an argument that no spec can express.
+    Args:
+        architecture: name of the model.
+        args: the arguments, `model_args`.
+        where: the file, for messages.
+
+    Raises:
+        BadFile: for an argument that no spec can express.
     """
     if "front" in args and architecture not in (STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE):
         raise BadFile(f"{where}: model_args has 'front', which {architecture} does not take")
@@ -237,7 +240,7 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
 
 
 def _field(name: str, value: Json, where: str) -> Json:
-    """The value of an argument as its field has it."""
+    """Return the value of an argument as its field has it."""
     if name in ("img_size", "patch_size"):
         return square(value, f"{where}: {name}")
     if (name == "init_values" and value == 0) or (name == "fc_norm" and type(value) is int):
@@ -252,9 +255,9 @@ _LAYER_ARGUMENTS = (
 
 
 def _layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """The fields that the arguments for kinds of layers stand for.
+    """Return the fields for timm's arguments for kinds of layers.
 
-    Raises `BadFile` for layers that no spec has.
+    Raises `BadFile` for layers that no spec can express; `where` names the file.
     """
     values: dict[str, Json] = {}
     if "act_layer" in args:
@@ -287,7 +290,7 @@ def _norm(word: Json, where: str) -> str:
 
 
 def _segments(value: Json, where: str) -> Json:
-    """The segments in front as `ViTSpec` has them."""
+    """Return the segments in front of the last one in the form that `ViTSpec` has them."""
     if not isinstance(value, list) or not all(
         isinstance(item, list) and len(item) in (3, 6) for item in value
     ):

@@ -1,8 +1,7 @@
-"""`ViTSpec`: everything that fixes the tensors and the function of a Vision Transformer, as plain
-numbers.
+"""`ViTSpec`: all numbers that fix the tensors and the function of a Vision Transformer.
 
 From it follow the tensors, by timm's names and in the order of timm's state_dict (`TABLE`), and the
-FLOPs, by closed form.
+FLOPs in closed form.
 """
 
 from __future__ import annotations
@@ -24,36 +23,36 @@ from learngene_zoo.families.family import (
     parameter,
 )
 from learngene_zoo.families.spec import LIMITS, Pool, Segment, Spec, check_between
-from learngene_zoo.settings import NO_OPTION, YOUNG
+from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 Norm = Literal["layer", "rms"]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Mlp = Literal["mlp", "swiglu", "swiglu_packed"]
 
-MOST_REGISTERS = 256  # far beyond any model that exists, as `LIMITS`
-MOST_SEGMENTS = 32
-NORM_EPS = (1e-6, 1e-5)  # those of timm's models
+MAX_REGISTERS = 256  # far more than in any existing model, as `LIMITS`
+MAX_SEGMENTS = 32
+NORM_EPS = (1e-6, 1e-5)  # the values in timm's models
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViTSpec(Spec):
-    """A plain Vision Transformer (timm's `VisionTransformer`) with one width, head count and MLP
-    ratio for all blocks.
+    """A Vision Transformer (timm's `VisionTransformer`) with blocks of one or several sizes.
 
-    Or one whose first blocks, the segments in `front`, have other sizes (see modules.py): stitched,
-    where the widths differ; or pruned unevenly. Everything that is not the size of a segment all
-    segments share. `attention_width` is that of all heads together where heads were taken out and
-    the rest of the block kept its width.
+    A plain model has the same width, heads and MLP ratio in all blocks. Otherwise the first blocks,
+    the segments in `front`, have other sizes (see modules.py): the model is stitched if widths
+    differ, or was pruned unevenly. All other values are the same in all segments.
 
-    `pool`: what the head reads: the class token; a mean or maximum of the patches; or with `map`
-    (SigLIP) what an attention layer with one learned query makes of them. `mlp`: two layers; or
-    SwiGLU, whose first layer is two, one the gate of the other, as two tensors (`swiglu`, AIMv2) or
-    as one (`swiglu_packed`, DINOv2's largest: there `mlp_ratio` counts both).
+    An image whose sides are not multiples of the patch size is cropped at its right and lower
+    edges, as in timm. Raises `WrongCall` for numbers that describe no model.
 
-    An image whose sides are no multiple of the patch is cut at its right and lower edges, as timm
-    does.
-
-    Raises `WrongCall` for numbers that describe no model.
+    Attributes:
+        pool: the input of the head: the class token, a mean or maximum of the patches, or with
+            `map` (SigLIP) the output of an attention layer with one learned query.
+        mlp: two layers (`mlp`), or SwiGLU with separate matrices for gate and values (`swiglu`,
+            AIMv2) or a common one (`swiglu_packed`, the largest DINOv2, where `mlp_ratio` counts
+            both).
+        attention_width: channels of all heads together, if heads were removed and the rest of the
+            block kept its width.
     """
 
     pool: Pool = "token"
@@ -68,26 +67,28 @@ class ViTSpec(Spec):
     fc_norm: bool | None = None
     no_embed_class: bool = False
     dynamic_image_size: bool = False
-    # The segments before the last; none in a plain model.
+    # The segments before the last one; empty for a plain model
     front: tuple[Segment, ...] = field(default=(), metadata=NO_OPTION)
-    # One class per pixel instead of one per image: see modules.py; `pool` then has no effect
+    # One class per pixel instead of one per image (see modules.py); `pool` has no effect
     dense: bool = False
-    norm: Norm = field(default="layer", metadata=YOUNG)  # of every norm: LayerNorm or RMSNorm
-    norm_eps: float = field(default=1e-6, metadata=YOUNG)
-    activation: Activation = field(default="gelu", metadata=YOUNG)
-    mlp: Mlp = field(default="mlp", metadata=YOUNG)
-    embed_norm: bool = field(default=False, metadata=YOUNG)  # a norm of every patch's embedding
+    # LayerNorm or RMSNorm, for all norms
+    norm: Norm = field(default="layer", metadata=OMIT_DEFAULT)
+    norm_eps: float = field(default=1e-6, metadata=OMIT_DEFAULT)
+    activation: Activation = field(default="gelu", metadata=OMIT_DEFAULT)
+    mlp: Mlp = field(default="mlp", metadata=OMIT_DEFAULT)
+    # A norm of the embedding of every patch
+    embed_norm: bool = field(default=False, metadata=OMIT_DEFAULT)
     # Norms within attention and MLP, before their last layers
-    scale_norms: bool = field(default=False, metadata=YOUNG)
+    scale_norms: bool = field(default=False, metadata=OMIT_DEFAULT)
     # Norms after attention and MLP instead of before
-    post_norm: bool = field(default=False, metadata=YOUNG)
-    # Pooling sees class token and registers too
-    pool_prefix: bool = field(default=False, metadata=YOUNG)
-    attention_width: int | None = field(default=None, metadata=YOUNG)  # None: the width
+    post_norm: bool = field(default=False, metadata=OMIT_DEFAULT)
+    # Pooling includes class token and registers
+    pool_prefix: bool = field(default=False, metadata=OMIT_DEFAULT)
+    attention_width: int | None = field(default=None, metadata=OMIT_DEFAULT)  # None: the width
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_between("registers", self.registers, 0, MOST_REGISTERS)
+        check_between("registers", self.registers, 0, MAX_REGISTERS)
         if self.layer_scale is not None and not 0 < self.layer_scale <= 64:
             raise WrongCall(
                 f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None"
@@ -103,8 +104,8 @@ class ViTSpec(Spec):
             check_between("attention_width", self.attention_width, 1, LIMITS["width"])
             if self.pools_by_attention:
                 raise WrongCall(
-                    "pool 'map' has heads as wide as the model together; use pool 'avg', or no"
-                    " attention_width"
+                    "pool 'map' needs heads that together are as wide as the model; use pool 'avg',"
+                    " or no attention_width"
                 )
         if self.post_norm:
             self._check_post_norm()
@@ -112,7 +113,7 @@ class ViTSpec(Spec):
             self._check_front()
 
     def _check_layers(self) -> None:
-        """Combinations of layers that timm cannot build, and those that no model has."""
+        """Check that timm can build this combination of layers."""
         if self.norm_eps not in NORM_EPS:
             raise WrongCall(
                 f"norm_eps is {self.norm_eps}; it must be one of {', '.join(map(str, NORM_EPS))}"
@@ -123,8 +124,12 @@ class ViTSpec(Spec):
                 f"gives {int(self.width * self.mlp_ratio)}; choose another width or mlp_ratio"
             )
         if self.mlp == "swiglu_packed" and self.pool == "map":
-            raise WrongCall("pool 'map' has no mlp 'swiglu_packed'; use mlp 'swiglu'")
-        usual = (self.norm, self.norm_eps) in (("layer", 1e-6), ("rms", 1e-6), _OWN_NORM[self.mlp])
+            raise WrongCall("pool 'map' does not support mlp 'swiglu_packed'; use mlp 'swiglu'")
+        usual = (self.norm, self.norm_eps) in (
+            ("layer", 1e-6),
+            ("rms", 1e-6),
+            _MLP_NORM[self.mlp],
+        )
         if not usual or (self.embed_norm and self.norm_eps != 1e-6 and self.mlp != "swiglu"):
             raise WrongCall(
                 f"timm has no model with mlp {self.mlp!r} and norm {self.norm!r} of norm_eps"
@@ -138,37 +143,38 @@ class ViTSpec(Spec):
             or self._several
         ):
             raise WrongCall(
-                "post_norm goes with an mlp of two layers and norm_eps 1e-06, without layer_scale,"
-                " unstitched"
+                "post_norm needs mlp 'mlp', norm_eps 1e-06, no layer_scale and blocks of equal size"
             )
 
     @property
     def _several(self) -> bool:
-        """Whether timm's own class lacks an argument for the sizes of the blocks."""
+        """Whether timm's class lacks an argument for the sizes of the blocks."""
         return bool(self.front) or self.heads_width != self.width
 
     def _check_front(self) -> None:
-        if len(self.front) >= MOST_SEGMENTS:
+        if len(self.front) >= MAX_SEGMENTS:
             raise WrongCall(
                 f"there are {len(self.front) + 1} segments; a stitched model has at most"
-                f" {MOST_SEGMENTS}"
+                f" {MAX_SEGMENTS}"
             )
         layers = [segment.layers for segment in self.front]
         if min(layers) < 1 or self.layers <= sum(layers):
             raise WrongCall(
                 f"the segments in front have {' + '.join(map(str, layers))} of {self.layers}"
-                " layers; each segment needs at least one, also the last"
+                " layers; every segment needs at least 1, including the last"
             )
-        self.segments  # noqa: B018  each must be a model by itself
+        self.segments  # noqa: B018  raises unless each segment describes a model
         for before, after in pairwise(self.sizes):
             if not before.stitch and before.width != after.width:
                 raise WrongCall(
-                    f"without a stitch, a width of {before.width} cannot become {after.width}"
+                    f"segments of widths {before.width} and {after.width} need a stitch between"
+                    " them"
                 )
 
     def with_pool(self, pool: str | None) -> ViTSpec:
-        """This spec with another pooling, its final norm where it is, which timm would else choose
-        by the pooling.
+        """Return this spec with another pooling and the same norms; None leaves it unchanged.
+
+        timm would otherwise choose the position of the final norm by the pooling.
         """
         changed = super().with_pool(pool)
         other = replace(changed, fc_norm=None)
@@ -180,9 +186,9 @@ class ViTSpec(Spec):
 
     @property
     def segments(self) -> tuple[ViTSpec, ...]:
-        """The plain model that each segment is a part of, first to last.
+        """For each segment, from first to last, the plain model that has its sizes.
 
-        A plain model is its only one.
+        A plain model is its only segment.
         """
         return self._cut if self.front else (self,)
 
@@ -203,7 +209,7 @@ class ViTSpec(Spec):
 
     @property
     def sizes(self) -> tuple[Segment, ...]:
-        """The size of each segment, first to last."""
+        """The size of each segment, from first to last."""
         last = self.layers - sum(segment.layers for segment in self.front)
         return (
             *self.front,
@@ -217,26 +223,24 @@ class ViTSpec(Spec):
 
     @property
     def heads_width(self) -> int:
-        """Channels of all attention heads together."""
+        """The channels of all attention heads together."""
         return self.width if self.attention_width is None else self.attention_width
 
     @property
     def hidden(self) -> int:
-        """Width of the hidden layer of each MLP, after the gate if it has one."""
+        """The width of the hidden layer of each MLP, after the gate if it has one."""
         return super().hidden // (2 if self.mlp == "swiglu_packed" else 1)
 
     @property
     def norms_after_pool(self) -> bool:
-        """Whether the final norm comes after pooling (timm's `fc_norm`) rather than before it
-        (`norm`).
-        """
+        """Whether the final norm comes after pooling (timm's `fc_norm`), not before it (`norm`)."""
         if not self.final_norm:
             return False
         return self.usual_fc_norm if self.fc_norm is None else self.fc_norm
 
     @property
     def usual_fc_norm(self) -> bool:
-        """What timm takes an `fc_norm` of None for."""
+        """The value that timm uses for an `fc_norm` of None."""
         return self.pool in ("avg", "avgmax", "max")
 
     @property
@@ -245,15 +249,15 @@ class ViTSpec(Spec):
         return self.final_norm and not self.norms_after_pool
 
 
-# The norm, besides those of eps 1e-6, that some model of timm's has with each kind of MLP.
-_OWN_NORM = {"mlp": ("layer", 1e-5), "swiglu": ("rms", 1e-5), "swiglu_packed": ("layer", 1e-6)}
+# For each kind of MLP the norm that models of timm have, besides those with eps 1e-6.
+_MLP_NORM = {"mlp": ("layer", 1e-5), "swiglu": ("rms", 1e-5), "swiglu_packed": ("layer", 1e-6)}
 
 
 # Tensors and FLOPs.
 
 
 def axis_sizes(spec: ViTSpec) -> dict[str, int]:
-    """The size of each axis in the plain model that `spec` describes."""
+    """Return the size of each axis in the plain model of `spec`."""
     return {
         "one": 1,
         "kv": 2,
@@ -274,7 +278,7 @@ def axis_sizes(spec: ViTSpec) -> dict[str, int]:
 def norm(
     name: str, axis: str, present: Condition = lambda spec: True
 ) -> tuple[ParameterSpec, ParameterSpec]:
-    """The rows of a norm: LayerNorm has both, RMSNorm only the first."""
+    """Return the rows of a norm: LayerNorm has both, RMSNorm only the first."""
     return (
         parameter(f"{name}.weight", axis, "one", present),
         parameter(
@@ -286,7 +290,7 @@ def norm(
 def _layer(
     name: str, axes: str, present: Condition, start: Start = "zero"
 ) -> tuple[ParameterSpec, ParameterSpec]:
-    """The rows of a linear layer of an MLP; `start` is that of its bias."""
+    """Return the rows of a linear layer of an MLP; `start` is the initialisation of its bias."""
     return (
         parameter(f"{name}.weight", axes, "matrix", present),
         parameter(
@@ -299,7 +303,7 @@ def _layer(
 
 
 def _attention_pool() -> tuple[ParameterSpec, ...]:
-    """The rows of the attention layer that pools.
+    """Return the rows of the attention layer that pools.
 
     Its biases do not depend on those of the blocks.
     """
@@ -389,7 +393,7 @@ TABLE = Table(
 
 
 def flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """Multiply-adds of one image through the whole model."""
+    """Return the multiply-adds of the model for one image."""
     segments = spec.segments
     blocks = sum(segment.layers * block_flops(segment, convention) for segment in segments)
     stitches = sum(
@@ -401,16 +405,16 @@ def flops(spec: ViTSpec, convention: Convention = "exact") -> int:
 
 
 def stem_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """The patch embedding, and the norms before the blocks."""
+    """Return the multiply-adds of the patch embedding and the norms before the blocks."""
     embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
     normed = spec.patches * spec.embed_norm + spec.tokens * spec.pre_norm
     return embed + NORM_FLOPS[convention] * normed * spec.width
 
 
 def block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """One block over all tokens."""
+    """Return the multiply-adds of one block for all tokens."""
     n, d, a = spec.tokens, spec.width, spec.heads_width
-    layers = 2 if spec.mlp == "mlp" else 3  # a gated MLP's first layer is two
+    layers = 2 if spec.mlp == "mlp" else 3  # the first layer of a gated MLP counts twice
     linear = n * (4 * d * a + layers * d * spec.hidden)
     attention = 0 if convention == "thop" else 2 * n * n * a
     norms = n * (2 * d + 2 * a * spec.qk_norm + (a + spec.hidden) * spec.scale_norms)
@@ -418,11 +422,10 @@ def block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
 
 
 def tail_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """The final norm, over all tokens or over what the head sees, pooling by attention, and the
-    head.
+    """Return the multiply-adds of the final norm, the pooling by attention and the head.
 
-    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled
-    to the image.
+    The final norm applies to all tokens or to the input of the head. The head reads the pooled
+    token; in a dense model it reads every patch, and its logits are upsampled to the image.
     """
     positions = spec.patches if spec.dense else 1
     normed = spec.tokens if spec.norms_before_pool else positions if spec.norms_after_pool else 0
@@ -438,8 +441,10 @@ def tail_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
 
 
 def _pool_flops(spec: ViTSpec, convention: Convention) -> int:
-    """One query, projected, over the keys and values of the tokens, then a projection, a norm and
-    an MLP of one token.
+    """Return the multiply-adds of pooling by attention.
+
+    One projected query attends to the keys and values of the tokens; a projection, a norm and an
+    MLP of one token follow.
     """
     n, d = spec.tokens if spec.pool_prefix else spec.patches, spec.width
     linear = 2 * n * d * d + 2 * d * d + 2 * d * spec.hidden

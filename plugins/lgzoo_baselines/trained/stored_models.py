@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     LIMITS,
-    YOUNG,
+    OMIT_DEFAULT,
     BadFile,
     Bounds,
     Learngene,
@@ -48,7 +48,7 @@ class PretrainFinetuneDetails:
 
     depths: tuple[int, ...]  # layers of the stored models, ascending
     # With each of which every depth is stored, ascending; (): the learngene's width alone.
-    widths: tuple[int, ...] = field(default=(), metadata=YOUNG)
+    widths: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
 
 
 def check_sizes(depths: Sequence[int], widths: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from learngene_zoo.plugin import (
-    YOUNG,
+    OMIT_DEFAULT,
     Bounds,
     Recipe,
     WrongCall,
@@ -61,7 +61,7 @@ class DistillationSettings:
         float,
         "weight of the teacher's last tokens beside its answers; 0: answers alone",
         Bounds(least=0),
-    ] = field(default=0.0, metadata=YOUNG)
+    ] = field(default=0.0, metadata=OMIT_DEFAULT)
     training: Recipe = TRAINING
 
     def __post_init__(self) -> None:
