@@ -363,8 +363,8 @@ def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch: pytest.Mo
 def test_options_that_nothing_looks_at_are_refused(tmp_path: Path) -> None:
     place = model().save(tmp_path / "model")
     for words, message in (
-        (("--task", "nosuch", "--format", "pt2"), "--task is for --dtype int8"),
-        (("--max-drop", "0.1"), "--max-drop is for --dtype int8"),
+        (("--task", "nosuch", "--format", "pt2"), "--task applies only to --dtype int8"),
+        (("--max-drop", "0.1"), "--max-drop applies only to --dtype int8"),
     ):
         result = CliRunner().invoke(
             main, ["export", str(place), *words, "-o", str(tmp_path / "model.pt2")]
