@@ -92,7 +92,7 @@ CALLS = [
     Case(
         "extract lsamd --ancestry ancestry --task folder:photos --task folder:photos -o new",
         WRONG,
-        ("photos is named twice", "once"),
+        ("photos is given twice", "once"),
     ),
     Case(
         "extract scratch --ancestry timm:deit_bse_patch16_224 -o new",
@@ -243,7 +243,7 @@ PLACES = [
         write("notes.png", "mine"),
     ),
     Case("plot learngene -o notes.jpg", WRONG, ("notes.jpg", ".png or .svg")),
-    Case("plot scratched -o new.png", WRONG, ("scratch draws no picture",)),
+    Case("plot scratched -o new.png", WRONG, ("scratch cannot draw its learngenes",)),
     Case(
         "expand learngene --layers 2 -o notes --force",
         FAILED,
@@ -260,7 +260,7 @@ PLACES = [
     Case(
         "expand learngene --layers 2 -o learngene --force",
         FAILED,
-        ("learngene is also what this command reads", "-o"),
+        ("learngene is also an input of this command", "-o"),
     ),
     Case(
         "expand ./learngene --layers 2 -o x/../learngene --force",

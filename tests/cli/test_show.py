@@ -83,7 +83,7 @@ def test_a_method_without_a_picture_names_those_that_draw_one(learngene: Path) -
     result = CliRunner().invoke(main, ["plot"])
     assert result.exit_code == 2
     assert result.stderr.startswith(
-        "error: the method scratch draws no picture of its learngenes; these do: closed_form, "
+        "error: the method scratch cannot draw its learngenes; methods that can: closed_form, "
     )
 
 

@@ -135,7 +135,7 @@ def test_a_random_head_is_noted(
     )  # other tests may have printed the note already
     replace(UNTRAINED, **changes).save(pictures / "model")
     code, _, errors = call("bee", "--top", "1")
-    note = "note: the head of model is random: it guesses until the model is fine-tuned"
+    note = "note: the head of model is random: its predictions are at chance until the model is fine-tuned"
     assert (code, errors) == (0, [] if changes else [note])
 
 
