@@ -265,12 +265,12 @@ PLACES = [
     Case(
         "expand ./learngene --layers 2 -o x/../learngene --force",
         FAILED,
-        ("also what this command reads", "-o"),
+        ("also an input of this command", "-o"),
     ),
     Case(
         "extract scratch --ancestry ancestry -o ancestry --force",
         FAILED,
-        ("also what this command reads", "-o"),
+        ("also an input of this command", "-o"),
     ),
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new",
