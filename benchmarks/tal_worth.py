@@ -105,7 +105,13 @@ def summary() -> dict[str, Any]:
 def untrained(layers: int, width: int) -> list[Cell]:
     """The descendants as they are predicted: nothing is random, so one seed is enough."""
     found = cells(
-        TASKS, [TAL], layers=[layers], widths=[width], epochs=[0], seeds=SEEDS[:1], recipe=RECIPE,
+        TASKS,
+        [TAL],
+        layers=[layers],
+        widths=[width],
+        epochs=[0],
+        seeds=SEEDS[:1],
+        recipe=RECIPE,
         head="random",  # the recipe of the committed results
     )
     return [replace(cell, look=False) for cell in found]

@@ -102,7 +102,7 @@ def test_it_is_listed_and_has_a_command_of_its_own(site: Path, tmp_path: Path) -
     helped = lgzoo("extract", "first_blocks", "--help", site=site, cwd=tmp_path)
     assert helped.returncode == 0, helped.stderr
     assert "--keep INTEGER" in helped.stdout
-    assert "how many blocks" in helped.stdout
+    assert "number of blocks" in helped.stdout
 
 
 def test_it_plans_without_a_word_of_it_in_the_zoo(site: Path, tmp_path: Path) -> None:

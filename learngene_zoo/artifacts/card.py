@@ -59,8 +59,8 @@ _HUB_LICENCES = {
 NOTES, END = "<!-- notes -->", "<!-- /notes -->"
 
 TRANSPARENT = (
-    "Pictures with transparency are laid over white here; "
-    "do so before timm's transforms, which drop the transparency."
+    "learngene_zoo composites images with transparency on white; do the same before timm's "
+    "transforms, which drop the transparency."
 )
 
 
@@ -99,12 +99,11 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
     return page(
         front,
         f"# A learngene of {plain(config.method)}",
-        "A small part of a large Vision Transformer, from which Vision Transformers of many sizes "
-        "are initialised. It is not a model by itself.",
+        "A learngene is a small part of a large Vision Transformer, from which Vision "
+        "Transformers of many sizes are initialised. It is not a complete model.",
         "## Intended use",
-        "To start a model of the size that a device or a budget allows from more than random "
-        "numbers. Each descendant is fine-tuned on the task that it is for: "
-        f"{_kind(config.spec)} at {config.spec.image_size} pixels or another size.",
+        "Initialise models of a size that fits a device or a budget. Fine-tune each descendant on "
+        f"its task: {_kind(config.spec)} at {config.spec.image_size} pixels or another size.",
         "## Usage",
         fence(
             "pip install learngene-zoo\n"
@@ -112,7 +111,8 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
             f"lgzoo expand {location.reference} --layers {config.spec.layers}"
         ),
         (
-            f"{location.note} Each descendant is a folder that timm opens; its own card says how."
+            f"{location.note} Each descendant is a folder that timm opens; the card in the folder "
+            "shows how."
         ).strip(),
         f"Descendants are built under the control {code(config.control)}."
         if config.control
@@ -128,7 +128,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         _cost(about.cost),
         _ancestries(config.ancestries),
         _tasks(config.tasks),
-        f"Descendants have this shape unless another is chosen: {_shape(config.spec)}.",
+        f"Descendants have this shape by default: {_shape(config.spec)}.",
         _json_block(facts),
         *(["## Metrics", _json_block(config.metrics)] if config.metrics else []),
         *(
@@ -195,8 +195,8 @@ def descendant_card(
         f"A Vision Transformer {origin}: "
         f"{_shape(spec)}{f'; {count} tensors inherited' if count else ''}.",
         "## Intended use",
-        f"{_use(spec, ours)} It takes {spec.image_size}-pixel images, "
-        "normalised as its config says.",
+        f"{_use(spec, ours)} The input is images of {spec.image_size} pixels, normalised as in "
+        "`config.json`.",
         "## Usage",
         _usage(spec, location),
         "## How it was made",
@@ -206,8 +206,8 @@ def descendant_card(
         _json_block({**facts, "versions": ours.get("versions", {})}),
         *(["## Metrics", _json_block(ours["metrics"])] if ours.get("metrics") else []),
         "## Limits",
-        f"{_write_results(results)} What it was trained on, "
-        "and what it inherits, it may have learned wrong.",
+        f"{_write_results(results)} It may have errors and biases of its training data or of its "
+        "ancestry models.",
         "## Citation",
         _citation(about, ours.get("versions", {})),
         _licence(licence, ancestries),
@@ -256,7 +256,7 @@ def notes_of(old: Path) -> str:
         return ""
     except (OSError, ValueError) as error:
         raise BadFile(
-            f"{old} cannot be read: {error}; remove it, and it is written anew"
+            f"{old} cannot be read: {error}; remove it, and it is written again"
         ) from error
     return f"\n{match[0]}\n" if match else ""
 
@@ -360,7 +360,7 @@ def _cost(cost: CardCost | None) -> str:
     images = f"{cost.images:,} images (every pass counted)" if cost.images else "no images"
     return (
         f"The extraction saw {images} and took {human_seconds(cost.seconds)} of one core. "
-        f"To build any size, {cost.params:,} numbers must be at hand."
+        f"Building descendants needs {cost.params:,} stored parameters."
     )
 
 
@@ -368,16 +368,16 @@ def _limits(config: LearngeneConfig, about: CardRecord) -> str:
     """List the conclusions that a learngene's card does not support."""
     task_names = ", ".join(code(task.name) for task in config.tasks)
     parts = [
-        "- A descendant must be fine-tuned before it is used; it inherits what the ancestry model "
-        "learned, also where that is wrong.",
-        f"- The extraction has seen the training images of {task_names}: on these, what is "
-        "measured says less about other tasks."
+        "- A descendant must be fine-tuned before use. It also inherits errors and biases of the "
+        "ancestry model.",
+        f"- The extraction used the training images of {task_names}; results on these tasks say "
+        "little about other tasks."
         if task_names
         else "",
-        "- What was measured holds for these sizes, these tasks and a short training; after a "
-        "longer one, gains may be smaller."
+        "- The results hold for these sizes, these tasks and a short training; gains may be "
+        "smaller after longer training."
         if about.worth
-        else "- What its descendants are worth was not measured.",
+        else "- Its descendants were not evaluated.",
     ]
     return "\n".join(part for part in parts if part)
 
@@ -386,14 +386,14 @@ def _use(spec: Spec, ours: Mapping[str, Any]) -> str:
     """Describe the use of a model: its task if it was trained on one, else fine-tuning."""
     task = ours.get("task")
     if not ours.get("trained_on"):
-        return f"To be fine-tuned for {_kind(spec)}; it has learned no task by itself yet."
+        return f"Fine-tuning for {_kind(spec)}; the model has not been trained on a task."
     return f"{_kind(spec).capitalize()} on the task {code(task)}, and fine-tuning on others."
 
 
 def _write_results(results: Sequence[EvalResult]) -> str:
     if not results:
-        return "Nothing was measured on it."
-    return "What was measured above is on held-out images of its own task."
+        return "The model was not evaluated."
+    return "The results above are on held-out images of the task on which it was trained."
 
 
 def _citation(about: CardRecord, versions: Mapping[str, Any]) -> str:
@@ -471,7 +471,7 @@ def _usage(spec: Spec, location: ArtifactLocation) -> str:
     parts = [location.note] if location.note else []
     parts += ["The model gives logits for every pixel."] * spec.dense
     parts += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
-    parts += ["Its blocks have heads and hidden channels of their own numbers."] * (
+    parts += ["The numbers of heads and hidden channels differ between its blocks."] * (
         not spec.plain and not spec.stitched
     )
     return (
@@ -480,6 +480,7 @@ def _usage(spec: Spec, location: ArtifactLocation) -> str:
             f"the model with timm\n\n{opening_line}",
             "python",
         )
-        + f"\n\n{' '.join(parts)} timm has no such model, so it needs the line "
-        "`import learngene_zoo.timm` (`pip install learngene-zoo`)."
+        + "\n\n"
+        f"{' '.join(parts)} timm has no such model, so `import learngene_zoo.timm` is needed "
+        "(`pip install learngene-zoo`)."
     )

@@ -21,7 +21,7 @@ def worth_section(worth: CardResults) -> list[str]:
     heads += [f"gain over {rival}" for rival in rivals]
     rows = [_cells(row, arms, rivals, sized) for row in worth.rows]
     return [
-        "## What it is worth",
+        "## Evaluation results",
         table(f"| {' | '.join(map(prose, heads))} |", rows),
         f"Accuracy on {prose(worth.split)} images in per cent. "
         f"{prose(worth.how)} Measured by {code(worth.command)}.",

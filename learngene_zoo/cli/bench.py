@@ -280,7 +280,7 @@ def _report(job: Job) -> None:
     summary = read_summary(job.out)
     failures = summary.failures
     if not summary.rows and not failures:
-        raise BadFile(f"{job.out} holds no results; run the bench without --report")
+        raise BadFile(f"{job.out} contains no results; run the bench without --report")
     if not summary.rows:
         raise TrainingFailed(f"all {len(failures)} cells failed; the first: {failures[0].error}")
     page = write_report(job.out)[0]
@@ -306,7 +306,7 @@ def _report(job: Job) -> None:
             (f"; its first cell failed: {row.error}" for row in failures if row.arm == lost[0]), ""
         )
         raise TrainingFailed(
-            f"there is no result of {', '.join(lost)}{reason or '; it builds none of these sizes'}"
+            f"no results of {', '.join(lost)}{reason or '; it builds none of these sizes'}"
         )
     if failures and not job.as_json:
         counts = f"{len(failures)} of {len(failures) + len(summary.rows)} cells failed"
@@ -316,7 +316,7 @@ def _report(job: Job) -> None:
 def _claims(
     names: Sequence[str], budget: BudgetName, job: Job, executor: Callable[..., Executor]
 ) -> None:
-    """Measure each claim and print its verdict; the claim's file describes its whole grid."""
+    """Measure each claim and print its verdict; the claim's file describes the grid."""
     from learngene_zoo.bench.claims.file import load_claim
     from learngene_zoo.bench.claims.run import run_claim, verdict_path, verdict_text
 
@@ -325,7 +325,9 @@ def _claims(
         typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
         if typed and option.name != "budget":
             word = option.opts[0] if isinstance(option, click.Option) else "SUITE"
-            raise WrongCall(f"a claim's file says what is measured; leave {word} out")
+            raise WrongCall(
+                f"{word} cannot be combined with --claim, whose file sets it; leave {word} out"
+            )
     if job.force:
         raise WrongCall(
             f"--force does not apply to claims; remove {job.out} to measure everything again"
@@ -379,7 +381,9 @@ def grid_options() -> list[click.Option]:
             help="Only this task of the suite; may be repeated.",
         ),
         click.Option(
-            ["--layers", "--depth"], type=Numbers(int), help="Depths of the descendants, as 5,9,12."
+            ["--layers", "--depth"],
+            type=Numbers(int),
+            help="Depths of the descendants, e.g. 5,9,12.",
         ),
         click.Option(
             ["--width", "--embed-dim"],
@@ -390,62 +394,65 @@ def grid_options() -> list[click.Option]:
             ["--size"],
             multiple=True,
             metavar="NAME=VALUE,...",
-            help="A size given by the expander's own options, as low=3,high=3; may be repeated.",
+            help="A size given by options of the expander, e.g. low=3,high=3; may be repeated.",
         ),
         click.Option(
             ["--epochs"],
             type=Numbers(int),
-            help="Training budgets, each with its own schedule, as 1,4,16.",
+            help="Epochs of each training budget, e.g. 1,4,16; each budget has a complete "
+            "schedule.",
         ),
         click.Option(
-            ["--seeds"], type=WholeNumber(1), help="Number of repetitions, of the extraction too."
+            ["--seeds"],
+            type=WholeNumber(1),
+            help="Number of repetitions, including the extraction.",
         ),
         click.Option(
             ["--tune"],
             type=Numbers(float),
-            help="Learning rates to choose from for each arm, on validation images; one is not "
-            f"tuned.  [default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]",
+            help="Learning rates from which each arm chooses on validation images; a single rate "
+            f"is not tuned.  [default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]",
         ),
         click.Option(
-            ["--extract-task"], multiple=True, help="A task of the extractions; may be repeated."
+            ["--extract-task"], multiple=True, help="A task to extract from; may be repeated."
         ),
         click.Option(
             ["--leave-out"],
             is_flag=True,
             help="Hide from each extraction the task on which it is evaluated.",
         ),
-        click.Option(["--preset"], help="The preset of the methods' settings.  [default: mini]"),
+        click.Option(["--preset"], help="Preset of the methods' settings.  [default: mini]"),
         click.Option(
             ["--set"],
             multiple=True,
             metavar="METHOD.NAME=VALUE",
-            help="One setting of a method, as lsamd.top=4.",
+            help="One setting of a method, e.g. lsamd.top=4.",
         ),
         click.Option(
             ["--cost"],
             is_flag=True,
-            help="Also pretrain and distil every size separately, and show from how many "
-            "descendants the learngene pays; no controls.",
+            help="Also pretrain and distil every size separately, and report from how many "
+            "descendants on the learngene is cheaper; no controls.",
         ),
         click.Option(
             ["--report"],
             is_flag=True,
-            help="Measure nothing; write the report of the results in -o again.",
+            help="Only write the report again, from the results in -o.",
         ),
         click.Option(
             ["--split"],
             type=click.Choice(["validation", "test"]),
             default="test",
             show_default=True,
-            help="The images on which descendants are evaluated.",
+            help="Split on which descendants are evaluated.",
         ),
         click.Option(
             ["--head"],
             type=click.Choice(["ridge", "random"]),
             default="random",
             show_default=True,
-            help="What a new head starts from, in every arm: random weights, or a ridge regression "
-            "of the features, which harms arms with random blocks.",
+            help="Initial weights of a new head, in every arm: random, or a ridge regression of "
+            "the features, which harms arms with random blocks.",
         ),
         ancestry_option(),
     ]
@@ -453,9 +460,9 @@ def grid_options() -> list[click.Option]:
 
 def bench_options(out: str) -> list[click.Option]:
     """Return the common options of grids; `--workers` counts processes that run cells."""
-    options = job_options(out, "Folder of the results; a bench that is there already is continued.")
+    options = job_options(out, "Folder of the results; an existing bench is continued.")
     helps = {
-        "force": "Delete the results that are there and start over.",
+        "force": "Delete existing results and start over.",
         "seed": "First random seed.",
     }
     helps["threads"] = "CPU threads of each cell.  [default: 1]"
@@ -477,9 +484,9 @@ command = SettingsCommand(
     callback=bench,
     help="Compare methods with their controls and with training from scratch, on every task of a "
     "suite.\n\n"
-    "SUITE is a suite or a task (default: mini). Every arm at every size on every task with every "
-    "budget and seed is one cell, and one line in results.jsonl. The same command continues: "
-    "finished cells are skipped, failed ones are retried.",
+    "SUITE is a suite or a task (default: mini). Each combination of arm, size, task, budget and "
+    "seed is one cell, and one line in results.jsonl. The same command continues an interrupted "
+    "bench: finished cells are skipped, failed cells are retried.",
     epilog="\b\nExamples:\n"
     "  lgzoo bench --budget quick\n"
     "  lgzoo bench mini --method lsamd --layers 5,9 --epochs 1,4 --seeds 3 -o depth\n"
@@ -488,7 +495,7 @@ command = SettingsCommand(
         click.Option(
             ["--claim"],
             multiple=True,
-            help="Decide a claim instead; may be repeated (docs/claims.md).",
+            help="Test a claim instead of comparing methods; may be repeated (docs/claims.md).",
         ),
         *MEASURED,
         click.Option(
@@ -496,8 +503,8 @@ command = SettingsCommand(
             is_flag=False,
             flag_value="local",
             metavar="[ADDRESS]",
-            help="Run cells on a Ray cluster: HOST:PORT, ray://HOST:PORT, auto, or without an "
-            "address on this machine.",
+            help="Run cells on a Ray cluster: HOST:PORT, ray://HOST:PORT or auto; without an "
+            "address, on this machine.",
         ),
         *bench_options("bench"),
     ],

@@ -63,8 +63,8 @@ def _measure_rows(job: Job, full: bool, workers: int | None) -> list[Any]:
     failed = [row for row in rows if row.error]
     if failed:
         raise TrainingFailed(
-            f"{len(failed)} of {len(rows)} cells failed, and the same command computes them again; "
-            f"the first: {failed[0].error}"
+            f"{len(failed)} of {len(rows)} cells failed; the same command retries them; the "
+            f"first: {failed[0].error}"
         )
     write_report(job.out)
     with new_folder(job.out / "learngene", force=True) as draft:
@@ -89,10 +89,11 @@ def _table(lines: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 command = click.Command(
     "demo",
     callback=demo,
-    help="The whole story on what is bundled: one learngene, descendants of several depths, each "
-    "fine-tuned beside its scratch twins and its controls, as a small bench with a table and a "
-    "report. Takes a few minutes.\n\n"
-    "The same command continues: finished cells are skipped, failed ones are retried.",
+    help="Run an end-to-end comparison with the bundled models: one learngene, and descendants of "
+    "several depths, fine-tuned and compared with their controls and with models of the same size "
+    "from scratch. It takes a few minutes and writes a bench with a table and a report.\n\n"
+    "The same command continues an interrupted demo: finished cells are skipped, failed cells are "
+    "retried.",
     epilog="\b\nExamples:\n  lgzoo demo\n  lgzoo demo --full -o story",
     params=[
         click.Option(

@@ -81,7 +81,7 @@ def doctor(
     print_progress()
     if check_images:
         if task is None:
-            raise WrongCall("--check-images needs the data that is to be read: --task folder:PATH")
+            raise WrongCall("--check-images needs the task with the images: add --task folder:PATH")
         rows = _check_images(task, sheet, workers, force, offline)
         _advise_on(task, rows, f"lgzoo extract closed_form{on_task(task)}", as_json)
         _print(rows, as_json, task)
@@ -128,7 +128,7 @@ def _advise_on(task: str, rows: list[Row], following: str, as_json: bool) -> Non
     """Print the next command after all other output: correct the bad rows, else `following`."""
     is_bad = any(row["status"] == "bad" for row in rows)
     again = (
-        "correct what is bad, then lgzoo "
+        "correct the bad rows, then lgzoo "
         f"doctor{on_task(task)}{' --check-images' if _is_readable(task) else ''}"
     )
     context = click.get_current_context()
@@ -270,7 +270,7 @@ def _tasks() -> Iterator[Row]:
 
 
 def _hub() -> Row:
-    """Check whether the Hub can be reached; the only check that accesses the network."""
+    """Check whether the Hub can be reached. No other check accesses the network."""
     from urllib.error import URLError
     from urllib.request import urlopen
 
@@ -331,14 +331,16 @@ def _check_timm_agrees(folder: Path) -> None:
     images_BCHW = torch.linspace(-1, 1, ours.spec.channels * size * size).reshape(1, -1, size, size)
     with torch.no_grad():
         if not torch.equal(theirs(images_BCHW), ours.model()(images_BCHW)):
-            raise AssertionError("timm's model of the folder gives other logits than ours")
+            raise AssertionError(
+                "the logits of timm's model of the folder differ from those of learngene_zoo"
+            )
 
 
 command = click.Command(
     "doctor",
     callback=doctor,
-    help="Report what is installed, which methods and tasks work, and what does not. Exits with 1 "
-    "if something is broken.",
+    help="Report the installed packages, and which methods, learngenes and tasks work. The exit "
+    "code is 1 if something is broken.",
     epilog="\b\nExamples:\n"
     "  lgzoo doctor\n"
     "  lgzoo doctor --task folder:photos\n"
@@ -349,14 +351,13 @@ command = click.Command(
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Instead, fetch one row of this task and print its columns, sizes and what is "
-            "missing.",
+            help="Check only this task: fetch one row and print columns, sizes and missing parts.",
         ),
         click.Option(
             ["--check-images"],
             is_flag=True,
-            help="Read every image of the task: list what is broken, too large or in two splits, "
-            "and classes with few.",
+            help="Read every image of the task; list images that are broken, too large or in two "
+            "splits, and classes with few images.",
         ),
         click.Option(
             ["-o", "--sheet"],
@@ -372,7 +373,8 @@ command = click.Command(
         click.Option(
             ["--self-test"],
             is_flag=True,
-            help="Instead, extract, expand, train and measure a small model: under a minute.",
+            help="Run a self-test instead: extract, expand, train and evaluate a small model, in "
+            "under a minute.",
         ),
         click.Option(["--hub"], is_flag=True, help="Also check whether the Hub can be reached."),
         all_option(),

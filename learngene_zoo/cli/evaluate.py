@@ -62,9 +62,7 @@ def evaluate(
         return
     for name, value in of_probe.items():
         if value != PROBE_DEFAULTS[name]:
-            raise WrongCall(
-                f"--{name.replace('_', '-')} is for --probe; name a probe: --probe ridge"
-            )
+            raise WrongCall(f"--{name.replace('_', '-')} needs --probe; add a probe: --probe ridge")
     named = _find_model(model, "finetuned", "descendant", offline=job.run.offline)
     evaluation = lifecycle.evaluate(
         named, task=task, split=split, resolution=resolution, run=job.run
@@ -108,7 +106,8 @@ def _probe(
     """Print a row for every number of shots, and write them if `-o` is given."""
     if split == "train":
         raise WrongCall(
-            "a probe is fitted to the training images; measure it on --split test or validation"
+            "a probe is fitted to the training images; evaluate it with --split test or --split "
+            "validation"
         )
     source = (
         model
@@ -165,7 +164,7 @@ class Shots(click.ParamType):
         words = [word.strip() for word in str(value).split(",")]
         if not all(word == "all" or (word.isdecimal() and int(word) > 0) for word in words):
             self.fail(
-                f"expected numbers of images of each class, as 1,5,10, or all, got {value!r}",
+                f"expected numbers of images of each class, e.g. 1,5,10, or all; got {value!r}",
                 param,
                 ctx,
             )
@@ -195,11 +194,12 @@ def _write(row: dict[str, Json], job: Job) -> None:
 command = click.Command(
     "evaluate",
     callback=evaluate,
-    help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its "
-    "95 % interval; or, with --probe, what its features say of the task before any training.\n\n"
-    "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its "
-    "name, such as timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant), or an "
-    "ONNX file that lgzoo export wrote.",
+    help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with "
+    "its 95 % interval. With --probe, measure the accuracy of a probe of its features instead, "
+    "without training the model.\n\n"
+    "MODEL is a folder, organisation/name@revision on the Hub, the name of a timm classifier such "
+    "as timm:deit_tiny_patch16_224, or an ONNX file written by lgzoo export (default: "
+    "./finetuned, else ./descendant).",
     epilog="\b\nExamples:\n"
     "  lgzoo evaluate\n"
     "  lgzoo evaluate finetuned --split validation --json\n"
@@ -209,7 +209,7 @@ command = click.Command(
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Task to measure on (default: the task of the catalogue that the model was "
+            help="Task to evaluate on (default: the task of the catalogue that the model was "
             "trained for; else digits, if its ancestry model is the bundled one).",
         ),
         choice_option("--split", SPLITS, "test", "Split of the task."),
@@ -217,51 +217,51 @@ command = click.Command(
             "--resolution",
             ["resized", "original"],
             "resized",
-            "Pixels that mIoU counts: as the model sees them, or all.",
+            "Pixels for mIoU: of the image as resized for the model, or of the original image.",
         ),
         click.Option(
             ["--probe"],
             type=click.Choice(["knn", "ridge"]),
-            help="Measure the features instead of the head: by the nearest training images, or by "
-            "a ridge regression. MODEL may then be an ancestry model, too.",
+            help="Evaluate the features instead of the head, by k nearest neighbours or ridge "
+            "regression. MODEL may then also be an ancestry model.",
         ),
         click.Option(
             ["--shots"],
             type=Shots(),
             metavar="N,...",
-            help="Fit the probe to N training images of each class, as 1,5,10, or to all.  "
-            "[default: all]",
+            help="Training images of each class to which the probe is fitted, e.g. 1,5,10, or "
+            "all.  [default: all]",
         ),
         click.Option(
             ["--draws"],
             type=WholeNumber(1),
             default=5,
             show_default=True,
-            help="Draws of each number of shots.",
+            help="Number of random draws for each number of shots.",
         ),
         click.Option(
             ["--k"],
             type=WholeNumber(1),
-            help="Neighbours that vote.  [default: 20; 5 if a class has fewer than 20 training "
-            "images on average]",
+            help="Number of nearest neighbours.  [default: 20; 5 if a class has fewer than 20 "
+            "training images on average]",
         ),
         click.Option(
             ["--images"],
             type=WholeNumber(1),
-            help="Show the probe at most this many training images.",
+            help="Maximum number of training images for the probe.",
         ),
         click.Option(
             ["--image-size", "--img-size", "image_size"],
             type=WholeNumber(1),
-            help="Height and width of the images that an ancestry model takes.",
+            help="Image height and width for an ancestry model, in pixels.",
         ),
         click.Option(
             ["--fit"],
             type=click.Choice(get_args(Fit)),
-            help="Crop, pad or stretch pictures that are not square for the probe.  [default: as "
-            "finetune does]",
+            help="For the probe, crop, pad or stretch images that are not square.  [default: as "
+            "in finetune]",
         ),
-        *job_options(None, "Also write the numbers into this JSON file.", without=("tracker",)),
+        *job_options(None, "Also write the results to this JSON file.", without=("tracker",)),
     ],
 )
 
@@ -293,7 +293,7 @@ def compare(
     print_rows(rows, False, title, drops=("latency", "flops", "params"))
     print_row({"difference (second less first)": _difference(comparison)}, as_json=False)
     if comparison.difference.low <= 0 <= comparison.difference.high:
-        say("the interval includes 0: these images do not tell which is better", job)
+        say("the interval includes 0: these images do not show which model is better", job)
 
 
 def _contender(name: str, contender: Contender) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def _difference(comparison: Comparison) -> str:
     if comparison.p is None:
         return text
     return (
-        f"{text}; right only by the first {comparison.only_first}, only by the second "
+        f"{text}; correct only with the first: {comparison.only_first}, only with the second: "
         f"{comparison.only_second} (McNemar p = {comparison.p:.2g})"
     )
 
@@ -358,8 +358,8 @@ compare_command = click.Command(
     callback=compare,
     help="Evaluate two models on the same images: the accuracy of each (mIoU for segmentation), "
     "the difference with a paired 95 % interval, parameters and FLOPs.\n\n"
-    "FIRST and SECOND are folders, organisation/name@revision on the Hub, or classifiers of timm's "
-    "by name, trained for the task.",
+    "FIRST and SECOND are folders, organisation/name@revision on the Hub, or names of timm "
+    "classifiers, trained for the task.",
     epilog="\b\nExamples:\n"
     "  lgzoo compare deit finetuned --task folder:photos\n"
     "  lgzoo compare deit finetuned --task folder:photos --latency --json",
@@ -367,12 +367,11 @@ compare_command = click.Command(
         click.Argument(["first"]),
         click.Argument(["second"]),
         click.Option(
-            ["--task"], help="Task to measure on (default: the one that the first was trained for)."
+            ["--task"],
+            help="Task to evaluate on (default: the task that the first model was trained for).",
         ),
         choice_option("--split", SPLITS, "test", "Split of the task."),
-        click.Option(
-            ["--latency"], is_flag=True, help="Also measure the seconds that one image takes."
-        ),
+        click.Option(["--latency"], is_flag=True, help="Also measure the latency for one image."),
         *[
             option
             for option in job_options(None)
@@ -392,7 +391,7 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **op
     named = _find_model(model, "finetuned", offline=job.run.offline)
     missing = [word for word in images if word != "-" and not os.path.exists(word)]
     if len(missing) == len(images):  # before anything is loaded
-        raise BadData(f"{missing[0]} does not exist; name a picture or a folder of pictures")
+        raise BadData(f"{missing[0]} does not exist; give an image or a folder of images")
     from learngene_zoo.training.predict import predict as predicted
 
     opened = lifecycle.models.open_answering(named, job.run)
@@ -428,7 +427,7 @@ def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ..
     """
     if _is_lost_picture(model):
         raise WrongCall(
-            f"{model} does not exist; name a picture that does, or a model before it: lgzoo "
+            f"{model} does not exist; give an existing image, or a model before the image: lgzoo "
             "predict finetuned photo.jpg"
         )
     if not images and Path(model).is_dir() and not (Path(model) / CONFIG).is_file():
@@ -491,8 +490,8 @@ def _lines_of_stdin() -> Iterator[str]:
     for line in filter(str.strip, sys.stdin):
         if "\0" in line:
             raise WrongCall(
-                "stdin is not text; - reads paths, one a line, and no pictures: give the picture's "
-                "path"
+                "stdin is not text; - expects paths, one per line; to classify one image, give "
+                "its path instead of -"
             )
         yield line.rstrip("\n")
 
@@ -506,7 +505,7 @@ def _list_below(folder: str, job: Job) -> Sequence[str]:
     if not listing.pictures:
         notes = "".join(f" ({line})" for line in lines if line)
         raise WrongCall(
-            f"{folder} holds no pictures, nor do the folders in it{notes}; name one that does"
+            f"no images in {folder} or its subfolders{notes}; give a folder with images"
         )
     for line in filter(None, lines):
         say(f"note: {line}", job)
@@ -525,12 +524,12 @@ def _describe_dangling(links: Sequence[str]) -> str:
 predict_command = click.Command(
     "predict",
     callback=predict,
-    help="Name what is on pictures: for each the most probable classes.\n\n"
-    "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name "
-    "(default, where the first word is a file: ./finetuned), or an ONNX file that lgzoo export "
-    "wrote. IMAGES are files, folders (all pictures in them and in the folders below, links "
-    "followed), or - for paths from stdin, one a line. A picture that cannot be read is one line "
-    "on stderr; the others are answered, and the exit code is then 1.",
+    help="Classify images: print the most probable classes of each.\n\n"
+    "MODEL is a folder, organisation/name@revision on the Hub, the name of a timm classifier, or "
+    "an ONNX file written by lgzoo export (default, if the first argument is an image or a folder "
+    "of images: ./finetuned). IMAGES are files, folders (searched with their subfolders, links "
+    "followed), or - for paths from stdin, one per line. An image that cannot be read is reported "
+    "on stderr; the other images are still classified, and the exit code is 1.",
     epilog="\b\nExamples:\n"
     "  lgzoo predict finetuned photo.jpg\n"
     "  lgzoo predict finetuned photos --json\n"
@@ -543,14 +542,14 @@ predict_command = click.Command(
             type=WholeNumber(1),
             default=5,
             show_default=True,
-            help="Name this many classes.",
+            help="Number of classes for each image.",
         ),
         click.Option(
             ["--batch-size"],
             type=WholeNumber(1),
             default=32,
             show_default=True,
-            help="Pictures that are computed at once.",
+            help="Images per forward pass.",
         ),
         *[
             option

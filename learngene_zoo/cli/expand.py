@@ -154,12 +154,12 @@ def expand(
             folder, expander=settings_from_options(method.expander), target=target, offline=True
         )
         largest = _is_like(descendant.spec, members[-1].spec)
-        say(f"{_size(descendant)}{'; the largest it can build' if largest else ''}", job)
+        say(f"{_size(descendant)}{', the largest size of this learngene' if largest else ''}", job)
     ancestry_layers = read_config(folder).spec.layers
     if descendant.spec.layers > MAX_GROWTH * ancestry_layers and not job.quiet:
         note(
             f"{descendant.spec.layers} layers come from an ancestry model of {ancestry_layers}; "
-            "nobody has measured whether that helps"
+            "expanding beyond twice the original depth has not been evaluated"
         )
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
     print_made(job.out, job, f"lgzoo finetune{where}{on_task(descendant.task)}")
@@ -189,9 +189,9 @@ command = ExpandCommand(
     callback=expand,
     help="Build a descendant of any size from a learngene.\n\n"
     "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub "
-    "(default: ./learngene). Name sizes, or budgets to get the largest model that fits; 1 FLOP is "
-    "one multiply-add. What is not named is as in the learngene. lgzoo expand LEARNGENE --help "
-    "also shows the options of its method.",
+    "(default: ./learngene). Give sizes, or budgets to get the largest model that fits. Sizes "
+    "that are not given are those of the learngene. One FLOP is one multiply-add. `lgzoo expand "
+    "LEARNGENE --help` also shows the options of its method.",
     epilog="\b\nExamples:\n"
     "  lgzoo expand --layers 7\n"
     "  lgzoo expand lsamd --layers 9 --task digits -o nine\n"
@@ -204,16 +204,15 @@ command = ExpandCommand(
         click.Option(
             ["--control"],
             type=click.Choice(CONTROLS),
-            help="Build the model without part of what it would inherit, for comparison: shuffled "
-            "permutes the entries of every inherited tensor; stem inherits only the patch "
-            "embedding, tokens, positions and final norm, and draws the blocks as timm does; "
-            "stem_fan_in draws them with a standard deviation of 1/sqrt(fan in), often much the "
-            "stronger.",
+            help="Build a control for comparison. shuffled: the entries of every inherited tensor "
+            "are permuted. stem: only patch embedding, tokens, positions and final norm are "
+            "inherited; the blocks have timm's random initialisation. stem_fan_in: like stem, but "
+            "the blocks have a standard deviation of 1/sqrt(fan in), which is often much stronger.",
         ),
         click.Option(
             ["--ancestry"],
-            help="Where the learngene's ancestry model lies, for the methods that embed an unseen "
-            "task with it; one that is bundled or timm's is found.",
+            help="Ancestry model of the learngene, for methods that embed an unseen task with it. "
+            "Not needed if it is bundled or a timm model.",
         ),
         *job_options("descendant", without=("tracker", "precision")),
     ],
@@ -240,10 +239,10 @@ def plot(
 plot_command = ExpandCommand(
     "plot",
     callback=plot,
-    help="Draw a learngene as its method does. Where a picture highlights one descendant, the "
-    "method's own options name it.\n\n"
-    "LEARNGENE is a folder or a name on the shelf (default: ./learngene). lgzoo plot LEARNGENE "
-    "--help shows these options.",
+    help="Draw a learngene as PNG or SVG. Some methods highlight one descendant, which the "
+    "options of the method select.\n\n"
+    "LEARNGENE is a folder or a name on the shelf (default: ./learngene). `lgzoo plot LEARNGENE "
+    "--help` shows the options of its method.",
     epilog="\b\nExamples:\n"
     "  lgzoo plot\n"
     "  lgzoo plot lsamd -o paths.svg\n"
@@ -253,7 +252,7 @@ plot_command = ExpandCommand(
         click.Option(
             ["-o", "--out"],
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Path of the picture, which ends in .png or .svg.  [default: NAME.png, of the "
+            help="Path of the picture, ending in .png or .svg.  [default: NAME.png, after the "
             "learngene's folder]",
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),

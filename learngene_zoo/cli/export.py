@@ -33,11 +33,9 @@ def export(
         )
     source = click.get_current_context().get_parameter_source("max_drop")
     if dtype != "int8" and source is ParameterSource.COMMANDLINE:
-        raise WrongCall(
-            "--max-drop is for --dtype int8, which is measured before it is written; leave it out"
-        )
+        raise WrongCall("--max-drop applies only to --dtype int8; leave it out")
     if dtype != "int8" and task is not None:
-        raise WrongCall("--task is for --dtype int8, which is measured on it; leave it out")
+        raise WrongCall("--task applies only to --dtype int8; leave it out")
     exported = lifecycle.export(
         any_model_of(model, "finetuned", "descendant", offline=job.run.offline),
         out,
@@ -69,12 +67,12 @@ def export(
 command = click.Command(
     "export",
     callback=export,
-    help="Write a model as one file that opens without this package: ONNX for onnxruntime and "
-    "others, or torch.export's.\n\n"
-    "MODEL is a folder, or a classifier of timm's by its name (default: ./finetuned, else "
-    "./descendant). Input pixel_values (batch, channels, size, size), output logits; the batch is "
-    "dynamic, labels and preprocessing are in the file's metadata. The file is compared with the "
-    "model before it is written.",
+    help="Export a model to one file that opens without this package: ONNX (for onnxruntime and "
+    "others) or torch.export.\n\n"
+    "MODEL is a folder, or the name of a timm classifier (default: ./finetuned, else "
+    "./descendant). The input is pixel_values (batch, channels, size, size), the output is "
+    "logits; the batch size is dynamic. Labels and preprocessing are in the file's metadata. The "
+    "file is compared with the model before it is written.",
     epilog="\b\nExamples:\n"
     "  lgzoo export\n"
     "  lgzoo export finetuned --dtype fp16 -o small.onnx\n"
@@ -85,32 +83,33 @@ command = click.Command(
         click.Option(
             ["--format"],
             type=click.Choice(["onnx", "pt2"]),
-            help=f"Format of the file.  [default: as -o, else {DEFAULT}]",
+            help=f"Format of the file.  [default: from the suffix of -o, else {DEFAULT}]",
         ),
         choice_option(
             "--dtype",
             ["fp32", "fp16", "int8"],
             "fp32",
-            "What the weights are stored as; int8 (ONNX only) is first measured on the validation "
-            "split of the task.",
+            "Data type of the stored weights; int8 (ONNX only) is first evaluated on the "
+            "validation split of the task.",
         ),
         click.Option(
             ["--task"],
             shell_complete=complete_tasks,
-            help="Task that int8 is measured on (default: the task of the catalogue that the model "
-            "was trained for).",
+            help="Task for evaluating int8 (default: the task of the catalogue that the model was "
+            "trained for).",
         ),
         click.Option(
             ["--max-drop"],
             type=click.FloatRange(0, 1),
             default=0.01,
             show_default=True,
-            help="Most that the accuracy (or mIoU) may fall in int8; beyond it nothing is written.",
+            help="Largest accepted drop in accuracy (or mIoU) with int8; above it, no file is "
+            "written.",
         ),
         click.Option(
             ["--bench"],
             is_flag=True,
-            help="Also time one image, in the file's runtime and in timm's module.",
+            help="Also measure the latency for one image, in the file's runtime and in PyTorch.",
         ),
         *job_options(
             None,

@@ -35,7 +35,7 @@ def ancestry_option() -> click.Option:
 def preset_option(method: Method) -> click.Option:
     """Return `--preset`; the lifecycle refuses unknown names and suggests the nearest one."""
     names = ", ".join(method.presets)
-    help_text = f"Values of the settings that are not given: {names}."
+    help_text = f"Preset for the settings that are not given: {names}."
     complete = click.Choice(list(method.presets)).shell_complete
     return click.Option(["--preset"], help=help_text, show_default="mini", shell_complete=complete)
 
@@ -43,8 +43,8 @@ def preset_option(method: Method) -> click.Option:
 def image_size_option() -> click.Option:
     """Return `--image-size` of an extraction."""
     help_text = (
-        "Height and width of the images in pixels, also of descendants.  [default: the ancestry "
-        "model's]"
+        "Image height and width in pixels, for the ancestry models and for descendants.  "
+        "[default: the ancestry model's]"
     )
     return click.Option(
         ["--image-size", "--img-size", "image_size"],
@@ -56,15 +56,15 @@ def image_size_option() -> click.Option:
 def pool_option() -> click.Option:
     """Return `--pool` of an extraction."""
     help_text = (
-        "What the head reads: avg drops the pooling by attention that SigLIP has.  [default: the "
+        "Pooling before the head; avg instead of SigLIP's attention pooling.  [default: the "
         "ancestry model's]"
     )
     return click.Option(["--pool"], type=click.Choice(get_args(Pool)), help=help_text)
 
 
 TASK_HELP = (
-    "A task to extract from, or a suite for all of its tasks; can be repeated (lgzoo list tasks). "
-    "Descendants are for the first one. May be left out with the bundled ancestry model."
+    "Task to extract from, or a suite for all of its tasks (lgzoo list tasks); can be repeated. "
+    "By default, descendants are for the first task. Optional with the bundled ancestry model."
 )
 
 
@@ -96,7 +96,7 @@ def build(method: Method) -> click.Command:
             for part in record.left_out:
                 say(f"left out of {record.source}: {part}", job)
         if task and method.tasks == "none" and not job.quiet:
-            note(f"{method.name} looks at no images; --task says what its descendants are for")
+            note(f"{method.name} uses no images; --task only sets the task of the descendants")
         folder = shell_word(str(job.out))
         where = "" if str(job.out) == "learngene" else f" {folder}"
         purpose = learngene.config.purpose

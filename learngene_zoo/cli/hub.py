@@ -86,10 +86,10 @@ def publish(
 publish_command = click.Command(
     "publish",
     callback=publish,
-    help="Publish a learngene or a model as one commit of a repository on the Hugging Face Hub, "
-    "created if need be.\n\n"
-    "All files are read back before it says so; a tag is never moved, and what others published is "
-    "never overwritten. Log in with: hf auth login.",
+    help="Publish a learngene or a model as one commit to a repository on the Hugging Face Hub. "
+    "The repository is created if it does not exist.\n\n"
+    "All files are read back and compared before the command reports success. Tags are never "
+    "moved, and files that others published are never overwritten. Log in with: hf auth login.",
     epilog="\b\nExamples:\n"
     "  lgzoo publish learngene me/lsamd --tag v1.0 --dry-run\n"
     "  lgzoo publish finetuned me/seven --private\n"
@@ -97,24 +97,23 @@ publish_command = click.Command(
     params=[
         click.Argument(["folder"], type=click.Path(path_type=Path)),
         click.Argument(["repository"]),
-        click.Option(["--tag"], help="Name this version: v1.0."),
+        click.Option(["--tag"], help="Tag for this version, e.g. v1.0."),
         click.Option(
             ["--descendant", "descendants"],
             type=click.Path(path_type=Path),
             multiple=True,
-            help="A descendant of the learngene to publish with it, in a folder of its own name "
-            "(may be repeated).",
+            help="Folder of a descendant to publish with the learngene, under the same name; may "
+            "be repeated.",
         ),
         click.Option(
             ["--license", "licence"],
-            help="The licence, where that of the ancestry models is not known: mit.",
+            help="Licence, e.g. mit, if that of the ancestry models is unknown.",
         ),
-        click.Option(["--private"], is_flag=True, help="Create the repository as a private one."),
+        click.Option(["--private"], is_flag=True, help="Create a private repository."),
         click.Option(
             ["--dry-run"],
             is_flag=True,
-            help="List what would change, with sizes, and change nothing; without a network, list "
-            "the files.",
+            help="Only list the changes with file sizes; without a network, list the files.",
         ),
         click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
         json_option(),
@@ -161,11 +160,11 @@ def fetch(
 fetch_command = click.Command(
     "fetch",
     callback=fetch,
-    help="Fetch a learngene or a model that was published on the Hugging Face Hub into the Hub's "
-    "cache, and check every file.\n\n"
-    "REPOSITORY is organisation/name, or organisation/name@ with a tag, a branch or a commit; "
-    "organisation/name/member is a descendant that was published with its learngene. It is pinned "
-    "to a commit; one that is cached needs no network.",
+    help="Fetch a published learngene or model from the Hugging Face Hub into the Hub's cache, "
+    "and check every file.\n\n"
+    "REPOSITORY is organisation/name, or organisation/name@REVISION with a tag, branch or commit. "
+    "organisation/name/member is a descendant that was published with its learngene. The revision "
+    "is resolved to a commit; a commit in the cache needs no network.",
     epilog="\b\nExamples:\n"
     "  lgzoo fetch me/lsamd@v1.0\n"
     "  lgzoo fetch me/lsamd/seven@v1.0 -o seven\n"
@@ -173,7 +172,9 @@ fetch_command = click.Command(
     params=[
         click.Argument(["repository"]),
         click.Option(
-            ["-o", "--out"], type=click.Path(path_type=Path), help="Also copy it into this folder."
+            ["-o", "--out"],
+            type=click.Path(path_type=Path),
+            help="Also copy the files into this folder.",
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         offline_option(),

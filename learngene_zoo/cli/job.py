@@ -1,6 +1,6 @@
 """The options that all commands share, and functions that print results.
 
-Data goes to stdout as a table or as JSON, advice to stderr, and only the first process of a run
+Data goes to stdout as a table or as JSON, hints go to stderr, and only the first process of a run
 prints. All text passes `printable`, so that artifacts, tasks and file names cannot control the
 terminal.
 """
@@ -74,7 +74,9 @@ def all_option() -> click.Option:
 def offline_option() -> click.Option:
     """Return `--offline`, of every command that may access the network."""
     return RunningOption(
-        ["--offline"], is_flag=True, help="Use what is on this machine; never access the network."
+        ["--offline"],
+        is_flag=True,
+        help="Never access the network; use only files on this machine.",
     )
 
 
@@ -138,10 +140,8 @@ def job_options(
             show_default=True,
             help="Worker processes that load images.",
         ),
-        RunningOption(
-            ["--tracker"], help="Also log to one of accelerate's trackers, e.g. tensorboard."
-        ),
-        RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
+        RunningOption(["--tracker"], help="Also log to a tracker of accelerate, e.g. tensorboard."),
+        RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no hints."),
         offline_option(),
         json_option(),
     ]

@@ -121,8 +121,7 @@ def _short(row: Row) -> Row:
 command = click.Command(
     "list",
     callback=print_listing,
-    help="List methods, learngenes, tasks and well-known ancestry models, with the family that "
-    "each opens to.",
+    help="List methods, learngenes, tasks, and well-known ancestry models with their model family.",
     epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list methods --all\n  lgzoo list tasks --json",
     params=[
         click.Argument(

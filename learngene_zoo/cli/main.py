@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class LazyGroup(click.Group):
     """A group whose `table` has `package.module:ATTRIBUTE` and a line of help for each command."""
 
-    kind = "command"  # noun for its members in errors
+    kind = "command"  # noun for the members in errors
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
 
 
 class Root(LazyGroup):
-    """The whole command line, which turns every exception into an exit code."""
+    """The root command, which turns every exception into an exit code."""
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -173,7 +173,10 @@ HERE = "learngene_zoo.cli"
 TABLE = {
     "list": (f"{HERE}.listing:command", "List methods, learngenes, tasks and ancestries."),
     "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
-    "recommend": (f"{HERE}.plan:recommend_command", "Rank what could be built for given pictures."),
+    "recommend": (
+        f"{HERE}.plan:recommend_command",
+        "Rank the descendants that could be built for a task.",
+    ),
     "plan": (f"{HERE}.plan:command", "List every size that a method would build, with its cost."),
     "train": (
         f"{HERE}.train:command",
@@ -182,8 +185,8 @@ TABLE = {
     "extract": (f"{HERE}.extract:command", "Condense an ancestry model into a learngene."),
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
-    "evaluate": (f"{HERE}.evaluate:command", "Measure a model on a task."),
-    "predict": (f"{HERE}.evaluate:predict_command", "Name what is on pictures."),
+    "evaluate": (f"{HERE}.evaluate:command", "Evaluate a model on a task."),
+    "predict": (f"{HERE}.evaluate:predict_command", "Classify images."),
     "compare": (f"{HERE}.evaluate:compare_command", "Compare two models on the same images."),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
@@ -191,7 +194,7 @@ TABLE = {
         f"{HERE}.bench:command",
         "Compare methods with controls and scratch on a suite of tasks.",
     ),
-    "demo": (f"{HERE}.demo:command", "Run a small comparison with what is bundled, in minutes."),
+    "demo": (f"{HERE}.demo:command", "Run a small comparison with the bundled models, in minutes."),
     "publish": (
         f"{HERE}.hub:publish_command",
         "Publish a learngene or a model on the Hugging Face Hub.",
@@ -200,10 +203,10 @@ TABLE = {
         f"{HERE}.hub:fetch_command",
         "Fetch a published learngene or model, and check every file.",
     ),
-    "doctor": (f"{HERE}.doctor:command", "Report what is installed and what does not work."),
+    "doctor": (f"{HERE}.doctor:command", "Check the installation, the plugins and the tasks."),
     "new-plugin": (
         f"{HERE}.new_plugin:command",
-        "Write a package to start a method or a suite of tasks from.",
+        "Create a package for a new method or suite of tasks.",
     ),
     "completion": (f"{HERE}.main:completion", "Print a completion script for bash, zsh or fish."),
 }
@@ -233,9 +236,10 @@ Examples:
     help="Show tracebacks (allowed anywhere on the command line).",
 )
 def main() -> None:
-    """Vision Transformers of any size from one pretrained ancestry model.
+    """Build Vision Transformers of any size from one pretrained ancestry model.
 
-    Condense it once into a learngene, then build descendants of every size from that.
+    `extract` condenses the ancestry model once into a learngene; `expand` builds a descendant of
+    any size from the learngene.
     """
 
 
@@ -366,7 +370,7 @@ def _check_current_folder() -> None:
         os.getcwd()
     except OSError:
         raise Unavailable(
-            "the current folder does not exist any more; change to another one with cd"
+            "the current folder does not exist any more; change to another folder with cd"
         ) from None
 
 
@@ -389,7 +393,10 @@ def describe_error(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{explain_os_error(error)}", 1
-    return f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see where", 1
+    return (
+        f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see the traceback",
+        1,
+    )
 
 
 def _usage(error: click.UsageError) -> str:

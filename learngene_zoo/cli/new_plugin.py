@@ -1,4 +1,4 @@
-"""`lgzoo new-plugin NAME`: write a package to start from, which passes its contract test."""
+"""`lgzoo new-plugin NAME`: create a package with an example method or suite of tasks."""
 
 from __future__ import annotations
 
@@ -69,14 +69,16 @@ def check_name(name: str) -> None:
         )
     taken_names = {*METHODS.references(), *(suite.name for suite in catalogue.suites()[0])}
     if name in taken_names:
-        raise WrongCall(f"the name {name} is taken by what is installed; choose another")
+        raise WrongCall(
+            f"the name {name} is already used by an installed plugin; choose another name"
+        )
 
 
 command = click.Command(
     "new-plugin",
     callback=new_plugin,
-    help="Write a package with a method or a suite of tasks to start from: it installs, works and "
-    "passes its contract test.",
+    help="Create a package with an example method or suite of tasks to edit. The package can be "
+    "installed and passes its contract test.",
     epilog="\b\nExamples:\n"
     "  lgzoo new-plugin my_method\n"
     "  lgzoo new-plugin my_tasks --kind suite -o plugins/my-tasks",
@@ -87,7 +89,7 @@ command = click.Command(
             type=click.Choice(["method", "suite"]),
             default="method",
             show_default=True,
-            help="What it brings: a method, or a suite of tasks.",
+            help="Kind of plugin: a method, or a suite of tasks.",
         ),
         click.Option(
             ["-o", "--out"],

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-# Methods that are listed first: see README.md, "Which method".
+# Methods that are listed first: see README.md, "Choosing a method".
 START_HERE = ("closed_form", "first_k", "pruning", "lsamd", "pool")
 # Other names of options: timm's words for sizes.
 ALIASES = {name: (other.replace("_", "-"),) for name, other in TIMM_NAMES.items() if other != name}
@@ -462,7 +462,7 @@ def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:
         )
     if not folder.is_dir() and is_timm_source(named):
         raise WrongCall(
-            f"{named} is a model of timm's, not a folder; write one with `lgzoo finetune {named} "
+            f"{named} is a timm model, not a folder; create a folder with `lgzoo finetune {named} "
             "--task TASK -o FOLDER`"
         )
     if not folder.is_dir() and may_be_on_hub(str(named)):

@@ -53,7 +53,7 @@ from learngene_zoo.text import count_noun, shell_word
 if TYPE_CHECKING:
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
 
-SHOWN = ("layers", "width", "heads")  # the sizes in every row
+SHOWN = ("layers", "width", "heads")  # sizes in every row
 FEW = 200  # training images, below which a ranking gets a note
 
 
@@ -105,9 +105,10 @@ def convention_option() -> click.Option:
         "--convention",
         get_args(Convention),
         "exact",
-        "How parameters and FLOPs are counted: exact, the built model; fvcore, as Learngene Pool "
-        "and SN-Net published it (stitched models without class token, positions and the final "
-        "norm's FLOPs); thop, as LSAMD did (without attention's products, tokens and positions).",
+        "How parameters and FLOPs are counted. exact: of the built model. fvcore: as published "
+        "for Learngene Pool and SN-Net (stitched models without class token, positions and the "
+        "FLOPs of the final norm). thop: as published for LSAMD (without attention products, "
+        "tokens and positions).",
     )
 
 
@@ -142,7 +143,7 @@ def build(method: Method) -> click.Command:
         if not members:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in target.axes())
             raise WrongCall(
-                f"no size that {method.name} lists has these values; leave out {named} to see all"
+                f"{method.name} lists no size with these values; leave out {named} to see all sizes"
             )
         print_sizes(size_rows(members, convention), as_json, show_all)
 
@@ -218,15 +219,15 @@ def recommend(
     )
     if ranking[0].images < FEW and not job.quiet:
         note(
-            f"{count} tell little: the 95 % interval of the first is {_points(ranking[0])} points "
-            "wide; fine-tune and compare"
+            f"{count} give an uncertain ranking: the 95 % interval of the first is "
+            f"{_points(ranking[0])} points wide; fine-tune and compare"
         )
     tied = [candidate for candidate in ranking[1:] if candidate.tied]
     if tied:
         least = min([ranking[0], *tied], key=lambda candidate: candidate.member.cost())
-        word = "one more is" if len(tied) == 1 else f"{len(tied)} more are"
+        word = "1 more candidate" if len(tied) == 1 else f"{len(tied)} more candidates"
         say(
-            f"{word} not told apart from the first by these images; the smallest: "
+            f"these images do not distinguish {word} from the first; the smallest: "
             f"{_call(least, task)}",
             job,
         )
@@ -299,12 +300,12 @@ def _call(candidate: RankedDescendant, task: str) -> str:
 recommend_command = click.Command(
     "recommend",
     callback=recommend,
-    help="Rank what could be built for given pictures, before anything is trained.\n\n"
-    "Of each LEARNGENE (a folder, a name on the shelf, organisation/name@revision on the Hub; "
-    "default: all on the shelf) a few sizes within the budgets are built, and a linear probe of "
-    "their features names the training images of the task, each left out in turn. Intervals are "
-    "over these images. What fine-tuning makes of a model may rank otherwise: compare the first "
-    "few by finetune.",
+    help="Rank the descendants that could be built for a task, before anything is trained.\n\n"
+    "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub "
+    "(default: all on the shelf). Of each learngene, a few sizes within the budgets are built and "
+    "ranked by the leave-one-out accuracy of a linear probe on the training images of the task. "
+    "Intervals are over these images. The order may differ after fine-tuning: fine-tune the first "
+    "few and compare them.",
     epilog="\b\nExamples:\n"
     "  lgzoo recommend --task digits\n"
     "  lgzoo recommend lsamd pool --task folder:photos --max-params 1M --json",
@@ -312,20 +313,20 @@ recommend_command = click.Command(
         click.Argument(
             ["learngenes"], nargs=-1, metavar="[LEARNGENE]...", shell_complete=complete_learngenes
         ),
-        task_option("Whose training images are probed; also folder:PATH.", required=True),
+        task_option("Task whose training images are probed; also folder:PATH.", required=True),
         click.Option(
             ["--images"],
             type=WholeNumber(10),
             default=1_000,
             show_default=True,
-            help="Probe this many of them at most.",
+            help="Maximum number of images for the probe.",
         ),
         click.Option(
             ["--sizes"],
             type=WholeNumber(1),
             default=3,
             show_default=True,
-            help="Build this many of each learngene.",
+            help="Maximum number of sizes to build of each learngene.",
         ),
         *(option for option in budget_options() if option.name != "max_latency"),
         all_option(),

@@ -337,10 +337,10 @@ def complete_names(
 command = click.Command(
     "show",
     callback=show,
-    help="Show what a method or a learngene can build and what it costs, or describe a model, a "
-    "task or a suite of tasks.\n\n"
+    help="Show the sizes and costs of a method or a learngene, or describe a model, a task or a "
+    "suite of tasks.\n\n"
     "NAME is a method, a learngene on the shelf, a task, a suite, your own data (folder:PATH), or "
-    "a folder. With -o, some images of each class of a task are drawn.",
+    "a folder. With -o, images of each class of a task are drawn.",
     epilog="\b\nExamples:\n"
     "  lgzoo show lsamd\n"
     "  lgzoo show ./learngene\n"
@@ -355,7 +355,7 @@ command = click.Command(
             type=click.Path(path_type=Path, dir_okay=False),
             help="Draw images of the task into this PNG, one row for each class (at most 20).",
         ),
-        choice_option("--split", SPLITS, "train", "Split of the images that are drawn."),
+        choice_option("--split", SPLITS, "train", "Split of the drawn images."),
         convention_option(),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
         offline_option(),

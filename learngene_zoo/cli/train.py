@@ -25,14 +25,14 @@ from learngene_zoo.settings import settings_of
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, is_own_data
 from learngene_zoo.text import printable, shell_word
 
-# As small as a model can be that has useful weights to inherit. `FROM_TASK` comes from the task.
+# A small model whose weights are still useful to inherit. `FROM_TASK` comes from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
 FROM_TASK = ("classes", "channels", "dense")
 HELPS = {
     **{setting.name: setting.help for setting in settings_of(Target())},
     "patch_size": "height and width of a patch in pixels",
-    "pool": "what the head takes: the class token, a mean or maximum of the patches, or what "
-    "attention makes of them",
+    "pool": "pooling before the head: the class token, a mean or maximum of the patches (or both), "
+    "or attention pooling",
     "class_token": "put a class token before the patches",
     "registers": "number of register tokens",
     "qkv_bias": "biases of queries, keys and values",
@@ -44,15 +44,15 @@ HELPS = {
     "fc_norm": "put the final norm after pooling (none: as timm decides)",
     "no_embed_class": "no position embedding for the class token",
     "dynamic_image_size": "accept images of other sizes",
-    "norm": "LayerNorm or RMSNorm, everywhere",
-    "norm_eps": "epsilon of the norms: 1e-06, or 1e-05 as CLIP has it",
-    "activation": "of the MLPs: exact, tanh or quick GELU, or SiLU",
-    "mlp": "two layers, or SwiGLU, its first layer in two tensors or in one",
-    "embed_norm": "a norm of every patch's embedding",
-    "scale_norms": "norms within attention and MLP, as BEiT-3 has them",
+    "norm": "type of all norms: LayerNorm or RMSNorm",
+    "norm_eps": "epsilon of the norms: 1e-06, or 1e-05 as in CLIP",
+    "activation": "activation of the MLPs: exact, tanh or quick GELU, or SiLU",
+    "mlp": "form of the MLPs: two layers, or SwiGLU with its first layer in two tensors or in one",
+    "embed_norm": "normalise the embedding of every patch",
+    "scale_norms": "norms within attention and MLP, as in BEiT-3",
     "post_norm": "norms after attention and MLP instead of before",
-    "attention_width": "width of all heads together (none: that of the tokens)",
-    "pool_prefix": "pooling sees class token and registers too",
+    "attention_width": "total width of all heads (none: the width of the tokens)",
+    "pool_prefix": "include the class token and registers in the pooling",
 }
 
 
@@ -141,7 +141,10 @@ def _describe_kept(epoch: int | None, epochs: int) -> str:
     if epoch is None:
         return ""
     if epoch == 0:
-        return "no epoch validates better than the model before training, which is kept; "
+        return (
+            "no epoch has a better validation result than the model before training, which is "
+            "kept; "
+        )
     return f"epoch {epoch} of {epochs} is kept; "
 
 
@@ -174,10 +177,10 @@ DECAY = f"1; {lifecycle.INHERITED_DECAY:g} if pretrained and wider than {lifecyc
 finetune_command = SettingsCommand(
     "finetune",
     callback=finetune,
-    help="Train every weight of a model on a task.\n\n"
-    "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its "
-    "name, such as timm:deit_tiny_patch16_224 (default: ./descendant). A model of other classes "
-    "gets a fresh head.",
+    help="Fine-tune all weights of a model on a task.\n\n"
+    "MODEL is a folder, organisation/name@revision on the Hub, or the name of a timm classifier, "
+    "such as timm:deit_tiny_patch16_224 (default: ./descendant). The model gets a new head if its "
+    "classes are not those of the task.",
     epilog="\b\nExamples:\n"
     "  lgzoo finetune\n"
     "  lgzoo finetune descendant --task digits --epochs 20 --lr 3e-4\n"
@@ -193,8 +196,8 @@ finetune_command = SettingsCommand(
         ),
         click.Option(
             ["--preset"],
-            help="Values of the settings that are not given: paper, those of the paper of the "
-            "method that built MODEL.",
+            help="Preset for the settings that are not given; paper: the recipe of the paper of "
+            "the method that built MODEL.",
         ),
         *options_of(lifecycle.FinetuneConfig(), defaults={"fit": "stretch with a new head"}),
         *auto_options_of(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),

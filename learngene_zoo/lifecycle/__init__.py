@@ -1,7 +1,6 @@
-"""The verbs. The command line, torch.hub, notebooks and tests all call these functions.
+"""The functions behind the commands. The command line, torch.hub, notebooks and tests call them.
 
-Each takes names, paths or objects, and returns the object that it made; with `out` it also writes
-it.
+Each takes names, paths or objects and returns the new object; with `out` it also writes the object.
 """
 
 from learngene_zoo.lifecycle.analyse import compare as compare

@@ -1,4 +1,4 @@
-"""The verbs that evaluate models without changing them: compare, predict, probe, recommend."""
+"""Functions that evaluate models without changing them: compare, predict, probe, recommend."""
 
 from __future__ import annotations
 
@@ -86,16 +86,16 @@ def probe(
     The model is not trained.
 
     Args:
-        model: any that `evaluate` takes but an exported file; or an ancestry model, as `extract`
-            takes it, with or without a head.
+        model: any model that `evaluate` takes, except an exported file; or an ancestry model, as
+            for `extract`, with or without a head.
         task: default as of `evaluate`.
         kind: a ridge regression onto the classes, or the nearest training images.
         split: the images that the probe classifies.
         shots: training images of each class that the probe is fitted to, one result for each; None:
             all.
-        draws: how often a number of shots is drawn.
-        k: neighbours that vote. None: 20, or 5 where a class has fewer than 20 training images on
-            average.
+        draws: number of random draws for each number of shots.
+        k: number of nearest neighbours. None: 20, or 5 if a class has fewer than 20 training images
+            on average.
         images: maximum number of training images. None: all.
         image_size: of an ancestry model, in pixels. None: its default.
         fit: treatment of pictures that are not square. None: as in `finetune`.
@@ -174,7 +174,7 @@ def predict(
     """Return the most probable classes of each picture.
 
     Args:
-        model: any that `evaluate` takes.
+        model: any model that `evaluate` takes.
         images: paths of pictures. One that cannot be read has an `error` in its result.
         top: number of classes for each picture.
         batch_size: pictures per forward pass.

@@ -29,7 +29,7 @@ class Contender:
     evaluation: Evaluation
     params: int
     flops: int  # of one image, by the convention `exact`
-    latency: float | None = None  # seconds of one image, if it was asked for
+    latency: float | None = None  # seconds for one image, if measured
 
 
 @dataclass(frozen=True, kw_only=True)

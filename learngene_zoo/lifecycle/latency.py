@@ -31,8 +31,8 @@ def choose(
     Args:
         members: the candidates.
         budget: the bounds.
-        latency: measures the seconds for one image. It is called from the largest member that fits
-            otherwise to the smallest, until one is fast enough.
+        latency: measures the seconds for one image. It is called for the members that fit the other
+            bounds, largest first, until a member is fast enough.
         convention: how FLOPs are counted.
 
     Raises:
@@ -41,8 +41,7 @@ def choose(
     ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
     if not ordered:
         raise WrongCall(
-            "this learngene has no descendant with these sizes; "
-            "`lgzoo show` lists those that it has"
+            "this learngene has no descendant with these sizes; `lgzoo show` lists its sizes"
         )
     affordable_ones = affordable(ordered, budget, convention)
     if budget.max_latency is None:

@@ -1,4 +1,4 @@
-"""The verbs for learngenes: plan, extract, expand, plot."""
+"""Functions for learngenes: plan, extract, expand, plot."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def plan(
         expander: settings of the expansion; default: the method's.
         ancestries: sources of ancestry models.
         target: narrows the list (layers, width, heads) or sets classes and image size.
-        budget: bounds of the built model. A plan builds nothing, so latency is not measured.
+        budget: bounds of the built model. Latency is not measured.
         pool: as for `extract`.
         convention: how the FLOPs for `budget` and the order are counted.
         offline: read only files that are cached.
@@ -94,8 +94,7 @@ def plan(
 
         if budget.max_latency is not None:
             raise WrongCall(
-                "a plan builds nothing, so it knows no latency; "
-                "leave out max_latency, or use it in expand"
+                "plan does not measure latency; leave out max_latency, or use it with expand"
             )
         members = affordable(members, budget)
     return sorted(members, key=lambda member: member.cost(convention))
@@ -121,8 +120,8 @@ def extract(
     Args:
         name: the method.
         ancestries: sources of ancestry models; default: the bundled one.
-        tasks: tasks to extract from. Descendants are for the first. They may be left out only with
-            the bundled ancestry model.
+        tasks: tasks to extract from. Descendants are for the first task. They may be left out only
+            with the bundled ancestry model.
         extractor: the settings. None: those of the preset.
         preset: a preset of the method; default: "mini".
         image_size: of the ancestry models while they are condensed, and of descendants. None: the
@@ -290,9 +289,9 @@ def plot(
     expander: Expander | None = None,
     force: bool = False,
 ) -> Path:
-    """Draw a learngene as its method does, as PNG or SVG by the suffix of `path`.
+    """Draw a learngene, as PNG or SVG by the suffix of `path`.
 
-    If the picture highlights one descendant, it is the one that the expander's settings name.
+    If the picture highlights one descendant, the expander's settings select it.
     """
     path = Path(path)
     check_file(path, force)
@@ -304,7 +303,7 @@ def plot(
     if method.plot is None:
         names = ", ".join(other.name for other in METHODS.load_all()[0] if other.plot is not None)
         raise WrongCall(
-            f"the method {method.name} draws no picture of its learngenes; these do: {names}"
+            f"the method {method.name} cannot draw its learngenes; methods that can: {names}"
         )
     draw: Any = resolve_name(method.plot)
     with new_file(path, force) as draft, plotting.style():
@@ -324,7 +323,7 @@ def _check_apart(out: str | Path, *sources: Path | None) -> None:
     """Raise `Refused` if `out` is one of the inputs, which `force` would overwrite."""
     for source in sources:
         if source is not None and resolve_path(Path(out)) == resolve_path(source):
-            raise Refused(f"{out} is also what this command reads; choose another place with -o")
+            raise Refused(f"{out} is also an input of this command; choose another output with -o")
 
 
 def _check_distinct(tasks: Sequence[Task]) -> None:
@@ -332,7 +331,7 @@ def _check_distinct(tasks: Sequence[Task]) -> None:
     names = [task.name for task in tasks]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise WrongCall(f"the task {twice[0]} is named twice; name each once")
+        raise WrongCall(f"the task {twice[0]} is given twice; give each task once")
 
 
 def _for_task(

@@ -1,4 +1,4 @@
-"""The verbs for models: train, finetune, evaluate, export."""
+"""Functions for models: train, finetune, evaluate, export."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
 
-# Not augmented: the attributes of the source task would not be true of images that were moved.
+# No augmentation: the attributes of the source task do not hold for shifted images.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
 AUTO, AUTO_SETTINGS = "auto", ("batch_size", "lr")
 
@@ -138,41 +138,45 @@ def train(
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """The settings of `finetune` beside the recipe."""
+    """The settings of `finetune` in addition to the recipe."""
 
     keep: Annotated[
         Literal["best", "last"],
-        "keep the weights of the epoch that validates best (the last one within a standard error "
-        "of it), or of the last one",
+        "weights to keep: of the epoch with the best validation result (the last epoch within a "
+        "standard error of it), or of the last epoch",
     ] = "best"
     head: Annotated[
         Literal["ridge", "random"],
-        "a new head starts from a ridge regression of the model's features onto the classes, "
-        "or from random weights",
+        "initial weights of a new head: a ridge regression of the model's features onto the "
+        "classes, or random",
     ] = field(default="ridge", metadata=OMIT_DEFAULT)
     fit: Annotated[
         Literal["crop", "pad", "stretch"] | None,
-        "what happens to pictures that are not square: their ends are cropped, they are padded "
-        "with the mean colour, or stretched (none: stretched where a model that crops gets a new "
-        "head, else as the model has it)",
+        "for images that are not square: crop the ends, pad with the mean colour, or stretch "
+        "(none: stretch if a model that crops gets a new head, else as the model is configured)",
     ] = field(default=None, metadata=OMIT_DEFAULT)
     patience: Annotated[
-        int | None, "stop after N epochs that validate no better", Bounds(least=1)
+        int | None, "stop after N epochs without a better validation result", Bounds(least=1)
     ] = None
     teacher: Annotated[
         str | None,
-        "imitate this classifier of the task too: timm:NAME, hf-hub:ORG/REPO or a folder",
+        "also distil from this classifier of the task: timm:NAME, hf-hub:ORG/REPO or a folder",
     ] = field(default=None, metadata=OMIT_DEFAULT)
-    # DeiT's soft distillation (Touvron et al., 2021, equation 2); its hard one, equation 3, has a
-    # share of 0.5.
+    # DeiT's soft distillation (Touvron et al., 2021, equation 2); its hard distillation (equation
+    # 3) has a share of 0.5.
     share: Annotated[
-        float, "the teacher's share of the loss; the rest is the labels'", Bounds(least=0, most=1)
+        float,
+        "weight of the distillation loss; the loss of the labels has 1 minus this weight",
+        Bounds(least=0, most=1),
     ] = field(default=0.1, metadata=OMIT_DEFAULT)
     temperature: Annotated[
-        float, "divides the logits of student and teacher before their softmax", Bounds(above=0)
+        float,
+        "temperature of distillation: divides the logits of student and teacher",
+        Bounds(above=0),
     ] = field(default=3.0, metadata=OMIT_DEFAULT)
     answers: Annotated[
-        Literal["soft", "hard"], "imitate the teacher's distribution, or the class that it gives"
+        Literal["soft", "hard"],
+        "target of distillation: the teacher's distribution, or its most probable class",
     ] = field(default="soft", metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
@@ -182,7 +186,9 @@ class FinetuneConfig:
             3.0,
             "soft",
         ):
-            raise WrongCall("share, temperature and answers are about a teacher; name one")
+            raise WrongCall(
+                "share, temperature and answers need a teacher; give a teacher, or leave them out"
+            )
 
 
 def finetune(
@@ -201,18 +207,18 @@ def finetune(
 
     A new head starts from a ridge regression of the model's features (`training.heads`), unless
     `head` is "random" or the model's weights are random. Every epoch is validated, and the weights
-    of the best one are kept; their results on the test images are in the provenance and in
+    of the best epoch are kept; their results on the test images are in the provenance and in
     `report.html`. With a `teacher` in `tuning` the loss is (1 - share) L_task + share L_teacher,
     see `logits_loss`.
 
     Args:
         model: a model or a reference to one.
-        task: default: the task that the model was built for. A model from the bundled ancestry that
-            was built for none is trained on `digits`.
+        task: default: the task for which the model was built. A model from the bundled ancestry
+            that was built without a task is trained on `digits`.
         recipe: default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`.
         tuning: the other settings.
-        preset: replaces the recipe: "paper" is that of the paper of the method that built the
-            model, with the paper's learning rate for the task, if it has one.
+        preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
+            model, with the paper's learning rate for the task, if there is one.
         out: folder to write the model to.
         run: how to compute.
         force: replace existing content of `out`.
@@ -220,8 +226,8 @@ def finetune(
             `lr` may be "auto": see `training.automatic`.
 
     Raises:
-        WrongCall: if no task is named and the model was built for data that only the caller may
-            choose (`folder:mine`), or for none.
+        WrongCall: if no task is given and the model was built without a task, or for data that only
+            the caller may choose (`folder:mine`).
     """
     run = run or own_run()
     check_start(out, run, force)
@@ -240,7 +246,7 @@ def finetune(
 
     start = open_model(model, offline=run.offline)
     named = _find_preset(start, preset, recipe)
-    # Refuses unknown ones before any data is opened.
+    # Unknown settings are refused before any data is opened.
     _, _, automatic = _named_settings(named.recipe, tuning, settings)
     data = open_task_for(start, task, "finetune", run)
     usual = recipe is None and "lr" not in settings and data.name not in named.task_lr
@@ -297,7 +303,7 @@ def _find_preset(
         return Finetuning(recipe=recipe or FINETUNE)
     if recipe is not None:
         raise WrongCall(
-            f"a recipe is given and the preset {preset!r}, which is one; leave out one of them"
+            f"expected a recipe or a preset, got both (preset {preset!r}); leave out one of them"
         )
     name = str(model.provenance.get("method", ""))
     presets = METHODS.load(name).finetuning if name in METHODS.references() else {}
@@ -308,7 +314,7 @@ def _find_preset(
         subject = (
             f"descendants of {name} have"
             if name
-            else "this model was built by no method, so it has"
+            else "this model was not built by a method, so it has"
         )
         raise WrongCall(
             f"{subject} no presets for fine-tuning; leave out the preset {preset!r} "
@@ -417,7 +423,7 @@ def export(
 ) -> Exported:
     """Write a model as one file for other runtimes: ONNX or `torch.export`'s.
 
-    `lifecycle/export.py` describes the content and the checks.
+    `lifecycle/runtimes.py` describes the content and the checks.
 
     Args:
         model: a model or a reference to one.
@@ -439,8 +445,7 @@ def export(
 
     if task is not None and dtype != "int8":
         raise WrongCall(
-            f"the task {task!r:.60} is for int8, which is measured on it; "
-            "leave it out, or choose dtype int8"
+            f"the task {task!r:.60} is used only for dtype int8; leave it out, or choose dtype int8"
         )
     check_format(Path(out), dtype)
     descendant = open_model(model, offline=run.offline)
@@ -470,14 +475,14 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
         run.device not in ("auto", "cpu") or run.precision != "fp32"
     ):
         raise WrongCall(
-            f"{opened.folder} computes on the CPU, in its own precision; "
-            "leave out --device and --precision"
+            f"{opened.folder} always runs on the CPU, in the precision of the file; leave out "
+            "--device and --precision"
         )
     return opened
 
 
 def note_random_head(model: Any) -> None:
-    """Print a note if the head of a descendant was neither inherited nor trained."""
+    """Print a note if the head of a descendant is random."""
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.families.family import table_of
 
@@ -487,7 +492,9 @@ def note_random_head(model: Any) -> None:
     if head and not head & model.inherited:
         named = f"of {model.folder} " if model.folder else ""
         print_note(
-            f"the head {named}is random: it guesses until the model is fine-tuned", "random head"
+            f"the head {named}is random: its predictions are at chance until the model is "
+            "fine-tuned",
+            "random head",
         )
 
 
@@ -496,9 +503,9 @@ def open_task_for(
 ) -> Task:
     """Open the task that the user named, or else the model's own.
 
-    For a model that names none and comes from the bundled ancestry, it is the default task. Raises
-    `WrongCall` if the user has to name the data: for any other model that names none, and for one
-    from elsewhere that names its maker's data.
+    For a model without a task from the bundled ancestry, it is the default task. Raises `WrongCall`
+    if the user has to give the task: for any other model without a task, and for a downloaded model
+    whose task is data on its author's machine.
     """
     reference = task or _own_task(model, verb)
     with open_for_artifact(
@@ -524,5 +531,5 @@ def _own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     records = model.provenance.get("ancestries") or [{}]
     if any(not shelf.is_ours(str(record.get("source", ""))) for record in records):
         call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task folder:PATH"
-        raise WrongCall(f"the model names no data, and none is assumed; name yours: {call}")
+        raise WrongCall(f"the model does not record a task to use; give the task: {call}")
     return DEFAULT_TARGET

@@ -74,8 +74,10 @@ def describe_rates(model: Descendant | TimmModel, recipe: Recipe) -> str:
     width = _find_inherited_width(model)
     if width > FULL_RATE:
         rates = f"the learning rate was {recipe.lr:g} and the layer decay {recipe.layer_decay:g}"
-        return f"{rates}, the defaults of models with weights of a pretrained one {width} wide"
-    return f"the learning rate was {recipe.lr:g}, the default of models {model.width} wide"
+        return (
+            f"{rates}, the defaults of models with weights of a pretrained model of width {width}"
+        )
+    return f"the learning rate was {recipe.lr:g}, the default of models of width {model.width}"
 
 
 def rate_for(width: int) -> float:

@@ -22,9 +22,9 @@ class RankedDescendant:
 
     learngene: str  # the source, as a reference for the verbs
     member: Member
-    probe: float  # share of the pictures that a linear probe names rightly, each left out in turn
+    probe: float  # leave-one-out accuracy of a linear probe
     interval: tuple[float, float]  # 95 %, over the pictures
-    images: int  # how many pictures
+    images: int  # number of pictures
     difference: Gain  # the probe less that of the first candidate, on the same pictures
 
     @property
@@ -71,7 +71,7 @@ def rank_descendants(
     """
     if task.dense:
         raise WrongCall(
-            f"{task.name} has a class for every pixel; what suits it cannot be told by a probe"
+            f"{task.name} has a class for every pixel; a ranking needs one class for every image"
         )
     probes = []
     for name, member, descendant in descendants:
@@ -91,7 +91,7 @@ def _candidate(
     name: str, member: Member, right_N: np.ndarray, best_N: np.ndarray
 ) -> RankedDescendant:
     right, total = int(np.sum(right_N)), len(right_N)
-    is_first = right_N is best_N  # it does not differ from itself, on these or any other images
+    is_first = right_N is best_N  # The first candidate does not differ from itself.
     return RankedDescendant(
         learngene=name,
         member=member,

@@ -43,8 +43,8 @@ Runner = Callable[[torch.Tensor], torch.Tensor]  # images_BCHW -> logits, both f
 
 BATCH = "batch"
 BATCHES = (1, 2, 5)  # sizes that are compared with the module
-# The largest difference that is accepted, relative to the largest logit: many times what was
-# measured.
+# The largest accepted difference, relative to the largest logit: many times the measured
+# differences.
 TOLERANCES: Mapping[Dtype, float] = {"fp32": 1e-4, "fp16": 2e-2}
 OPSET = 20
 WARM_UP, REPEATS = 5, 30
@@ -59,7 +59,7 @@ class Exported:
     dtype: Dtype
     bytes: int
     difference: float  # the largest of a logit, over BATCHES
-    task: str | None = None  # of an int8 file: measured on its validation split
+    task: str | None = None  # of an int8 file: on the validation split
     metric: str | None = None
     value: float | None = None  # of the file
     model_value: float | None = None
@@ -131,7 +131,7 @@ def check_format(path: Path, dtype: Dtype) -> Format:
     if format == "onnx":
         return "onnx"
     if format != "pt2":
-        raise WrongCall(f"{path} does not end in .onnx or .pt2")
+        raise WrongCall(f"expected a path that ends in .onnx or .pt2, got {path}")
     if dtype == "int8":
         raise WrongCall("only ONNX files can be int8; use --format onnx, or --dtype fp16")
     return "pt2"
@@ -272,8 +272,7 @@ def _quantise(graph: Any, draft: Path) -> Any:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # The shapes that the exporter recorded are of names that quantising replaces; it refuses the
-    # graph with them.
+    # Quantising renames tensors and refuses a graph with shapes recorded under the old names.
     del graph.graph.value_info[:]
     onnx.save(graph, draft)
     # Signed: unsigned weights are slower by a third to a half. Of 7 bits: sums of two products of 8
@@ -321,14 +320,15 @@ def _difference(model: nn.Module, runner: Runner, images_BCHW: torch.Tensor, dty
             expected, logits = model(images_BCHW[:size]), runner(images_BCHW[:size])
             if logits.shape != expected.shape or not torch.isfinite(logits).all():
                 raise TrainingFailed(
-                    f"the file's logits are not those of the model for {size} images; "
-                    "nothing was written"
+                    "the logits of the file are not finite or have another shape than those of "
+                    f"the model ({size} images); nothing was written"
                 )
             worst = max(worst, float((logits - expected).abs().max()))
             largest = max(largest, float(expected.abs().max()))
     if dtype in TOLERANCES and worst > TOLERANCES[dtype] * max(1.0, largest):
         raise TrainingFailed(
-            f"the file's logits differ from the model's by up to {worst:.2g}; nothing was written"
+            f"the logits of the file differ from those of the model by up to {worst:.2g}; nothing "
+            "was written"
         )
     return worst
 

@@ -226,7 +226,9 @@ def details_of(config: LearngeneConfig, kind: type[T]) -> T:
 
     Raises `BadFile` if it is not a `kind`.
     """
-    return from_json(kind, dict(config.details), f"details of the {config.method or 'unnamed'} learngene")
+    return from_json(
+        kind, dict(config.details), f"details of the {config.method or 'unnamed'} learngene"
+    )
 
 
 def check_family(method: Method, spec: Spec) -> None:

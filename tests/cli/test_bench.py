@@ -165,7 +165,11 @@ def test_learning_rates_are_chosen_on_validation_images(
         (["--task", "signs"], 2, "no task of folder:"),
         (["--seeds", "0"], 2, "--seeds"),
         (["--ray", "nonsense"], 2, "exclude each other"),
-        (["--claim", "lsamd-scratch"], 2, "a claim's file says what is measured; leave SUITE out"),
+        (
+            ["--claim", "lsamd-scratch"],
+            2,
+            "SUITE cannot be combined with --claim, whose file sets it; leave SUITE out",
+        ),
         (["--lr", "-1"], 2, "-1 is out of range; it must be above 0"),
     ],
 )
@@ -200,7 +204,7 @@ def test_an_arm_without_any_result_fails_after_the_others_are_shown(
     assert "scratch timm" in result.stdout
     last = result.stderr.splitlines()[-1]
     assert last.startswith(
-        "error: there is no result of lsamd, lsamd shuffled, lsamd stem, lsamd stem_fan_in; its"
+        "error: no results of lsamd, lsamd shuffled, lsamd stem, lsamd stem_fan_in; its"
         " first cell failed: "
     )
     again = call("bench", "--report", "-o", str(tmp_path))
@@ -214,7 +218,7 @@ def test_a_method_that_builds_none_of_the_sizes_fails(
     result = call(*words(world, tmp_path, *other, "--set", "pretrain_finetune.epochs=0"))
     assert result.exit_code == 1, result.stderr
     last = result.stderr.splitlines()[-1]
-    assert last == "error: there is no result of pretrain_finetune; it builds none of these sizes"
+    assert last == "error: no results of pretrain_finetune; it builds none of these sizes"
     assert "lsamd stem" in result.stdout
     again = call("bench", "--report", "-o", str(tmp_path))
     assert (again.exit_code, again.stderr.splitlines()[-1:]) == (1, [last])

@@ -109,7 +109,7 @@ def test_all_problems_of_a_folder_are_listed_at_once(
     assert result.exit_code == 1
     result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{tmp_path / 'data'}", *words])
     assert re.search(
-        r"next: correct what is bad, then lgzoo doctor --task folder:\S*data --check-images$",
+        r"next: correct the bad rows, then lgzoo doctor --task folder:\S*data --check-images$",
         result.stderr.strip(),
     )
 

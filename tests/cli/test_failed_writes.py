@@ -52,7 +52,7 @@ def test_a_current_folder_that_was_deleted_is_named(shell: Shell) -> None:
     assert done.returncode == 1
     told = [line for line in done.stderr.splitlines() if not line.startswith("shell-init")]
     assert told == [
-        "error: the current folder does not exist any more; change to another one with cd"
+        "error: the current folder does not exist any more; change to another folder with cd"
     ]
 
 

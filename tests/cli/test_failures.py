@@ -42,7 +42,7 @@ def outcome(
         (
             KeyError("x"),
             1,
-            "error: unexpected KeyError: 'x'; run again with --debug to see where\n",
+            "error: unexpected KeyError: 'x'; run again with --debug to see the traceback\n",
         ),
         (
             OSError(errno.ENOSPC, "No space left on device", "f"),

@@ -172,7 +172,7 @@ def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
     with pytest.raises(
         WrongCall,
         match=(
-            "timm:vit is a model of timm's, not a folder; write one with `lgzoo finetune timm:vit"
+            "timm:vit is a timm model, not a folder; create a folder with `lgzoo finetune timm:vit"
         ),
     ):
         model_of("timm:vit", "usual")

@@ -45,7 +45,7 @@ def test_a_long_list_is_not_printed_and_the_head_is_named(learngene: Path) -> No
 def test_expand_says_when_a_budget_is_larger_than_anything_it_can_build(learngene: Path) -> None:
     result = CliRunner().invoke(main, ["expand", "--max-params", "15M"])
     assert result.exit_code == 0, result.output
-    assert result.stderr.splitlines()[0].endswith("; the largest it can build")
+    assert result.stderr.splitlines()[0].endswith(", the largest size of this learngene")
     result = CliRunner().invoke(main, ["expand", "--max-params", "29K", "-o", "small"])
     assert result.exit_code == 0, result.output
     assert "largest" not in result.stderr
@@ -58,7 +58,7 @@ def test_a_method_that_looks_at_no_images_takes_a_task_for_its_descendants(
     result = CliRunner().invoke(main, ["extract", "first_k", "--task", "digits"])
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines() == [
-        "note: first_k looks at no images; --task says what its descendants are for",
+        "note: first_k uses no images; --task only sets the task of the descendants",
         "next: lgzoo expand --layers 7 --task digits   (all: lgzoo show learngene)",
     ]
     config = json.loads(Path("learngene/config.json").read_text())
@@ -83,7 +83,7 @@ def test_a_method_without_a_picture_names_those_that_draw_one(learngene: Path) -
     result = CliRunner().invoke(main, ["plot"])
     assert result.exit_code == 2
     assert result.stderr.startswith(
-        "error: the method scratch draws no picture of its learngenes; these do: closed_form, "
+        "error: the method scratch cannot draw its learngenes; methods that can: closed_form, "
     )
 
 

@@ -163,7 +163,7 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
     }
     with pytest.raises(WrongCall, match="at least two depths"):
         cost_cells(grid[:3])
-    with pytest.raises(WrongCall, match="a method that is extracted once"):
+    with pytest.raises(WrongCall, match="a method with an extraction"):
         cost_cells([cell for cell in grid if cell.arm.method == "scratch"])
 
 

@@ -238,8 +238,8 @@ def test_what_a_learngene_is_worth_is_a_table_and_the_hubs_model_index() -> None
 
 
 def test_a_card_says_what_was_not_measured() -> None:
-    assert "was not measured" in learngene_card(config(TIMM))
-    assert "What it is worth" not in learngene_card(config(TIMM))
+    assert "were not evaluated" in learngene_card(config(TIMM))
+    assert "Evaluation results" not in learngene_card(config(TIMM))
 
 
 def test_an_impossible_accuracy_is_refused_and_nothing_of_a_table_escapes() -> None:

@@ -371,6 +371,6 @@ def test_no_data_is_assumed_for_a_model_of_somebody_elses_ancestry_model(tmp_pat
     )
     with pytest.raises(
         WrongCall,
-        match=r"names no data, and none is assumed; name yours: lgzoo evaluate MODEL --task",
+        match=r"does not record a task to use; give the task: lgzoo evaluate MODEL --task",
     ):
         lg.evaluate(model)

@@ -135,7 +135,7 @@ def test_a_random_head_is_noted(
     )  # other tests may have printed the note already
     replace(UNTRAINED, **changes).save(pictures / "model")
     code, _, errors = call("bee", "--top", "1")
-    note = "note: the head of model is random: it guesses until the model is fine-tuned"
+    note = "note: the head of model is random: its predictions are at chance until the model is fine-tuned"
     assert (code, errors) == (0, [] if changes else [note])
 
 
@@ -147,7 +147,7 @@ def test_pictures_that_do_not_exist_are_named_before_anything_is_loaded(
     monkeypatch.setattr(
         lifecycle.models, "open_answering", lambda *_: pytest.fail("the model is loaded")
     )
-    expected = "error: ant/7.png does not exist; name a picture or a folder of pictures"
+    expected = "error: ant/7.png does not exist; give an image or a folder of images"
     assert call("ant/7.png", "bee/8.png") == (1, "", [expected])
 
 
@@ -156,7 +156,7 @@ def test_a_picture_on_stdin_is_refused(pictures: Path, monkeypatch: pytest.Monke
     MODEL.save(pictures / "model")
     code, out, errors = call("-", stdin="a.png\0\nb.png\n")
     assert (code, out) == (2, "")
-    assert [line[:30] for line in errors] == ["error: stdin is not text; - re"]
+    assert [line[:30] for line in errors] == ["error: stdin is not text; - ex"]
 
 
 def test_a_broken_picture_is_one_line_and_the_rest_goes_on(
@@ -192,7 +192,7 @@ def test_a_folder_without_pictures(pictures: Path, monkeypatch: pytest.MonkeyPat
     MODEL.save(pictures / "model")
     code, out, errors = call("model")
     assert (code, out) == (2, "")
-    assert "holds no pictures" in errors[0]
+    assert "no images in" in errors[0]
 
 
 @pytest.fixture
@@ -214,18 +214,18 @@ def predict(*words: str) -> tuple[int, str, list[str]]:
     [
         (
             ["nope.jpg"],
-            "error: nope.jpg does not exist; name a picture that does, or a model before it",
+            "error: nope.jpg does not exist; give an existing image, or a model before the image",
         ),
         (
             ["ant/nope.PNG", "ant/0.png"],
-            "error: ant/nope.PNG does not exist; name a picture that does",
+            "error: ant/nope.PNG does not exist; give an existing image",
         ),
         (["nosuch"], "error: nosuch does not exist; lgzoo predict finetuned photo.jpg"),
         (["model"], "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
         (["timm:deit_tiny_patch16_224"], "error: missing argument 'IMAGES...'"),
         (
             ["model", "finetuned"],
-            "error: finetuned holds no pictures, nor do the folders in it (3 files left out: ",
+            "error: no images in finetuned or its subfolders (3 files left out: ",
         ),
     ],
 )

@@ -192,7 +192,7 @@ def test_a_file_that_differs_from_its_module_is_not_written(
         "learngene_zoo.lifecycle.runtimes.open_runner",
         lambda path, threads: lambda images: torch.zeros(len(images), 5),
     )
-    with pytest.raises(TrainingFailed, match="differ from the model's by up to"):
+    with pytest.raises(TrainingFailed, match="differ from those of the model by up to"):
         export_descendant(model(), tmp_path / "model.pt2", run=RUN)
     assert not any(tmp_path.iterdir())
 
@@ -211,7 +211,7 @@ def test_a_missing_package_is_named_with_its_remedy(
 @pytest.mark.parametrize(
     ("name", "dtype", "message"),
     [
-        ("model.bin", "fp32", "does not end in .onnx or .pt2"),
+        ("model.bin", "fp32", "expected a path that ends in .onnx or .pt2"),
         ("model.pt2", "int8", "only ONNX files can be int8"),
     ],
 )
@@ -363,14 +363,14 @@ def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch: pytest.Mo
 def test_options_that_nothing_looks_at_are_refused(tmp_path: Path) -> None:
     place = model().save(tmp_path / "model")
     for words, message in (
-        (("--task", "nosuch", "--format", "pt2"), "--task is for --dtype int8"),
-        (("--max-drop", "0.1"), "--max-drop is for --dtype int8"),
+        (("--task", "nosuch", "--format", "pt2"), "--task applies only to --dtype int8"),
+        (("--max-drop", "0.1"), "--max-drop applies only to --dtype int8"),
     ):
         result = CliRunner().invoke(
             main, ["export", str(place), *words, "-o", str(tmp_path / "model.pt2")]
         )
         assert (result.exit_code, message in result.stderr) == (2, True)
-    with pytest.raises(WrongCall, match="the task 'nosuch' is for int8"):
+    with pytest.raises(WrongCall, match="the task 'nosuch' is used only for dtype int8"):
         lifecycle.export(place, tmp_path / "model.pt2", task="nosuch")
     assert not (tmp_path / "model.pt2").exists()
 

@@ -76,7 +76,7 @@ def test_a_card_and_readmes_table_say_what_it_cost() -> None:
         )
     )
     assert "saw 106,000 images (every pass counted) and took 4m 12s of one core" in card
-    assert "264,200 numbers must be at hand" in card
+    assert "needs 264,200 stored parameters" in card
     assert table.cost_of(CardCost(seconds=252.0, images=106_000, params=264_200)) == [
         "264.20K",
         "106.00K",

@@ -133,7 +133,7 @@ def test_the_doctor_exits_with_1_and_draws_what_can_be_read(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--check-images"], "--check-images needs the data"),
+        (["--check-images"], "--check-images needs the task"),
         (["-o", "sheet.png"], "-o draws the images that --check-images read"),
         (["--check-images", "--task", "digits", "-o", "sheet.gif"], "must end in .png"),
     ],

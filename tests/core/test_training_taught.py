@@ -103,9 +103,7 @@ def test_a_model_learns_from_its_teacher_and_says_so(
 
 def test_what_is_about_a_teacher_needs_one() -> None:
     for changes in ({"share": 0.5}, {"temperature": 1.0}, {"answers": "hard"}):
-        with pytest.raises(
-            WrongCall, match="share, temperature and answers are about a teacher; name one"
-        ):
+        with pytest.raises(WrongCall, match="share, temperature and answers need a teacher"):
             replace(FinetuneConfig(), **changes)
     assert to_json(FinetuneConfig()) == {
         "keep": "best",

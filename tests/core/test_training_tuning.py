@@ -290,7 +290,10 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
         return float(made.provenance["recipe"]["lr"])
 
     assert taken(epochs=1) == 1.5e-3
-    assert "the learning rate was 0.0015, the default of models 8 wide\n" in capsys.readouterr().err
+    assert (
+        "the learning rate was 0.0015, the default of models of width 8\n"
+        in capsys.readouterr().err
+    )
     assert taken(epochs=1, lr=0.01) == 0.01
     assert taken(recipe=replace(lifecycle.FINETUNE, epochs=1)) == 3e-3
     assert "learning rate" not in capsys.readouterr().err
@@ -340,7 +343,7 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     assert take(epochs=1) == (1e-4, 0.75)
     assert (
         "the learning rate was 0.0001 and the layer decay 0.75, the defaults of models with weights"
-        " of a pretrained one 384 wide\n" in capsys.readouterr().err
+        " of a pretrained model of width 384\n" in capsys.readouterr().err
     )
     assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
     assert take(epochs=1, layer_decay=1.0) == (1e-4, 1.0)
@@ -401,13 +404,13 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
         (
             BY_LSAMD,
             {"preset": "paper", "recipe": RECIPE},
-            "a recipe is given and the preset 'paper'",
+            "expected a recipe or a preset, got both",
         ),
         (
             START,
             {"preset": "paper"},
             (
-                "this model was built by no method, so it has no presets .*methods that have any:"
+                "this model was not built by a method, so it has no presets .*methods that have any:"
                 " lsamd"
             ),
         ),

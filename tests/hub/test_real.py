@@ -257,6 +257,6 @@ def test_from_timm_to_the_hub_with_a_kill_between(hub: StandIn, data: None, tmp_
         ]
         assert row.images == 37
     page = (fetched / "README.md").read_text(encoding="utf-8")
-    assert "## What it is worth" in page
+    assert "## Evaluation results" in page
     assert f"real.py timm:{MODEL} --set top=5" in page
     assert lg.expand(fetched, layers=7, task="pets").spec.classes == 37

@@ -25,7 +25,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json
 from learngene_zoo.text import human_count
 
-# methods whose work before fine-tuning serves one size only
+# methods whose work before fine-tuning is for one size only
 PER_SIZE = (
     "pretrain_finetune",
     "distillation",
@@ -34,21 +34,19 @@ CostUnit = Literal["seconds", "images"]
 UNITS: tuple[CostUnit, ...] = ("seconds", "images")
 TOTALS = (1, 4, 16)  # descendants whose totals the table shows
 ASSUMPTIONS = (
-    "Each descendant has another size and is trained for one task: an extraction is paid once, "
-    "pretraining and distillation for "
-    "each descendant, and scratch pays for fine-tuning only.",
-    "The ancestry model exists already; its cost is not counted, neither for the learngenes nor "
-    "for distillation.",
+    "Each descendant has another size and is trained for one task. The cost of an extraction is "
+    "counted once, the cost of pretraining and distillation for each descendant. Scratch has only "
+    "the cost of fine-tuning.",
+    "The ancestry model exists already: its cost is counted neither for the learngenes nor for "
+    "distillation.",
     "Costs are means over the measured tasks, sizes and seeds; N descendants are assumed to cost N "
     "times the mean. The seconds of "
     "fine-tuning are also averaged over the arms whose models are equal.",
-    "Seconds of fine-tuning are those of its training alone, seconds of an extraction are its "
-    "total; images are those seen in "
-    "training, whatever the cost of a step. A teacher that must first be fine-tuned is fine-tuned "
-    "for each size.",
-    "Equal quality is the best mean that both reach, and each is charged for the smallest measured "
-    "budget that reaches it; "
-    "nothing is interpolated between budgets.",
+    "The seconds of a fine-tuning are those of the training alone; the seconds of an extraction "
+    "are its total. Images are those seen in training. A teacher that must first be fine-tuned is "
+    "fine-tuned for each size.",
+    "Equal quality is the best mean that both reach. The cost of each is that of the smallest "
+    "measured budget that reaches it, without interpolation between budgets.",
 )
 
 
@@ -72,14 +70,14 @@ class Bill:
 
     arm: str
     method: str
-    once: Effort  # however many descendants follow
+    once: Effort  # once, for any number of descendants
     size: Effort  # for every descendant, before fine-tuning
     tuning: Mapping[int, Effort]  # of one fine-tuning, by epochs
     values: Mapping[int, float]  # the metric, by epochs
 
     @property
     def is_rival(self) -> bool:
-        """Return whether this is an arm that learngenes are meant to replace."""
+        """Return whether this arm is a rival: scratch, pretraining or distillation."""
         return self.method == SCRATCH or self.method in PER_SIZE
 
     @property
@@ -111,7 +109,7 @@ class Match:
     their_epochs: int
 
     def pays_from(self, unit: CostUnit) -> int | None:
-        """Return the smallest number of descendants from which on ours is cheaper, or None."""
+        """Return the smallest number of descendants for which the method is cheaper, or None."""
         each, their_each = self.ours.each(self.epochs), self.theirs.each(self.their_epochs)
         return find_crossing(
             *(getattr(part, unit) for part in (self.ours.once, each, self.theirs.once, their_each))
@@ -146,13 +144,13 @@ def cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Cell]:
             "--size out"
         )
     if len({cell.layers for cell in cells}) < 2:
-        raise WrongCall("a cost curve needs at least two depths, as --layers 6,12")
+        raise WrongCall("a cost curve needs at least two depths, e.g. --layers 6,12")
     extracted = [
         cell for cell in cells if cell.arm.control is None and cell.arm.method not in PER_SIZE
     ]
     models = [cell.arm for cell in extracted if cell.arm.method != SCRATCH]
     if not models:
-        raise WrongCall("a cost curve needs a method that is extracted once, as --method lsamd")
+        raise WrongCall("a cost curve needs a method with an extraction, e.g. --method lsamd")
     settings = {cell.arm.method: cell.arm.settings for cell in cells if cell.arm.control is None}
     model = replace(models[0], tasks=tuple(tasks) if len(tasks) == 1 else ())
     curve = []
@@ -220,8 +218,8 @@ def _bill(runs: _Runs, alike: Sequence[_Runs]) -> Bill:
     """Return the bill of one arm.
 
     The seconds of fine-tuning are means over all arms `alike`, whose models do the same work. These
-    seconds vary with other work on the machine; without the mean, chance would decide whether an
-    arm pays.
+    seconds vary with other work on the machine; without the mean, the comparison would depend on
+    chance.
     """
     shortest = next(iter(runs.values()))
     arm, method = shortest[0].arm, shortest[0].method

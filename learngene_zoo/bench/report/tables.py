@@ -21,44 +21,38 @@ NONE = "-"
 AVERAGE = "average"
 PROBE = "probe"  # the column of the ridge regression of the features before any training
 
-# What a reader of the tables must know: printed in the Markdown and on the page.
+# Explanations of the tables: printed in the Markdown and on the page.
 NOTES = (
-    "*Over scratch*: the difference to the stronger of the scratch arms, the one with the higher "
-    "mean over seeds, chosen "
-    "separately for each task, size and budget.",
-    "*Inherited*: the difference to the arm's own control `shuffled`, whose inherited tensors hold "
-    "the same numbers in another "
-    "order.",
-    "*Over stem*: the difference to the stronger of the arm's own controls `stem` and "
-    "`stem_fan_in`, chosen in the same way. They "
-    "inherit only what comes before and after the blocks, which have the initialisation of either "
-    "scratch arm.",
+    "*Over scratch*: the difference to the stronger scratch arm, which has the higher mean over "
+    "seeds; it is chosen separately for each task, size and budget.",
+    "*Inherited*: the difference to the arm's control `shuffled`, in which the entries of each "
+    "inherited tensor are permuted.",
+    "*Over stem*: the difference to the stronger of the arm's controls `stem` and `stem_fan_in`, "
+    "chosen in the same way. These controls inherit only the parts before and after the blocks; "
+    "their blocks are initialised as in the two scratch arms.",
     "*Real*, *left out*: the metric after the largest budget on the real tasks alone, and on the "
-    "generated ones whose families "
-    "the source task `forms` leaves out (an ancestry model that was trained on `source` has seen "
-    "their like).",
-    "*Untrained*: the metric before any training, with a fresh head. *Class means*: the accuracy "
-    "of the nearest class mean in the "
-    "space of the features before any training.",
-    "Every number of epochs is a separate training with its own complete schedule.",
-    "Methods against each other: differences under equal conditions, the better method first. "
-    "Their intervals are not corrected for "
-    "the number of pairs: of twenty pairs of equal methods one lies outside its interval by "
-    "chance.",
-    "In brackets stand 95 % confidence intervals: of one task over its test images, seeds pooled "
-    "(of mIoU over seeds); of average "
-    f"gains over tasks and seeds, from {MIN_COUNT} of each on; of average metrics over seeds, from "
-    f"{MIN_COUNT} on. In parentheses stands the range "
-    "from the lowest to the highest value, where there are fewer.",
+    "generated tasks whose families are not in the source task `forms` (an ancestry model trained "
+    "on `source` has seen similar images).",
+    "*Untrained*: the metric before any training, with a new head. *Class means*: the accuracy of "
+    "the nearest class mean in the space of the features before any training.",
+    "Every number of epochs is a separate training with a complete schedule.",
+    "Methods against each other: differences under equal conditions, the better method first. The "
+    "intervals are not corrected for the number of pairs: for equal methods, about one interval "
+    "in twenty excludes 0 by chance.",
+    "Brackets contain 95 % confidence intervals. Intervals of one task are over its test images, "
+    "with seeds pooled (of mIoU: over seeds). Intervals of average gains are over tasks and seeds "
+    f"and need at least {MIN_COUNT} of each; intervals of average metrics are over seeds and need "
+    f"at least {MIN_COUNT}. With fewer, parentheses contain the range from the lowest to the "
+    "highest value.",
 )
-INTERVALS: dict[Interval, str] = {  # how the numbers beside a mean are explained
+INTERVALS: dict[Interval, str] = {  # explanations of the numbers beside a mean
     "tasks_seeds": "[low, high] of averages: 95 % interval over tasks and seeds",
     "images": "[low, high] of one task: 95 % interval over its test images, seeds pooled",
     "seeds": "[low, high]: 95 % interval over seeds",
     "range": f"(low to high): range over tasks and seeds; an interval over them needs {MIN_COUNT} "
     "of each",
 }
-FEW_TASKS = 3  # with at most so many, gains are also shown task by task
+FEW_TASKS = 3  # with at most this many tasks, gains are also shown task by task
 PAGE_WIDTH = 80  # characters of a terminal's line
 
 
