@@ -415,7 +415,7 @@ def test_every_promise_names_its_tests() -> None:
 def test_the_page_names_every_target_of_the_fuzzer() -> None:
     """By the first word of its name."""
     source = (PAGE.parents[1] / "tests" / "fuzz" / "targets.py").read_text()
-    targets = set(re.findall(r"\bTarget\(f?\"(\w+)", source))
+    targets = set(re.findall(r"\bTarget\(\s*f?\"(\w+)", source))
     assert len(targets) >= 8
     told = [
         re.findall(r"`(\w+)`", line.split(":")[0])
