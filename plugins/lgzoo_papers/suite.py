@@ -1,8 +1,8 @@
-"""The suites of the papers' data sets: the Visual Decathlon, LSAMD's twelve, TAL's unseen tasks,
-and beside them ImageNet.
+"""The suites of the papers' data sets: the Visual Decathlon, LSAMD's twelve tasks, TAL's unseen
+tasks, and ImageNet.
 
-Each row says what the catalogue lists and where the data is found. Sizes are those after opening:
-where a data set has no validation split, a tenth of train is cut out for it.
+Each row has the catalogue entry and the locations of the data. Sizes are those after opening: if a
+data set has no validation split, a tenth of train is cut out for it.
 """
 
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ IMAGENET = Place(
 
 
 class Row(NamedTuple):
-    """A task of the papers and where its data is found."""
+    """A task of the papers and the locations of its data."""
 
     entry: Entry
     place: Place
 
 
 def cut(train: int, test: int) -> Mapping[str, int]:
-    """Sizes of a data set without a validation split: a tenth of train is cut out."""
+    """Return the sizes of a data set whose validation split is a tenth cut out of train."""
     validation = round(0.1 * train)
     return split_sizes(train - validation, validation, test)
 
@@ -355,23 +355,23 @@ ROWS = {
 
 
 def on_hub(entry: Entry) -> HubSource | None:
-    """Where on the Hub the data of an entry would be read from now.
+    """Return the source on the Hub from which an entry's data would be read now.
 
-    None if it is found on this machine, or nowhere.
+    None if the data is on this machine, or not on the Hub.
     """
     place = ROWS[entry.name].place
     return place.hub_source() if place.folder() is None and place.archive() is None else None
 
 
 def open_task(entry: Entry, offline: bool) -> Task:
-    """The task of an entry of these suites."""
+    """Open the task of an entry of these suites."""
     from lgzoo_papers.opening import open_from
 
     return open_from(ROWS[entry.name].place, entry, offline)
 
 
 def _suite(name: str, title: str, rows: tuple[Row, ...], *beside: Row) -> Suite:
-    """`beside` are tasks that come with the suite and are not run with it."""
+    """Build a suite; tasks in `beside` belong to it but are not run with it."""
     return Suite(
         name=name,
         title=title,

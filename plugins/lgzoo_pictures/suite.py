@@ -1,9 +1,9 @@
 """The suite `pictures`: real photographs and drawings with free licences, from packages of Debian
-and of npm.
+and npm.
 
-Nothing of them is bundled. Each task looks where the package manager puts its pictures, and below
-the folder that `LGZOO_PICTURES` names; where they are not found, the error is the command that
-installs them. Splits are fixed by seed.
+The images are not bundled. Each task looks in the folder where the package manager installs them,
+and below the folder that `LGZOO_PICTURES` names; if they are not found, the error shows the command
+that installs them. Splits are fixed by a seed.
 """
 
 from __future__ import annotations
