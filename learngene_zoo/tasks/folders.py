@@ -1,4 +1,4 @@
-"""Open `folder:PATH`: images whose subfolders are the classes, optionally below train/, validation/
+"""Open `folder:PATH`: images in one subfolder for each class, optionally below train/, validation/
 and test/.
 """
 
@@ -32,14 +32,14 @@ from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.text import count_noun
 
-# Takes the folder or file that is wrong, and the problem.
+# Called with the folder or file that is wrong, and the problem.
 Report = Callable[[str, str], None]
 MAX_SHOWN = 4  # names in a message
 
 
 @dataclass(frozen=True)
 class Files:
-    """Image files, one a row."""
+    """Image files, one for each row."""
 
     paths: tuple[str, ...]
 
@@ -47,15 +47,13 @@ class Files:
         return len(self.paths)
 
     def __getitem__(self, row: int, /) -> Sample:
-        """Return the file by its path."""
+        """Return the file; errors name its path."""
         return Sample(self.paths[row], self.paths[row])
 
 
 @dataclass
 class ClassFolders:
-    """The listings of the class folders of one split, by the name of the class, and the files
-    beside them.
-    """
+    """The class folders of one split: listings by name of the class, and files beside them."""
 
     classes: dict[str, list[tuple[Path, Listing]]] = field(default_factory=dict)
     loose: list[str] = field(default_factory=list)  # pictures in no class folder
@@ -78,14 +76,14 @@ class ClassFolders:
 def open_folder(
     path: str, roles: Mapping[str, str] | None = None, report: Report | None = None, **fields: Any
 ) -> Task:
-    """Return the task in a folder, `PATH` or `PATH:train=a+b,test=c`, its splits in their `roles`.
+    """Open the task in a folder, `PATH` or `PATH:train=a+b,test=c`.
 
     Files that are not images are left out, and the task's notes list them.
 
     Args:
         path: the folder, with the folders of its splits if they are named.
-        roles: for a split, the stored split that is used for it.
-        report: takes every problem that leaves something to read; without it they are raised.
+        roles: for each split, the stored split that is used for it.
+        report: called with every problem that leaves some data usable; without it they are raised.
         fields: fields of `Task`.
 
     Raises:
@@ -125,9 +123,9 @@ def _list_paths(part: Labelled) -> tuple[str, ...]:
 
 
 def _list_classes(folders: Sequence[Path]) -> ClassFolders:
-    """Return the content of the class folders of a split.
+    """List the class folders of a split.
 
-    Names that differ in their Unicode form only are one class.
+    Names that differ only in their Unicode form are one class.
     """
     content = ClassFolders()
     for folder in folders:
@@ -146,7 +144,7 @@ def _list_classes(folders: Sequence[Path]) -> ClassFolders:
 
 
 def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: str) -> None:
-    """Check that a split with images has classes, and that they do not look like splits.
+    """Check that a split with images has class folders, and that these do not look like splits.
 
     Raises `BadData` otherwise.
     """
@@ -204,7 +202,7 @@ def _find_problems(splits: Mapping[str, ClassFolders]) -> Iterable[tuple[str, st
 
 
 def _describe(splits: Iterable[ClassFolders]) -> list[str]:
-    """Return a line on the files that are left out, and one on images in no class folder."""
+    """Return one line about left-out files, and one about images in no class folder."""
     parts = list(splits)
     lines = [describe_left_out([file for part in parts for file in part.left_out()])]
     loose = [file for part in parts for file in part.loose]
@@ -235,7 +233,7 @@ def list_subfolders(folder: Path) -> list[Path]:
 def label_images(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
     """Return the images of each class folder, labelled by its index, and the other files in them.
 
-    Raises `BadData` for empty ones.
+    Raises `BadData` for folders without images.
     """
     listings = [list_pictures(folder) for folder in class_folders]
     empty = [
