@@ -116,8 +116,8 @@ def _load_suites(points: tuple[PluginEntry, ...]) -> tuple[tuple[Suite, ...], tu
         shared = [name for name in _list_names(suite) if num_uses[name] > 1]
         if shared and suite.name not in in_tree:
             reason = (
-                f"the suite {suite.name!r} uses the name {shared[0]!r}, which another suite uses "
-                "too; uninstall one"
+                f"the suite {suite.name!r} uses the name {shared[0]!r}, which another suite also "
+                "uses; uninstall one of them"
             )
             broken.append(Broken(suite.name, SUITES.references()[suite.name], reason))
         else:
@@ -281,7 +281,7 @@ def open_task(reference: str, *, offline: bool = False) -> Task:
 def _open_own(reference: str, offline: bool) -> Task:
     kind, _, rest = reference.partition(":")
     if not rest:
-        raise WrongCall(f"{reference!r} names nothing after the colon; expected {OWN_DATA_FORMS}")
+        raise WrongCall(f"{reference!r} has nothing after the colon; expected {OWN_DATA_FORMS}")
     if kind == "folder":
         from learngene_zoo.tasks.folders import open_folder
 
@@ -323,8 +323,7 @@ def check_name(name: str) -> None:
         return
     broken = suites()[1]
     hint = (
-        f"{_nearest(name, [entry.name for entry in entries()])} (data of your own: "
-        f"{OWN_DATA_FORMS})"
+        f"{_nearest(name, [entry.name for entry in entries()])} (your own data: {OWN_DATA_FORMS})"
     )
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
@@ -334,7 +333,7 @@ def check_name(name: str) -> None:
 def folder_hint(name: str) -> str:
     """Return a hint to write folder:PATH if there is a folder with this name, else ""."""
     return (
-        f"for the folder of that name write folder:{shell_word(name)}"
+        f"to use the folder of that name, write folder:{shell_word(name)}"
         if name and Path(name).is_dir()
         else ""
     )

@@ -132,7 +132,7 @@ def _find_small_classes(task: Task, train: Split, good: Sequence[PictureCheck]) 
             yield _make_row(
                 f"class {name}",
                 "info",
-                f"has {count} training images; with fewer than {FEW} little is learnt",
+                f"has {count} training images; with fewer than {FEW} accuracy is usually low",
             )
 
 

@@ -152,8 +152,8 @@ def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: st
         if not part.classes and part.loose:
             loose = Path(part.loose[0])
             raise BadData(
-                f"{loose.parent} holds pictures ({loose.name}) but no class folders; sort them "
-                "into one a class"
+                f"{loose.parent} contains images ({loose.name}) but no class folders; sort them "
+                "into one folder for each class"
             )
         if not layout.is_named:
             subfolders = {
@@ -195,10 +195,13 @@ def _find_problems(splits: Mapping[str, ClassFolders]) -> Iterable[tuple[str, st
                 path = part.classes[name][0][0]
                 yield (
                     f"class folder {path}",
-                    f"is in {split} and not in train; add training images of {name!r} or remove it",
+                    f"is in {split} but not in train; add training images of {name!r} or remove it",
                 )
         for link in part.dangling:
-            yield f"link {link}", f"leads nowhere (to {os.readlink(link)}); correct or remove it"
+            yield (
+                f"link {link}",
+                f"is broken (it leads to {os.readlink(link)}); correct or remove it",
+            )
 
 
 def _describe(splits: Iterable[ClassFolders]) -> list[str]:
@@ -208,7 +211,8 @@ def _describe(splits: Iterable[ClassFolders]) -> list[str]:
     loose = [file for part in parts for file in part.loose]
     if loose:
         lines.append(
-            f"{count_noun(len(loose), 'picture')} in no class folder left out; first: {loose[0]}"
+            f"{count_noun(len(loose), 'image')} outside of class folders left out; first: "
+            f"{loose[0]}"
         )
     return list(filter(None, lines))
 
@@ -243,14 +247,12 @@ def label_images(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
     ]
     if empty:
         more = (
-            f"; the same is true of {', '.join(folder.name for folder in empty[1:])}"
-            if empty[1:]
-            else ""
+            f"; also empty: {', '.join(folder.name for folder in empty[1:])}" if empty[1:] else ""
         )
-        raise BadData(f"class folder {empty[0]} holds no image{more}; add some or remove it")
+        raise BadData(f"class folder {empty[0]} contains no images{more}; add some or remove it")
     dangling = [link for listing in listings for link in listing.dangling]
     if dangling:
-        raise BadData(f"link {dangling[0]} leads nowhere; correct or remove it")
+        raise BadData(f"link {dangling[0]} is broken; correct or remove it")
     labels = np.repeat(
         np.arange(len(listings), dtype=np.int64), [len(listing.pictures) for listing in listings]
     )

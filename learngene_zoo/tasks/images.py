@@ -30,7 +30,7 @@ ENDS = (0.5, 99.5)  # percentiles that become black and white if the bits in use
 MAX_COUNTED = 1_000_000  # values used for the percentiles, evenly spaced
 ROWS_PER_BLOCK = 256  # rows that are scaled at a time
 DEEP_NOTE = (
-    "grey of more than 8 bits; such pictures are scaled by the bits in use, else by percentiles "
+    "grey of more than 8 bits; such images are scaled by the bits in use, else by percentiles "
     "(docs/tasks.md)"
 )
 # Pillow's errors for broken files, which include those of its decoders.
@@ -181,8 +181,8 @@ def decode_mask(image: Any, where: str) -> torch.Tensor:
     values_HW = decode_indices(image, where)
     if values_HW.ndim == 3 or values_HW.max(initial=0) > 255:
         raise BadData(
-            f"{where}: the mask is a picture in colour or 16 bits; store one class a pixel, in "
-            "grey or a palette"
+            f"{where}: the mask is an image in colour or of 16 bits; store one class per pixel, "
+            "in grey or a palette"
         )
     return torch.from_numpy(values_HW.astype(np.uint8))
 

@@ -18,7 +18,7 @@ LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target",
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FRACTIONS = ("float16", "halffloat", "float32", "float", "float64", "double")
 LABEL_TYPES = frozenset((*INTEGERS, *FRACTIONS, "string", "large_string", "string_view", "bool"))
-EXPECTED = "whole numbers, text or a ClassLabel, one a row"
+EXPECTED = "integers, text or a ClassLabel, one per row"
 SPLIT_COLUMN = "split"
 
 
@@ -56,7 +56,7 @@ def read_label(value: Any) -> int | str | bool:
         raise ValueError("is empty; fill it or remove the row")
     if isinstance(value, float):
         if not value.is_integer():
-            raise ValueError(f"holds {value}, which is no class; store {EXPECTED}")
+            raise ValueError(f"holds {value}, which is not a class; store {EXPECTED}")
         return int(value)
     if isinstance(value, str):
         return normalize_name(value)

@@ -217,8 +217,8 @@ def _find_splits(base: FolderNode, top: str, unused: Collection[str]) -> Layout:
     ):
         names = ", ".join(child.path.name for child in loose if child.roles)
         raise BadData(
-            f"{base.path}: the folders {names} hold pictures but no class folders; sort them into "
-            "one a class"
+            f"{base.path}: the folders {names} contain images but no class folders; sort them into "
+            "one folder for each class"
         )
     return Layout({"train": (base.path,)})
 
@@ -251,7 +251,7 @@ def _check_splits(
     for child in splits:
         if len(child.roles) > 1:
             raise BadData(
-                f"{child.path}: the name says {' and '.join(child.roles)}; "
+                f"{child.path}: the name contains {' and '.join(child.roles)}; "
                 "rename it, or name the splits: "
                 f"{_format_task_option(top, {'train': [_relative_path(child, top)]})}"
             )
@@ -260,7 +260,7 @@ def _check_splits(
             pair = {child.roles[0]: [_relative_path(before, top), _relative_path(child, top)]}
             raise BadData(
                 f"{before.path} and {child.path} are both named as {child.roles[0]}; "
-                "name one of them, or both: "
+                "choose one of them, or name both: "
                 f"{_format_task_option(top, {'train': ['FOLDER'], **pair})}"
             )
     if "train" not in folders:
@@ -270,7 +270,7 @@ def _check_splits(
         rest = {split: paths for split, paths in roles.items() if paths != first}
         raise BadData(
             f"{base.path} has no training folder, only {got}; "
-            f"say what to train on: {_format_task_option(top, {'train': first} | rest)}"
+            f"name the training folder: {_format_task_option(top, {'train': first} | rest)}"
         )
     ignored = [child for child in base.folders if child.roles and set(child.roles) <= set(unused)]
     notes = _check_others(base, folders, ignored, top)
@@ -297,8 +297,8 @@ def _check_others(
         shared = classes & {_normalize_key(inner.path.name) for inner in _unwrap(other).folders}
         if other.roles and not shared:
             raise BadData(
-                f"{other.path} holds pictures ({other.first_picture()}) but no class folders; "
-                f"sort them into one a class, or leave it out: {line}"
+                f"{other.path} contains images ({other.first_picture()}) but no class folders; "
+                f"sort them into one folder for each class, or leave it out: {line}"
             )
         if len(folders) == 1 or shared:
             raise BadData(
@@ -307,7 +307,7 @@ def _check_others(
                 f"only training, validation and test folders belong there; to leave it out: {line}"
             )
     names = ", ".join(child.path.name for child in unused[:MAX_SHOWN])
-    return (f"the pictures in {names} are left out: the name says no split",)
+    return (f"the images in {names} are left out: the name contains no split",)
 
 
 def check_shared_names(inner: Mapping[str, Iterable[str]], layout: Layout, top: str) -> None:

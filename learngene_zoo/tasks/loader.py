@@ -469,13 +469,13 @@ def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: i
         raise unknown("augmentation", augment, AUGMENTS)
     if task.attributes and augment != "none":
         raise WrongCall(
-            f"the attributes of {task.name} say where things are in an image, and the "
-            f"augmentation {augment} moves them; "
+            f"some attributes of {task.name} depend on positions in the image, which "
+            f"the augmentation {augment} would change; "
             "use --augment none"
         )
     if augment == "deit" and task.dense:
         raise WrongCall(
-            f"the augmentation deit does not move the masks of {task.name}; use --augment rand"
+            f"the augmentation deit does not transform the masks of {task.name}; use --augment rand"
         )
     for name, count in {"batch_size": batch_size, **counts}.items():
         least = 0 if name == "workers" else 1

@@ -113,8 +113,8 @@ def ensure_validation(task: Task) -> Task:
     parts_of_train = None if task.open_stream is not None else cut_split(train.labels, count, SEED)
     if parts_of_train is None:
         raise BadData(
-            f"{task.name} has no validation images, and none can be taken of its training images; "
-            "add some"
+            f"{task.name} has no validation images, and none can be taken from its training images"
+            "; add some"
         )
     cut, left = parts_of_train
     parts = {"train": left, "validation": cut}
@@ -215,8 +215,8 @@ def _find_role(file: str, shared: int) -> str:
         roles = find_roles(part)
         if len(roles) > 1:
             raise BadData(
-                f"{file}: the name {part!r} says {' and '.join(roles)}; rename it, so that it "
-                "says one split"
+                f"{file}: the name {part!r} contains {' and '.join(roles)}; rename it, so that "
+                "it contains one split"
             )
         if roles:
             return roles[0]
@@ -343,7 +343,7 @@ def _check(name: str, stored: Mapping[str, Labelled], class_names: Sequence[str]
     if empty:
         first, *rest = [class_names[label] for label in sorted(empty)]
         more = f" and {len(rest) - MAX_SHOWN} more" if len(rest) > MAX_SHOWN else ""
-        other_classes = f" (nor have {', '.join(rest[:MAX_SHOWN])}{more})" if rest else ""
+        other_classes = f" (also: {', '.join(rest[:MAX_SHOWN])}{more})" if rest else ""
         raise BadData(
             f"{name}: class {first!r} has no training images{other_classes}; add some or remove "
             "the class"
@@ -395,7 +395,7 @@ def complete_splits(
         if parts is None:
             raise BadData(
                 f"{name} has too few training images ({len(train)}) to make a {split} split: "
-                "each class keeps one at least; add some"
+                "each class keeps at least one; add some"
             )
         cut, left = parts
         chosen[split] = DecodedSplit(train.rows, train.members[cut], train.labels[cut])

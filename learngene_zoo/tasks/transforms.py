@@ -60,7 +60,7 @@ def check_samples(got: Any, task: Task, indices: Sequence[int]) -> Samples:
 def _check_masks(samples: Samples, task: Task, indices: Sequence[int]) -> None:
     masks = samples.masks
     if masks is None:
-        raise BadData(f"{task.name} is a segmentation task, but its images come without masks")
+        raise BadData(f"{task.name} is a segmentation task, but its images have no masks")
     if isinstance(masks, torch.Tensor) and isinstance(samples.images, torch.Tensor):
         # All at once, as one by one is slow for many small images
         sized = masks.shape == (len(indices), *samples.images.shape[-2:])
@@ -77,8 +77,7 @@ def _check_masks(samples: Samples, task: Task, indices: Sequence[int]) -> None:
         if len(wrong):
             raise BadData(
                 f"the mask of {where} holds {int(wrong[0])}; expected 0 to {task.classes - 1}, or "
-                f"{IGNORED} where a pixel "
-                "does not count"
+                f"{IGNORED} for ignored pixels"
             )
 
 
@@ -96,7 +95,7 @@ def _check_attributes(
     expected = (len(indices), len(task.attributes))
     if attributes_NA is None or tuple(attributes_NA.shape) != expected:
         got = "none" if attributes_NA is None else f"a table of shape {tuple(attributes_NA.shape)}"
-        raise BadData(f"{task.name} promises attributes of shape {expected}, got {got}")
+        raise BadData(f"{task.name} declares attributes of shape {expected}, got {got}")
     for attribute, values_N in zip(task.attributes, attributes_NA.unbind(dim=1)):
         wrong_N = _find_impossible(attribute, values_N)
         if wrong_N.any():

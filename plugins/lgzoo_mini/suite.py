@@ -189,9 +189,9 @@ GENERATED = (
         "objects",
         60,
         (8_000, 1_000, 2_000),
-        "Composite things",
-        "Bodies with parts and surfaces on clutter, 32 x 32, drawn by formula; in CIFAR-100's"
-        " place.",
+        "Composite objects",
+        "Generated bodies with parts and surface patterns on clutter, 32 x 32. Counterpart of"
+        " CIFAR-100.",
         flip=True,
     ),
     _row(
@@ -199,16 +199,17 @@ GENERATED = (
         40,
         (1_600, 800, 1_200),
         "Aeroplanes",
-        "Silhouettes of planes that differ in sweep, tail and engines, drawn by formula; in"
-        " FGVC-Aircraft's place.",
+        "Generated silhouettes of aeroplanes that differ in sweep, tail and engines. Counterpart of"
+        " FGVC-Aircraft.",
         flip=True,
     ),
     _row(
         "figures",
         2,
         (4_000, 1_000, 2_000),
-        "Walkers or clutter",
-        "A walking figure, or other strokes; grey and dim, drawn by formula; in Daimler's place.",
+        "Walkers and clutter",
+        "Generated grey images of a walking person, or of its strokes in another arrangement."
+        " Counterpart of Daimler pedestrians.",
         flip=True,
     ),
     _row(
@@ -216,8 +217,8 @@ GENERATED = (
         24,
         (1_200, 600, 1_200),
         "Textures",
-        "Stripes, cells, weaves and noise, freely turned and coloured, drawn by formula; in DTD's"
-        " place.",
+        "Generated stripes, cells, weaves and noise in varying colours, scales and light."
+        " Counterpart of DTD.",
         flip=True,
     ),
     _row(
@@ -225,7 +226,8 @@ GENERATED = (
         43,
         (6_000, 1_000, 2_000),
         "Traffic signs",
-        "Boards with rims and symbols in bad light, blurred and tilted; in GTSRB's place.",
+        "Generated boards with rims and symbols in bad light, blurred and tilted. Counterpart of"
+        " GTSRB.",
         licence=FONT_LICENCE,
         source=f"generated, in part from {FONTS}",
     ),
@@ -234,8 +236,8 @@ GENERATED = (
         300,
         (6_000, 900, 1_800),
         "Letters of many alphabets",
-        "Dark strokes on light paper, twenty pictures of each letter; real font outlines; in"
-        " Omniglot's place.",
+        "Dark letters on light paper, from real font outlines, with 20 training images of each."
+        " Counterpart of Omniglot.",
         licence=FONT_LICENCE,
         source=FONTS,
     ),
@@ -244,7 +246,7 @@ GENERATED = (
         10,
         (8_000, 1_000, 2_000),
         "House numbers",
-        "A digit among others on coloured clutter; real font outlines; in SVHN's place.",
+        "A digit between others on coloured clutter, from real font outlines. Counterpart of SVHN.",
         licence=FONT_LICENCE,
         source=FONTS,
     ),
@@ -253,7 +255,8 @@ GENERATED = (
         30,
         (1_500, 600, 1_200),
         "Dynamic images",
-        "Eight frames of a moving thing, rank-pooled into one picture; in UCF101's place.",
+        "Eight frames of a moving thing, combined into one image by rank pooling. Counterpart of"
+        " UCF101.",
         flip=True,
         licence=FONT_LICENCE,
         source=f"generated, in part from {FONTS}",
@@ -263,7 +266,8 @@ GENERATED = (
         102,
         (1_020, 510, 1_020),
         "Flowers",
-        "Ten flowers of each kind among leaves, drawn by formula; in Flowers-102's place.",
+        "Generated flowers among leaves, ten training images of each kind. Counterpart of"
+        " Flowers-102.",
         flip=True,
     ),
 )
@@ -275,9 +279,9 @@ OTHERS = (
         "source",
         326,
         (1_000_000, 4_000, 4_000),
-        "The source task",
-        "Contours, and of the nine tasks of mini classes that are held out, with attributes; in"
-        " ImageNet's place.",
+        "Source task with attributes",
+        "Generated images for pretraining: contours, and classes that are held out from the nine"
+        " tasks of mini. Counterpart of ImageNet.",
         licence=FONT_LICENCE,
         source=f"generated, in part from {FONTS}",
     ),
@@ -285,15 +289,15 @@ OTHERS = (
         "forms",
         1_286,
         (3_500_000, 4_000, 4_000),
-        "The larger source task",
-        "Gestures, silhouettes, fractals and composites, and of `source` all but wings and petals;"
-        " drawn by formula.",
+        "Larger source task",
+        "Generated images for pretraining: gestures, silhouettes, fractals and composites, and the"
+        " classes of `source` except those of wings and petals.",
         licence=FONT_LICENCE,
         source=f"generated, in part from {FONTS}",
     ),
     Entry(
         name="scenes",
-        title="Landscapes with things in them",
+        title="Landscapes with objects",
         kind="segmentation",
         classes=6,
         sizes=split_sizes(2_000, 300, 500),
@@ -301,7 +305,8 @@ OTHERS = (
         flip=True,
         source="generated",
         description=(
-            "Sky, ground, water, discs, boxes and trees of any colour, pixel by pixel. No download."
+            "Generated landscapes with sky, ground, water, discs, boxes and trees of any colour,"
+            " labelled pixel by pixel."
         ),
     ),
     Entry(
@@ -311,7 +316,7 @@ OTHERS = (
         sizes=split_sizes(1_000, 297, 500),
         licence="CC-BY-4.0",
         source="scikit-learn load_digits (UCI 80, Alpaydin and Kaynak 1998)",
-        description="Real 8 x 8 scans, bundled, enlarged to 32 x 32. No download.",
+        description="Real 8 x 8 scans, enlarged to 32 x 32. Included in the package.",
     ),
 )
 

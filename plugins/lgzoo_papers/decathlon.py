@@ -131,7 +131,7 @@ def read_annotations(path: Path) -> Annotated:
         ) from None
     except (TypeError, AttributeError):
         raise BadData(
-            f"{path} has lists of something other than objects; unpack the devkit again"
+            f"the lists in {path} contain something other than objects; unpack the devkit again"
         ) from None
     _check(path, (number, labels, files), (categories, annotations, images))
     return Annotated(
@@ -190,7 +190,7 @@ def _check(path: Path, found: Sequence[dict[Any, Any]], listed: Sequence[list[An
     )
     if outside:
         raise BadData(
-            f"{path} lists {outside}, which is outside of its folder; unpack the devkit again"
+            f"{path} lists {outside}, which is outside the data folder; unpack the devkit again"
         )
     bare = next((name for key, name in files.items() if key not in labels), None)
     if bare:

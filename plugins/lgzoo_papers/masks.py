@@ -90,7 +90,7 @@ class MaskedSplit:
         if mask_HW.shape != image_CHW.shape[1:]:
             sizes = "x".join(map(str, mask_HW.shape)), "x".join(map(str, image_CHW.shape[1:]))
             raise BadData(
-                f"{where}: the mask is {sizes[0]} and the picture {sizes[1]} pixels; replace or"
+                f"{where}: the mask is {sizes[0]} and the image {sizes[1]} pixels; replace or"
                 " remove both"
             )
         return mask_HW
@@ -112,7 +112,7 @@ def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
         got = int(values_HW[wrong_HW][0])
         raise BadData(
             f"{where}: the mask has the value {got}; expected {reading.first} to {last}, or 255"
-            " where a pixel does not count"
+            " for ignored pixels"
         )
     return torch.from_numpy(np.where(ignored_HW, IGNORED, classes_HW).astype(np.uint8))
 
@@ -141,7 +141,7 @@ def _of_colours(colours_HW3: np.ndarray, where: str) -> np.ndarray:
     if strange is not None:
         raise BadData(
             f"{where}: the mask has colour #{strange:06x}, which is not a class of VOC; store"
-            " classes in grey"
+            " the classes in grey"
         )
     return np.array([known[int(code)] for code in codes], dtype=np.int64)[places].reshape(
         colours_HW3.shape[:2]
@@ -245,7 +245,7 @@ def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
     Raises `BadData` if a file is missing.
     """
     if not names:
-        raise BadData(f"{pictures} has no pictures for this split; unpack the archive again")
+        raise BadData(f"{pictures} has no images for this split; unpack the archive again")
     found = []
     for folder, suffix in ((pictures, ".jpg"), (masks, ".png")):
         there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()

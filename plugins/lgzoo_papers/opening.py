@@ -49,7 +49,7 @@ def open_from(place: Place, entry: Entry, offline: bool) -> Task:
         raise Unavailable(f"{entry.name} cannot be downloaded: {place.advice}")
     if task.classes not in (entry.classes, *place.also_classes):
         raise BadData(
-            f"{where} has {task.classes} classes and {entry.name} has {entry.classes}; "
+            f"{where} has {task.classes} classes, but {entry.name} has {entry.classes}; "
             "correct it, or use it under its own name (folder:PATH, hf:org/name)"
         )
     return task

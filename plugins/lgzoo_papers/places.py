@@ -11,8 +11,8 @@ from typing import Literal
 from learngene_zoo.plugin import BadData, HubSource
 
 NO_TEST = (
-    "its test labels are withheld, so its validation split is the test and validation is cut from"
-    " train"
+    "its test labels are withheld: its validation split is used for testing, and validation images"
+    " are taken from train"
 )
 # The folder in which the Visual Decathlon's devkit and data are unpacked
 ARCHIVE = "LGZOO_DECATHLON"

@@ -104,7 +104,7 @@ def test_all_problems_of_a_folder_are_listed_at_once(
         "has 0 images; add some or remove it",
     )
     assert rows["fox"]["status"] == "bad"
-    assert rows["gnu"]["found"] == "leads nowhere (to nowhere); correct or remove it"
+    assert rows["gnu"]["found"] == "is broken (it leads to nowhere); correct or remove it"
     assert ("0.png" in rows) == bool(words)
     assert result.exit_code == 1
     result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{tmp_path / 'data'}", *words])

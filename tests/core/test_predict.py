@@ -278,7 +278,7 @@ def test_deep_grey_is_answered_as_training_saw_it_and_noted_once(at_hand: Path) 
     code, out, errors = predict("ant/12bit.png", "ant/13bit.png", "ant/8bit.png")
     assert code == 0
     assert errors == [
-        "note: ant/12bit.png is grey of more than 8 bits; such pictures are scaled by the bits in"
+        "note: ant/12bit.png is grey of more than 8 bits; such images are scaled by the bits in"
         " use, else by percentiles (docs/tasks.md)"
     ]
     assert len({line.partition(": ")[2] for line in out.splitlines()}) == 1

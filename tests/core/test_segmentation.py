@@ -190,7 +190,7 @@ def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda s: s._replace(masks=None), "come without masks"),
+        (lambda s: s._replace(masks=None), "have no masks"),
         (
             lambda s: s._replace(masks=s.masks + 3),
             r"the mask of image \d+ of blobs holds \d+; expected 0 to 2",
@@ -201,7 +201,7 @@ def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
         ),
         (
             lambda s: Samples(list(s.images), masks=list(s.masks + 3)),
-            "or 255 where a pixel does not count",
+            "or 255 for ignored pixels",
         ),
     ],
     ids=["none", "values", "shape", "list"],

@@ -112,11 +112,11 @@ BROKEN = [
     ),
     (
         SOURCE.format(name="faces", tasks=("glyphs",)),
-        "uses the name 'glyphs', which another suite uses too",
+        "uses the name 'glyphs', which another suite also uses",
     ),
     (
         SOURCE.format(name="faces", tasks=("decathlon",)),
-        "uses the name 'decathlon', which another suite uses too",
+        "uses the name 'decathlon', which another suite also uses",
     ),
 ]
 

@@ -100,7 +100,7 @@ def test_a_small_image_is_shifted_by_up_to_four_pixels(digits: Task) -> None:
 
 def test_it_refuses_masks() -> None:
     scenes = open_task("scenes")
-    with pytest.raises(WrongCall, match="deit does not move the masks"):
+    with pytest.raises(WrongCall, match="deit does not transform the masks"):
         Loader(scenes, "train", scenes.input_format, batch_size=4, augment="deit")
 
 

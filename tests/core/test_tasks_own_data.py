@@ -130,7 +130,7 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "only a test split": (
         lambda top: class_folders(top / "test", {"a": 2, "b": 2}),
-        "has no training folder, only test/; say what to train on: --task folder:.*:train=test$",
+        "has no training folder, only test/; name the training folder: --task folder:.*:train=test$",
     ),
     "too few": (
         lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(),
@@ -142,7 +142,7 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
             class_folders(top / "test", {"a": 2, "c": 2}),
         ),
         (
-            "class folder .*/test/c is in test and not in train; add training images of 'c' or"
+            "class folder .*/test/c is in test but not in train; add training images of 'c' or"
             " remove it"
         ),
     ),
@@ -350,6 +350,6 @@ def test_deep_grey_is_noted_once_and_named(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"note: {tmp_path}")
     assert line.endswith(
-        ".png is grey of more than 8 bits; such pictures are scaled by the bits in use, else by"
+        ".png is grey of more than 8 bits; such images are scaled by the bits in use, else by"
         " percentiles (docs/tasks.md)"
     )

@@ -52,7 +52,7 @@ def test_words_inside_words_are_none(tmp_path: Path) -> None:
         write_tar(tmp_path / "data" / f"{name}-0.tar", pairs(100 * place, 20))
     assert sum(sizes_of(open_task(f"wds:{tmp_path / 'data'}"))) == 80
     write_tar(tmp_path / "data" / "train_test-0.tar", pairs(500, 20))
-    with pytest.raises(BadData, match=r"'train_test-0\.tar' says train and test"):
+    with pytest.raises(BadData, match=r"'train_test-0\.tar' contains train and test"):
         open_task(f"wds:{tmp_path / 'data'}")
 
 

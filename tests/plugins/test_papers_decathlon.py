@@ -164,7 +164,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a way out": (
         lambda base: edit(val(base), lambda c: c["images"][0].update(file_name="data/../../x.jpg")),
-        "outside of its folder",
+        "outside the data folder",
     ),
     "no pictures": (
         lambda base: (base / "data/daimlerpedcls").rename(base / "x"),
@@ -231,7 +231,7 @@ def test_another_number_of_classes_is_refused(base: Path) -> None:
         write_annotations(
             base, "daimlerpedcls", split, files, [number % 3 for number in range(count)], 3
         )
-    with pytest.raises(BadData, match=f"has 3 classes and {NAME} has 2"):
+    with pytest.raises(BadData, match=f"has 3 classes, but {NAME} has 2"):
         open_task(NAME)
 
 

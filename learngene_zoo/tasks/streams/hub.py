@@ -83,7 +83,7 @@ class HubRows:
     def _sample(self, stored: Mapping[str, Any], where: str) -> Sample:
         label = _read_text(stored[self.label], self.label, where)
         if label not in self.numbers:
-            raise BadData(f"{where}: label {label} is none of the {len(self.numbers)} classes")
+            raise BadData(f"{where}: label {label} is not one of the {len(self.numbers)} classes")
         image = _fetch_image(stored[self.image], where, self.repository)
         return Sample(image, where, self.numbers[label])
 

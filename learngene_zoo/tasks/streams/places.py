@@ -222,7 +222,7 @@ def read_class_names(location: str) -> tuple[str, ...] | None:
     names = None if listed is None else tuple(map(normalize_name, listed))
     if names is None or len(set(names)) != len(names):
         raise BadData(
-            f"{where} is not a list of distinct classes; write one a line, in the order of their "
+            f"{where} is not a list of distinct classes; write one per line, in the order of their "
             "numbers"
         )
     return names

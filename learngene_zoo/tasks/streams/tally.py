@@ -153,7 +153,7 @@ def check_trained(name: str, facts: Facts) -> None:
     lost = sorted(set(facts["labels"].get("train", ())) - set(facts["trained"]))
     if lost:
         other_classes = (
-            f" (nor have {', '.join(lost[1:5])}{' and more' if len(lost) > 5 else ''})"
+            f" (also: {', '.join(lost[1:5])}{' and more' if len(lost) > 5 else ''})"
             if lost[1:]
             else ""
         )

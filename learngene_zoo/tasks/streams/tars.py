@@ -170,7 +170,7 @@ def iterate_groups(file: Any, name: str, is_wanted: Callable[[int, str], bool]) 
                     group, number = Group(key, name), number + 1
                 if kind in group.names:
                     raise BadData(
-                        f"{name}: {member.name} is there twice; give every image a name of its own"
+                        f"{name} contains {member.name} twice; give every image another name"
                     )
                 group.names[kind] = member.name
                 if kind in LABELS and member.size > MAX_LABEL_BYTES:
@@ -259,7 +259,7 @@ class Tars:
         if label not in self.numbers:
             classes = len(set(self.numbers.values()))
             raise BadData(
-                f"{group.where} has the label {label}, which is none of the {classes} classes"
+                f"{group.where} has the label {label}, which is not one of the {classes} classes"
             )
         return Sample(image, group.where, self.numbers[label])
 
@@ -293,7 +293,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
         if names is None and masks:
             raise BadData(
                 f"{name} holds masks and no list of classes; put a classes.txt beside the tars, "
-                "one class a line"
+                "one class per line"
             )
         names = names or sort_classes(name, facts["labels"])
     numbers = None if masks else _number_labels(names)
