@@ -24,8 +24,8 @@ Counts = dict[str, int]  # pictures by folder
 def build(top: Path, counts: Counts) -> Path:
     for number, (folder, count) in enumerate(counts.items()):
         (top / folder).mkdir(parents=True, exist_ok=True)
-        for place in range(count):
-            (top / folder / f"{number}_{place}.png").write_bytes(picture(100 * number + place))
+        for index in range(count):
+            (top / folder / f"{number}_{index}.png").write_bytes(picture(100 * number + index))
     return top
 
 

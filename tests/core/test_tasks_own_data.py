@@ -236,11 +236,11 @@ def test_columns_are_read_from_the_features(
         assert sum(task.sizes.values()) == 30
         batch = next(Loader(task, "train", VIEW, batch_size=8, workers=1).epoch(0))
         assert batch.images.shape == (8, 3, 16, 16)
-    wanted = np.array(picture(5))
+    expected = np.array(picture(5))
     everything = task.split("train")
     place = everything.members.tolist().index(5) if 5 in everything.members else None  # type: ignore[attr-defined]
     if place is not None:
-        assert (everything.__getitems__([place])[0].permute(1, 2, 0).numpy() == wanted).all()
+        assert (everything.__getitems__([place])[0].permute(1, 2, 0).numpy() == expected).all()
         assert everything.labels[place] == 5 % 3
 
 
@@ -286,15 +286,15 @@ def test_a_torn_image_in_a_table_is_named_by_its_row(tmp_path: Path) -> None:
 def test_the_hub_s_layout_is_read_and_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     from datasets import DatasetDict
 
-    asked = []
+    calls = []
     tables = DatasetDict(
         train=table(30, names=["p", "q", "r"]), valid=table(6, names=["p", "q", "r"])
     )
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(hub_data, "_pin_revision", lambda name, revision: ("0" * 40, "mit"))
-    monkeypatch.setattr(hub_data, "_load", lambda *call: asked.append(call) or tables)
+    monkeypatch.setattr(hub_data, "_load", lambda *call: calls.append(call) or tables)
     task = open_task("hf:some/data:small")
-    assert asked == [("some/data", "small", "0" * 40, False)]
+    assert calls == [("some/data", "small", "0" * 40, False)]
     assert (task.revision, task.licence) == ("0" * 40, "mit")
     assert dict(task.sizes) == {"train": 24, "validation": 6, "test": 6}
 

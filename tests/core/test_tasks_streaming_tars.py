@@ -439,15 +439,15 @@ def test_a_cut_tar_gives_what_is_whole_and_says_where_it_ends(
     """A sample here is two files of two blocks of 512 bytes each, and given when the next one
     begins.
     """
-    whole = write_tar(tmp_path / "x.tar", pairs(0, 60)).read_bytes()
-    found: list[str] = []
+    data = write_tar(tmp_path / "x.tar", pairs(0, 60)).read_bytes()
+    results: list[str] = []
 
     def read_all() -> None:
         for group in tars.iterate_groups(
-            kind(whole[:bytes_left]), "x.tar", lambda number, kind: True
+            kind(data[:bytes_left]), "x.tar", lambda number, kind: True
         ):
-            found.append(group.key)
+            results.append(group.key)
 
     with pytest.raises(BadData, match=rf"x.tar is damaged or cut short after {last} \({reason}\)"):
         read_all()
-    assert found == [f"{number:04}" for number in range(10 if last == "0010.png" else 9)]
+    assert results == [f"{number:04}" for number in range(10 if last == "0010.png" else 9)]

@@ -50,8 +50,8 @@ def test_its_validation_split_is_the_test_and_validation_is_cut_from_train(base:
     assert members["train"] | members["validation"] == set(range(40))
     test = task.split("test")
     assert test.labels.tolist() == [0, 1] * 5
-    wanted = decode_image(str(base / "data/daimlerpedcls/val/0002/000003.jpg"), "here")
-    assert torch.equal(test.__getitems__([3])[0], wanted)
+    expected = decode_image(str(base / "data/daimlerpedcls/val/0002/000003.jpg"), "here")
+    assert torch.equal(test.__getitems__([3])[0], expected)
 
 
 def test_packed_pictures_are_the_same_as_unpacked_ones(base: Path) -> None:
