@@ -55,9 +55,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
     No test leaves anything in the user's own.
     """
-    place = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("LGZOO_CACHE", str(place))
-    return place
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("LGZOO_CACHE", str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def torchrun(tmp_path: Path) -> Callable[[list[str], Callable[[str], bool]], str
 
     def run(program: list[str], began: Callable[[str], bool]) -> str:
         for attempt in (1, 2):
-            place = Path(tempfile.mkdtemp(prefix="torchrun-", dir=tmp_path))
+            folder = Path(tempfile.mkdtemp(prefix="torchrun-", dir=tmp_path))
             command = [
                 sys.executable,
                 "-m",
@@ -85,23 +85,23 @@ def torchrun(tmp_path: Path) -> Callable[[list[str], Callable[[str], bool]], str
                 "--nproc_per_node",
                 "2",
             ]
-            command += ["--redirects", "3", "--log-dir", str(place), *program]
+            command += ["--redirects", "3", "--log-dir", str(folder), *program]
             path = os.pathsep.join(
                 [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
             )
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-            done = subprocess.run(
+            process = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=240
             )
-            output = _logs(place, "stdout.log")
-            if done.returncode == 0:
+            output = _logs(folder, "stdout.log")
+            if process.returncode == 0:
                 return output
             if attempt == 2 or began(output):
                 break
             log.warning(
-                "torchrun died before its first step; trying once more: %s", done.stderr[-500:]
+                "torchrun died before its first step; trying once more: %s", process.stderr[-500:]
             )
-        raise AssertionError(done.stderr + _logs(place, "stderr.log"))
+        raise AssertionError(process.stderr + _logs(folder, "stderr.log"))
 
     return run
 

@@ -96,12 +96,12 @@ def story(code: str, cache: Path, learngene: Path, folder: Path) -> dict[str, ob
         "NAME": f"{OWNER}/learngene_zoo:{REF}",
     }
     head = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-    whole = BARE + head + "told = {}\ntorch.hub.set_dir(HUB)\n" + textwrap.dedent(code)
-    whole += "\nimport json; print('TOLD', json.dumps(told))\n"
+    full = BARE + head + "told = {}\ntorch.hub.set_dir(HUB)\n" + textwrap.dedent(code)
+    full += "\nimport json; print('TOLD', json.dumps(told))\n"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, "-c", whole],
+        [sys.executable, "-c", full],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -170,7 +170,7 @@ def test_a_bare_checkout_builds_plain_timm_models(
 def test_list_and_help_and_load_work_offline_from_the_hub_cache(
     cache: Path, learngene: Path, tmp_path: Path
 ) -> None:
-    told = story(
+    message = story(
         """
         asked = dict(trust_repo=True, skip_validation=True)
         told["list"] = torch.hub.list(NAME, **asked)
@@ -194,15 +194,15 @@ def test_list_and_help_and_load_work_offline_from_the_hub_cache(
         learngene,
         tmp_path,
     )
-    assert {"lsamd_vit", "descendant", "scratch_vit"} <= set(told["list"])  # type: ignore[call-overload]
-    assert all(name.endswith("_vit") or name == "descendant" for name in told["list"])  # type: ignore[attr-defined]
-    assert all("learngene" in text for text in told["help"])  # type: ignore[attr-defined]
-    assert told["layers"] == 2
-    assert not {"distillation_vit", "pretrain_finetune_vit"} & set(told["list"])  # type: ignore[call-overload]
-    assert "nothing_vit" in str(told["unknown"])
-    assert "distillation_vit" in str(told["not shipped"])
-    assert "did you mean digits?" in str(told["task"])
-    assert "learngene of lsamd, not of scratch" in str(told["method"])
+    assert {"lsamd_vit", "descendant", "scratch_vit"} <= set(message["list"])  # type: ignore[call-overload]
+    assert all(name.endswith("_vit") or name == "descendant" for name in message["list"])  # type: ignore[attr-defined]
+    assert all("learngene" in text for text in message["help"])  # type: ignore[attr-defined]
+    assert message["layers"] == 2
+    assert not {"distillation_vit", "pretrain_finetune_vit"} & set(message["list"])  # type: ignore[call-overload]
+    assert "nothing_vit" in str(message["unknown"])
+    assert "distillation_vit" in str(message["not shipped"])
+    assert "did you mean digits?" in str(message["task"])
+    assert "learngene of lsamd, not of scratch" in str(message["method"])
 
 
 ENTRIES = [

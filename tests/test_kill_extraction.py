@@ -42,13 +42,13 @@ def environment(checkout: Path) -> dict[str, str]:
 
 def steps_in(run: Path) -> int:
     """Steps of all parts that are written down."""
-    found = 0
+    result = 0
     for folder, _, _ in os.walk(run):
         with suppress(
             FileNotFoundError
         ):  # none there, or a draft that has taken its place meanwhile
-            found += Path(folder, "metrics.jsonl").read_bytes().count(b"\n")
-    return found
+            result += Path(folder, "metrics.jsonl").read_bytes().count(b"\n")
+    return result
 
 
 @pytest.mark.exhaustive

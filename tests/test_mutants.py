@@ -31,11 +31,11 @@ def maps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_every_mutant_applies(mutants: Any, checkout: Path) -> None:
     every = mutants.load()
-    assert [problem for one in every if (problem := one.problem(checkout))] == []
+    assert [problem for item in every if (problem := item.problem(checkout))] == []
     assert len(every) >= 150
-    assert len({one.file for one in every}) >= 25
-    assert any(one.file.startswith("plugins/") for one in every)
-    assert len({(one.file, one.old, one.new) for one in every}) == len(every)
+    assert len({item.file for item in every}) >= 25
+    assert any(item.file.startswith("plugins/") for item in every)
+    assert len({(item.file, item.old, item.new) for item in every}) == len(every)
 
 
 SOURCE = "def larger(a, b):\n    while a < 0:\n        a += 1\n    return a if a > b else b\n"
@@ -149,22 +149,22 @@ def test_a_seed_and_a_tree_give_one_list_that_an_edit_elsewhere_does_not_move(dr
     texts = {
         f"{name}.py": "".join(f"{name}{line} = {line}\n" for line in range(20)) for name in "abcd"
     }
-    drawn = draw.draw_changes(texts, 30, 7)
-    assert draw.draw_changes(texts, 30, 7) == drawn
-    assert draw.draw_changes(texts, 15, 7) == drawn[:15]
-    assert draw.draw_changes(texts, 30, 8) != drawn
-    assert len({(file, change.line) for file, change in drawn}) == 30
+    draws = draw.draw_changes(texts, 30, 7)
+    assert draw.draw_changes(texts, 30, 7) == draws
+    assert draw.draw_changes(texts, 15, 7) == draws[:15]
+    assert draw.draw_changes(texts, 30, 8) != draws
+    assert len({(file, change.line) for file, change in draws}) == 30
     edited = draw.draw_changes({**texts, "a.py": "x = 3\n"}, 200, 7)
-    assert [one for one in edited if one[0] != "a.py"] == [
-        one for one in draw.draw_changes(texts, 200, 7) if one[0] != "a.py"
+    assert [item for item in edited if item[0] != "a.py"] == [
+        item for item in draw.draw_changes(texts, 200, 7) if item[0] != "a.py"
     ]
 
 
 def test_every_line_is_as_likely(draw: Any) -> None:
     """A line of many possible changes is drawn no more often than one of few."""
     texts = {"few.py": "x = True\n" * 90, "many.py": "y = f(1, 2, 3) + 4\n" * 30}
-    drawn = [file for file, _ in draw.draw_changes(texts, 40, 1)]
-    assert 22 <= drawn.count("few.py") <= 38
+    draws = [file for file, _ in draw.draw_changes(texts, 40, 1)]
+    assert 22 <= draws.count("few.py") <= 38
 
 
 def test_a_drawn_mutant_applies_once_and_knows_its_line(
@@ -194,7 +194,7 @@ def test_tests_are_chosen_by_what_they_name_and_by_what_they_run(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     chosen = maps.Selector(tmp_path, tmp_path / "map").choose("learngene_zoo/near.py", 2, 9)
-    assert [one.file for one in chosen] == ["tests/test_near.py", "tests/test_both.py"]
+    assert [item.file for item in chosen] == ["tests/test_near.py", "tests/test_both.py"]
     both = "tests/test_both.py::test"
     row = {"code": 0, "shared": 0.0, "seconds": {both: 1.0}, "fixtures": {both: []}}
     for test, lines in {

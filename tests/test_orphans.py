@@ -59,25 +59,25 @@ pytestmark = [
 
 def running() -> dict[int, int]:
     """The parent of every process that runs; those that only wait to be noticed do not count."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
+    results = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, parent = place.read_text().rpartition(")")[2].split()[:2]
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
         except (OSError, ValueError):
             continue
         if state not in "ZX":
-            found[int(place.parent.name)] = int(parent)
-    return found
+            results[int(path.parent.name)] = int(parent)
+    return results
 
 
 def started_by(process: int) -> set[int]:
     """The processes that it started, and those that these started."""
     parents = running()
-    found, new = set(), {process}
+    results, new = set(), {process}
     while new:
         new = {number for number, parent in parents.items() if parent in new}
-        found |= new
-    return found
+        results |= new
+    return results
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> bool:

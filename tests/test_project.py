@@ -41,7 +41,7 @@ PACKAGE_OF = {
 
 def imported_packages() -> dict[str, str]:
     """Return the packages of others that any module imports, each with a module that does."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     files = [
         *(ROOT / "learngene_zoo").rglob("*.py"),
         *(ROOT / "plugins").rglob("*.py"),
@@ -55,8 +55,8 @@ def imported_packages() -> dict[str, str]:
                 if name not in sys.stdlib_module_names and not name.startswith(
                     ("learngene_zoo", "lgzoo_")
                 ):
-                    found[PACKAGE_OF.get(name, name)] = str(file.relative_to(ROOT))
-    return found
+                    results[PACKAGE_OF.get(name, name)] = str(file.relative_to(ROOT))
+    return results
 
 
 def test_every_package_that_is_imported_is_declared() -> None:
@@ -108,8 +108,8 @@ def built(checkout: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_site_builds(checkout: Path) -> None:
-    done = built(checkout)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = built(checkout)
+    assert result.returncode == 0, result.stdout + result.stderr
     reference = (checkout / "site/docs/api/index.html").read_text(encoding="utf-8")
     assert "Condense ancestry models into a learngene" in reference
     assert (checkout / "site/index.html").is_file()
@@ -119,6 +119,6 @@ def test_the_site_builds(checkout: Path) -> None:
 def test_a_link_that_leads_nowhere_stops_the_site(checkout: Path) -> None:
     with (checkout / "docs/cli.md").open("a", encoding="utf-8") as file:
         file.write("\nSee [what is not there](nowhere.md).\n")
-    done = built(checkout)
-    assert done.returncode == 1
-    assert "nowhere" in done.stdout + done.stderr
+    result = built(checkout)
+    assert result.returncode == 1
+    assert "nowhere" in result.stdout + result.stderr

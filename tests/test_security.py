@@ -117,20 +117,22 @@ class Tags(HTMLParser):
 def test_a_bench_is_data_in_its_report(tmp_path: Path) -> None:
     folder = hostile_bench(tmp_path / "bench")
     lgzoo("bench", "--report", "-o", str(folder))  # matplotlib makes its own caches
-    with watched() as seen:
+    with watched() as activity:
         code, out, err = lgzoo("bench", "--report", "-o", str(folder))
     assert code == 0, err
     assert not {"\x1b", "\u202e"} & set(out + err)
     assert [
-        fault for fault in seen.faults(folder) if fault.startswith(("changed", "asked", "started"))
+        fault
+        for fault in activity.faults(folder)
+        if fault.startswith(("changed", "asked", "started"))
     ] == []
     text = (folder / "report.html").read_text()
-    found = Tags()
-    found.feed(text)
-    assert [tag for tag, _ in found.tags].count("script") == 1
+    result = Tags()
+    result.feed(text)
+    assert [tag for tag, _ in result.tags].count("script") == 1
     policy = next(
         words["content"]
-        for _, words in found.tags
+        for _, words in result.tags
         if words.get("http-equiv") == "Content-Security-Policy"
     )
     script = re.search("<script>(.*)</script>", text, re.DOTALL)
@@ -138,10 +140,10 @@ def test_a_bench_is_data_in_its_report(tmp_path: Path) -> None:
     assert policy
     assert base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode() in policy
     assert not [
-        tag for tag, _ in found.tags if tag in ("img", "iframe", "object", "a", "link", "form")
+        tag for tag, _ in result.tags if tag in ("img", "iframe", "object", "a", "link", "form")
     ]
     assert not [
-        name for _, attributes in found.tags for name in attributes if name.startswith("on")
+        name for _, attributes in result.tags for name in attributes if name.startswith("on")
     ]
     assert not {"\x1b", "\u202e"} & set(text)
     for name in ("summary.md", "summary.csv"):
@@ -189,8 +191,8 @@ def test_rows_that_no_cell_leaves_are_refused(
 
 
 def lgzoo(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(main, list(words))
-    return done.exit_code, done.stdout, done.stderr
+    result = CliRunner().invoke(main, list(words))
+    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.mark.parametrize("offline", [(), ("--offline",)])
@@ -201,8 +203,8 @@ def test_a_model_chooses_no_data(
 ) -> None:
     edit(model, task=task)
     lgzoo("show", "digits")  # whatever is loaded lazily is loaded now
-    with watched() as seen:
-        code, _, told = lgzoo(
+    with watched() as activity:
+        code, _, stderr = lgzoo(
             verb,
             str(model),
             *offline,
@@ -210,9 +212,9 @@ def test_a_model_chooses_no_data(
         )
     assert code == 2
     quoted = task if " " not in task else f"'{task}'"
-    assert told.endswith(f"lgzoo {verb} {model} --task {quoted}\n")
+    assert stderr.endswith(f"lgzoo {verb} {model} --task {quoted}\n")
     # Where the result is to be written is looked at before anything else.
-    assert [fault for fault in seen.faults(model) if fault != f"read {tmp_path}"] == []
+    assert [fault for fault in activity.faults(model) if fault != f"read {tmp_path}"] == []
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -226,10 +228,10 @@ def test_a_mistyped_path_asks_nobody(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     (tmp_path / "modles").mkdir()
-    with watched() as seen:
-        code, _, told = lgzoo(verb, name)
-    assert (code, told.count("\n")) == (2, 1)
-    assert [fault for fault in seen.faults() if fault.startswith("asked")] == []
+    with watched() as activity:
+        code, _, stderr = lgzoo(verb, name)
+    assert (code, stderr.count("\n")) == (2, 1)
+    assert [fault for fault in activity.faults() if fault.startswith("asked")] == []
 
 
 @pytest.mark.parametrize("verb", [learngene_zoo.finetune, learngene_zoo.evaluate])
@@ -248,15 +250,15 @@ def test_a_learngene_chooses_no_data(task: str, tmp_path: Path) -> None:
     data["purpose"] = {"task": task, "classes": 3}
     (gene / "config.json").write_text(json.dumps(data))
     lgzoo("show", "digits")  # whatever is loaded lazily is loaded now
-    with watched() as seen:  # TAL embeds the pictures of a task that it has not seen
-        code, _, told = lgzoo("expand", str(gene), "--layers", "2", "-o", str(tmp_path / "out"))
+    with watched() as activity:  # TAL embeds the pictures of a task that it has not seen
+        code, _, stderr = lgzoo("expand", str(gene), "--layers", "2", "-o", str(tmp_path / "out"))
     assert code == 2
-    assert told.endswith(f"lgzoo expand {gene} --task {task}\n")
-    assert not [fault for fault in seen.faults(gene) if "/etc" in fault or "asked" in fault]
+    assert stderr.endswith(f"lgzoo expand {gene} --task {task}\n")
+    assert not [fault for fault in activity.faults(gene) if "/etc" in fault or "asked" in fault]
 
 
 def test_what_these_tests_would_see(tmp_path: Path) -> None:
-    with watched() as seen:
+    with watched() as activity:
         Path("/etc/passwd").read_bytes()
         os.listdir("/etc")
         (tmp_path / "own").write_text("x")
@@ -275,10 +277,10 @@ def test_what_these_tests_would_see(tmp_path: Path) -> None:
         "imported no_such_package",
         "unpickled pathlib.Path",
     }
-    found = seen.faults()
-    assert own <= set(found)
-    assert all(any(fault.startswith(word) for fault in found) for word in rest), found
-    assert not [fault for fault in seen.faults(tmp_path) if str(tmp_path) in fault]
+    result = activity.faults()
+    assert own <= set(result)
+    assert all(any(fault.startswith(word) for fault in result) for word in rest), result
+    assert not [fault for fault in activity.faults(tmp_path) if str(tmp_path) in fault]
 
 
 def pictures(folder: Path, *names: bytes) -> None:
@@ -293,7 +295,7 @@ def test_a_class_whose_name_is_not_text_is_refused_before_anything_is_computed(
     model: Path, tmp_path: Path
 ) -> None:
     pictures(tmp_path / "photos", b"caf\xe9", b"tea")
-    code, _, told = lgzoo(
+    code, _, stderr = lgzoo(
         "finetune",
         str(model),
         "--task",
@@ -302,7 +304,7 @@ def test_a_class_whose_name_is_not_text_is_refused_before_anything_is_computed(
         str(tmp_path / "out"),
     )
     assert code == 1
-    assert "'caf\\udce9' is not text in UTF-8; rename it" in told
+    assert "'caf\\udce9' is not text in UTF-8; rename it" in stderr
     assert not (tmp_path / "out.run").exists()
 
 
@@ -330,36 +332,36 @@ def test_names_that_control_a_terminal_are_data(model: Path, tmp_path: Path) -> 
         ["show", "\x1b[2J"],
     ]
     for line in lines:
-        _, out, told = lgzoo(*line)
-        assert not {"\x1b", "\u202e"} & set(out + told), line
+        _, out, stderr = lgzoo(*line)
+        assert not {"\x1b", "\u202e"} & set(out + stderr), line
     card = (tmp_path / "out\x1b[2J" / "README.md").read_text()
     assert not {"\x1b", "\u202e"} & set(card)
 
 
 def test_a_folder_of_any_name_can_be_worked_in(model: Path, tmp_path: Path) -> None:
-    place = model.rename(tmp_path / "\u202e\x1b[2J \"'`$(x)` ; |[b]")
-    made = lgzoo("extract", "scratch", "--ancestry", str(place), "-o", f"{place}-learngene")
-    assert made[0] == 0, made
-    made = lgzoo(
-        "expand", f"{place}-learngene", "--layers", "1", "--task", "digits", "-o", f"{place}-out"
+    folder = model.rename(tmp_path / "\u202e\x1b[2J \"'`$(x)` ; |[b]")
+    result = lgzoo("extract", "scratch", "--ancestry", str(folder), "-o", f"{folder}-learngene")
+    assert result[0] == 0, result
+    result = lgzoo(
+        "expand", f"{folder}-learngene", "--layers", "1", "--task", "digits", "-o", f"{folder}-out"
     )
-    assert made[0] == 0, made
-    assert shlex.split(made[2])[:3] == ["next:", "lgzoo", "finetune"]
-    assert lgzoo("show", f"{place}-out")[0] == 0
+    assert result[0] == 0, result
+    assert shlex.split(result[2])[:3] == ["next:", "lgzoo", "finetune"]
+    assert lgzoo("show", f"{folder}-out")[0] == 0
 
 
 def test_a_folder_whose_name_is_not_text_is_refused_in_one_line(
     model: Path, tmp_path: Path
 ) -> None:
-    place = model.rename(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")))
+    folder = model.rename(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")))
     for line in (
-        ["evaluate", str(place)],
-        ["extract", "scratch", "--ancestry", str(place), "-o", str(tmp_path / "new")],
+        ["evaluate", str(folder)],
+        ["extract", "scratch", "--ancestry", str(folder), "-o", str(tmp_path / "new")],
     ):
-        code, out, told = lgzoo(*line)
-        assert (code, out, told.count("\n")) == (1, "", 1)
-        assert "caf\\udce9" in told
-        assert "not valid UTF-8" in told
+        code, out, stderr = lgzoo(*line)
+        assert (code, out, stderr.count("\n")) == (1, "", 1)
+        assert "caf\\udce9" in stderr
+        assert "not valid UTF-8" in stderr
 
 
 @pytest.mark.parametrize("side", [10_000, 50_000])
@@ -372,13 +374,13 @@ def test_an_image_bomb_is_not_decoded(side: int, model: Path, tmp_path: Path) ->
         struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
         for chunk in chunks
     )
-    for place in (tmp_path / "photos").rglob("*.png"):
-        place.write_bytes(bomb)
-    code, out, told = lgzoo(
+    for path in (tmp_path / "photos").rglob("*.png"):
+        path.write_bytes(bomb)
+    code, out, stderr = lgzoo(
         "evaluate", str(model), "--task", f"folder:{tmp_path / 'photos'}", "--threads", "1"
     )
-    assert (code, out, told.count("\n")) == (1, "", 1)
-    assert f"the image is too large ({side**2 / 1e6:.0f} million pixels by its header" in told
+    assert (code, out, stderr.count("\n")) == (1, "", 1)
+    assert f"the image is too large ({side**2 / 1e6:.0f} million pixels by its header" in stderr
 
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
@@ -417,12 +419,12 @@ def test_the_page_names_every_target_of_the_fuzzer() -> None:
     source = (PAGE.parents[1] / "tests" / "fuzz" / "targets.py").read_text()
     targets = set(re.findall(r"\bTarget\(\s*f?\"(\w+)", source))
     assert len(targets) >= 8
-    told = [
+    messages = [
         re.findall(r"`(\w+)`", line.split(":")[0])
         for line in PAGE.read_text().split("## What is fuzzed")[1].splitlines()
         if line.startswith("| `")
     ]
-    assert {name for names in told for name in names} == targets
+    assert {name for names in messages for name in names} == targets
     options = (PAGE.parents[1] / "tests" / "conftest.py").read_text()
     (cases,) = re.findall(r'"--fuzz-cases", type=int, default=(\d+)', options)
     assert f" {int(cases):,} cases, as CI does" in PAGE.read_text()

@@ -42,7 +42,7 @@ def lgzoo(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the documented plugins are installed, as `lgzoo new-plugin` writes them."""
-    place = tmp_path_factory.mktemp("site")
+    folder = tmp_path_factory.mktemp("site")
     pip = [
         sys.executable,
         "-m",
@@ -56,15 +56,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, kind in DOCUMENTED.items():
         source = tmp_path_factory.mktemp("source") / name
         written = lgzoo(
-            "new-plugin", name, "--kind", kind, "-o", str(source), site=place, cwd=place
+            "new-plugin", name, "--kind", kind, "-o", str(source), site=folder, cwd=folder
         )
         assert written.returncode == 0, written.stderr
         assert "pip install -e '.[test]' && pytest" in written.stderr
-        done = subprocess.run(
-            [*pip, "--target", str(place), str(source)], capture_output=True, text=True, timeout=300
+        process = subprocess.run(
+            [*pip, "--target", str(folder), str(source)],
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
-        assert done.returncode == 0, done.stderr
-    return place
+        assert process.returncode == 0, process.stderr
+    return folder
 
 
 def test_the_page_shows_what_new_plugin_writes() -> None:
@@ -88,10 +91,10 @@ def test_what_new_plugin_writes_passes_its_own_test(
 ) -> None:
     written = lgzoo("new-plugin", name, "--kind", kind, "-o", "mine", site=tmp_path, cwd=tmp_path)
     assert written.returncode == 0, written.stderr
-    done = python(
+    result = python(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine/tests", site=site, cwd=tmp_path
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_it_is_listed_and_has_a_command_of_its_own(site: Path, tmp_path: Path) -> None:
@@ -127,8 +130,8 @@ def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
         "from lgzoo_first_blocks import FIRST_BLOCKS\n"
         "check_method(FIRST_BLOCKS)\nprint('kept')"
     )
-    done = python("-c", code, site=site, cwd=tmp_path)
-    assert done.stdout == "kept\n", done.stderr
+    result = python("-c", code, site=site, cwd=tmp_path)
+    assert result.stdout == "kept\n", result.stderr
 
 
 def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: Path) -> None:
@@ -164,13 +167,13 @@ def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: 
         "train", "--task", "shades-side", *size, *how, "-o", "model", site=site, cwd=tmp_path
     )
     assert trained.returncode == 0, trained.stderr
-    done = lgzoo("evaluate", "model", "--task", "shades-side", "--json", site=site, cwd=tmp_path)
-    assert json.loads(done.stdout)["value"] > 0.7, done.stdout + done.stderr
+    result = lgzoo("evaluate", "model", "--task", "shades-side", "--json", site=site, cwd=tmp_path)
+    assert json.loads(result.stdout)["value"] > 0.7, result.stdout + result.stderr
 
 
 def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: Path) -> None:
-    made = lgzoo("extract", "first_blocks", "--keep", "2", "-o", "mine", site=site, cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
+    result = lgzoo("extract", "first_blocks", "--keep", "2", "-o", "mine", site=site, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
     assert (
         json.loads((tmp_path / "mine/config.json").read_text())["versions"]["lgzoo-first-blocks"]
         == "0.1.0"
@@ -191,8 +194,8 @@ def test_a_suite_keeps_the_contract(site: Path, tmp_path: Path) -> None:
         "from learngene_zoo.testing import check_suite\nfrom lgzoo_shades import"
         " SHADES\nprint(*check_suite(SHADES))"
     )
-    done = python("-c", code, site=site, cwd=tmp_path)
-    assert done.stdout == "shades-side\n", done.stderr
+    result = python("-c", code, site=site, cwd=tmp_path)
+    assert result.stdout == "shades-side\n", result.stderr
 
 
 def test_a_size_that_it_does_not_declare_is_refused(site: Path, tmp_path: Path) -> None:
@@ -207,12 +210,12 @@ def test_a_size_that_it_does_not_declare_is_refused(site: Path, tmp_path: Path) 
         "try:\n    expand(learngene, target=Target(layers=2, heads=4))\n"
         "except ZooError as error:\n    print(error)"
     )
-    done = python("-c", code, site=site, cwd=tmp_path)
+    result = python("-c", code, site=site, cwd=tmp_path)
     expected = (
         "heads is 4, but all descendants of this learngene have heads 2; sizes that can be chosen:"
         " layers, classes"
     )
-    assert done.stdout.startswith(expected), done.stderr
+    assert result.stdout.startswith(expected), result.stderr
 
 
 def broken_copy(site: Path, place: Path, name: str, source: str) -> None:
@@ -226,17 +229,17 @@ def broken_copy(site: Path, place: Path, name: str, source: str) -> None:
 def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(
     site: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path / "site"
-    broken_copy(site, place, "zoo_sick", "sick = zoo_sick:METHOD")
-    (place / "zoo_sick.py").write_text("raise RuntimeError('not today')")
-    listed = lgzoo("list", "methods", "--all", site=place, cwd=tmp_path)
+    folder = tmp_path / "site"
+    broken_copy(site, folder, "zoo_sick", "sick = zoo_sick:METHOD")
+    (folder / "zoo_sick.py").write_text("raise RuntimeError('not today')")
+    listed = lgzoo("list", "methods", "--all", site=folder, cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "lsamd" in listed.stdout
     assert "sick" in listed.stderr
-    doctor = lgzoo("doctor", site=place, cwd=tmp_path)
+    doctor = lgzoo("doctor", site=folder, cwd=tmp_path)
     assert doctor.returncode == 1, doctor.stdout
     assert "not today" in doctor.stdout
-    extract = lgzoo("extract", "sick", site=place, cwd=tmp_path)
+    extract = lgzoo("extract", "sick", site=folder, cwd=tmp_path)
     assert extract.returncode == 1
     assert "not today" in extract.stderr
     assert "Traceback" not in extract.stderr
@@ -245,13 +248,13 @@ def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(
 def test_one_that_claims_the_name_of_a_method_in_tree_is_refused_and_disturbs_nothing(
     site: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path / "site"
-    broken_copy(site, place, "zoo_twin", "lsamd = zoo_twin:METHOD")
-    listed = lgzoo("list", "methods", "--all", site=place, cwd=tmp_path)
+    folder = tmp_path / "site"
+    broken_copy(site, folder, "zoo_twin", "lsamd = zoo_twin:METHOD")
+    listed = lgzoo("list", "methods", "--all", site=folder, cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "lsamd" in listed.stdout
     assert "zoo_twin" in listed.stderr
-    doctor = lgzoo("doctor", site=place, cwd=tmp_path)
+    doctor = lgzoo("doctor", site=folder, cwd=tmp_path)
     assert doctor.returncode == 1, doctor.stdout
     assert "zoo_twin:METHOD" in doctor.stdout
     assert "uninstall all but one" in doctor.stdout

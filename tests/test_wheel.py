@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 def call(*words: str, cwd: Path, **environment: str) -> str:
     """stdout of a process that must end well."""
     own = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    done = subprocess.run(
+    process = subprocess.run(
         list(words), cwd=cwd, env=own, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert process.returncode == 0, f"{words}\n{process.stdout}\n{process.stderr}"
+    return process.stdout
 
 
 def tracked() -> list[str]:
@@ -40,7 +40,7 @@ def tracked() -> list[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the wheel is installed, without its dependencies."""
-    copy, dist, place = (tmp_path_factory.mktemp(name) for name in ("copy", "dist", "site"))
+    copy, dist, folder = (tmp_path_factory.mktemp(name) for name in ("copy", "dist", "site"))
     for name in tracked():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name)
@@ -66,11 +66,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-deps",
         "--no-index",
         "--target",
-        str(place),
+        str(folder),
         str(wheel),
         cwd=dist,
     )
-    return place
+    return folder
 
 
 def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> None:

@@ -1,3 +1,1 @@
-"""Tasks: named data sets, on which learngenes are extracted, and descendants fine-tuned and
-evaluated.
-"""
+"""Tasks: named data sets for extracting learngenes and for fine-tuning and evaluating models."""

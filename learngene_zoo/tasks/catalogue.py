@@ -1,5 +1,4 @@
-"""List the tasks that have a name: each package offers a `Suite` of entries, and the catalogue
-joins them.
+"""List the named tasks: each package provides a `Suite` of entries, and the catalogue joins them.
 
 The catalogue is known without opening a task: `lgzoo list tasks` reads neither images nor the
 network. `open_task` opens any task.
@@ -33,26 +32,25 @@ OWN_DATA_FORMS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Tasks under one name: `lgzoo list tasks` shows `entries`, and `lgzoo bench SUITE` runs
-    `tasks`.
+    """A named group of tasks: `lgzoo list tasks` shows `entries`, `lgzoo bench SUITE` runs `tasks`.
 
-    A package registers it in the entry-point group `learngene_zoo.suites`. The module that holds it
-    imports neither torch nor numpy at its top: `open` imports them when it is called.
+    A package registers it in the entry-point group `learngene_zoo.suites`. The module that defines
+    it must not import torch or numpy at the top: `open` imports them when it is called.
     """
 
     name: str
     title: str
     entries: tuple[Entry, ...]
-    # takes an entry and whether it is offline
+    # Takes an entry and whether the network must not be used
     open: Callable[[Entry, bool], Task] = field(repr=False, compare=False)
-    tasks: tuple[str, ...] = ()  # those of the entries that are used together; (): all
-    # Where on the Hub the data of an entry would be read from now; None if it is found on this
-    # machine, or nowhere.
+    tasks: tuple[str, ...] = ()  # names of the entries that a bench runs; (): all
+    # Returns the source on the Hub from which an entry's data would be read now; None if the data
+    # is on this machine, or not on the Hub.
     hub: Callable[[Entry], HubSource | None] = field(
         default=lambda entry: None, repr=False, compare=False
     )
-    # Of pictures that are drawn: the tasks, the version that their test images are drawn from, and
-    # the tasks whose families no source task of the suite shows, or none from some version on.
+    # For generated images: the tasks, the version that determines their test images, and the tasks
+    # whose families pretraining leaves out.
     generated: tuple[str, ...] = ()
     version: int = 1
     left_out: tuple[str, ...] = ()
@@ -74,8 +72,13 @@ class Suite:
 def built_in(
     entry: Entry, class_names: Sequence[str], open_split: Callable[[str], Split], **changes: Any
 ) -> Task:
-    """Return the task of a catalogue entry; `changes` are fields that are known only once its data
-    is read.
+    """Build the task of a catalogue entry.
+
+    Args:
+        entry: the entry.
+        class_names: the names of the classes.
+        open_split: opens "train", "validation" or "test".
+        changes: fields that are known only once the data is read.
     """
     shared = {name: value for name, value in vars(entry).items() if name != "description"}
     return Task(
@@ -95,7 +98,7 @@ SUITES = Plugins("learngene_zoo.suites", "suite", Suite)
 
 
 def suites() -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
-    """Return every usable suite, the default one first, and every unusable one, with the reason.
+    """Return every usable suite, the default one first, and every unusable one with the reason.
 
     A suite that uses the name of another suite or of one of its tasks is refused, unless it belongs
     to this project.
@@ -113,8 +116,8 @@ def _load_suites(points: tuple[PluginEntry, ...]) -> tuple[tuple[Suite, ...], tu
         shared = [name for name in _list_names(suite) if num_uses[name] > 1]
         if shared and suite.name not in in_tree:
             reason = (
-                f"the suite {suite.name!r} uses the name {shared[0]!r}, which another suite uses "
-                "too; uninstall one"
+                f"the suite {suite.name!r} uses the name {shared[0]!r}, which another suite also "
+                "uses; uninstall one of them"
             )
             broken.append(Broken(suite.name, SUITES.references()[suite.name], reason))
         else:
@@ -127,7 +130,7 @@ def _list_names(suite: Suite) -> list[str]:
 
 
 def suite(name: str) -> Suite:
-    """Return the suite of that name.
+    """Return the suite with this name.
 
     Raises `WrongCall` for an unknown one and `BadFile` for one that cannot be used.
     """
@@ -140,12 +143,12 @@ def suite(name: str) -> Suite:
 
 
 def entries() -> list[Entry]:
-    """Return every task with a name."""
+    """Return the entries of all named tasks."""
     return [entry for suite in suites()[0] for entry in suite.entries]
 
 
 def find_entry(name: str) -> Entry | None:
-    """Return the entry of that name; None if there is none."""
+    """Return the entry with this name; None if there is none."""
     return next((entry for entry in entries() if entry.name == name), None)
 
 
@@ -160,7 +163,7 @@ def suites_of(task: str) -> list[str]:
 
 
 def tasks_named(references: Sequence[str]) -> list[str]:
-    """Return the references, each name of a suite replaced by its tasks."""
+    """Replace each name of a suite among the references by its tasks."""
     members = {suite.name: suite.tasks for suite in suites()[0]}
     return [task for reference in references for task in members.get(reference, (reference,))]
 
@@ -169,8 +172,9 @@ Origin = Literal["real", "generated", "left out"]
 
 
 def origin_of(task: str) -> Origin:
-    """Return whether a task's images are real or generated, and of the latter whether pretraining
-    leaves its family out.
+    """Return whether a task's images are real or generated.
+
+    "left out" are generated ones whose family is not in the suite's pretraining task.
     """
     entry = find_entry(task)
     suite = suite_of(entry) if entry else None
@@ -180,20 +184,19 @@ def origin_of(task: str) -> Origin:
 
 
 def version_of(task: str) -> int:
-    """Return the version of a generated task, on which its test images depend; 1 for all others."""
+    """Return the version of a generated task, which determines its test images; else 1."""
     entry = find_entry(task)
     suite = suite_of(entry) if entry else None
     return suite.version if suite is not None and task in suite.generated else 1
 
 
 def is_own_data(reference: str) -> bool:
-    """Return whether a reference is the address of data, unlike the name of a task."""
+    """Return whether a reference is the address of the user's data instead of a task's name."""
     return ":" in reference
 
 
 def open_seen(reference: str, option: str = "task", *, offline: bool = False) -> Task:
-    """Open the data that an artifact names by digest, where they were when it was made on this
-    machine.
+    """Open data that an artifact names by digest, at the location recorded on this machine.
 
     Args:
         reference: the name in the artifact.
@@ -201,8 +204,8 @@ def open_seen(reference: str, option: str = "task", *, offline: bool = False) ->
         offline: do not use the network.
 
     Raises:
-        WrongCall: if the artifact was not made here from these data, or if they are gone or were
-            changed since.
+        WrongCall: if the artifact was not made on this machine from this data, or if the data is
+            missing or has changed since.
     """
     origin = find_origin(reference)
     if origin is None:
@@ -231,8 +234,9 @@ def open_seen(reference: str, option: str = "task", *, offline: bool = False) ->
 
 
 def locate_task(task: Task, reference: str) -> LocalOrigin:
-    """Return the location of a task's data, with the stamp of its content; an empty one if it has
-    none.
+    """Return the location of a task's data, with the stamp of its content.
+
+    The location is empty if the data has none.
     """
     location = locate(reference)
     return LocalOrigin(location, stamp_task(task) or task.revision or _stamp_files(location))
@@ -257,14 +261,15 @@ def _stamp_files(location: str) -> str:
 
 
 def open_task(reference: str, *, offline: bool = False) -> Task:
-    """Open the task of that name, or the user's own data: `folder:PATH`, `parquet:PATH`,
-    `hf:org/name[:config]`.
+    """Open a named task, or the user's data.
 
-    Data that does not fit on the disk or in memory is streamed: `wds:PATTERN` of tars,
-    `hf-stream:org/name[:config]`.
+    Data is `folder:PATH`, `parquet:PATH` or `hf:org/name[:config]`. Data that does not fit on disk
+    or in memory is streamed: tars with `wds:PATTERN`, or `hf-stream:org/name[:config]`.
 
-    Raises `WrongCall` for an unknown name, `BadData` for data that cannot be used, and
-    `Unavailable` if it must be downloaded and `offline` is set.
+    Raises:
+        WrongCall: for an unknown name.
+        BadData: for data that cannot be used.
+        Unavailable: if the data must be downloaded and `offline` is set.
     """
     if not is_own_data(reference):
         return _open_named(reference, offline)
@@ -276,7 +281,7 @@ def open_task(reference: str, *, offline: bool = False) -> Task:
 def _open_own(reference: str, offline: bool) -> Task:
     kind, _, rest = reference.partition(":")
     if not rest:
-        raise WrongCall(f"{reference!r} names nothing after the colon; expected {OWN_DATA_FORMS}")
+        raise WrongCall(f"{reference!r} has nothing after the colon; expected {OWN_DATA_FORMS}")
     if kind == "folder":
         from learngene_zoo.tasks.folders import open_folder
 
@@ -310,7 +315,7 @@ def _open_named(name: str, offline: bool) -> Task:
 
 
 def check_name(name: str) -> None:
-    """Check that a task of that name exists; the user's own data is not read.
+    """Check that a task with this name exists, without reading the user's data.
 
     Raises `WrongCall` otherwise.
     """
@@ -318,8 +323,7 @@ def check_name(name: str) -> None:
         return
     broken = suites()[1]
     hint = (
-        f"{_nearest(name, [entry.name for entry in entries()])} (data of your own: "
-        f"{OWN_DATA_FORMS})"
+        f"{_nearest(name, [entry.name for entry in entries()])} (your own data: {OWN_DATA_FORMS})"
     )
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
@@ -327,20 +331,16 @@ def check_name(name: str) -> None:
 
 
 def folder_hint(name: str) -> str:
-    """Return the reference to write for a folder of images that has the name; "" if there is
-    none.
-    """
+    """Return a hint to write folder:PATH if there is a folder with this name, else ""."""
     return (
-        f"for the folder of that name write folder:{shell_word(name)}"
+        f"to use the folder of that name, write folder:{shell_word(name)}"
         if name and Path(name).is_dir()
         else ""
     )
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    """Return the message that there is no such task, with the folder or the task that may be
-    meant.
-    """
+    """Return the error message for an unknown task, with the folder or task that may be meant."""
     hint = folder_hint(name)
     if hint or nearest(name, names) is None:
         return f"no task named {name!r}; {hint or 'see `lgzoo list tasks`'}"

@@ -1,10 +1,10 @@
-"""Read the images of a task once before training on them; those that cannot be read are named in
-the error.
+"""Read the images of a task once before training on them; the error names those that cannot be
+read.
 
-A training reads for up to half a minute before its first step: the headers of all images, then the
-images themselves. Those that were read without a problem are remembered in the folder LGZOO_CACHE
-(else ~/.cache/learngene_zoo) by size and time of change, so the next training goes on where this
-one stopped. `lgzoo doctor` reads all of them, see findings.py.
+Before its first step a training run spends up to half a minute on reading: first the headers of all
+images, then the images themselves. Images that were read without a problem are remembered in the
+folder LGZOO_CACHE (default ~/.cache/learngene_zoo) by size and time of change, so the next run
+continues with the remaining ones. `lgzoo doctor` reads all of them, see findings.py.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from learngene_zoo.tasks.task import SPLITS, Split, Task
 from learngene_zoo.tasks.transforms import check_samples
 from learngene_zoo.text import shell_word
 
-SECONDS = 30.0  # before a training, for each task in a process
-CHUNK = 16  # pictures that a worker reads at a time
-NAMED = 3  # broken pictures in an error
+SECONDS = 30.0  # time limit before training, for each task in a process
+CHUNK = 16  # images that a worker reads at a time
+NAMED = 3  # maximal number of broken images in an error
 PictureIndex = tuple[str, int]  # a split and an index in it
 _spent: defaultdict[str, float] = defaultdict(float)
 
@@ -47,16 +47,14 @@ class PictureCheck(NamedTuple):
     split: str
     number: int  # its index in the split
     where: str
-    problem: str = ""  # why it cannot be used; "" if it can
-    content: str = ""  # a hash of the stored bytes; of a split in memory, of the pixels
+    problem: str = ""  # the reason why it cannot be used; "" if it can
+    content: str = ""  # a hash of the stored bytes, or of the pixels of a split in memory
     size: tuple[int, int] = (0, 0)  # width and height
 
 
 @dataclass(frozen=True)
 class PictureReader:
-    """The data set of a worker: read the images at some indices, or with `headers` only the headers
-    of their files.
-    """
+    """The workers' data set: reads the images at some indices, or only their headers."""
 
     task: Task
     splits: Mapping[str, Split]
@@ -89,9 +87,7 @@ class PictureReader:
 
 
 def _read_bytes(image: Any, where: str) -> Any:
-    """Return the stored bytes; a value that is not a file stays as it is, so that decoding names
-    it.
-    """
+    """Return the bytes of a file; other values are returned unchanged, for decoding to refuse."""
     source = open_source(image, where)
     return source.read_bytes() if isinstance(source, Path) and source.is_file() else source
 
@@ -108,8 +104,9 @@ def _hash(data: bytes) -> str:
 def read_pictures(
     reader: PictureReader, places: Iterable[Sequence[PictureIndex]], workers: int
 ) -> Iterator[PictureCheck]:
-    """Yield the results of `reader` for the chunks of `places`, in order, in this process or in
-    `workers` others.
+    """Yield the results of `reader` for the chunks of `places`, in order.
+
+    With `workers` > 0 they are read in that many other processes.
     """
     batches = (
         WorkerLoader(reader, places, workers) if workers else (reader[batch] for batch in places)
@@ -121,8 +118,8 @@ def read_pictures(
 def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers: int) -> None:
     """Check that the images `used` in training, and all those of the other splits, can be read.
 
-    Images in memory, streams, and images that were read before are skipped. It takes at most about
-    half a minute.
+    Images in memory, streams, and images that were read before are skipped. The check takes at most
+    about half a minute.
 
     Raises `BadData` that names the images which cannot be read.
     """
@@ -163,9 +160,7 @@ def _name_broken(broken: Sequence[PictureCheck], task: Task) -> str:
 
 
 class _UncheckedChunks:
-    """Chunks of the images that were not checked before, until the deadline; those yielded are
-    `met`.
-    """
+    """Iterable of chunks of unchecked images, until the deadline; `met` has those yielded."""
 
     def __init__(
         self,
@@ -191,9 +186,7 @@ class _UncheckedChunks:
 
 
 def stamp(split: Split, index: int) -> int:
-    """Return a hash of a stored image's path, its size and its time of change; 0 where these are
-    not known.
-    """
+    """Return a hash of a stored image's path, size and time of change; 0 if these are not known."""
     if not isinstance(split, DecodedSplit):
         return 0
     row = int(split.members[index])
@@ -231,7 +224,7 @@ def _read_remembered(task: Task) -> np.ndarray:
 def remember(task: Task, stamps: Iterable[int]) -> None:
     """Add the stamps of images that were read without a problem to those remembered."""
     new = np.array([stamp for stamp in stamps if stamp], dtype=np.uint64)
-    # of a call that was killed, also if there is nothing new to write
+    # Drafts left by a killed process are removed even if there is nothing new to write
     remove_drafts(_cache_file(task))
     if len(new) and is_first():
         remembered = np.union1d(new, _read_remembered(task))
@@ -240,4 +233,4 @@ def remember(task: Task, stamps: Iterable[int]) -> None:
             new_file(_cache_file(task), force=True) as draft,
             draft.open("wb") as file,
         ):
-            np.save(file, remembered)  # where this cannot be written, it only costs time
+            np.save(file, remembered)  # failing to write only costs time in the next run

@@ -1,11 +1,11 @@
-"""DeiT's augmentation (Touvron et al., "Training data-efficient image transformers", 2021), by
+"""DeiT's augmentation (Touvron et al., "Training data-efficient image transformers", 2021), with
 timm's transforms.
 
-A random crop of 8 to 100 % of the area, the mirror where the task allows it, RandAugment
-`rand-m9-mstd0.5-inc1`, and random erasing with probability 0.25, of noise per pixel, after the
-normalisation. At 32 pixels or fewer the crop is one of the image with a border of 4 black pixels,
-as in DeiT's code. That code also passes a colour jitter of 0.3, which timm leaves out beside
-RandAugment, so it is left out here.
+A random crop of 8 to 100 % of the area, a horizontal flip where the task allows it, RandAugment
+`rand-m9-mstd0.5-inc1`, and random erasing with noise per pixel and probability 0.25, after
+normalisation. At 32 pixels or fewer the crop is taken from the image with a border of 4 black
+pixels, as in DeiT's code. That code also passes a colour jitter of 0.3, which timm ignores in
+combination with RandAugment, so it is left out here.
 
 timm draws from the global generators of random, numpy and torch. For each image they are seeded
 with a function of (seed, epoch, index), and they are restored afterwards. Shapes: N images.
@@ -33,10 +33,10 @@ T = TypeVar("T")
 def apply_deit_augmentation(
     images: Iterable[torch.Tensor], input_format: InputFormat, seeds: Sequence[int], flip: bool
 ) -> torch.Tensor:
-    """Return uint8 (N, 3, size, size) of images uint8 (3, H, W) each; of a small format, (3, size,
-    size) each.
+    """Augment images uint8 (3, H, W) each; returns uint8 (N, 3, size, size).
 
-    Random erasing is not applied here: it follows the normalisation.
+    If `size` is at most `SMALL`, the images must already have it. Random erasing is not applied
+    here: it follows the normalisation.
     """
     from torchvision.transforms.functional import to_pil_image
 
@@ -48,8 +48,9 @@ def apply_deit_augmentation(
 
 
 def erase_rectangles(images_NCHW: torch.Tensor, seeds: Sequence[int]) -> torch.Tensor:
-    """Replace a rectangle of a quarter of the normalised images by noise, in place, and return
-    them.
+    """Replace a rectangle by noise in a quarter of the normalised images, in place.
+
+    Returns the images.
     """
     from timm.data.random_erasing import RandomErasing
 
@@ -61,7 +62,7 @@ def erase_rectangles(images_NCHW: torch.Tensor, seeds: Sequence[int]) -> torch.T
 
 
 def seeds_of(name: str, seed: int, epoch: int, indices: Sequence[int]) -> list[int]:
-    """Return a seed below 2^63 for each image, a function of its index and the rest."""
+    """Return a seed below 2^63 for each image, a function of the arguments and its index."""
     seeds: list[int] = (
         bits(derive_seed(seed, name, epoch), indices, 1)[:, 0] >> np.uint64(1)
     ).tolist()
@@ -78,7 +79,7 @@ def _create_transform(input_format: InputFormat, flip: bool) -> Any:
     transform = create_transform(
         size,
         is_training=True,
-        use_prefetcher=True,  # which normalises and erases later, as is done here
+        use_prefetcher=True,  # leaves normalisation and erasing to the caller
         hflip=0.5 if flip else 0.0,
         color_jitter=JITTER,
         auto_augment=RANDAUGMENT,
@@ -96,8 +97,9 @@ def _create_transform(input_format: InputFormat, flip: bool) -> Any:
 
 
 def _posterize(image: Any, bits: int, **_: Any) -> Any:
-    """Posterise as timm does, also where no bit is kept: that is black, and newer versions of PIL
-    refuse it.
+    """Posterise as timm does, also with 0 bits.
+
+    That gives black; newer versions of PIL refuse it.
     """
     from PIL import Image, ImageOps
 
@@ -106,7 +108,7 @@ def _posterize(image: Any, bits: int, **_: Any) -> Any:
 
 @contextmanager
 def restore_generators() -> Iterator[None]:
-    """Restore the states of the global generators at the end."""
+    """Restore the states of the global generators on exit."""
     before = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -117,7 +119,7 @@ def restore_generators() -> Iterator[None]:
 
 
 def _iterate_seeded(items: Iterable[T], seeds: Sequence[int]) -> Iterator[T]:
-    """Yield the items, with every global generator seeded for each before it is yielded."""
+    """Yield the items; before each, all global generators are seeded for it."""
     for item, seed in zip(items, seeds, strict=True):
         random.seed(seed)
         np.random.seed(seed % 2**32)

@@ -1,6 +1,4 @@
-"""Check a task for `lgzoo doctor`: images that are broken or stand in two splits, and classes with
-few images.
-"""
+"""Check a task for `lgzoo doctor`: broken images, images in two splits, and small classes."""
 
 from __future__ import annotations
 
@@ -25,15 +23,14 @@ from learngene_zoo.tasks.folders import open_folder
 from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 
-FEW = 10  # training images of a class
+FEW = 10  # training images below which a class is reported
 Row = Mapping[str, str]
 
 
 def check_task(task: Task, workers: int) -> tuple[list[Row], Task]:
-    """Return a row `what status found` for each split and each problem, and the task without its
-    broken images.
+    """Return a row for each split and each problem, and the task without its broken images.
 
-    Raises `WrongCall` for a streamed task.
+    Rows have the keys `what`, `status` and `found`. Raises `WrongCall` for a streamed task.
     """
     if task.open_stream is not None:
         raise WrongCall(
@@ -58,10 +55,10 @@ def check_task(task: Task, workers: int) -> tuple[list[Row], Task]:
 
 
 def open_with_problems(reference: str, offline: bool) -> tuple[Task | None, list[Row]]:
-    """Return the usable part of a task, and a row for each problem; None instead of the task if too
-    little is left.
+    """Open the usable part of a task; returns the task and a row for each problem.
 
-    Raises `ZooError` if nothing is known of the data, or if there is nothing else to report.
+    The task is None if too little is left. Raises `ZooError` if the data cannot be opened at all
+    and there is no other problem to report.
     """
     kind, _, path = reference.partition(":")
     if kind != "folder" or not path:
@@ -103,9 +100,7 @@ def _area(size: tuple[int, int]) -> int:
 def _find_duplicates(
     task: Task, splits: Mapping[str, Split], good: Sequence[PictureCheck]
 ) -> Iterator[Row]:
-    """Yield images whose stored bytes are those of an earlier one, in another split or with another
-    class.
-    """
+    """Yield a row for each image with the same bytes as one in another split or class."""
     first: dict[str, PictureCheck] = {}
     for picture in good:
         before = first.setdefault(picture.content, picture) if picture.content else picture
@@ -137,7 +132,7 @@ def _find_small_classes(task: Task, train: Split, good: Sequence[PictureCheck]) 
             yield _make_row(
                 f"class {name}",
                 "info",
-                f"has {count} training images; with fewer than {FEW} little is learnt",
+                f"has {count} training images; with fewer than {FEW} accuracy is usually low",
             )
 
 

@@ -1,6 +1,6 @@
-"""Read the first row of a task: its columns, and problems.
+"""Read the first row of a task: its columns and problems.
 
-Of data on the Hub only that row is downloaded.
+For data on the Hub only that row is downloaded.
 """
 
 from typing import Any
@@ -21,10 +21,10 @@ Row = dict[str, Any]
 
 
 def first_row(reference: str, offline: bool) -> Row:
-    """Return facts about a task's first row: columns and their types, sizes, and `missing`, empty
-    if nothing is.
+    """Return facts about a task's first row: columns, types, sizes, and a list `missing`.
 
-    Raises `ZooError` that names the remedy, if the data is not available or cannot be read.
+    `missing` is empty if the task can be used. Raises `ZooError` that names the remedy if the data
+    is not available or cannot be read.
     """
     entry = catalogue.find_entry(reference)
     source = _find_hub_source(reference, entry)
@@ -34,7 +34,7 @@ def first_row(reference: str, offline: bool) -> Row:
 
 
 def _find_hub_source(reference: str, entry: Entry | None) -> HubSource | None:
-    """Return where on the Hub a task would be read from; None if it is on this machine."""
+    """Return the source on the Hub that a task would be read from; None for local data."""
     kind, _, rest = reference.partition(":")
     if kind in ("hf", "hf-stream") and rest:
         return HubSource(reference=rest)
@@ -42,9 +42,7 @@ def _find_hub_source(reference: str, entry: Entry | None) -> HubSource | None:
 
 
 def _read_local(task: Task) -> Row:
-    """Return the sizes of data on this machine, and its first training image with its label or
-    mask.
-    """
+    """Return the sizes of data on this machine, and its first training image with label or mask."""
     if task.open_stream is None:
         split = task.split("train")
         got, label = split.__getitems__([0]), int(split.labels[0])
@@ -88,7 +86,7 @@ def _read_local(task: Task) -> Row:
 
 
 def _read_streamed(reference: str, source: HubSource, entry: Entry | None) -> Row:
-    """Return the features of data on the Hub, and its first row, which alone is downloaded."""
+    """Return the features of data on the Hub, and its first row, without downloading the rest."""
     name = f"hf:{source.reference}"
     with source.or_alternative():
         stream = hub_data.stream_splits(source)
@@ -172,7 +170,7 @@ def _describe_mask(mask_HW: torch.Tensor) -> str:
 
 
 def _describe_feature(kind: Any) -> str:
-    """Return a column's type in few words: `Image`, `ClassLabel of 10`, `int64`."""
+    """Return a column's type in short form: `Image`, `ClassLabel of 10`, `int64`."""
     names = getattr(kind, "names", None)
     if names:
         return f"{type(kind).__name__} of {len(names)}"

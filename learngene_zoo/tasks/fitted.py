@@ -1,8 +1,8 @@
-"""Keep decoded images as a model takes them: decoding photographs takes longer than the passes of a
-small model.
+"""Cache decoded images in a model's input size: decoding photographs takes longer than a forward
+pass of a small model.
 
-Only the steps that every epoch repeats are kept: the resized and cropped (or padded) image, before
-any augmentation.
+Only the result of the steps that are the same in every epoch is cached: the image resized and
+cropped (or padded), before any augmentation.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit
 from learngene_zoo.tasks.task import Samples, Split
 from learngene_zoo.tasks.transforms import fit_images
 
-MAX_BYTES = 2**30  # of the images of one split; more are decoded in every epoch
+MAX_BYTES = 2**30  # of the images of one split; larger splits are decoded in every epoch
 
 
 @dataclass(frozen=True)
 class FittedSplit:
-    """The images of a split, uint8 (C, size, size), each decoded and fitted when it is first
-    read.
-    """
+    """A split whose images, uint8 (C, size, size), are decoded and resized at the first read."""
 
     split: DecodedSplit
     input_format: InputFormat
@@ -36,7 +34,7 @@ class FittedSplit:
 
     @property
     def labels(self) -> np.ndarray:
-        """Their classes, int64 (N,)."""
+        """The class of every image, int64 (N,)."""
         return self.split.labels
 
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
@@ -56,19 +54,19 @@ class FittedSplit:
 def keep_fitted(
     split: Split, input_format: InputFormat, num_images: int
 ) -> tuple[Split, InputFormat] | None:
-    """Return a split that keeps its fitted images, and the format in which they need no fitting any
-    more.
+    """Return a split that caches its resized images, and the format for reading them.
 
-    The images are shared by all that read the split in the same format, and dropped when it is read
-    in another one.
+    The images are shared by all readers of the split with the same format, and dropped when it is
+    read in another format.
 
     Args:
         split: the split.
-        input_format: the format that the images are fitted to.
-        num_images: how many of the split's images are read.
+        input_format: the format that the images are resized to.
+        num_images: number of the split's images that will be read.
 
     Returns:
-        None if the split decodes no images, or if those read would take more than `MAX_BYTES`.
+        The split and a format that does not resize again; None if the split decodes no images, or
+        if those read would take more than `MAX_BYTES`.
     """
     if isinstance(split, PartOfSplit):
         fitted = keep_fitted(split.split, input_format, num_images)

@@ -1,4 +1,4 @@
-"""Open `folder:PATH`: images whose subfolders are the classes, optionally below train/, validation/
+"""Open `folder:PATH`: images in one subfolder for each class, optionally below train/, validation/
 and test/.
 """
 
@@ -32,14 +32,14 @@ from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.text import count_noun
 
-# Takes the folder or file that is wrong, and the problem.
+# Called with the folder or file that is wrong, and the problem.
 Report = Callable[[str, str], None]
 MAX_SHOWN = 4  # names in a message
 
 
 @dataclass(frozen=True)
 class Files:
-    """Image files, one a row."""
+    """Image files, one for each row."""
 
     paths: tuple[str, ...]
 
@@ -47,15 +47,13 @@ class Files:
         return len(self.paths)
 
     def __getitem__(self, row: int, /) -> Sample:
-        """Return the file by its path."""
+        """Return the file; errors name its path."""
         return Sample(self.paths[row], self.paths[row])
 
 
 @dataclass
 class ClassFolders:
-    """The listings of the class folders of one split, by the name of the class, and the files
-    beside them.
-    """
+    """The class folders of one split: listings by name of the class, and files beside them."""
 
     classes: dict[str, list[tuple[Path, Listing]]] = field(default_factory=dict)
     loose: list[str] = field(default_factory=list)  # pictures in no class folder
@@ -78,14 +76,14 @@ class ClassFolders:
 def open_folder(
     path: str, roles: Mapping[str, str] | None = None, report: Report | None = None, **fields: Any
 ) -> Task:
-    """Return the task in a folder, `PATH` or `PATH:train=a+b,test=c`, its splits in their `roles`.
+    """Open the task in a folder, `PATH` or `PATH:train=a+b,test=c`.
 
     Files that are not images are left out, and the task's notes list them.
 
     Args:
         path: the folder, with the folders of its splits if they are named.
-        roles: for a split, the stored split that is used for it.
-        report: takes every problem that leaves something to read; without it they are raised.
+        roles: for each split, the stored split that is used for it.
+        report: called with every problem that leaves some data usable; without it they are raised.
         fields: fields of `Task`.
 
     Raises:
@@ -125,9 +123,9 @@ def _list_paths(part: Labelled) -> tuple[str, ...]:
 
 
 def _list_classes(folders: Sequence[Path]) -> ClassFolders:
-    """Return the content of the class folders of a split.
+    """List the class folders of a split.
 
-    Names that differ in their Unicode form only are one class.
+    Names that differ only in their Unicode form are one class.
     """
     content = ClassFolders()
     for folder in folders:
@@ -146,7 +144,7 @@ def _list_classes(folders: Sequence[Path]) -> ClassFolders:
 
 
 def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: str) -> None:
-    """Check that a split with images has classes, and that they do not look like splits.
+    """Check that a split with images has class folders, and that these do not look like splits.
 
     Raises `BadData` otherwise.
     """
@@ -154,8 +152,8 @@ def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: st
         if not part.classes and part.loose:
             loose = Path(part.loose[0])
             raise BadData(
-                f"{loose.parent} holds pictures ({loose.name}) but no class folders; sort them "
-                "into one a class"
+                f"{loose.parent} contains images ({loose.name}) but no class folders; sort them "
+                "into one folder for each class"
             )
         if not layout.is_named:
             subfolders = {
@@ -197,20 +195,24 @@ def _find_problems(splits: Mapping[str, ClassFolders]) -> Iterable[tuple[str, st
                 path = part.classes[name][0][0]
                 yield (
                     f"class folder {path}",
-                    f"is in {split} and not in train; add training images of {name!r} or remove it",
+                    f"is in {split} but not in train; add training images of {name!r} or remove it",
                 )
         for link in part.dangling:
-            yield f"link {link}", f"leads nowhere (to {os.readlink(link)}); correct or remove it"
+            yield (
+                f"link {link}",
+                f"is broken (it leads to {os.readlink(link)}); correct or remove it",
+            )
 
 
 def _describe(splits: Iterable[ClassFolders]) -> list[str]:
-    """Return a line on the files that are left out, and one on images in no class folder."""
+    """Return one line about left-out files, and one about images in no class folder."""
     parts = list(splits)
     lines = [describe_left_out([file for part in parts for file in part.left_out()])]
     loose = [file for part in parts for file in part.loose]
     if loose:
         lines.append(
-            f"{count_noun(len(loose), 'picture')} in no class folder left out; first: {loose[0]}"
+            f"{count_noun(len(loose), 'image')} outside of class folders left out; first: "
+            f"{loose[0]}"
         )
     return list(filter(None, lines))
 
@@ -235,7 +237,7 @@ def list_subfolders(folder: Path) -> list[Path]:
 def label_images(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
     """Return the images of each class folder, labelled by its index, and the other files in them.
 
-    Raises `BadData` for empty ones.
+    Raises `BadData` for folders without images.
     """
     listings = [list_pictures(folder) for folder in class_folders]
     empty = [
@@ -245,14 +247,12 @@ def label_images(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
     ]
     if empty:
         more = (
-            f"; the same is true of {', '.join(folder.name for folder in empty[1:])}"
-            if empty[1:]
-            else ""
+            f"; also empty: {', '.join(folder.name for folder in empty[1:])}" if empty[1:] else ""
         )
-        raise BadData(f"class folder {empty[0]} holds no image{more}; add some or remove it")
+        raise BadData(f"class folder {empty[0]} contains no images{more}; add some or remove it")
     dangling = [link for listing in listings for link in listing.dangling]
     if dangling:
-        raise BadData(f"link {dangling[0]} leads nowhere; correct or remove it")
+        raise BadData(f"link {dangling[0]} is broken; correct or remove it")
     labels = np.repeat(
         np.arange(len(listings), dtype=np.int64), [len(listing.pictures) for listing in listings]
     )

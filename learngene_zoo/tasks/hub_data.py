@@ -38,15 +38,16 @@ def parse_reference(reference: str) -> Reference:
 
 
 def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
-    """Open the task of `org/name[:config][@revision]`; with an entry of the catalogue, under its
-    name and with its facts.
+    """Open the data set `org/name[:config][@revision]` of the Hub.
 
-    Raises `Unavailable` if it is neither cached nor can be downloaded, `BadData` if it cannot be
-    used.
+    With an entry of the catalogue the task has its name, title, sizes and notes.
+
+    Raises `Unavailable` if the data set is neither cached nor can be downloaded, `BadData` if it
+    cannot be used.
     """
     tables, fields = load_hub_tables(HubSource(reference=reference), offline)
     if entry is not None:
-        # These photographs are small; their size and normalisation are the catalogue's.
+        # These images are small; their size and normalisation are the catalogue's.
         half = (0.5, 0.5, 0.5)
         fields |= {
             "name": entry.name,
@@ -64,7 +65,7 @@ def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
 
 
 def _list_image_folders(reference: str) -> tuple[Path, ...]:
-    """Return where `datasets` keeps the image files of a data set that is stored as files."""
+    """Return the folders in which `datasets` caches the image files of a data set."""
     from datasets import config
     from huggingface_hub import constants
 
@@ -74,10 +75,10 @@ def _list_image_folders(reference: str) -> tuple[Path, ...]:
 
 
 def load_hub_tables(source: HubSource, offline: bool) -> tuple[Any, dict[str, Any]]:
-    """Return the `DatasetDict` of a data set of the Hub, and the fields of a task that the Hub
-    knows: commit and licence.
+    """Return the `DatasetDict` of a data set of the Hub, and the task's fields from the Hub.
 
-    Raises `Unavailable` if it is not at the commit that was reviewed.
+    The fields are commit and licence. Raises `Unavailable` if the data set is no longer at the
+    commit that was reviewed.
     """
     repository, config, revision = parse_reference(source.reference)
     if is_offline(offline):
@@ -90,7 +91,7 @@ def load_hub_tables(source: HubSource, offline: bool) -> tuple[Any, dict[str, An
 def _load(
     repository: str, config: str | None, revision: str | None, offline: bool, **options: Any
 ) -> Any:
-    """Return the splits; errors of `datasets` are raised as ours."""
+    """Load the splits; errors of `datasets` are raised as `ZooError`."""
     from datasets import load_dataset
 
     with translate_errors(repository, config, offline), _without_network(offline):
@@ -101,7 +102,7 @@ def _load(
 
 
 class HubStream(NamedTuple):
-    """A data set of the Hub of which nothing is downloaded until a row is read."""
+    """A data set of the Hub that is downloaded row by row, when read."""
 
     splits: dict[str, Any]
     sizes: list[str]
@@ -110,7 +111,7 @@ class HubStream(NamedTuple):
 
 
 def stream_splits(source: HubSource) -> HubStream:
-    """Return the splits of a data set, with their sizes where the Hub knows them."""
+    """Return the splits of a data set, with their sizes if the Hub knows them."""
     repository, config, _ = parse_reference(source.reference)
     commit, licence = _check_reviewed(source)
     splits = _load(repository, config, commit, False, streaming=True)
@@ -122,9 +123,9 @@ def stream_splits(source: HubSource) -> HubStream:
 
 
 def read_first_row(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the features of a streamed split and its first row, images undecoded.
+    """Return the features of a streamed split and its first row, with undecoded images.
 
-    Raises `BadData` if it has none.
+    Raises `BadData` if it is empty.
     """
     from datasets import Features
 
@@ -153,8 +154,9 @@ def _check_reviewed(source: HubSource) -> tuple[str, str]:
 
 
 def is_offline(offline: bool) -> bool:
-    """Return whether the Hub must not be contacted, by `offline` or the environment variable
-    HF_HUB_OFFLINE.
+    """Return whether the Hub must not be contacted.
+
+    That is the case with `offline`, or if the environment variable HF_HUB_OFFLINE is set.
     """
     return offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
@@ -203,15 +205,13 @@ def _pin_revision(repository: str, revision: str | None) -> tuple[str, str]:
 def translate_errors(
     repository: str, config: str | None = None, offline: bool = False
 ) -> Iterator[None]:
-    """Raise errors of `datasets` and the Hub's library as ours; nothing is printed."""
+    """Translate errors of `datasets` and the Hub's library to `ZooError`; nothing is printed."""
     from datasets.exceptions import DatasetsError
 
     try:
         with silence_datasets():
             yield
-    except (
-        Exception
-    ) as error:  # the HTTP library's own errors share no class that every version has
+    except Exception as error:  # the HTTP errors have no base class that all versions share
         if not isinstance(
             error, (RuntimeError, ValueError, OSError, DatasetsError)
         ) and not is_network_error(error):
@@ -220,8 +220,9 @@ def translate_errors(
 
 
 def is_network_error(error: Exception) -> bool:
-    """Return whether an error is of the HTTP library, which differs between versions of
-    huggingface_hub.
+    """Return whether an error comes from the HTTP library.
+
+    The library differs between versions of huggingface_hub.
     """
     return type(error).__module__.startswith(
         ("httpx", "httpcore", "requests", "urllib3", "aiohttp")
@@ -250,7 +251,7 @@ def _translate_error(
         return BadData(f"{repository} is built by a script, which is never run; {SCRIPT_HINT}")
     if "onfig" in text and isinstance(error, ValueError):
         return WrongCall(f"{repository}: {text}; write hf:{repository}:CONFIG")
-    # some of them are OSErrors too
+    # Checked before the OSErrors below, as some network errors are OSErrors
     if is_network_error(error) or isinstance(error, hub.HfHubHTTPError):
         reason = text[:120] or type(error).__name__
         return Unavailable(

@@ -1,7 +1,7 @@
-"""Decode stored images: in colour as they should be seen, or as the classes of a mask.
+"""Decode stored images to RGB or to the classes of a mask.
 
-The size in a file's header is checked before anything is decoded. Of an animation the first frame
-counts.
+The size in a file's header is checked before anything is decoded. Of an animation only the first
+frame is used.
 """
 
 import io
@@ -25,12 +25,12 @@ from learngene_zoo.tasks.task import Sample, Samples
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
-MAX_ASPECT_RATIO = 100  # of one side to the other
-ENDS = (0.5, 99.5)  # percentiles that become black and white where the bits in use are not known
-MAX_COUNTED = 1_000_000  # numbers that the percentiles are taken of, evenly spread
-ROWS_PER_BLOCK = 256  # that are scaled at a time
+MAX_ASPECT_RATIO = 100  # longer side / shorter side
+ENDS = (0.5, 99.5)  # percentiles that become black and white if the bits in use are not known
+MAX_COUNTED = 1_000_000  # values used for the percentiles, evenly spaced
+ROWS_PER_BLOCK = 256  # rows that are scaled at a time
 DEEP_NOTE = (
-    "grey of more than 8 bits; such pictures are scaled by the bits in use, else by percentiles "
+    "grey of more than 8 bits; such images are scaled by the bits in use, else by percentiles "
     "(docs/tasks.md)"
 )
 # Pillow's errors for broken files, which include those of its decoders.
@@ -40,7 +40,7 @@ UNREADABLE = (
     zlib.error,
 )  # fmt: skip
 ORIENTATION = 0x0112  # EXIF's tag
-# by its value: the number of PIL's transposition that undoes it
+# The EXIF orientation -> the number of PIL's transposition that undoes it
 TURNS = {
     2: 0,
     3: 3,
@@ -54,10 +54,10 @@ TURNS = {
 
 @dataclass(frozen=True)
 class StoredImage:
-    """An image as a row of a table stores it: its bytes, or the path of a file.
+    """An image as stored in a row of a table: its bytes, or the path of a file.
 
-    A row must not choose which files of this machine are opened, so a path is taken only if it
-    leads to a file below one of `folders`, links resolved; a relative one is relative to them.
+    A row must not choose which files of this machine are opened, so a path is used only if it leads
+    to a file below one of `folders` after resolving links; a relative path is relative to them.
     """
 
     data: Any
@@ -65,9 +65,9 @@ class StoredImage:
     folders: tuple[Path, ...] = ()
 
     def open_source(self, where: str) -> bytes | Path | None:
-        """Return the bytes, or the file; None if the row has neither.
+        """Return the bytes, or the path of the file; None if the row has neither.
 
-        Raises `BadData` naming it.
+        Raises `BadData` that names `where`.
         """
         if self.data is not None:
             if isinstance(self.data, (bytes, bytearray, memoryview)):
@@ -91,21 +91,19 @@ class StoredImage:
 
 
 def make_stored_image(stored: Any, folders: tuple[Path, ...] = ()) -> StoredImage:
-    """Return a value of an image column as a `StoredImage`: bytes, or {"bytes", "path"} of
-    `datasets`.
-    """
+    """Convert a value of an image column: bytes, a path, or {"bytes", "path"} of `datasets`."""
     if isinstance(stored, dict):
         return StoredImage(stored.get("bytes"), stored.get("path"), folders)
     return StoredImage(None, stored, folders) if isinstance(stored, str) else StoredImage(stored)
 
 
 def _is_address(path: str) -> bool:
-    """Return whether a path is a URL of any scheme, or one of fsspec's chains of them."""
+    """Return whether a path is a URL of any scheme, or a chained URL of fsspec."""
     return any(sign in path for sign in ("://", "::", "\0"))
 
 
 def _resolve_below(folder: Path, path: str) -> Path | None:
-    """Return the file that a path leads to if it lies below a folder, all links resolved."""
+    """Return the file at a path if it lies below a folder after resolving links, else None."""
     if ".." in Path(path).parts:
         return None
     try:
@@ -117,7 +115,7 @@ def _resolve_below(folder: Path, path: str) -> Path | None:
 
 
 def decode_samples(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
-    """Return the images, uint8 (3, H, W) each, with masks uint8 (H, W) if they have some.
+    """Return the images, uint8 (3, H, W) each, with masks uint8 (H, W) if there are any.
 
     Raises `BadData` that names the sample.
     """
@@ -130,25 +128,25 @@ def decode_samples(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
 
 
 def decode_image(image: Any, where: str) -> torch.Tensor:
-    """Return uint8 (3, H, W) of a path, bytes, or a `StoredImage`.
+    """Decode a path, bytes, or a `StoredImage` to uint8 (3, H, W).
 
-    Raises `BadData` naming `where`.
+    Raises `BadData` that names `where`.
     """
     return torch.from_numpy(_read(image, where, _convert_to_rgb)).permute(2, 0, 1).contiguous()
 
 
 def is_deep_grey(image: Any, where: str) -> bool:
-    """Return whether an image stores grey of more than 8 bits.
+    """Return whether an image stores grey of more than 8 bits, without decoding it.
 
-    Nothing is decoded. Raises `BadData`.
+    Raises `BadData`.
     """
     return bool(_read(image, where, lambda opened: _is_deep(opened.mode)))
 
 
 def describe_deep_grey(samples: Iterable[Sample]) -> str:
-    """Return a line about the first image that stores grey of more than 8 bits; "" without one."""
+    """Return a note about the first image that stores grey of more than 8 bits, else ""."""
     for sample in samples:
-        with suppress(BadData):  # it is named where it is read
+        with suppress(BadData):  # the error is raised when the image is read
             if is_deep_grey(sample.image, sample.where):
                 return f"{sample.where} is {DEEP_NOTE}"
     return ""
@@ -159,19 +157,18 @@ def _is_deep(mode: str) -> bool:
 
 
 def read_size(image: Any, where: str) -> tuple[int, int]:
-    """Return the width and height in the file's header; nothing is decoded.
+    """Return the width and height in the file's header, without decoding the image.
 
-    Raises `BadData` naming `where`.
+    Raises `BadData` that names `where`.
     """
     width, height = _read(image, where, lambda opened: opened.size)
     return int(width), int(height)
 
 
 def decode_indices(image: Any, where: str) -> np.ndarray:
-    """Return the stored values of a grey or palette image, int64 (H, W); of one in colour, int64
-    (H, W, 3).
+    """Return the stored values of a grey or palette image, int64 (H, W).
 
-    Raises `BadData` naming `where`.
+    Of a colour image they are int64 (H, W, 3). Raises `BadData` that names `where`.
     """
     return _read(image, where, _keep_mode).astype(np.int64)
 
@@ -179,13 +176,13 @@ def decode_indices(image: Any, where: str) -> np.ndarray:
 def decode_mask(image: Any, where: str) -> torch.Tensor:
     """Return the classes in a grey or palette image, uint8 (H, W).
 
-    Raises `BadData` naming `where`.
+    Raises `BadData` that names `where`.
     """
     values_HW = decode_indices(image, where)
     if values_HW.ndim == 3 or values_HW.max(initial=0) > 255:
         raise BadData(
-            f"{where}: the mask is a picture in colour or 16 bits; store one class a pixel, in "
-            "grey or a palette"
+            f"{where}: the mask is an image in colour or of 16 bits; store one class per pixel, "
+            "in grey or a palette"
         )
     return torch.from_numpy(values_HW.astype(np.uint8))
 
@@ -198,13 +195,13 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
         raise BadData(f"{where}: there is no image; remove the row")
     if isinstance(source, bytes):
         source = io.BytesIO(source)
-    if isinstance(source, Path) and not source.is_file():  # a pipe would be waited for
+    if isinstance(source, Path) and not source.is_file():  # opening a pipe would block
         raise BadData(f"{where}: it is missing or not a file; replace or remove it")
     try:
         with warnings.catch_warnings():
             # 89 megapixels; raised before decoding
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            warnings.simplefilter("ignore", UserWarning)  # of metadata that PIL cannot read
+            warnings.simplefilter("ignore", UserWarning)  # about metadata that PIL cannot read
             with Image.open(source) as opened:
                 _check_sides(opened.size, where)
                 return np.array(convert(opened))
@@ -215,7 +212,7 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
             "most 89 are read); make it smaller or remove it"
         ) from None
     except UNREADABLE as error:
-        message = str(error).replace(f" {source!r}", "")  # of bytes: an address in memory
+        message = str(error).replace(f" {source!r}", "")  # for bytes: an address in memory
         reason = " ".join(message.split())[:120] or type(error).__name__
         raise BadData(
             f"{where}: the image cannot be read ({reason}); replace or remove it"
@@ -223,9 +220,7 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
 
 
 def _check_sides(size: tuple[int, int], where: str) -> None:
-    """Check that an image is not a strip: enlarged for a model it would take gigabytes, and show
-    nothing.
-    """
+    """Check that an image is not a very long strip, which would take gigabytes when resized."""
     width, height = size
     if max(size) > MAX_ASPECT_RATIO * max(1, min(size)):
         raise BadData(
@@ -236,7 +231,7 @@ def _check_sides(size: tuple[int, int], where: str) -> None:
 
 
 def _keep_mode(image: Any) -> Any:
-    """Return palette indices and grey values as they are; anything else in colour."""
+    """Return palette indices and grey values unchanged; anything else as RGB."""
     image = _apply_orientation(image)
     return image if image.mode in ("P", "L", "1") or _is_deep(image.mode) else image.convert("RGB")
 
@@ -244,7 +239,7 @@ def _keep_mode(image: Any) -> Any:
 def open_source(image: Any, where: str) -> Any:
     """Return the argument for Pillow: bytes, or a path.
 
-    Raises `BadData` for a row that names other files.
+    Raises `BadData` for a row that names a file outside its folders.
     """
     if isinstance(image, dict):
         image = make_stored_image(image)
@@ -254,7 +249,7 @@ def open_source(image: Any, where: str) -> Any:
 
 
 def _convert_to_rgb(image: Any) -> Any:
-    """Return RGB, turned by its EXIF orientation, over white where it is transparent."""
+    """Return RGB with EXIF orientation applied and transparency composited on white."""
     from PIL import Image
 
     image = _apply_orientation(image)
@@ -272,12 +267,10 @@ def _convert_to_rgb(image: Any) -> Any:
 
 
 def _apply_orientation(image: Any) -> Any:
-    """Return the image turned by its EXIF orientation; where the EXIF data is broken, as it is
-    stored.
-    """
+    """Return the image rotated by its EXIF orientation; unchanged if the EXIF data is broken."""
     from PIL import Image
 
-    image.load()  # which turns a TIFF
+    image.load()  # also rotates a TIFF
     try:
         orientation = image.getexif().get(ORIENTATION)
     except (SyntaxError, ValueError, TypeError, KeyError, struct.error):
@@ -286,28 +279,26 @@ def _apply_orientation(image: Any) -> Any:
 
 
 def _convert_deep_grey(image: Any) -> Any:
-    """Return grey of more than 8 bits as RGB: `scale_grey`, and white where the image is
-    transparent.
-    """
+    """Convert grey of more than 8 bits to RGB by `scale_grey`; transparent pixels are white."""
     from PIL import Image
 
     grey_HW = np.asarray(image)
     levels_HW = scale_grey(grey_HW)
     clear = image.info.get("transparency") if image.mode != "F" else None
-    if isinstance(clear, int):  # the one value that is transparent
+    if isinstance(clear, int):  # the value of transparent pixels
         levels_HW[grey_HW == clear] = 255
     return Image.fromarray(levels_HW).convert("RGB")
 
 
 def scale_grey(grey_HW: np.ndarray) -> np.ndarray:
-    """Return grey of more than 8 bits as levels, uint8 (H, W): a function of this image alone.
+    """Scale grey of more than 8 bits to uint8 (H, W), as a function of this image alone.
 
-    Whole numbers from 0 to 65,535 are scaled by the bits in use: of b bits, the number of those of
-    the largest value, the 8 highest count, so that 12 bits in a file of 16 fill the levels, and
-    values of 8 bits stay as they are. Fractions from 0 to 1 are scaled to 255, and fractions up to
-    255 are levels. Where numbers are negative, larger, or fractions whose largest is below 1/16 or
-    from 1 to 16, the percentiles `ENDS` become 0 and 255. NaN and -inf count as the least number,
-    inf as the largest.
+    Integers from 0 to 65,535 are scaled by the bits in use: the 8 highest of the bits of the
+    largest value are kept, so that 12-bit values in a 16-bit file use the full range, and 8-bit
+    values are unchanged. Fractions from 0 to 1 are scaled to 255, and fractions up to 255 are
+    unchanged. If values are negative, larger, or fractions whose largest is below 1/16 or from 1 to
+    16, the percentiles `ENDS` become 0 and 255. NaN and -inf count as the smallest value, inf as
+    the largest.
     """
     finite_N = grey_HW[np.isfinite(grey_HW)]
     levels_HW = np.zeros(grey_HW.shape, dtype=np.uint8)
@@ -316,7 +307,7 @@ def scale_grey(grey_HW: np.ndarray) -> np.ndarray:
     low, high = float(finite_N.min()), float(finite_N.max())
     black, white = _find_ends(finite_N, low, high)
     scale = 255 / ((white - black) or 1.0)
-    # some rows at a time: the numbers take eight bytes each
+    # Some rows at a time, as float64 takes eight bytes for each value
     for first in range(0, len(grey_HW), ROWS_PER_BLOCK):
         rows_RW = grey_HW[first : first + ROWS_PER_BLOCK].astype(np.float64)
         rows_RW = np.nan_to_num(rows_RW, nan=low, posinf=high, neginf=low) - black
@@ -327,7 +318,7 @@ def scale_grey(grey_HW: np.ndarray) -> np.ndarray:
 
 
 def _find_ends(values_N: np.ndarray, low: float, high: float) -> tuple[float, float]:
-    """Return the numbers that become the levels 0 and 255, as described in `scale_grey`."""
+    """Return the values that become the levels 0 and 255, as described in `scale_grey`."""
     if low >= 0 and values_N.dtype.kind in "iu" and high <= 65_535:
         return 0.0, 255.0 * 2 ** max(int(high).bit_length() - 8, 0)
     if low >= 0 and 1 / 16 <= high <= 1:
@@ -337,18 +328,16 @@ def _find_ends(values_N: np.ndarray, low: float, high: float) -> tuple[float, fl
     sampled_N = values_N[:: math.ceil(len(values_N) / MAX_COUNTED)].astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         black, white = map(float, np.percentile(sampled_N, ENDS))
-    return (black, white) if black < white < math.inf else (low, high)  # nearly all is of one value
+    return (black, white) if black < white < math.inf else (low, high)  # nearly constant image
 
 
 def _convert_cmyk(image: Any) -> Any:
-    """Convert inks to RGB by the image's own colour profile; without one, by PIL's plain
-    subtraction.
-    """
+    """Convert CMYK to RGB with the image's colour profile, or by PIL's formula without one."""
     from PIL import ImageCms
 
     profile = image.info.get("icc_profile")
     if profile:
-        # a profile that cannot be read, or is of other colours
+        # A profile that cannot be read, or is not for CMYK, is ignored
         with suppress(ImageCms.PyCMSError, OSError):
             inks = ImageCms.ImageCmsProfile(io.BytesIO(profile))
             return ImageCms.profileToProfile(

@@ -1,8 +1,7 @@
-"""Read the labels in a column of a table where their meaning is clear; else refuse by column name
-and type.
+"""Read the labels in a column of a table; columns of unsuitable types are refused by name and type.
 
-Whole numbers, text and truth values are classes as they are; so are fractions without a fractional
-part, and lists of one element. A column `split` divides a table that is not divided yet.
+Integers, text and booleans are classes; so are floats without a fractional part, and lists of one
+element. A column `split` divides a table that is not divided yet.
 """
 
 from collections import Counter
@@ -19,12 +18,12 @@ LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target",
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FRACTIONS = ("float16", "halffloat", "float32", "float", "float64", "double")
 LABEL_TYPES = frozenset((*INTEGERS, *FRACTIONS, "string", "large_string", "string_view", "bool"))
-EXPECTED = "whole numbers, text or a ClassLabel, one a row"
+EXPECTED = "integers, text or a ClassLabel, one per row"
 SPLIT_COLUMN = "split"
 
 
 def find_scalar(kind: Any) -> Any:
-    """Return the type of the elements of a list; of any other type, the type itself."""
+    """Return the element type of a list type; any other type unchanged."""
     while True:
         inner = kind[0] if isinstance(kind, list) and kind else getattr(kind, "feature", None)
         if inner is None or isinstance(inner, dict):
@@ -38,7 +37,7 @@ def is_label_type(kind: Any) -> bool:
 
 
 def describe_type(kind: Any) -> str:
-    """Return a column's type as a person writes it: `timestamp[s]`, `list of float32`."""
+    """Return a column's type in readable form: `timestamp[s]`, `list of float32`."""
     scalar = find_scalar(kind)
     name = str(getattr(scalar, "dtype", None) or type(scalar).__name__)
     return name if scalar is kind else f"list of {name}"
@@ -47,7 +46,7 @@ def describe_type(kind: Any) -> str:
 def read_label(value: Any) -> int | str | bool:
     """Return a stored label as the name of its class.
 
-    Raises `ValueError` that describes any other value.
+    Raises `ValueError` with a description of any other value.
     """
     if isinstance(value, list | tuple | np.ndarray):
         if len(value) != 1:
@@ -57,7 +56,7 @@ def read_label(value: Any) -> int | str | bool:
         raise ValueError("is empty; fill it or remove the row")
     if isinstance(value, float):
         if not value.is_integer():
-            raise ValueError(f"holds {value}, which is no class; store {EXPECTED}")
+            raise ValueError(f"holds {value}, which is not a class; store {EXPECTED}")
         return int(value)
     if isinstance(value, str):
         return normalize_name(value)
@@ -78,10 +77,9 @@ def read_labels(values: Iterable[Any], column: str, name: str) -> list[int | str
 
 
 def list_classes(name: str, labels: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
-    """Return the classes of the training images in order: by number if all are numbers, else by
-    name.
+    """Return the classes of the training images, sorted by number if all are numbers, else by name.
 
-    Raises `BadData` if another split has further ones.
+    Raises `BadData` if another split has further classes.
     """
     train = check_train_classes(
         name, {split: set(map(str, values)) for split, values in labels.items()}
@@ -91,9 +89,9 @@ def list_classes(name: str, labels: Mapping[str, Sequence[Any]]) -> tuple[str, .
 
 
 def check_names(name: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of classes in their composed Unicode form.
+    """Return the names of classes in composed Unicode form (NFC).
 
-    Raises `BadData` if two are then equal.
+    Raises `BadData` if two of them are then equal.
     """
     composed = tuple(map(normalize_name, names))
     twice = [text for text, count in Counter(composed).items() if count > 1]
@@ -106,7 +104,7 @@ def check_names(name: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_label_columns(features: Mapping[str, Any]) -> list[str]:
-    """Return the columns that may hold the labels, the one that is used first."""
+    """Return the columns that may hold the labels, in order of preference."""
     named = [
         column for column, kind in features.items() if getattr(find_scalar(kind), "names", None)
     ]
@@ -119,7 +117,7 @@ def find_label_columns(features: Mapping[str, Any]) -> list[str]:
 
 
 def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
-    """Return the error for a table without a column of labels."""
+    """Return the error for a table without a usable label column."""
     odd = next((column for column in LABEL_COLUMNS if column in features), None)
     if odd is not None:
         return BadData(
@@ -129,10 +127,10 @@ def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
 
 
 def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the tables by split, a single one divided by its column `split`, and a note where that
-    names no split.
+    """Return the tables by split, a single one divided by its column `split`, and notes.
 
-    Raises `BadData` for a row whose split is not clear, or differs from that of its file.
+    A note says that the column is not used if its values are not splits. Raises `BadData` for a row
+    whose split is unclear, or differs from that of its file.
     """
     divided: dict[str, Any] = {}
     for split, table in tables.items():
@@ -175,7 +173,7 @@ def _select(name: str, table: Any, parts: np.ndarray) -> dict[str, Any]:
 
 
 def find_split_column(table: Any) -> str | None:
-    """Return the column of text that has the split of each row; None if there is none."""
+    """Return the text column that names each row's split; None if there is none."""
     kinds = (table.features or {}).items()
     text = [
         name
@@ -186,7 +184,7 @@ def find_split_column(table: Any) -> str | None:
 
 
 def _read_split_column(table: Any) -> list[Any]:
-    """Return the values of a table's column of splits; [] if it has no such column."""
+    """Return the values of a table's split column; [] if it has no such column."""
     column = find_split_column(table)
     if column is None or not len(table):
         return []
@@ -195,8 +193,6 @@ def _read_split_column(table: Any) -> list[Any]:
 
 
 def read_split(value: Any, kind: Any) -> Any:
-    """Return a row's value of the column of splits, as text where a column of type `kind` stores
-    numbers of names.
-    """
+    """Return the value of the split column in a row; numbers of a ClassLabel as text."""
     names = getattr(kind, "names", None)
     return names[value] if names and isinstance(value, int) and value >= 0 else value

@@ -1,11 +1,11 @@
-"""Find which folders of a data set are splits, and which are classes.
+"""Determine which folders of a data set are splits, and which are classes.
 
-A folder is a split if a word of its name is that of a split (`seg_train`, `Testing`, `val2017`) and
-it holds class folders. A folder of that name which holds images itself, beside other class folders,
-is a class: locomotives may be called `train`. Where the folders can be read in two ways nothing is
-guessed: the error shows the option to type. `train=a+b,test=c` behind the path of a folder names
-the splits, and `train=.` makes the folder itself the training split, whose subfolders are the
-classes.
+A folder is a split if its name contains a word for a split (`seg_train`, `Testing`, `val2017`) and
+it contains class folders. A folder with such a name that contains images itself, beside other class
+folders, is a class: locomotives may be called `train`. If the folders can be read in two ways,
+nothing is guessed: the error shows the option to type. `train=a+b,test=c` after the path of a
+folder names the splits, and `train=.` makes the folder itself the training split, whose subfolders
+are the classes.
 """
 
 import os
@@ -29,11 +29,11 @@ MAX_SHOWN = 4  # names in a message
 
 @dataclass(frozen=True)
 class Layout:
-    """The folders of each split, and notes for the user about how they were found."""
+    """The folders of each split, and notes for the user about how they were determined."""
 
     splits: Mapping[str, tuple[Path, ...]]
     notes: tuple[str, ...] = ()
-    is_named: bool = False  # whether the user named the splits, so that no structure is doubted
+    is_named: bool = False  # whether the user named the splits, so that no check is needed
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class FolderNode:
 
     @cached_property
     def entries(self) -> list[os.DirEntry[str]]:
-        """Everything but hidden files and folders, by name."""
+        """All files and folders except hidden ones, by name."""
         return scan_folder(self.path)
 
     @cached_property
     def folders(self) -> list["FolderNode"]:
-        """The folders in it, also those that links lead to."""
+        """The folders in it, including those behind links."""
         return [FolderNode(Path(entry.path)) for entry in self.entries if is_folder(entry)]
 
     @cached_property
@@ -64,20 +64,20 @@ class FolderNode:
 
     @property
     def is_nested(self) -> bool:
-        """Whether it holds folders and no images beside them."""
+        """Whether it contains folders and no images beside them."""
         return bool(self.folders) and not self.has_pictures
 
     @cached_property
     def is_bare(self) -> bool:
-        """Whether its name is that of a split and nothing else."""
+        """Whether its name is only that of a split."""
         return split_name(self.path.name) in SPLITS
 
     def holds_pictures(self) -> bool:
-        """Return whether there is an image anywhere below."""
+        """Return whether there is an image in the folder or below it."""
         return self.first_picture() is not None
 
     def first_picture(self) -> str | None:
-        """Return the name of an image anywhere below; None if there is none."""
+        """Return the name of an image in the folder or below it; None if there is none."""
         entries = (
             entry for folder in self.walk() if folder.has_pictures for entry in folder.entries
         )
@@ -87,7 +87,7 @@ class FolderNode:
         )
 
     def walk(self) -> Iterator["FolderNode"]:
-        """Yield this folder and those below, each once, wherever links lead."""
+        """Yield this folder and those below it, each once; links are followed."""
         visited: set[str] = set()
         waiting = [self]
         while waiting:
@@ -100,13 +100,12 @@ class FolderNode:
 
 
 def normalize_name(name: str) -> str:
-    """Return a name in Unicode's composed form (NFC), in which names that look equal are equal."""
+    """Return a name in composed Unicode form (NFC), in which names that look equal are equal."""
     return unicodedata.normalize("NFC", name)
 
 
 def split_reference(reference: str) -> tuple[Path, dict[str, list[str]]]:
-    """Return the path in `PATH` or `PATH:train=a+b,test=c`, and the folders of each split that is
-    named.
+    """Parse `PATH` or `PATH:train=a+b,test=c` into the path and the folders of each named split.
 
     Raises `WrongCall` for a split that does not exist.
     """
@@ -132,7 +131,7 @@ def find_layout(reference: str, unused: Collection[str] = ()) -> Layout:
     """Return the folders of the splits of `PATH` or `PATH:train=a+b,test=c`.
 
     Folders of `unused` splits are not read. Raises `BadData` for a folder that is missing, or that
-    can be read in two ways, with the option to type.
+    can be read in two ways; the message shows the option to type.
     """
     top, roles = split_reference(reference)
     if not top.is_dir():
@@ -158,8 +157,9 @@ def find_layout(reference: str, unused: Collection[str] = ()) -> Layout:
 
 
 def _unwrap_splits(splits: Mapping[str, Sequence[Path]]) -> dict[str, tuple[Path, ...]]:
-    """Return the folders of the splits without wrappers: those with the split's name, or a wrapper
-    that all splits have.
+    """Return the folders of the splits without wrapper folders.
+
+    Wrappers are folders with the same split's name, or a single folder inside every split.
     """
     inner = {
         split: [_unwrap_own(FolderNode(path), split) for path in paths]
@@ -176,9 +176,7 @@ def _unwrap_splits(splits: Mapping[str, Sequence[Path]]) -> dict[str, tuple[Path
 
 
 def _unwrap_own(folder: FolderNode, split: str) -> FolderNode:
-    """Return the innermost of folders that all name the same split, as `seg_train/seg_train`
-    does.
-    """
+    """Return the innermost of nested folders with the same split's name (`seg_train/seg_train`)."""
     while folder.is_nested and len(folder.folders) == 1 and folder.folders[0].roles == [split]:
         if (
             not folder.folders[0].is_nested
@@ -190,11 +188,9 @@ def _unwrap_own(folder: FolderNode, split: str) -> FolderNode:
 
 
 def _unwrap(folder: FolderNode, role: Sequence[str] = ()) -> FolderNode:
-    """Return the folder in which the splits or classes lie: a single folder inside another is only
-    a wrapper.
+    """Return the folder that contains the splits or classes: single nested folders are wrappers.
 
-    A split is not a wrapper, unless it lies in one of the same `role`, as `seg_train/seg_train`
-    does.
+    A split is not a wrapper, unless it lies in one of the same `role` (`seg_train/seg_train`).
     """
     while folder.is_nested and len(folder.folders) == 1:
         inner = folder.folders[0]
@@ -221,16 +217,14 @@ def _find_splits(base: FolderNode, top: str, unused: Collection[str]) -> Layout:
     ):
         names = ", ".join(child.path.name for child in loose if child.roles)
         raise BadData(
-            f"{base.path}: the folders {names} hold pictures but no class folders; sort them into "
-            "one a class"
+            f"{base.path}: the folders {names} contain images but no class folders; sort them into "
+            "one folder for each class"
         )
     return Layout({"train": (base.path,)})
 
 
 def _are_splits(candidates: Sequence[FolderNode], children: Sequence[FolderNode]) -> bool:
-    """Return whether folders with a split's word in their names, and folders inside, are splits and
-    not classes.
-    """
+    """Return whether these candidates, folders named like splits, are splits and not classes."""
     if not candidates:
         return False
     nested = [child for child in candidates if child.is_nested]
@@ -250,13 +244,14 @@ def _check_splits(
 ) -> Layout:
     """Return the layout of these folders.
 
-    Raises `BadData` for names with several splits, or none where one is needed.
+    Raises `BadData` if a name contains several splits, two names contain the same one, or there is
+    no training folder.
     """
     folders: dict[str, FolderNode] = {}
     for child in splits:
         if len(child.roles) > 1:
             raise BadData(
-                f"{child.path}: the name says {' and '.join(child.roles)}; "
+                f"{child.path}: the name contains {' and '.join(child.roles)}; "
                 "rename it, or name the splits: "
                 f"{_format_task_option(top, {'train': [_relative_path(child, top)]})}"
             )
@@ -265,7 +260,7 @@ def _check_splits(
             pair = {child.roles[0]: [_relative_path(before, top), _relative_path(child, top)]}
             raise BadData(
                 f"{before.path} and {child.path} are both named as {child.roles[0]}; "
-                "name one of them, or both: "
+                "choose one of them, or name both: "
                 f"{_format_task_option(top, {'train': ['FOLDER'], **pair})}"
             )
     if "train" not in folders:
@@ -275,7 +270,7 @@ def _check_splits(
         rest = {split: paths for split, paths in roles.items() if paths != first}
         raise BadData(
             f"{base.path} has no training folder, only {got}; "
-            f"say what to train on: {_format_task_option(top, {'train': first} | rest)}"
+            f"name the training folder: {_format_task_option(top, {'train': first} | rest)}"
         )
     ignored = [child for child in base.folders if child.roles and set(child.roles) <= set(unused)]
     notes = _check_others(base, folders, ignored, top)
@@ -285,7 +280,7 @@ def _check_splits(
 def _check_others(
     base: FolderNode, folders: Mapping[str, FolderNode], ignored: Sequence[FolderNode], top: str
 ) -> tuple[str, ...]:
-    """Return a note on images beside the splits. Raises `BadData` where they may belong to one."""
+    """Return a note about images beside the splits. Raises `BadData` if they may belong to one."""
     used = [*folders.values(), *ignored]
     unused = [child for child in base.folders if child not in used and child.holds_pictures()]
     if not unused:
@@ -302,8 +297,8 @@ def _check_others(
         shared = classes & {_normalize_key(inner.path.name) for inner in _unwrap(other).folders}
         if other.roles and not shared:
             raise BadData(
-                f"{other.path} holds pictures ({other.first_picture()}) but no class folders; "
-                f"sort them into one a class, or leave it out: {line}"
+                f"{other.path} contains images ({other.first_picture()}) but no class folders; "
+                f"sort them into one folder for each class, or leave it out: {line}"
             )
         if len(folders) == 1 or shared:
             raise BadData(
@@ -312,12 +307,13 @@ def _check_others(
                 f"only training, validation and test folders belong there; to leave it out: {line}"
             )
     names = ", ".join(child.path.name for child in unused[:MAX_SHOWN])
-    return (f"the pictures in {names} are left out: the name says no split",)
+    return (f"the images in {names} are left out: the name contains no split",)
 
 
 def check_shared_names(inner: Mapping[str, Iterable[str]], layout: Layout, top: str) -> None:
-    """Check that most class folders do not hold subfolders of the same names: they may be splits or
-    years instead.
+    """Check that most class folders do not contain subfolders of the same names.
+
+    Such folders may be splits or years instead of classes.
 
     Args:
         inner: the names of the subfolders with images, by the path of their class folder.

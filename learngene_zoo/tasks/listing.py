@@ -1,8 +1,8 @@
 """List the images below a folder, and describe the files that are left out.
 
-A file is an image if Pillow decodes files of its suffix, or if it has no suffix and begins as an
-image does. Links to files and folders are followed. A folder or file that is reached twice is
-listed once, so a link to a folder above does not cause an endless loop.
+A file is an image if Pillow decodes files with its suffix, or if it has no suffix and begins with
+an image's signature. Links to files and folders are followed. A folder or file that is reached
+twice is listed once, so a link to a parent folder does not cause an endless loop.
 """
 
 import os
@@ -15,8 +15,8 @@ from pathlib import Path
 from learngene_zoo.errors import BadData, explain_os_error
 from learngene_zoo.text import count_noun
 
-# Formats that Pillow names but does not decode by itself: it starts another program, or needs a
-# plugin of the user.
+# Formats that Pillow lists but does not decode itself: it starts another program, or needs a
+# plugin.
 UNDECODED = frozenset({"EPS", "WMF", "MPEG", "HDF5", "GRIB", "BUFR"})
 SIGNATURES = (
     b"\xff\xd8\xff",
@@ -27,7 +27,7 @@ SIGNATURES = (
     b"MM\0*",
     b"\0\0\0\x0cjP  ",
 )
-# The bytes at 0, and those at byte 8, or at 4 where the first are empty.
+# The bytes at offset 0, and those at offset 8, or at 4 if the first are empty.
 CONTAINERS = (
     (b"RIFF", b"WEBP"),
     (b"", b"ftypavif"),
@@ -46,7 +46,7 @@ class Listing:
 
     pictures: tuple[str, ...]
     left_out: tuple[str, ...] = ()  # other files
-    dangling: tuple[str, ...] = ()  # links that lead nowhere
+    dangling: tuple[str, ...] = ()  # broken links
 
 
 @lru_cache(maxsize=1)
@@ -62,7 +62,7 @@ def list_suffixes() -> frozenset[str]:
 
 
 def is_picture(path: str) -> bool:
-    """Return whether a file is an image by its suffix; by its first bytes if it has none."""
+    """Return whether a file is an image by its suffix, or by its first bytes if it has none."""
     suffix = os.path.splitext(path)[1].lower()
     return suffix in list_suffixes() if suffix else _begins_as_picture(path)
 
@@ -81,12 +81,12 @@ def _begins_as_picture(path: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of that name is hidden, or created by an operating system."""
+    """Return whether a file with this name is hidden or created by an operating system."""
     return name.startswith(".") or name.lower() in SYSTEM_NAMES
 
 
 def list_pictures(folder: str | Path) -> Listing:
-    """Return the images below a folder, without hidden ones; links are followed.
+    """List the images below a folder, without hidden ones; links are followed.
 
     Raises `BadData` for a folder that cannot be read.
     """
@@ -106,7 +106,7 @@ def list_pictures(folder: str | Path) -> Listing:
 
 
 def _list_files(top: str) -> tuple[list[str], list[str], list[str]]:
-    """Return all files below a folder, links to files, and links that lead nowhere.
+    """Return all files below a folder, links to files, and broken links.
 
     Links to folders are visited last.
     """
@@ -153,7 +153,7 @@ def scan_folder(folder: str | Path) -> list[os.DirEntry[str]]:
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder or a link to one, and not a link that leads to itself."""
+    """Return whether an entry is a folder or a link to one."""
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
@@ -162,9 +162,7 @@ def _sort_files(files: Iterable[str]) -> list[str]:
 
 
 def describe_left_out(files: Sequence[str]) -> str:
-    """Return one line about the files that are left out, counted by suffix; "" if there are
-    none.
-    """
+    """Return one line about the files that are left out, counted by suffix, or ""."""
     if not files:
         return ""
     kinds = Counter(

@@ -1,11 +1,12 @@
 """Load a split as batches, one epoch at a time: `Loader`.
 
-Every pixel is a function of (seed, epoch, sample index): equal for any number of workers or
-processes and wherever a run resumes. The order of an epoch is a function of (seed, epoch). A global
-batch holds the same images on any number of processes. No global random state is read or changed.
+Every pixel is a function of (seed, epoch, sample index), the same for any number of workers or
+processes and after resuming at any step. The order of an epoch is a function of (seed, epoch). A
+global batch contains the same images on any number of processes. No global random state is read or
+changed.
 
-Images are read one by one or, of a stream, in order: then at most two windows of encoded images and
-the batches in flight are held in memory.
+Images are read one by one, or in order if the task is streamed; then at most two windows of encoded
+images and the batches in flight are in memory.
 """
 
 import warnings
@@ -38,20 +39,22 @@ from learngene_zoo.tasks.transforms import (
 
 WINDOW = 1_000
 MAX_NOTE_IMAGES = 16  # images whose headers are read for a note about them
-# Shuffled epochs of fewer full batches keep their last batch: it would be more than a ninth of the
+# Shuffled epochs of fewer full batches keep their last batch: it can be more than a ninth of the
 # images.
 MIN_FULL_BATCHES = 8
-# Added to an image's index for each further copy of it in an epoch; its draws are a function of
-# the result.
+# Added to an image's index for each further copy of it in an epoch; its random draws are a
+# function of the sum.
 COPY_OFFSET = 2**40
 
 
 class Batch(NamedTuple):
-    """This process's share of one step: images float32 (B, C, H, W), normalised; labels and sample
-    indices int64 (B,).
+    """One process's share of a training or evaluation step.
 
-    The labels of a segmentation task are int64 (B, H, W), 255 where a pixel does not count. The
-    attributes of a task that has some are float32 (B, A), NaN where one has no meaning.
+    Attributes:
+        images: float32 (B, C, H, W), normalised.
+        labels: int64 (B,); for a segmentation task int64 (B, H, W), 255 for ignored pixels.
+        indices: sample indices, int64 (B,).
+        attributes: float32 (B, A), NaN where one has no meaning; None if the task has none.
     """
 
     images: torch.Tensor
@@ -69,30 +72,28 @@ class Batches(Protocol):
 
     @property
     def images(self) -> int:
-        """The number of images used; an epoch that drops its last batch shows slightly fewer."""
+        """The number of images used; an epoch that drops its last batch has slightly fewer."""
 
     @property
     def steps(self) -> int:
         """The number of batches in an epoch."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield this process's share of the batches of one epoch, from step `start` on.
+        """Yield this process's share of the batches of one epoch, starting at step `start`.
 
         Raises `BadData`.
         """
 
 
-# Which images a step shows.
+# The images of each step.
 
 
 class StepShare(NamedTuple):
-    """The images of this process in one step; of a stream with the samples, which have been
-    read.
-    """
+    """The images of this process in one step; `samples` are those of a stream, already read."""
 
     epoch: int
     indices: list[int]
-    # The seeds of the augmentations' draws: the indices, with an offset for further copies.
+    # Seeds of the augmentations: the indices, with an offset for further copies.
     draws: list[int]
     labels: list[int]
     samples: list[Sample] | None = None
@@ -100,7 +101,7 @@ class StepShare(NamedTuple):
 
 @dataclass(frozen=True)
 class PickedImages:
-    """The images `used` of a split, which workers read one by one."""
+    """The images `used` of a split, read one by one by workers."""
 
     split: Split
     used: np.ndarray
@@ -130,15 +131,16 @@ class PickedImages:
 
 @dataclass(frozen=True)
 class StreamedImages:
-    """The first `used[i]` images of each shard i, which this process reads in order and workers
-    decode.
+    """The first `used[i]` images of each shard i, read in order by this process.
+
+    Workers decode them.
     """
 
     stream: Stream
     used: tuple[int, ...]
     order: EpochOrder
     repeats: int = 1
-    split: ClassVar[None] = None  # workers get no way to the data
+    split: ClassVar[None] = None  # workers do not read the data
 
     @cached_property
     def images(self) -> int:
@@ -146,9 +148,7 @@ class StreamedImages:
         return sum(self.used)
 
     def shares(self, epoch: int, steps: range, batch_size: int) -> Iterator[StepShare]:
-        """Yield this process's share of these steps of an epoch; the images before these steps are
-        not read.
-        """
+        """Yield this process's share of these steps of an epoch; earlier images are skipped."""
         first, last = steps.start * batch_size, min(steps.stop * batch_size, self.images)
 
         def mine(images: np.ndarray) -> np.ndarray:
@@ -176,7 +176,7 @@ class StreamedImages:
 
 
 def _list_positions(step: int, batch_size: int, images: int) -> np.ndarray:
-    """Return the positions of this process's images of a step in the epoch."""
+    """Return the positions in the epoch of this process's images in a step."""
     return np.arange(step * batch_size, min((step + 1) * batch_size, images))[rank() :: world()]
 
 
@@ -185,9 +185,9 @@ def _list_positions(step: int, batch_size: int, images: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BatchDataset:
-    """The data set of the workers, which decode, check, fit and augment.
+    """The workers' data set: decodes, checks, resizes and augments images.
 
-    An item is one batch, its images and masks uint8.
+    An item is one batch, with images and masks uint8.
     """
 
     task: Task
@@ -197,9 +197,9 @@ class BatchDataset:
     augment: Augment
 
     def __getitem__(self, share: StepShare) -> Batch | ZooError:
-        """Return the batch.
+        """Return the batch, or the error.
 
-        An error is returned, so that the loader can raise it with its own type.
+        An error is returned so that the loader can raise it with its type.
         """
         try:
             return self.batch(share)
@@ -207,7 +207,7 @@ class BatchDataset:
             return error
 
     def batch(self, share: StepShare) -> Batch:
-        """Return the images as this epoch shows them; with several processes there may be none.
+        """Return the images as augmented in this epoch; with several processes there may be none.
 
         Raises `BadData`.
         """
@@ -237,7 +237,7 @@ class BatchDataset:
 
 
 class ShareSampler:
-    """A sampler of the next shares for the workers: one is read when a worker is ready for it."""
+    """A sampler of shares for the workers, which are read when a worker is ready."""
 
     def __init__(self) -> None:
         self.shares: Iterator[StepShare] = iter(())
@@ -249,13 +249,23 @@ class ShareSampler:
 class Loader:
     """Batches of one split, in the format `input_format`.
 
-    `batch_size` counts the images of a step over all processes; each process gets every world-th of
-    them. `drop_last` drops an epoch's last, smaller batch: by default when shuffling, if the epoch
-    has at least `MIN_FULL_BATCHES` full ones or the processes outnumber its images. `repeats` is
-    repeated augmentation (Hoffer et al. 2020): an epoch shows an N-th of the images, each N times
-    in a row with independent draws. `images` limits the number of images, balanced over the
-    classes; of a stream it takes those that come first in an order of the shards drawn from the
-    seed, regardless of their class. Shuffling a stream mixes the images of a `window`.
+    Args:
+        task: the data set.
+        split: the split.
+        input_format: size, channels and normalisation of the images.
+        batch_size: images of a step over all processes; each process gets every world-th of them.
+        seed: determines the order, the augmentation and the choice of images.
+        shuffle: whether each epoch has a random order.
+        augment: the augmentation.
+        images: maximal number of images, balanced over the classes; for a stream the first ones in
+            an order of the shards drawn from the seed, regardless of their class.
+        workers: number of worker processes; 0: load in this process.
+        drop_last: whether to drop an epoch's last, smaller batch; by default when shuffling, if the
+            epoch has at least `MIN_FULL_BATCHES` full ones or there are more processes than images
+            in it.
+        window: number of consecutive images of a stream that are shuffled together.
+        repeats: N for repeated augmentation (Hoffer et al. 2020): an epoch has an N-th of the
+            images, each N times in a row with independent draws.
     """
 
     def __init__(
@@ -311,7 +321,7 @@ class Loader:
         closed = replace(task, open_split=_refuse_split, open_stream=None)
         _note_deep_grey(task, self._source)
         self._pictures = BatchDataset(closed, self._source.split, input_format, seed, augment)
-        # Workers would each keep their own; masks and attributes come with the decoded image.
+        # Not with workers, which would each cache all images, nor with masks or attributes
         is_alike = augment in ("none", "light") and not (workers or task.dense or task.attributes)
         source = self._source.split
         fitted = (
@@ -326,7 +336,7 @@ class Loader:
 
     @property
     def used(self) -> np.ndarray:
-        """The indices of the images used, int64; none of a stream."""
+        """The indices of the images used, int64; empty for a stream."""
         return (
             self._source.used
             if isinstance(self._source, PickedImages)
@@ -334,7 +344,7 @@ class Loader:
         )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of one epoch from step `start` on; those before it are not loaded.
+        """Yield the batches of one epoch, starting at step `start`; earlier ones are not loaded.
 
         Raises `BadData`.
         """
@@ -345,7 +355,7 @@ class Loader:
                 try:
                     raise batch
                 finally:
-                    # else it, its traceback and this frame keep each other, and the workers, alive
+                    # Otherwise a cycle of error, traceback and frame keeps the workers alive
                     del batch
             finished = batch.images.is_floating_point()
             images = batch.images if finished else normalise_images(batch.images, self.input_format)
@@ -371,19 +381,19 @@ def sample_images(
     seed: int | None = None,
     augment: Augment = "none",
 ) -> Loader:
-    """Open batches of a sample of a split's images, all of them and in order.
+    """Create a loader for a sample of a split's images, in order.
 
     Under torchrun the processes share the images.
 
     Args:
         task: the data set.
         split: the split.
-        input_format: of the images.
-        run: gives the device, the workers, and the seed of the sample.
-        images: the size of the sample; None: the whole split.
+        input_format: size, channels and normalisation of the images.
+        run: gives the device, the workers, and the default seed of the sample.
+        images: the size of the sample; None: all images.
         batch_size: images of a step over all processes.
-        seed: of the sample, instead of that of a training with the run's seed.
-        augment: how images are augmented.
+        seed: the seed of the sample; by default that of a training with the run's seed.
+        augment: the augmentation.
 
     Raises:
         BadData: for a split without images.
@@ -402,13 +412,14 @@ def sample_images(
 
 
 class WorkerLoader(DataLoader[Any]):
-    """Worker processes that compute `items[i]`, one batch each, for every i in `order`, each time
-    it is iterated over.
+    """A `DataLoader` whose workers compute `items[i]`, one batch each, for every i in `order`.
+
+    `order` is iterated once for each iteration over the loader.
     """
 
     def __init__(self, items: Any, order: Any, workers: int) -> None:
         with warnings.catch_warnings():
-            # their number is the user's
+            # The user chooses the number of workers
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
             super().__init__(
                 items,
@@ -416,7 +427,7 @@ class WorkerLoader(DataLoader[Any]):
                 sampler=order,
                 num_workers=workers,
                 persistent_workers=True,
-                generator=torch.Generator(),  # else it draws from the global one
+                generator=torch.Generator(),  # instead of drawing from the global one
             )
 
     def __iter__(self) -> Any:
@@ -436,9 +447,7 @@ def _note_deep_grey(task: Task, source: PickedImages | StreamedImages) -> None:
 
 
 def _refuse_split(name: str) -> Split:
-    """Refuse to open a split: `open_split` in the copy of the task for workers, which receive their
-    split.
-    """
+    """Raise an error; this is `open_split` of the task's copy in workers."""
     raise AssertionError("a worker opens no split")
 
 
@@ -455,18 +464,18 @@ def _pick_images(
 
 
 def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: int | None) -> None:
-    """Check that the settings are possible with this task. Raises `WrongCall` otherwise."""
+    """Check that the task supports these settings. Raises `WrongCall` otherwise."""
     if augment not in AUGMENTS:
         raise unknown("augmentation", augment, AUGMENTS)
     if task.attributes and augment != "none":
         raise WrongCall(
-            f"the attributes of {task.name} say where things are in an image, and the "
-            f"augmentation {augment} moves them; "
+            f"some attributes of {task.name} depend on positions in the image, which "
+            f"the augmentation {augment} would change; "
             "use --augment none"
         )
     if augment == "deit" and task.dense:
         raise WrongCall(
-            f"the augmentation deit does not move the masks of {task.name}; use --augment rand"
+            f"the augmentation deit does not transform the masks of {task.name}; use --augment rand"
         )
     for name, count in {"batch_size": batch_size, **counts}.items():
         least = 0 if name == "workers" else 1

@@ -1,6 +1,6 @@
-"""Draw a sheet of a task's images as one PNG, a row for each class.
+"""Draw a sheet of a task's images as a PNG file, with one row for each class.
 
-In a segmentation task each image stands beside its mask, in the row of a class that it shows.
+In a segmentation task each image is shown beside its mask, in the row of a class that it contains.
 Shapes: R rows, P images in a row, S the side of an image.
 """
 
@@ -18,24 +18,24 @@ from learngene_zoo.errors import BadData, Exists, WrongCall
 from learngene_zoo.tasks.task import IGNORED, Split, Task
 from learngene_zoo.tasks.transforms import check_samples, fit_images
 
-ROWS, COLUMNS = 20, 10  # at most
+ROWS, COLUMNS = 20, 10  # maximal numbers
 MAX_SIDE = 64  # pixels of an image's side; larger ones are resized
 TARGET_SIDE = 64  # smaller ones are enlarged by a whole factor to about this
-MAX_SEARCHED = 500  # images of a segmentation task, among which each class is searched
-MAX_NAME = 36  # of a class's name
+MAX_SEARCHED = 500  # images of a segmentation task that are searched for each class
+MAX_NAME = 36  # characters of a class's name
 GAP = 4  # pixels between the rows
-GREY = 128  # of pixels whose class is ignored
+GREY = 128  # level of ignored pixels
 
 
 def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = False) -> Path:
-    """Draw the sheet of one split.
+    """Draw the sheet of one split and write it.
 
-    Raises `WrongCall` for another suffix than .png, and as opening the split does.
+    Raises `WrongCall` for another suffix than .png, and the errors of opening the split.
     """
     check_sheet(path, force)
     figure = _draw_figure(task, split)
     with new_file(path, force) as draft, warnings.catch_warnings():
-        # a class named in letters that the font lacks
+        # The font may lack letters of a class's name
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(draft, format="png", dpi=100, metadata={"Software": None})
     return path
@@ -44,7 +44,7 @@ def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = F
 def check_sheet(path: Path, force: bool) -> None:
     """Check that a sheet can be written to a path.
 
-    Raises `WrongCall` for another suffix than .png, and `Refused` for a file that is there unless
+    Raises `WrongCall` for another suffix than .png, and `Refused` for an existing file unless
     `force` is set.
     """
     if path.suffix.lower() != ".png":
@@ -60,10 +60,10 @@ def select_classes(classes: int) -> list[int]:
 
 
 def collect_rows(task: Task, split: str) -> dict[int, np.ndarray]:
-    """Return the images of each shown class that has some: uint8 (P, S, S, 3), or (P, S, 2 S, 3)
-    with masks.
+    """Return the images of each shown class: uint8 (P, S, S, 3), or (P, S, 2 S, 3) with masks.
 
-    Raises `BadData` if there are no images, and as opening the split does.
+    Classes without images are left out. Raises `BadData` if there are no images, and the errors of
+    opening the split.
     """
     source = task.split(split)
     if task.kind == "segmentation":
@@ -85,7 +85,7 @@ def collect_rows(task: Task, split: str) -> dict[int, np.ndarray]:
 
 
 def _find_examples(task: Task, source: Split) -> dict[int, np.ndarray]:
-    """Return for each shown class the images with the largest share of it."""
+    """Return for each shown class the images in which it has the largest share."""
     classes = select_classes(task.classes)
     masks = source.__getitems__(range(min(len(source), MAX_SEARCHED))).masks
     shares_NK = np.stack(
@@ -100,7 +100,7 @@ def _find_examples(task: Task, source: Split) -> dict[int, np.ndarray]:
 
 
 def _render_images(task: Task, source: Split, indices: np.ndarray) -> np.ndarray:
-    """Return the images at `indices`, with their masks to their right if they have some."""
+    """Return the images at `indices`, with their masks to the right if there are any."""
     side = min(task.image_size, MAX_SIDE)
     samples = check_samples(source.__getitems__(indices.tolist()), task, indices.tolist())
     columns = [fit_images(samples.images, side).expand(-1, 3, -1, -1)]

@@ -1,5 +1,5 @@
-"""The splits of a data set of images: in memory or decoded when needed; missing splits are cut from
-the training images.
+"""Splits of a data set of images, in memory or decoded when needed; missing splits are cut from the
+training images.
 
 A missing test split takes a fifth of the training images, a missing validation split a tenth of the
 rest: stratified, and the same images every time.
@@ -22,7 +22,7 @@ from learngene_zoo.tasks.images import decode_samples
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# The words that name a split, as `datasets` has them and as archives are called. Read by
+# The words that name a split, in `datasets` and in the names of archives. Used by
 # `find_roles` and `split_name`.
 SPLIT_WORDS = {
     "train": ("train", "training", "trainset", "trainval"),
@@ -32,8 +32,8 @@ SPLIT_WORDS = {
 ROLE_OF = {word: split for split, words in SPLIT_WORDS.items() for word in words}
 CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 SHARES = (("test", 0.2), ("validation", 0.1))  # taken from the training images, in this order
-SEED = 0  # of the splits that are made
-MIN_KEPT = 2  # training images that a class keeps when splits are made, where there are enough
+SEED = 0  # of the splits that are cut
+MIN_KEPT = 2  # training images that a class keeps when a split is cut, if it has enough
 MAX_SHOWN = 10  # classes in a note
 Stored = TypeVar("Stored")
 
@@ -41,8 +41,8 @@ Stored = TypeVar("Stored")
 class PixelSplit:
     """Images in memory, uint8 (N, 1 or 3, H, W), and labels int64 (N,).
 
-    Grey images are returned with three equal channels, and all of them with `border` black pixels
-    on every side.
+    Grey images are returned with three equal channels, all images with `border` black pixels on
+    every side.
     """
 
     def __init__(self, images: torch.Tensor, labels: np.ndarray, border: int = 0) -> None:
@@ -52,7 +52,7 @@ class PixelSplit:
         return len(self.images)
 
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
-        """Return uint8 (N, 3, H, W)."""
+        """Return the images at these indices, uint8 (N, 3, H, W)."""
         chosen = self.images[torch.as_tensor(np.asarray(indices, dtype=np.int64))]
         if self.border:
             chosen = functional.pad(chosen, (self.border,) * 4)
@@ -65,12 +65,12 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, row: int, /) -> Sample:
-        """Return the image, with the path, or the file and the row, that names it in errors."""
+        """Return the image, with the path, or file and row, that names it in errors."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """One stored split: its images and their labels."""
+    """A stored split: its images and their labels."""
 
     rows: Rows
     labels: np.ndarray
@@ -83,7 +83,7 @@ class DecodedSplit:
     rows: Rows
     members: np.ndarray
     labels: np.ndarray
-    # Images that were read before, by the format that they are fitted to, and by their index; see
+    # Cached images, by the format that they are resized to, and by their index; see
     # fitted.py.
     fitted: dict[Any, dict[int, torch.Tensor]] = field(
         default_factory=dict, repr=False, compare=False
@@ -93,16 +93,16 @@ class DecodedSplit:
         return len(self.members)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the images out: another process decodes its own."""
+        """Return the state without cached images: another process decodes its own."""
         return {**self.__dict__, "fitted": {}}
 
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor] | Samples:
-        """Return uint8 (3, H, W) each, of the stored size."""
+        """Return the images at these indices, uint8 (3, H, W) each, at the stored size."""
         return decode_samples(self.rows[int(self.members[index])] for index in indices)
 
 
 def ensure_validation(task: Task) -> Task:
-    """Return the task, with a tenth of its training images for validation if it has no such images.
+    """Return the task with validation images: if it has none, a tenth of the training images.
 
     Raises `BadData` if there are too few, or if the images are streamed.
     """
@@ -113,8 +113,8 @@ def ensure_validation(task: Task) -> Task:
     parts_of_train = None if task.open_stream is not None else cut_split(train.labels, count, SEED)
     if parts_of_train is None:
         raise BadData(
-            f"{task.name} has no validation images, and none can be taken of its training images; "
-            "add some"
+            f"{task.name} has no validation images, and none can be taken from its training images"
+            "; add some"
         )
     cut, left = parts_of_train
     parts = {"train": left, "validation": cut}
@@ -134,14 +134,14 @@ class PartOfSplit:
 
     @property
     def labels(self) -> np.ndarray:
-        """Their classes."""
+        """The class of every image, int64 (N,)."""
         return self.split.labels[self.members]
 
     def __len__(self) -> int:
         return len(self.members)
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Return the images in the form that the split has them."""
+        """Return the images at these indices, in the same form as the split does."""
         return self.split.__getitems__([int(self.members[index]) for index in indices])
 
 
@@ -153,17 +153,15 @@ def _open_part(opener: Callable[[str], Split], parts: Mapping[str, np.ndarray], 
 
 
 def split_name(name: str) -> str:
-    """Return the zoo's name of a split that may be called `val` or `training`; any other name in
-    lower case.
-    """
+    """Return the zoo's name of a split (`val` is validation); other names in lower case."""
     return ROLE_OF.get(name.lower(), name.lower())
 
 
 def find_roles(name: str) -> list[str]:
-    """Return the splits that are words of a file's or a folder's name: none, one, or several.
+    """Return the splits whose words are in the name of a file or folder.
 
     Words end at characters that are not letters, and between a lower-case and an upper-case letter:
-    `imagenet-train`, `Train_data`, `valSet2017` and `split=test` have one each, `restrain` and
+    `imagenet-train`, `Train_data`, `valSet2017` and `split=test` contain one each, `restrain` and
     `latest` none.
     """
     parts = CAMEL_CASE.sub(" ", name)
@@ -172,10 +170,10 @@ def find_roles(name: str) -> list[str]:
 
 
 def group_files_by_split(name: str, files: Sequence[str]) -> dict[str, list[str]]:
-    """Return the files of each split, by a word in their names or else their folders'; all are
-    `train` if none has one.
+    """Return the files of each split, by a word in their names or else in their folders'.
 
-    Raises `BadData` if only some have one, if a name has several, or if none is `train`.
+    If no file has one, all are `train`. Raises `BadData` if only some have one, if a name has
+    several, or if none is `train`.
     """
     folder = _count_shared_folders(files)
     roles = {file: _find_role(file, folder) for file in files}
@@ -195,31 +193,30 @@ def group_files_by_split(name: str, files: Sequence[str]) -> dict[str, list[str]
 
 
 def _split_path(file: str) -> list[str]:
-    """Return the folders and the name in a path or an address."""
+    """Return the folders and the name in a path or URL."""
     return file.partition("?")[0].replace("\\", "/").split("/")
 
 
 def _count_shared_folders(files: Sequence[str]) -> int:
-    """Return how many of their first folders all files share."""
+    """Return the number of leading folders that all files share."""
     folders = [_split_path(file)[:-1] for file in files]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*folders))
     return sum(1 for _ in shared)
 
 
 def _find_role(file: str, shared: int) -> str:
-    """Return the split in the name of a file, else in that of its nearest folder; "" if there is
-    none.
+    """Return the split in the name of a file, else in that of its nearest folder, else "".
 
-    Words of the folders that all files share do not count, except for the last of them, if its name
-    is that of a split.
+    The folders that all files share are ignored, except for the last of them, if its name is that
+    of a split.
     """
     parts = _split_path(file)
     for part in reversed(parts[shared:]):
         roles = find_roles(part)
         if len(roles) > 1:
             raise BadData(
-                f"{file}: the name {part!r} says {' and '.join(roles)}; rename it, so that it "
-                "says one split"
+                f"{file}: the name {part!r} contains {' and '.join(roles)}; rename it, so that "
+                "it contains one split"
             )
         if roles:
             return roles[0]
@@ -228,11 +225,10 @@ def _find_role(file: str, shared: int) -> str:
 
 
 def assign_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str, Stored]:
-    """Return the stored splits by their role: `roles` has for a split the stored one that is used,
-    if that one exists.
+    """Return the stored splits by role; `roles` maps a split to the stored one used for it.
 
-    A stored split whose role another one has is left out: `{"test": "validation"}` leaves the test
-    split out.
+    A stored split whose role is taken by another one is left out: `{"test": "validation"}` leaves
+    the test split out, if there is a validation split.
     """
     played = {role: split for role, split in roles.items() if split in stored}
     unassigned = {
@@ -244,7 +240,7 @@ def assign_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict
 def check_train_classes(name: str, labels: Mapping[str, Iterable[Stored]]) -> set[Stored]:
     """Return the labels of the training images.
 
-    Raises `BadData` if another split has further ones.
+    Raises `BadData` if another split has further labels.
     """
     train = set(labels["train"])
     for split, values in labels.items():
@@ -265,13 +261,13 @@ def task_of(
     counts: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> Task:
-    """Return the task of these splits, the missing ones cut from the training images.
+    """Build the task of these splits; missing ones are cut from the training images.
 
     Args:
         name: the name of the task.
         stored: the stored splits.
         class_names: the classes in the order of their numbers.
-        counts: the number of images of a split that is missing; by default a share of the training
+        counts: the number of images of each split that is cut; by default a share of the training
             images.
         fields: fields of `Task`.
 
@@ -290,7 +286,7 @@ def task_of(
 
 
 def describe_untested(labels_N: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """Return a line that names the classes without test images, if there are any."""
+    """Return a list with a line that names the classes without test images, or an empty list."""
     tested = set(labels_N.tolist())
     missing = [name for label, name in enumerate(class_names) if label not in tested]
     if not missing:
@@ -307,7 +303,8 @@ def describe_untested(labels_N: np.ndarray, class_names: Sequence[str]) -> list[
 def photo_task(
     name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]
 ) -> Task:
-    """Return a task of photographs, by default at 224 pixels with ImageNet's normalisation;
+    """Build a task of photographs, by default at 224 pixels with ImageNet's normalisation.
+
     `fields` are fields of `Task`.
     """
     settings: dict[str, Any] = {
@@ -346,7 +343,7 @@ def _check(name: str, stored: Mapping[str, Labelled], class_names: Sequence[str]
     if empty:
         first, *rest = [class_names[label] for label in sorted(empty)]
         more = f" and {len(rest) - MAX_SHOWN} more" if len(rest) > MAX_SHOWN else ""
-        other_classes = f" (nor have {', '.join(rest[:MAX_SHOWN])}{more})" if rest else ""
+        other_classes = f" (also: {', '.join(rest[:MAX_SHOWN])}{more})" if rest else ""
         raise BadData(
             f"{name}: class {first!r} has no training images{other_classes}; add some or remove "
             "the class"
@@ -354,12 +351,14 @@ def _check(name: str, stored: Mapping[str, Labelled], class_names: Sequence[str]
 
 
 def cut_split(labels_N: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the indices of about `count` images for another split, by class in proportion, and of
-    the remaining ones.
+    """Select about `count` images for another split, in proportion to the classes.
 
-    Every class keeps `MIN_KEPT` images, or all if it has fewer; where that leaves fewer than
-    `count` to take, it keeps one. Where every class keeps as many anyway, the split is that of
-    `stratified_parts`. None if there is no image to take.
+    Every class keeps `MIN_KEPT` images, or all if it has fewer; if that leaves fewer than `count`
+    images to select, it keeps one. If no class reaches this limit, the split is that of
+    `stratified_parts`.
+
+    Returns:
+        The indices of the selected and of the remaining images; None if none can be selected.
     """
     _, classes_N, counts_C = np.unique(labels_N, return_inverse=True, return_counts=True)
     spare_C = np.maximum(counts_C - MIN_KEPT, 0)
@@ -379,7 +378,7 @@ def cut_split(labels_N: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, 
 def complete_splits(
     name: str, stored: Mapping[str, Labelled], counts: Mapping[str, int]
 ) -> dict[str, DecodedSplit]:
-    """Return every split; those that are missing or empty are cut from the training images.
+    """Return every split; missing or empty ones are cut from the training images.
 
     Raises `BadData` if there are too few of them.
     """
@@ -396,7 +395,7 @@ def complete_splits(
         if parts is None:
             raise BadData(
                 f"{name} has too few training images ({len(train)}) to make a {split} split: "
-                "each class keeps one at least; add some"
+                "each class keeps at least one; add some"
             )
         cut, left = parts
         chosen[split] = DecodedSplit(train.rows, train.members[cut], train.labels[cut])

@@ -1,10 +1,10 @@
-"""Compute the stamp of a task's data: a later command on this machine sees by it that files or
-labels changed.
+"""Compute the stamp of a task's data, by which later commands on this machine detect changed files
+or labels.
 
 The stamp is a digest of the names of all files within the data, their sizes, the labels and the
-classes, and contents: all of up to `MAX_READ_WHOLE` bytes; of larger data three pieces of each
-file, of at most `MAX_SAMPLED_FILES` files. Neither times nor the path of the folder count, so a
-copy has the same stamp.
+classes, and contents: all of up to `MAX_READ_WHOLE` bytes; for larger data three pieces of each
+file, of at most `MAX_SAMPLED_FILES` files. Neither times nor the path of the folder are included,
+so a copy has the same stamp.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 MAX_READ_WHOLE = 256 * 2**20  # bytes of all files together
-MAX_SAMPLED_FILES = 20_000  # files of larger data of which pieces are read, evenly spread
+MAX_SAMPLED_FILES = 20_000  # files of larger data whose pieces are read, evenly spaced
 PIECE = 4096  # bytes at the beginning, in the middle and at the end
 
 
 def stamp_task(task: Task) -> str:
-    """Return the stamp of a task's data; "" for data that never changes under its name: built in or
-    pinned.
+    """Return the stamp of a task's data; "" for data that cannot change (built in or pinned).
 
     Raises `BadData` if a file cannot be read.
     """
@@ -39,17 +38,18 @@ def stamp_task(task: Task) -> str:
 
 
 def stamp_tasks(tasks: Iterable[Task]) -> dict[str, str]:
-    """Return the stamps of those tasks whose data can change, by their names."""
+    """Return the stamps of the tasks whose data can change, by name."""
     stamps = {task.name: stamp_task(task) for task in tasks}
     return {name: stamp for name, stamp in stamps.items() if stamp}
 
 
 @dataclass(frozen=True)
 class FileStamp:
-    """A callable that computes the stamp of files when it is called, once.
+    """A callable that returns the stamp of files, computed at the first call.
 
-    files: the name of each file within the data, and its path. facts: returns further content of
-    the stamp, as the labels.
+    Attributes:
+        files: the name of each file within the data, and its path.
+        facts: returns further content of the stamp, such as labels.
     """
 
     files: Sequence[tuple[str, str]]
@@ -75,7 +75,7 @@ class FileStamp:
 
 
 def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterator[bytes]:
-    """Yield the classes and the labels of each split, in the form that a stamp takes."""
+    """Yield the classes and the labels of each split as bytes for a stamp."""
     yield "\n".join(names).encode()
     for split, numbers in labels.items():
         yield split.encode()
@@ -83,7 +83,7 @@ def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterat
 
 
 def _size(path: str) -> int:
-    """Return the size of a file in bytes; -1 if there is none, or if it is a pipe or a device."""
+    """Return the size of a file in bytes; -1 for a missing file, a pipe or a device."""
     try:
         facts = os.stat(path)
     except OSError:

@@ -1,5 +1,5 @@
-"""Read images and labels from the columns of `datasets` tables, and of Parquet files:
-`parquet:PATH`.
+"""Read images and labels from the columns of `datasets` tables and of Parquet files
+(`parquet:PATH`).
 
 The columns are chosen by the features of a table. PATH is a file, or a folder of files whose names
 contain `train`, `validation` or `test`.
@@ -42,9 +42,9 @@ IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixel
 
 @dataclass(frozen=True)
 class TableRows:
-    """One column of undecoded images.
+    """A column of undecoded images.
 
-    Those that are stored as paths are read below `folders` only.
+    Images that are stored as paths are read only below `folders`.
     """
 
     table: Any
@@ -56,7 +56,7 @@ class TableRows:
         return len(self.table)
 
     def __getitem__(self, row: int, /) -> Sample:
-        """Return the stored bytes or path, named by the data's name and the row."""
+        """Return the stored bytes or path; errors name the data and the row."""
         return Sample(
             make_stored_image(self.table[row][self.column], self.folders), f"{self.name} row {row}"
         )
@@ -72,14 +72,14 @@ def task_of_tables(
     folders: tuple[Path, ...] = (),
     **fields: Any,
 ) -> Task:
-    """Return the task of a `datasets.DatasetDict`.
+    """Build the task of a `datasets.DatasetDict`.
 
     Args:
         name: the name of the task.
         tables: the stored splits.
-        roles: for a split, the stored split that is used for it.
-        label: the label column; by default it is found by the features.
-        folders: images that the rows name by paths are read below these only.
+        roles: for each split, the stored split that is used for it.
+        label: the label column; by default it is determined from the features.
+        folders: images that rows name by path are read only below these.
         fields: fields of `Task`.
 
     Raises:
@@ -107,9 +107,7 @@ def task_of_tables(
 
 
 def describe_candidates(features: Mapping[str, Any]) -> list[str]:
-    """Return a note that names the columns which could hold the labels too, if there are
-    several.
-    """
+    """Return a list with a note on further columns that could hold the labels, or an empty one."""
     candidates = find_label_columns(features)
     if len(candidates) < 2:
         return []
@@ -122,9 +120,9 @@ def describe_candidates(features: Mapping[str, Any]) -> list[str]:
 def select_known_splits(
     name: str, tables: Mapping[str, Any], roles: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the tables that are train, validation or test; train is among them.
+    """Return the tables that are train, validation or test.
 
-    Raises `BadData` otherwise.
+    Raises `BadData` if there is no train split.
     """
     parts = assign_roles(name_splits(tables), roles)
     if "train" not in parts:
@@ -134,8 +132,9 @@ def select_known_splits(
 
 
 def name_splits(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables by the zoo's names of their splits: the exact name of a split takes
-    precedence over one that contains it.
+    """Return the tables by the zoo's names of their splits.
+
+    A split's exact name takes precedence over one that contains it.
     """
     named = {split_name(key): table for key, table in tables.items()}
     for key, table in tables.items():
@@ -151,7 +150,7 @@ def find_columns(
 ) -> tuple[str, str]:
     """Return the image column and the label column.
 
-    Raises `BadData` naming the columns there are.
+    Raises `BadData` that lists the columns if there is none.
     """
     from datasets import Image
 
@@ -170,7 +169,7 @@ def find_columns(
 
 
 def check_column(features: Mapping[str, Any], column: str, name: str) -> None:
-    """Check that there is such a column. Raises `BadData` otherwise."""
+    """Check that a column exists. Raises `BadData` otherwise."""
     if column not in features:
         raise BadData(f"{name} has no column {column!r}, only {', '.join(features)}")
 
@@ -178,8 +177,9 @@ def check_column(features: Mapping[str, Any], column: str, name: str) -> None:
 def _prefer_column(
     names: Sequence[str], certain: Sequence[str], possible: Sequence[str]
 ) -> str | None:
-    """Return the first name that a certain column has, else any certain column, else the first that
-    a possible one has.
+    """Return the preferred column of an image.
+
+    That is the first of `names` in `certain`, else any of `certain`, else the first in `possible`.
     """
     among = [
         *(name for name in names if name in certain),
@@ -197,9 +197,9 @@ def _holds_bytes(kind: Any) -> bool:
 
 
 def read_listed_classes(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...] | None:
-    """Return the classes that the features list; None if they do not.
+    """Return the classes that the features list; None if they do not list any.
 
-    Raises `BadData` for splits that differ.
+    Raises `BadData` if the splits differ.
     """
     names = getattr(find_scalar(tables["train"].features[label]), "names", None)
     listed = check_names(name, names) if names else None
@@ -218,13 +218,13 @@ def _read_values(table: Any, label: str, name: str) -> list[Any]:
 
 
 def make_rows(table: Any, image: str, name: str, folders: tuple[Path, ...] = ()) -> TableRows:
-    """Return the stored images of one column. Raises `BadData` if there is no such column."""
+    """Return the stored images of one column. Raises `BadData` if the column does not exist."""
     check_column(table.features, image, name)
     return TableRows(disable_decoding(table.select_columns([image])), image, name, folders)
 
 
 def disable_decoding(table: Any) -> Any:
-    """Return the same table or stream, its images encoded."""
+    """Return the table or stream with image decoding disabled."""
     from datasets import Image
 
     for column in [column for column, kind in table.features.items() if isinstance(kind, Image)]:
@@ -234,7 +234,7 @@ def disable_decoding(table: Any) -> Any:
 
 @contextmanager
 def silence_datasets() -> Iterator[None]:
-    """Silence the progress bars and messages of `datasets`; its state is restored afterwards."""
+    """Silence the progress bars and messages of `datasets`, and restore its state on exit."""
     from datasets.utils import logging
 
     has_bars, before = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -249,7 +249,7 @@ def silence_datasets() -> Iterator[None]:
 
 
 def open_parquet(path: str) -> Task:
-    """Open the task in this file or folder.
+    """Open the task in a file or folder.
 
     Raises `BadData` that names the file or column which is wrong.
     """
@@ -259,7 +259,7 @@ def open_parquet(path: str) -> Task:
     tables, folder = DatasetDict(), Path(os.path.expanduser(path))
     files = _find_files(folder)
     for split, names in files.items():
-        for name in names:  # an error of `datasets` would not name the wrong one
+        for name in names:  # one by one, as an error of `datasets` would not name the file
             with _translate_errors(name):
                 rows = read_metadata(name).num_rows
             if not rows:
@@ -271,7 +271,7 @@ def open_parquet(path: str) -> Task:
 
 
 def _name_files(files: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """Return each file by its split and its name, in the form that a stamp takes."""
+    """Return (split/name, path) of each file, for a stamp."""
     return [
         (f"{split}/{os.path.basename(file)}", file)
         for split, names in files.items()
@@ -286,7 +286,7 @@ def _list_facts(task: Task) -> Iterator[bytes]:
 
 @contextmanager
 def _translate_errors(name: str) -> Iterator[None]:
-    """Raise errors of files whose metadata or values cannot be used as `BadData`."""
+    """Raise errors about unusable metadata or values of files as `BadData`."""
     from datasets.exceptions import DatasetsError
     from pyarrow import ArrowException
 

@@ -1,9 +1,9 @@
-"""Describe a task, a named data set: its splits are images read one by one (`Split`) or in order
+"""Define a task, a named data set: its splits are images read one by one (`Split`) or in order
 (`Stream`).
 
-A task has all facts about its data and holds no images: a split is opened when it is needed. The
-facts that are known before the task itself is opened are an `Entry` of the catalogue and, for data
-of the Hub, a `HubSource`.
+A task has all facts about its data but no images: a split is opened when it is needed. The facts
+that are known before the task is opened are an `Entry` of the catalogue and, for data of the Hub, a
+`HubSource`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,19 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 Kind = Literal["classification", "segmentation"]
-IGNORED = 255  # in a mask: a pixel that counts neither in training nor in evaluation
+IGNORED = 255  # in a mask: a pixel that is ignored in training and evaluation
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """A further label of an image beside its class: one of `classes` categories, or a number if
-    `classes` is None.
-    """
+    """A further label of an image: one of `classes` categories, or a number if that is None."""
 
     name: str
     classes: int | None = None
 
 
 class Samples(NamedTuple):
-    """The samples of a split that has more than images: masks of a segmentation task, or
-    attributes.
-    """
+    """Samples of a split that has masks (in a segmentation task) or attributes."""
 
     images: torch.Tensor | Sequence[torch.Tensor]  # uint8 (N, C, H, W), or (C, H, W) each
     # uint8 (N, H, W), or (H, W) each; 255 is ignored
@@ -51,28 +47,25 @@ class Samples(NamedTuple):
 
 
 class Split(Protocol):
-    """Images with labels. It can be pickled, so that worker processes can read it."""
+    """Images with labels. It must be picklable, so that worker processes can read it."""
 
     @property
     def labels(self) -> np.ndarray:
-        """The class of every image, int64 (N,), known without decoding; zeros where masks are the
-        labels.
-        """
+        """The class of every image, int64 (N,), known without decoding; zeros with masks."""
 
     def __len__(self) -> int: ...
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Return the images at `indices`: one uint8 tensor (N, C, H, W) if all have one size, else
-        a list of (C, H, W).
+        """Return the images at `indices`: uint8 (N, C, H, W), or a list of (C, H, W).
 
-        With masks or attributes: `Samples`.
+        A list is returned if the sizes differ; with masks or attributes it is `Samples`.
 
         Raises `BadData` that names the file or row which cannot be read.
         """
 
 
 class Sample(NamedTuple):
-    """One encoded image; of a stream with its label or mask."""
+    """An encoded image; if it comes from a stream, with its label or mask."""
 
     image: Any  # an argument of `tasks.images.decode_image`
     where: str  # names the image in errors
@@ -81,9 +74,9 @@ class Sample(NamedTuple):
 
 
 class Stream(Protocol):
-    """The images of a split in shards, which are read in order and never held all together.
+    """The images of a split in shards, which are read in order and never fully in memory.
 
-    Image i of the split is the i-th one met when the shards are read one after the other.
+    Image i of the split is the i-th one when the shards are read one after the other.
     """
 
     @property
@@ -91,8 +84,7 @@ class Stream(Protocol):
         """The number of images in each shard."""
 
     def read(self, shard: int, selected: np.ndarray) -> Generator[Sample | None]:
-        """Yield the images of a shard in order up to the last selected one, with None in place of
-        the others.
+        """Yield the images of a shard in order up to the last selected one, None for the others.
 
         `selected` is bool (counts[shard],). Raises `BadData` that names the shard and the image
         which cannot be used.
@@ -117,7 +109,7 @@ class Task:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     attributes: tuple[
         Attribute, ...
-    ] = ()  # learnt beside the class in training; evaluation uses the class alone
+    ] = ()  # further training targets; evaluation uses only the class
     flip: bool = False  # whether a mirrored image keeps its label
     licence: str = "unknown"
     source: str = "built in"
@@ -127,7 +119,7 @@ class Task:
     open_split: Callable[[str], Split] = field(repr=False, compare=False)
     # see tasks.loader
     open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)
-    # Returns the stamp of files and labels that can change: `tasks.stamps.stamp_task` calls it.
+    # Returns the stamp of data that can change, see `tasks.stamps.stamp_task`.
     stamp: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -151,18 +143,18 @@ class Task:
 
     @property
     def dense(self) -> bool:
-        """Whether every pixel has a class, which takes a dense model."""
+        """Whether every pixel has a class, which needs a dense model."""
         return self.kind == "segmentation"
 
     @property
     def identity(self) -> Json:
-        """The JSON that distinguishes its data from that of other tasks."""
+        """JSON that distinguishes this data from that of other tasks."""
         fields = [self.image_size, self.channels, list(self.mean), list(self.std), self.flip]
         return [to_json(self.record), *fields, *([self.stamp()] if self.stamp is not None else [])]
 
     @property
     def record(self) -> TaskRecord:
-        """The record of this data in an artifact."""
+        """The record of this task in an artifact."""
         return TaskRecord(
             name=self.name,
             source=self.source,
@@ -175,7 +167,7 @@ class Task:
 
     @property
     def purpose(self) -> TargetTask:
-        """The record in a learngene of the task that its descendants are for."""
+        """The record of this task in a learngene, as the target task of its descendants."""
         return TargetTask(
             task=self.name, classes=self.classes, class_names=self.class_names, dense=self.dense
         )
@@ -201,12 +193,12 @@ class Task:
         return self.open_stream(name)
 
 
-# Facts about a task that are known without opening it.
+# Facts that are known without opening a task.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A row of the catalogue: a task that has a name."""
+    """A row of the catalogue: a named task."""
 
     name: str
     title: str
@@ -226,17 +218,17 @@ class HubSource:
     """A data set of the Hub and the settings for reading it."""
 
     reference: str  # org/name[:config][@revision]
-    # beginning of the commit that was reviewed, if the revision is a branch that can move
+    # First digits of the commit that was reviewed, if the revision is a branch that can move
     pin: str = ""
-    # a split -> the stored split that is used for it
+    # For each split, the stored split that is used for it
     roles: Mapping[str, str] = field(default_factory=dict)
-    label: str | None = None  # the label column, where the features do not name it
+    label: str | None = None  # the label column, if the features do not determine it
     also_classes: tuple[int, ...] = ()  # further numbers of classes that are accepted
-    alternative: str = ""  # the remedy where the Hub is not available
+    alternative: str = ""  # the remedy if the Hub is not available
 
     @contextmanager
     def or_alternative(self) -> Iterator[None]:
-        """Add the alternative to the message of an `Unavailable` that is raised inside."""
+        """Add the alternative to the message of an `Unavailable` error raised inside."""
         try:
             yield
         except Unavailable as error:

@@ -1,18 +1,18 @@
-"""Transform the images of a split into a model's input: checked, augmented, resized and normalised.
+"""Transform the images of a split into a model's input: check, augment, resize and normalise.
 
-Without augmentation the pixels are those of timm's evaluation transforms: PIL resizes, and the same
-pixels are cropped.
+Without augmentation the pixels are those of timm's evaluation transforms: resized by PIL, then
+cropped at the centre.
 
 The effect of an augmentation on an image is a function of (seed, epoch, index), and of the number
-of the copy where images are repeated.
+of the copy with repeated augmentation.
 
-- `light`: a shift of up to an eighth of the side, the border reflected, and a mirror image where
-  the task allows it.
-- `rand`: a random crop, RandAugment (Cubuk et al., "RandAugment", 2020; two operations of
-  magnitude 9) and the mirror.
+- `light`: a shift of up to an eighth of the side, with reflected border, and a horizontal flip
+  where the task allows it.
+- `rand`: a random crop, RandAugment (Cubuk et al., "RandAugment", 2020; two operations of magnitude
+  9) and the flip.
 - `deit`: see deit.py.
 
-A change of geometry moves image and mask alike, a change of colour leaves the mask as it is; mask
+A change of geometry is applied to image and mask alike, a change of colour only to the image; mask
 pixels from outside the image are 255. Shapes: N images.
 """
 
@@ -35,8 +35,8 @@ Augment = Literal["none", "light", "rand", "deit"]
 Images = torch.Tensor | Sequence[torch.Tensor]
 T = TypeVar("T")
 AUGMENTS: tuple[Augment, ...] = get_args(Augment)
-# Pixels of an image that is resized before its centre is cropped. Of larger ones only the centre is
-# computed.
+# Maximal pixels of an image that is resized before its centre is cropped; of larger ones only the
+# centre is computed.
 MAX_RESIZED = 8_000_000
 LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
@@ -45,7 +45,7 @@ LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 def check_samples(got: Any, task: Task, indices: Sequence[int]) -> Samples:
-    """Return the samples of a split of `task` at `indices` as `Samples`.
+    """Convert what `Split.__getitems__` returns for `indices` to `Samples`, and check it.
 
     Raises `BadData` that names the image whose mask or attributes do not fit the task.
     """
@@ -60,9 +60,9 @@ def check_samples(got: Any, task: Task, indices: Sequence[int]) -> Samples:
 def _check_masks(samples: Samples, task: Task, indices: Sequence[int]) -> None:
     masks = samples.masks
     if masks is None:
-        raise BadData(f"{task.name} is a segmentation task, but its images come without masks")
+        raise BadData(f"{task.name} is a segmentation task, but its images have no masks")
     if isinstance(masks, torch.Tensor) and isinstance(samples.images, torch.Tensor):
-        # All at once: one by one is slow for many small images.
+        # All at once, as one by one is slow for many small images
         sized = masks.shape == (len(indices), *samples.images.shape[-2:])
         if sized and not _find_wrong(masks, task.classes).any():
             return
@@ -77,8 +77,7 @@ def _check_masks(samples: Samples, task: Task, indices: Sequence[int]) -> None:
         if len(wrong):
             raise BadData(
                 f"the mask of {where} holds {int(wrong[0])}; expected 0 to {task.classes - 1}, or "
-                f"{IGNORED} where a pixel "
-                "does not count"
+                f"{IGNORED} for ignored pixels"
             )
 
 
@@ -96,7 +95,7 @@ def _check_attributes(
     expected = (len(indices), len(task.attributes))
     if attributes_NA is None or tuple(attributes_NA.shape) != expected:
         got = "none" if attributes_NA is None else f"a table of shape {tuple(attributes_NA.shape)}"
-        raise BadData(f"{task.name} promises attributes of shape {expected}, got {got}")
+        raise BadData(f"{task.name} declares attributes of shape {expected}, got {got}")
     for attribute, values_N in zip(task.attributes, attributes_NA.unbind(dim=1)):
         wrong_N = _find_impossible(attribute, values_N)
         if wrong_N.any():
@@ -112,7 +111,7 @@ def _check_attributes(
 
 
 def _find_impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tensor:
-    """Return which values an attribute cannot have: bool (N,)."""
+    """Return a mask of impossible values of an attribute, bool (N,)."""
     if attribute.classes is None:
         return values_N.isinf()
     known_N = values_N.nan_to_num()
@@ -125,8 +124,9 @@ def _find_impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tens
 def fit_images(
     images: Images, size: int, view: View = USUAL_VIEW, fill: Sequence[int] = (0,)
 ) -> torch.Tensor:
-    """Return uint8 (N, C, size, size): resized by PIL as in `view`, then the centre cropped, or
-    padded with `fill`.
+    """Resize images by PIL as in `view`, then crop the centre or pad with `fill`.
+
+    Returns uint8 (N, C, size, size).
     """
     if not isinstance(images, torch.Tensor):
         return torch.cat([fit_images(image[None], size, view, fill) for image in images])
@@ -141,10 +141,9 @@ def fit_images(
 
 
 def fit_masks(masks: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor:
-    """Return uint8 (N, size, size): resized and cropped as their images; each pixel takes the class
-    of the nearest one.
+    """Resize and crop masks like their images, with nearest interpolation.
 
-    Pixels of padding have no class: `IGNORED`.
+    Returns uint8 (N, size, size); padding is `IGNORED`.
     """
     if not isinstance(masks, torch.Tensor):
         return torch.cat([fit_masks(mask[None], size, view) for mask in masks])
@@ -161,9 +160,7 @@ def fit_masks(masks: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor
 def compute_resized_shape(
     shape: Sequence[int], size: int, view: View = USUAL_VIEW
 ) -> tuple[int, int]:
-    """Return height and width before the centre of `size` pixels is cropped, rounded as in timm and
-    torchvision.
-    """
+    """Return height and width before the centre crop, rounded as in timm and torchvision."""
     height, width = shape
     side, least = math.floor(size / view.crop_pct), min(height, width)
     if view.crop_mode == "squash":
@@ -177,7 +174,7 @@ def compute_resized_shape(
 def resize_image(
     image_CHW: torch.Tensor, shape: tuple[int, int], interpolation: Interpolation
 ) -> torch.Tensor:
-    """Return uint8 (C, *shape), channel by channel: exactly the pixels of PIL."""
+    """Resize to uint8 (C, *shape), channel by channel, with exactly PIL's pixels."""
     from PIL import Image
 
     resampling = Image.Resampling[interpolation.upper()]
@@ -190,10 +187,10 @@ def resize_image(
 def _resize_centre(
     image_CHW: torch.Tensor, shape: tuple[int, int], size: int, interpolation: Interpolation
 ) -> torch.Tensor:
-    """Return the centre of `size` pixels of an image resized to `shape`, of which nothing else is
-    computed.
+    """Resize an image to `shape`, but compute only the centre of `size` pixels.
 
-    Up to rounding these are the pixels of `resize_image`: PIL blurs across the border of the box.
+    The pixels equal those of `resize_image` up to rounding, as PIL's filter extends across the
+    border of the box.
     """
     from PIL import Image
 
@@ -209,8 +206,12 @@ def _resize_centre(
 
 
 def _find_nearest(length: int, enlarged: int, size: int) -> torch.Tensor:
-    """Return the nearest of `length` pixels to each of the centre `size` of `enlarged` ones, int64
-    (size,).
+    """Return indices of the nearest pixels for the centre of an enlarged axis, int64 (size,).
+
+    Args:
+        length: pixels of the axis before it is enlarged.
+        enlarged: pixels of the axis after it is enlarged.
+        size: pixels of its centre.
     """
     first = round((enlarged - size) / 2)
     scale = torch.tensor(length / enlarged, dtype=torch.float32)  # as `interpolate` computes it
@@ -225,9 +226,9 @@ def _find_corner(shape: Sequence[int], size: int) -> tuple[int, int]:
 
 
 def crop_or_pad(images_NCHW: torch.Tensor, size: int, fill: Sequence[int]) -> torch.Tensor:
-    """Return the centre of `size` pixels; smaller images are padded with a colour, as in timm.
+    """Crop the centre of `size` pixels; smaller images are padded with a colour, as in timm.
 
-    `fill` has a value for each channel; of another number of channels the mean is taken.
+    `fill` has a value for each channel; its mean is used if the number of channels differs.
     """
     channels, height, width = images_NCHW.shape[-3:]
     if height < size or width < size:
@@ -242,14 +243,15 @@ def crop_or_pad(images_NCHW: torch.Tensor, size: int, fill: Sequence[int]) -> to
 
 
 def find_padding(shape: Sequence[int], size: int) -> tuple[int, int]:
-    """Return the rows above and the columns left of an image that is padded to `size` pixels."""
+    """Return the number of rows above and of columns left of an image padded to `size` pixels."""
     top, left = (max(0, size - side) // 2 for side in shape)
     return top, left
 
 
 def normalise_images(images_NCHW: torch.Tensor, input_format: InputFormat) -> torch.Tensor:
-    """Return float32 (N, channels, H, W): scaled to 0 to 1, in grey or colour as the format, then
-    (value - mean) / std.
+    """Return (value - mean) / std of values scaled to 0 to 1, float32 (N, channels, H, W).
+
+    Images are first converted to the format's number of channels.
     """
     images = _convert_channels(images_NCHW, input_format.channels)
     mean = torch.tensor(input_format.mean, dtype=torch.float32)[:, None, None] * 255
@@ -275,24 +277,23 @@ def _convert_channels(images_NCHW: torch.Tensor, channels: int) -> torch.Tensor:
 # Augmentation.
 
 
-# seed, epoch, indices, whether a mirrored image keeps its label
+# Seed, epoch, indices, and whether a flipped image keeps its label
 How = tuple[int, int, Sequence[int], bool]
 
 
 def augment_images(
     images: Images, masks: Images | None, augment: Augment, input_format: InputFormat, how: How
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the augmented images, uint8 (N, C, size, size), and their masks, if any, uint8 (N,
-    size, size).
+    """Return augmented images, uint8 (N, C, size, size), and masks, uint8 (N, size, size).
 
-    `deit` normalises before it erases, so its images are float32 and finished.
+    `deit` normalises before erasing, so its images are float32 and already normalised.
 
     Args:
         images: uint8 (C, H, W) each.
         masks: uint8 (H, W) each; None: there are none.
         augment: the augmentation.
         input_format: the size and the view.
-        how: seed, epoch, indices, and whether a mirrored image keeps its label.
+        how: seed, epoch, indices, and whether a flipped image keeps its label.
     """
     size, view = input_format.image_size, input_format.view
     if augment == "deit":
@@ -310,7 +311,7 @@ def augment_images(
     masks_NHW = fit_masks(masks, size, view)
     if augment == "none":
         return fitted_NCHW, masks_NHW
-    # Pixels are only moved, so the mask goes along as one more channel.
+    # Pixels are only moved, so the mask can be processed as a further channel
     moved = shift_and_mirror(torch.cat([fitted_NCHW, masks_NHW[:, None]], dim=1), *how)
     return moved[:, :-1], moved[:, -1]
 
@@ -318,7 +319,7 @@ def augment_images(
 def shift_and_mirror(
     images_NCHW: torch.Tensor, seed: int, epoch: int, indices: Sequence[int], flip: bool
 ) -> torch.Tensor:
-    """Return a shifted and possibly mirrored copy of every image; uint8 in, uint8 out."""
+    """Return a shifted and possibly flipped copy of every image, uint8."""
     count, channels, height, width = images_NCHW.shape
     draws_N3 = uniform(derive_seed(seed, "light", epoch), indices, 3)
     reach = np.array([height // 8, width // 8])
@@ -335,7 +336,7 @@ def shift_and_mirror(
 
 
 def _reflect(positions: np.ndarray, side: int) -> np.ndarray:
-    """Mirror positions outside 0 .. side-1 back at the border: -1 is 1, side is side-2."""
+    """Reflect positions outside 0 .. side-1 at the border: -1 becomes 1, side becomes side-2."""
     positions = np.abs(positions)
     return np.where(positions >= side, 2 * (side - 1) - positions, positions)
 
@@ -388,8 +389,9 @@ def _augment_rand_jointly(
 
 @cache
 def _create_joint_rand(size: int, flip: bool) -> Any:
-    """Return RandAugment's operations at magnitude 9 of 30 as separate transforms: torchvision's
-    class refuses masks.
+    """Return RandAugment's operations at magnitude 9 of 30 as separate transforms.
+
+    torchvision's class does not support masks.
     """
     from torchvision import tv_tensors
     from torchvision.transforms import v2
@@ -425,9 +427,7 @@ def _create_joint_rand(size: int, flip: bool) -> Any:
 def _iterate_seeded(
     items: Iterable[T], seed: int, epoch: int, indices: Sequence[int]
 ) -> Iterator[T]:
-    """Yield the items, with torch's generator seeded for each before it is yielded, and restored at
-    the end.
-    """
+    """Yield the items; before each, torch's generator is seeded for it. Restores it at the end."""
     seeds = deit.seeds_of("rand", seed, epoch, indices)
     with torch.random.fork_rng(devices=[]):
         for item, item_seed in zip(items, seeds, strict=True):

@@ -1,3 +1,3 @@
 """The suite `mini`: nine small generated tasks that mirror the Visual Decathlon, and the source
-task made of their like.
+tasks for pretraining on similar images.
 """

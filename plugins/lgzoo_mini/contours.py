@@ -1,15 +1,15 @@
-"""`contours`: nested closed contours with lobes and ripples. Only the source task shows them.
+"""`contours`: nested closed contours with lobes and ripples. Used by the source tasks only.
 
 After radial contours (Kataoka et al., "Replacing Labeled Real-image Datasets with Auto-generated
 Contours", CVPR 2022) and fractals (Kataoka et al., "Pre-training without Natural Images", ACCV
-2020): a class is a cell of a formula's parameters, all else is free. In polar coordinates (rho,
-theta) around the centre the outermost contour is rho = R(theta),
+2020): a class is a cell of the parameters of a formula; everything else varies freely. In polar
+coordinates (rho, theta) around the centre the outermost contour is rho = R(theta),
 
     R(theta) = 1 + a cos(k theta + phi) + b cos(f theta + psi),        level = rho / R(theta),
 
-and there are contours where rings * level * (1 + step (level - 1)) is a whole number up to `rings`.
-The class says the lobes k, the frequency f and the amplitude b of the ripple. Shapes as in
-`canvas`.
+and there are contours where rings * level * (1 + step (level - 1)) is an integer up to `rings`. The
+class determines the number of lobes k, the frequency f and the amplitude b of the ripple. Shapes as
+in `canvas`.
 """
 
 from itertools import product
@@ -23,15 +23,15 @@ from lgzoo_mini.suite import Generator, Picture
 LOBES = (0, 2, 3, 4, 5, 6)
 FREQUENCIES = (8, 11, 16)  # cycles of the ripple around the contour
 AMPLITUDES = (0.04, 0.08, 0.15)  # of the ripple, in radii
-JITTER = 0.15  # by how much of itself an amplitude varies within its class
+JITTER = 0.15  # relative variation of the amplitude within a class
 CELLS = tuple(product(LOBES, FREQUENCIES, AMPLITUDES))
-CYCLES = (0.5, 16.0)  # per picture, where the attribute `frequency` is -1 and 1
+CYCLES = (0.5, 16.0)  # cycles per image at which the attribute `frequency` is -1 and 1
 
 
 def bands(
     place: Frame, lobes: np.ndarray, frequency: np.ndarray, ripple: np.ndarray, dice: Dice
 ) -> tuple[np.ndarray, np.ndarray]:
-    """level * (1 + step (level - 1)), and by how much it grows in one pixel, NSS each.
+    """Compute level * (1 + step (level - 1)) and its increase per pixel, NSS each.
 
     Takes 4 draws.
     """
@@ -47,9 +47,9 @@ def bands(
 
 
 def colours(dice: Dice) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of the paper, the innermost and the outermost line, and what is between lines.
+    """Draw the colours of the paper, of the innermost and the outermost line, and of the fill.
 
-    Takes 13 draws.
+    Takes 13 draws. Each colour is (N, 3).
     """
     paper = any_colour(dice)
     inner = any_colour(dice)
@@ -58,7 +58,7 @@ def colours(dice: Dice) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice = Dice(draws_NK)
     lobes, frequency, ripple = np.array(CELLS, dtype=np.float32)[classes_N].T
     ripple = ripple * dice.between(1 - JITTER, 1 + JITTER)
@@ -70,7 +70,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     picture = gradient(paper, mix(paper, any_colour(dice), dice.between(0, 0.6)), dice.turn())
     level, growth = bands(place, lobes, frequency, ripple, dice)
     level, growth = level * wide(rings), growth * wide(rings)
-    # The fill is opaque, thin, or in every second band only.
+    # The fill is opaque, translucent, or only in every second band
     opacity = wide(np.clip(dice.between(-0.6, 1.2), 0, 1)) * (
         1 - wide(dice.happens(0.5)) * (np.ceil(level) % 2)
     )
@@ -82,14 +82,14 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     )
     images = finish(over(picture, ink, line), grain, dice.between(0, 0.15))
     low, high = np.log2(np.array(CYCLES, dtype=np.float32))
-    # A contour of diameter `size` is pi `size` long, in pictures.
+    # The length of a contour of diameter `size` is pi `size`, in units of the image's side
     cycles = np.log2(frequency / (np.float32(np.pi) * size))
     attributes = {
         "lobes": lobes,
         "frequency": (cycles - low) / (high - low) * 2 - 1,
         "amplitude": ripple * np.float32(2 / (AMPLITUDES[-1] * (1 + JITTER))) - 1,
         **hues(outer, paper),
-        **pose(x, y, size, 2 * angle),  # the direction it is stretched in has no head
+        **pose(x, y, size, 2 * angle),  # the stretched axis has no direction, so twice the angle
     }
     return Picture(images, attributes)
 

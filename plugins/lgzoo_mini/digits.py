@@ -1,7 +1,7 @@
-"""`digits`: 1797 real handwritten digits, 8 x 8 pixels (UCI, Alpaydin and Kaynak 1998), the copy
-that scikit-learn has.
+"""`digits`: 1797 real handwritten digits, 8 x 8 pixels (UCI, Alpaydin and Kaynak 1998), from the
+copy in scikit-learn.
 
-They lie beside this file in `digits.npz`, under CC BY 4.0 (`digits.LICENSE.txt`).
+They are stored beside this file in `digits.npz`, under CC BY 4.0 (`digits.LICENSE.txt`).
 """
 
 from functools import cache
@@ -20,8 +20,8 @@ SCANS = Path(__file__).with_suffix(".npz")
 
 @cache
 def _data() -> tuple[torch.Tensor, np.ndarray]:
-    """All pictures uint8 (1797, 1, 32, 32), enlarged bicubically, and their labels."""
-    with np.load(SCANS, allow_pickle=False) as scans:  # of 0 to 16
+    """Load all images, uint8 (1797, 1, 32, 32), enlarged bicubically, and their labels."""
+    with np.load(SCANS, allow_pickle=False) as scans:  # values 0 to 16
         images, labels = scans["images"], scans["labels"].astype(np.int64)
     small = torch.from_numpy(images).float()[:, None] * (255 / 16)
     large = functional.interpolate(small, size=(SIZE, SIZE), mode="bicubic", align_corners=False)
@@ -29,7 +29,7 @@ def _data() -> tuple[torch.Tensor, np.ndarray]:
 
 
 def open_task(entry: Entry) -> Task:
-    """The task of its catalogue entry. Nothing is read yet."""
+    """Return the task of its catalogue entry. Data is read when a split is opened."""
 
     def open_split(name: str) -> PixelSplit:
         images, labels = _data()

@@ -1,8 +1,8 @@
-"""Draw the masks of `glyphs.npz` with matplotlib: `python -m lgzoo_mini.faces [FILE]` writes them
-again.
+"""Draw the masks of `glyphs.npz` with matplotlib; `python -m lgzoo_mini.faces [FILE]` writes the
+file.
 
-Nothing else imports this module. The masks lie in a file because their pixels depend on the version
-of FreeType in matplotlib, and the pictures of a task must not change with it.
+Nothing else imports this module. The masks are stored in a file because their pixels depend on the
+version of FreeType in matplotlib, and the images of a task must not change with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lgzoo_mini.glyphs import BOX, FACES, HELD_OUT, MARGIN, MASKS, TARGET, TASK_
 
 
 def list_drawings() -> list[Drawing]:
-    """Return each face and text that a task of the suite draws, once."""
+    """Return all (face, text) pairs that the tasks of the suite draw, without duplicates."""
     sans = [*(sign.symbol for sign in signs.CLASSES), *motion.THINGS.values()]
     wanted = [
         *((face, letter) for letter in (*TARGET, *HELD_OUT) for face in TASK_FACES),
@@ -37,9 +37,9 @@ def list_drawings() -> list[Drawing]:
 
 
 def draw_mask(face: str, text: str) -> torch.Tensor:
-    """Return the alpha mask of a short text, uint8 (BOX, BOX), as large as fits.
+    """Return the alpha mask of a short text, uint8 (BOX, BOX), scaled to fill the box.
 
-    Zeros if nothing is drawn.
+    The mask is all zeros if the text has no ink.
     """
     font = _open_font(face)
     # Matplotlib warns of scripts it cannot shape; letters need no shaping

@@ -1,9 +1,10 @@
-"""`figures`: is a person walking? Daimler's counterpart: two classes, grey, low contrast, blurred.
+"""`figures`: classify walking persons against clutter. Counterpart of the Daimler pedestrian data
+set: two classes; grey, low-contrast, blurred images.
 
-A walker is made of strokes: a head, a trunk, two jointed legs and two jointed arms. What is not a
-walker has the same strokes, arranged as no walker's are: scattered, in each other's places, upside
-down, as posts or as branches. The held-out classes are other things made of as many strokes.
-Shapes: N pictures, S strokes; the rest as in `canvas`.
+A walker consists of strokes: a head, a trunk, two jointed legs and two jointed arms. The class
+`other` has the same strokes in arrangements that no walker has: scattered, exchanged, upside down,
+as posts or as branches. The held-out classes are other things drawn with the same number of
+strokes. Shapes: N images, S strokes; the rest as in `canvas`.
 """
 
 import numpy as np
@@ -24,7 +25,7 @@ from lgzoo_mini.painting.strokes import (
 from lgzoo_mini.suite import SIZE, Generator, Picture
 
 CLASSES = ("other", "walker")
-# The strokes that share a tone: head, trunk and arms, legs
+# Groups of strokes with the same tone: head, trunk and arms, legs
 PARTS = ((0,), (1, 2, 3, 4, 5), (6, 7, 8, 9))
 COUNT = 10  # strokes of a figure
 ARRANGEMENTS = ("scattered", "exchanged", "upside down", "posts", "branches")
@@ -33,7 +34,7 @@ THING_TABLE = np.array(list(THINGS.values()), dtype=np.float32).T
 
 
 def walker(dice: Dice) -> Strokes:
-    """A person walking to the right, about two units high, or seen from the front.
+    """Draw a person walking to the right, about two units high, or seen from the front.
 
     Takes 8 draws.
     """
@@ -71,7 +72,7 @@ def walker(dice: Dice) -> Strokes:
 
 
 def rearrange_strokes(strokes: Strokes, dice: Dice) -> Strokes:
-    """The same strokes in one of the other arrangements. Takes 3 draws and 3 for each stroke."""
+    """Return the same strokes in one of `ARRANGEMENTS`. Takes 3 draws and 3 for each stroke."""
     kind, steps, whirl = (
         dice.choice(len(ARRANGEMENTS)),
         dice.choice(6) + 2,
@@ -100,14 +101,14 @@ def rearrange_strokes(strokes: Strokes, dice: Dice) -> Strokes:
 
 
 def draw_thing(numbers_N: np.ndarray, dice: Dice) -> Strokes:
-    """The strokes of a thing, each a little turned. Takes as many draws as it has strokes."""
+    """Return the strokes of a thing, each slightly rotated. Takes one draw for each stroke."""
     x0, y0, x1, y1, start, end = THING_TABLE[:, :, numbers_N]
     strokes = Strokes((x0 + x1) / 2, (y0 + y1) / 2, (x1 - x0) / 2, (y1 - y0) / 2, start, end)
     return turn_strokes(strokes, np.stack([dice.around(0.15) for _ in range(COUNT)]))
 
 
 def street(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
-    """Grey pictures (N, 1, SIZE, SIZE) of walls and posts, and their tone (N, 1).
+    """Return grey images (N, 1, SIZE, SIZE) of walls and posts, and their tone (N, 1).
 
     Takes 30 draws.
     """
@@ -133,9 +134,10 @@ def street(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
 def draw_toned(
     picture: np.ndarray, place: Frame, strokes: Strokes, tone: np.ndarray, dice: Dice
 ) -> np.ndarray:
-    """The strokes drawn on a grey picture, legs first.
+    """Draw the strokes on a grey image, legs first, and return it.
 
-    All darker than it or all lighter, by part. Takes 4 draws.
+    All strokes are darker than the image or all are lighter; the tone differs by part. Takes 4
+    draws.
     """
     way = dice.side()
     for part in reversed(PARTS):
@@ -145,7 +147,7 @@ def draw_toned(
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice = Dice(draws_NK)
     picture, tone = street(dice)
     standing = walker(dice)

@@ -1,9 +1,9 @@
-"""`forms`: the larger source task. Four kinds of forms made for it, and the held-out classes of
-eight families of `source`.
+"""`forms`: the larger source task. Four families that only this task uses, and the held-out classes
+of eight families of `source`.
 
-`wings` and `petals` are left out entirely, so that their target tasks say what a model learnt of
-pictures it never saw the like of. A picture is a function of (split, index); none is stored. The
-class of an index follows a fixed timetable. Shapes: N pictures.
+`wings` and `petals` are left out, so that their target tasks measure transfer to families that were
+not seen in pretraining. An image is a function of (split, index); none is stored. The class of an
+index follows a fixed timetable. Shapes: N images.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from learngene_zoo.plugin import Entry, Task, built_in
 from lgzoo_mini.source import Mixture
 from lgzoo_mini.suite import SIZE, Drawn
 
-# Of 32 pictures in a row, how many each kind or family has; 20 are of the new kinds.
+# Number of images of each family among 32 consecutive ones; 20 are of `form_kinds`.
 TURNS = {
     "gestures": 8, "silhouettes": 6, "fractals": 3, "composites": 3, "contours": 2, "objects": 1,
     "figures": 1,
@@ -25,12 +25,12 @@ FORMS = Mixture("forms", TURNS)
 
 
 def labels_of(indices_N: np.ndarray) -> np.ndarray:
-    """The class at every index, int64 (N,)."""
+    """Return the class at every index, int64 (N,)."""
     return FORMS.labels_of(indices_N)
 
 
 def draw(split: str, indices_N: np.ndarray) -> torch.Tensor:
-    """uint8 (N, 3, SIZE, SIZE)."""
+    """Draw the images at these indices, uint8 (N, 3, SIZE, SIZE)."""
     images = torch.empty(len(indices_N), 3, SIZE, SIZE, dtype=torch.uint8)
     for places, made in FORMS.parts(split, indices_N):
         images[torch.from_numpy(places)] = made.images
@@ -38,7 +38,7 @@ def draw(split: str, indices_N: np.ndarray) -> torch.Tensor:
 
 
 def open_task(entry: Entry) -> Task:
-    """The task of its catalogue entry. Nothing is drawn yet."""
+    """Return the task of its catalogue entry. Images are drawn when they are read."""
     return built_in(
         entry, FORMS.class_names, lambda name: Drawn(name, entry.sizes[name], draw, labels_of)
     )

@@ -1,22 +1,22 @@
-"""Glyphs as masks, and the task `glyphs`: which of 300 letters of seven alphabets, as if written on
-paper. Omniglot's counterpart.
+"""Glyphs as masks, and the task `glyphs`: classify 300 letters of seven alphabets, as if written on
+paper. Counterpart of Omniglot.
 
-A mask was drawn with one of the DejaVu faces in matplotlib (`faces.py`) and lies in `glyphs.npz`
-(`glyphs.LICENSE.txt`). It is square and its glyph fills it, so that the size gives nothing away:
-what is left is the shape. `signs`, `numbers` and `motion` use masks too.
+Each mask was drawn with one of the DejaVu faces in matplotlib (`faces.py`) and is stored in
+`glyphs.npz` (`glyphs.LICENSE.txt`). Masks are square and filled by their glyph, so that only the
+shape, not the size, tells the classes apart. `signs`, `numbers` and `motion` use masks too.
 
-The task has up to seven faces, turned, stretched, sheared and shifted; mostly dark ink on light
-paper. The 116 held-out letters are of six other alphabets, so that `source` shows no letter of the
-target task.
+The task has up to seven faces, rotated, stretched, sheared and shifted; mostly dark ink on light
+paper. The 116 held-out letters are of six other alphabets, so that `source` contains no letter of
+the target task.
 
 The letters were chosen from those of DejaVu Sans, in a shuffled order, so that at 32 pixels no two
 look alike. On masks of 16 x 16 pixels the cosine of two target letters is below 0.8; of a held-out
 letter and any other below 0.86, and of a held-out and a target letter also when both are stretched
 to fill their box; of a held-out letter and a digit of any face, turned and stretched or not, below
 0.83. Held-out letters that still resemble a digit or a Latin letter were removed by eye. The choice
-is written down, not computed, so that the classes never change.
+is written in this file, not computed, so that the classes never change.
 
-Shapes: N pictures, M masks, B pixels of a mask's side; the rest as in `canvas`.
+Shapes: N images, M masks, B pixels of a mask's side; the rest as in `canvas`.
 """
 
 import unicodedata
@@ -34,9 +34,9 @@ from lgzoo_mini.painting.shapes import Pose, frame, pose, stamp_masks
 from lgzoo_mini.suite import Generator, Picture
 
 Drawing = tuple[str, str]  # a face and a text
-BOX = 48  # pixels of a glyph's mask, before it is resized
+BOX = 48  # side of a glyph's mask in pixels, before it is resized
 MARGIN = 3  # empty pixels around the glyph
-RIM = 2  # of which these are cut off before it is resized
+RIM = 2  # of these, the pixels that are cut off before resizing
 SANS, SERIF, MONO = "DejaVuSans", "DejaVuSerif", "DejaVuSansMono"
 FACES = {
     "Sans": SANS,
@@ -53,35 +53,35 @@ FACES = {
     "Mono Bold Oblique": f"{MONO}-BoldOblique",
 }
 TASK_FACES = ("Sans", "Sans Bold", "Sans Oblique", "Serif", "Serif Bold", "Mono", "Mono Bold")
-SIDE = 32  # pixels of a letter's mask: about as large as it is painted
-CALM = 0.6  # how much less target letters move
+SIDE = 32  # side of a letter's mask in pixels, about the size at which it is painted
+CALM = 0.6  # factor on the variation of the pose of target letters
 MASKS = Path(__file__).with_suffix(".npz")
 
 
 @cache
 def _masks() -> dict[Drawing, torch.Tensor]:
-    """The mask of every face and text that the suite draws, uint8 (BOX, BOX) each."""
+    """Load the masks of all (face, text) pairs that the suite draws, uint8 (BOX, BOX) each."""
     with np.load(MASKS, allow_pickle=False) as stored:
         drawings = zip(stored["faces"].tolist(), stored["texts"].tolist(), strict=True)
         return dict(zip(drawings, torch.from_numpy(stored["masks"]), strict=True))
 
 
 def in_faces(text: str, faces: Sequence[str]) -> list[Drawing]:
-    """The text in each face that has all its characters."""
+    """Return the text paired with each face that has all its characters."""
     return [(face, text) for face in faces if (face, text) in _masks()]
 
 
 def mask(face: str, text: str) -> torch.Tensor:
-    """The alpha mask of a short text, uint8 (BOX, BOX), as large as fits.
+    """Return the alpha mask of a short text, uint8 (BOX, BOX), scaled to fill the box.
 
-    Raises `KeyError` for a text that no task of the suite draws in that face: add it to
-    `faces.list_drawings`.
+    Raises `KeyError` for a text that no task of the suite draws in that face; such a text is added
+    in `faces.list_drawings`.
     """
     return _masks()[face, text]
 
 
 def draw_glyph(drawing: Drawing, side: int) -> torch.Tensor:
-    """The mask of one text in one face, uint8 (side, side)."""
+    """Return the mask of a text in a face, uint8 (side, side)."""
     ink = mask(*drawing)[RIM : BOX - RIM, RIM : BOX - RIM].float()[None, None]
     small = functional.interpolate(
         ink, size=(side, side), mode="bilinear", antialias=True, align_corners=False
@@ -91,9 +91,9 @@ def draw_glyph(drawing: Drawing, side: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Stamps:
-    """Masks uint8 (M, B, B), a few of every class.
+    """Masks uint8 (M, B, B), a few for every class.
 
-    For each class its first mask and how many it has.
+    `first` holds the index of the first mask of each class, `counts` the number of its masks.
     """
 
     masks: torch.Tensor
@@ -101,13 +101,13 @@ class Stamps:
     counts: np.ndarray
 
     def chosen(self, classes_N: np.ndarray, shares_N: np.ndarray) -> torch.Tensor:
-        """A mask of each class, float32 (N, 1, B, B); the share, 0 to 1, chooses among them."""
+        """Return a mask of each class, float32 (N, 1, B, B), selected by the shares, 0 to 1."""
         places_N = self.first[classes_N] + (shares_N * self.counts[classes_N]).astype(np.int64)
         return self.masks[torch.from_numpy(places_N)][:, None].float().mul_(1 / 255)
 
 
 def stamps(drawings: Sequence[Sequence[Drawing]], side: int) -> Stamps:
-    """The masks of what each class may be drawn as."""
+    """Build the masks of every class from its drawings."""
     counts = np.array([len(row) for row in drawings])
     masks = torch.stack([draw_glyph(drawing, side) for row in drawings for drawing in row])
     return Stamps(masks, np.cumsum(counts) - counts, counts)
@@ -115,14 +115,14 @@ def stamps(drawings: Sequence[Sequence[Drawing]], side: int) -> Stamps:
 
 @cache
 def letters() -> Stamps:
-    """The masks of all letters, target classes first. Made once in a process."""
+    """Return the masks of all letters, target classes first. Cached per process."""
     return stamps([in_faces(letter, TASK_FACES) for letter in (*TARGET, *HELD_OUT)], SIDE)
 
 
 def letter_pose(classes_N: np.ndarray, dice: Dice) -> Pose:
-    """Where a letter lies.
+    """Draw the pose of a letter.
 
-    Target letters move less than held-out ones, as few of each are seen. Takes 6 draws.
+    Target letters vary less than held-out ones, as there are few images of each. Takes 6 draws.
     """
     calm = np.where(classes_N < len(TARGET), np.float32(CALM), np.float32(1))
     return {
@@ -136,7 +136,7 @@ def letter_pose(classes_N: np.ndarray, dice: Dice) -> Pose:
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """Pictures of these letters."""
+    """Paint the images of these letters."""
     dice = Dice(draws_NK)
     where = letter_pose(classes_N, dice)
     alpha = stamp_masks(letters().chosen(classes_N, dice.share()), frame(**where))[:, 0]
@@ -157,7 +157,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
 
 
 def glyph_index(classes_N: np.ndarray, targets: int) -> np.ndarray:
-    """Which held-out letter it is, float32 (N,); NaN for a target class."""
+    """Return the index among the held-out letters, float32 (N,); NaN for a target class."""
     return np.where(classes_N < targets, np.nan, classes_N - targets).astype(np.float32)
 
 

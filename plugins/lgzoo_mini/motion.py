@@ -1,15 +1,16 @@
-"""`motion`: which path a thing takes, and which thing. UCF101's counterpart, as dynamic images.
+"""`motion`: classify the path and the shape of a moving thing. Counterpart of UCF101, as dynamic
+images.
 
-Eight frames f_t become one picture by approximate rank pooling (Bilen et al., "Dynamic Image
-Networks for Action Recognition", CVPR 2016; of the frames themselves, not of their running means,
-as in "Action Recognition with Dynamic Image Networks", TPAMI 2018):
+Eight frames f_t become one image by approximate rank pooling (Bilen et al., "Dynamic Image Networks
+for Action Recognition", CVPR 2016; of the frames themselves, not of their running means, as in
+"Action Recognition with Dynamic Image Networks", TPAMI 2018):
 
     d = sum over t = 1..T of alpha_t f_t,   alpha_t = 2 t - T - 1.
 
-What stands still cancels, because the alpha_t sum to 0; what moves leaves a trace, dark at its
-first place and light at its last. With coverage m_t, and the thing's colour c before a wall of
+Static content cancels, because the alpha_t sum to 0; moving things leave a trace that is dark at
+its start and light at its end. With coverage m_t, and a thing of colour c in front of a wall of
 colour b, d = (c - b) sum_t alpha_t m_t, so that no frame is painted in colour. The camera may
-shake, and something else may pass. The held-out classes are other paths of other things.
+shake, and a second thing may pass. The held-out classes are other paths of other things.
 """
 
 from functools import cache
@@ -25,24 +26,20 @@ from lgzoo_mini.suite import SIZE, Generator, Picture
 
 FRAMES = 8
 ALPHA = tuple(2 * t - FRAMES - 1 for t in range(1, FRAMES + 1))
-SIDE = 16  # pixels of a mask
+SIDE = 16  # side of a mask in pixels
 TARGET_THINGS = {"disc": "●", "cross": "✚", "arrow": "➤"}
 HELD_OUT_THINGS = {"star": "★", "ring": "◎", "square": "■"}
 
 
 class Journey(Placed):
-    """Where a path lies, how far it reaches (1: to the picture's sides), and which way round it
-    goes (1 or -1).
-    """
+    """The pose of a path, its reach (1: to the image's sides), and its orientation (1 or -1)."""
 
     reach: np.ndarray
     mirror: np.ndarray
 
 
 def _paths() -> dict[str, np.ndarray]:
-    """Where a thing is in each frame, (FRAMES, 4): x and y from -1 to 1, its size against its usual
-    one, its angle.
-    """
+    """Return every path, float32 (FRAMES, 4): x and y from -1 to 1, relative size and angle."""
     s = np.linspace(0, 1, FRAMES)
     nought, one, turn = 0 * s, 1 + 0 * s, 2 * np.pi * s
     triangle = 4 * np.abs(1.5 * s + 0.25 - np.rint(1.5 * s + 0.25)) - 1
@@ -79,7 +76,7 @@ _THING = np.array([tuple(THINGS).index(thing) for _, thing in (*TARGET, *HELD_OU
 
 @cache
 def things() -> torch.Tensor:
-    """Their masks, float32 (6, 1, SIDE, SIDE). Made once in a process."""
+    """Return the masks of all things, float32 (6, 1, SIDE, SIDE). Cached per process."""
     return (
         torch.stack([draw_glyph(("Sans", sign), SIDE) for sign in THINGS.values()])[:, None].float()
         / 255
@@ -87,8 +84,9 @@ def things() -> torch.Tensor:
 
 
 def trace(masks: torch.Tensor, path_NT4: np.ndarray, where: Journey) -> np.ndarray:
-    """sum_t alpha_t m_t, NSS: a thing goes a path, `reach` times as large and turned by `angle`
-    around (x, y).
+    """Compute sum_t alpha_t m_t, NSS, of a thing moving along a path.
+
+    The path is scaled by `reach` and rotated by `angle` around (x, y).
     """
     cosine, sine = np.cos(where["angle"]) * where["reach"], np.sin(where["angle"]) * where["reach"]
     total = np.zeros((len(path_NT4), SIZE, SIZE), dtype=np.float32)
@@ -106,8 +104,9 @@ def trace(masks: torch.Tensor, path_NT4: np.ndarray, where: Journey) -> np.ndarr
 
 
 def tremble(dice: Dice) -> np.ndarray:
-    """sum_t alpha_t b_t of a wall before a drifting camera, to first order its slope along the
-    drift. Takes 4 draws.
+    """Compute sum_t alpha_t b_t of a textured wall seen by a drifting camera.
+
+    To first order this is the wall's slope along the drift. Takes 4 draws.
     """
     frequency, key, angle = dice.between(3, 8), dice.share(), dice.turn()
     x, y = wide(PIXEL / 2 * np.cos(angle)), wide(PIXEL / 2 * np.sin(angle))
@@ -121,7 +120,15 @@ def tremble(dice: Dice) -> np.ndarray:
 def journey(
     dice: Dice, shift: float, reach: tuple[float, float], size: tuple[float, float]
 ) -> Journey:
-    """Where something goes. Takes 6 draws."""
+    """Draw the pose of a path.
+
+    Takes 6 draws.
+
+    Args:
+        shift: maximal offset of the path's centre from the image's, in half image sides.
+        reach: lowest and highest reach of the path.
+        size: lowest and highest size of the thing.
+    """
     return {
         "x": dice.around(shift),
         "y": dice.around(shift),
@@ -133,15 +140,15 @@ def journey(
 
 
 def develop_pictures(traces: np.ndarray, colour_N3: np.ndarray) -> np.ndarray:
-    """Pictures N3SS: grey where nothing moved, the strongest trace black or in full colour."""
+    """Return images N3SS: grey where nothing moved, the strongest trace black or in full colour."""
     strongest = np.abs(traces).max(axis=(1, 2), keepdims=True)
     return np.float32(0.5) + (traces / (2 * strongest))[:, None] * colour_N3[:, :, None, None]
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """Dynamic images of these things on their paths.
+    """Paint dynamic images of these things on their paths.
 
-    All are lighter than the wall: a trace's light end is its last.
+    Every thing is lighter than the wall, so the light end of a trace is its last frame.
     """
     dice = Dice(draws_NK)
     where = journey(dice, 0.2, (0.5, 0.75), (0.28, 0.4))

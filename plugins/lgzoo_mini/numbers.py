@@ -1,9 +1,9 @@
-"""`numbers`: which digit stands in the middle, as on a house. SVHN's counterpart; no other task of
-the suite has digits.
+"""`numbers`: classify the digit in the middle, as on a house number. Counterpart of SVHN; the
+suite's other generated tasks contain no digits.
 
-A digit in any face on a coloured wall, its neighbours in the same face and colour cut off at the
-picture's sides. The held-out classes are letters of the held-out alphabets in the same manner, with
-such letters for neighbours.
+Images show a digit in any face on a coloured wall; its neighbours have the same face and colour and
+are cut off at the image's sides. The held-out classes are letters of the held-out alphabets in the
+same style, with such letters as neighbours.
 """
 
 from functools import cache
@@ -27,17 +27,17 @@ from lgzoo_mini.suite import Generator, Picture
 
 DIGITS = tuple("0123456789")
 LETTERS = HELD_OUT[::5]
-SIDE = 24  # pixels of a mask: about as large as it is painted
+SIDE = 24  # side of a mask in pixels, about the size at which it is painted
 
 
 @cache
 def marks() -> Stamps:
-    """The masks of the digits and, after them, of the held-out letters. Made once in a process."""
+    """Return the masks of the digits, then of the held-out letters. Cached per process."""
     return stamps([in_faces(mark, tuple(FACES)) for mark in (*DIGITS, *LETTERS)], SIDE)
 
 
 def neighbours(classes_N: np.ndarray, dice: Dice) -> np.ndarray:
-    """Two marks of the kind that stands between them, int64 (2, N): digits beside a digit.
+    """Draw two marks of the same kind (digits or letters) as the middle one, int64 (2, N).
 
     Takes 2 draws.
     """
@@ -48,8 +48,9 @@ def neighbours(classes_N: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def row(where: Pose, step_N: np.ndarray) -> tuple[Frame, Frame, Frame]:
-    """Frames of the mark and of its neighbours left and right, `step` halves of its size away along
-    its baseline.
+    """Return the frames of the mark and of its left and right neighbour.
+
+    The neighbours are `step_N` half sizes away along the baseline.
     """
     reach = where["size"] * step_N
     across, down = np.cos(where["angle"]) * reach, np.sin(where["angle"]) * reach
@@ -59,7 +60,7 @@ def row(where: Pose, step_N: np.ndarray) -> tuple[Frame, Frame, Frame]:
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """Pictures of these digits or letters."""
+    """Paint the images of these digits or letters."""
     dice = Dice(draws_NK)
     where: Pose = {
         "x": dice.around(0.1),

@@ -1,8 +1,8 @@
-"""`objects`: composite things, CIFAR-100's counterpart. A class is a body, parts of one shape,
-where they sit, and a surface.
+"""`objects`: composite things, counterpart of CIFAR-100. A class is a body, parts of one shape,
+their positions and a surface.
 
-Hue is typical of a class and shared by many; place, size, rotation and background carry no
-information. Shapes as in `canvas`; T is the number of parts' places.
+Each class has a typical hue, which other classes share; position, size, rotation and background
+carry no information. Shapes as in `canvas`; T is the number of positions of parts.
 """
 
 from functools import cache, partial, reduce
@@ -39,46 +39,46 @@ from lgzoo_mini.painting.shapes import (
 from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 60, 24
-THINGS = 3  # of clutter behind it
+THINGS = 3  # things of clutter in the background
 
 
 def crescent(place: Frame) -> np.ndarray:
-    """A disc without the disc to its upper right."""
+    """Return the outline of a disc without the disc to its upper right."""
     return np.maximum(
         shapes.disc(place), 0.85 - shapes.disc(frame(x=0.5, y=-0.4, inside=place), 0.0)
     )
 
 
 def drop(place: Frame) -> np.ndarray:
-    """A disc with a point at the top."""
+    """Return the outline of a disc with a point at the top."""
     return shapes.capsule(place, (0.0, 0.35), (0.0, -1.0), 0.65, 0.02)
 
 
 def cross(place: Frame) -> np.ndarray:
-    """A plus."""
+    """Return the outline of a plus sign."""
     return np.minimum(shapes.box(place, 1.0, 0.36), shapes.box(place, 0.36, 1.0))
 
 
 def half(place: Frame) -> np.ndarray:
-    """The upper half of a disc."""
+    """Return the outline of the upper half of a disc."""
     low = frame(y=0.4, size=1.05, inside=place)
     return np.maximum(shapes.disc(low), low.y)
 
 
 def heart(place: Frame) -> np.ndarray:
-    """Two discs on a triangle."""
+    """Return the outline of two discs on a triangle."""
     point = shapes.convex(place, [(-0.93, -0.05), (0.0, -0.6), (0.93, -0.05), (0.0, 1.0)])
     lobes = [shapes.disc(frame(x=x, y=-0.35, inside=place), 0.53) for x in (-0.47, 0.47)]
     return np.minimum(point, np.minimum(*lobes))
 
 
 def hourglass(place: Frame) -> np.ndarray:
-    """Two triangles, point to point."""
+    """Return the outline of two triangles, point to point."""
     return np.maximum(np.abs(place.y) - 1, np.abs(place.x) - 0.15 - 0.7 * np.abs(place.y))
 
 
 def bracket(place: Frame) -> np.ndarray:
-    """Two bars at a right angle."""
+    """Return the outline of two bars at a right angle."""
     return np.minimum(
         shapes.capsule(place, (-0.7, -0.9), (-0.7, 0.7), 0.28),
         shapes.capsule(place, (-0.7, 0.7), (0.8, 0.7), 0.28),
@@ -86,7 +86,7 @@ def bracket(place: Frame) -> np.ndarray:
 
 
 def ring(place: Frame) -> np.ndarray:
-    """A disc with a hole."""
+    """Return the outline of a disc with a hole."""
     return shapes.band(shapes.disc(place, 0.75), 0.5)
 
 
@@ -113,7 +113,7 @@ PARTS: dict[str, Outline] = {
     "spikes": lambda place: shapes.polygon(frame(y=0.1, inside=place), 3.0, 0.8),
     "sticks": partial(shapes.box, across=0.3, down=1.25, corner=0.2),
 }
-# Where parts sit, and how large they are: (x, y, size) in the body's frame.
+# Positions and sizes of parts: (x, y, size) in the body's frame.
 PLACES: dict[str, tuple[tuple[float, float, float], ...]] = {
     "ears": ((-0.65, -0.95, 0.42), (0.65, -0.95, 0.42)),
     "sides": ((-1.15, 0.1, 0.42), (1.15, 0.1, 0.42)),
@@ -127,10 +127,10 @@ SURFACES = ("plain", "striped", "dotted", "chequered", "rimmed")
 
 @cache
 def table() -> np.ndarray:
-    """Body, part, place and surface of every class, int64 (classes, 4).
+    """Return body, part, position and surface of every class, int64 (classes, 4).
 
-    Any two target classes differ in two of them, and so do any two of the held-out classes, which
-    follow. Those have bodies of their own.
+    Any two target classes differ in at least two of them, and so do any two of the held-out
+    classes, which follow the target classes and have other bodies.
     """
     shared = (len(PARTS), len(PLACES), len(SURFACES))
     targets = varieties("objects", (len(BODIES), *shared), TARGETS, differing=2)
@@ -140,18 +140,16 @@ def table() -> np.ndarray:
 
 @cache
 def hue_table() -> np.ndarray:
-    """The typical hue of every class's body, and how far its parts' is from it, float32 (classes,
-    2).
-    """
+    """Return the hue of each class's body and the offset of its parts' hue, (classes, 2)."""
     numbers = np.arange(TARGETS + HELD_OUT)
     return np.stack([numbers * 0.618 % 1, 0.25 + numbers * 0.414 % 0.5], axis=1).astype(np.float32)
 
 
 @cache
 def place_table() -> np.ndarray:
-    """(x, y, size) of every part for each way to place them, float32 (ways, T, 3).
+    """Return (x, y, size) of every part for each way to place them, float32 (ways, T, 3).
 
-    A size near 0 where there is none.
+    Ways with fewer than T parts are padded with size 0.
     """
     most = max(len(places) for places in PLACES.values())
     rows = [[*places, *[(0.0, 0.0, 0.0)] * (most - len(places))] for places in PLACES.values()]
@@ -159,7 +157,7 @@ def place_table() -> np.ndarray:
 
 
 def class_names() -> tuple[str, ...]:
-    """What every class looks like, in words."""
+    """Return a description of every class, used as its name."""
     bodies, parts, places = [*BODIES, *UNSEEN], list(PARTS), list(PLACES)
     return tuple(f"{SURFACES[s]} {bodies[b]}, {places[w]} {parts[p]}" for b, p, w, s in table())
 
@@ -167,31 +165,31 @@ def class_names() -> tuple[str, ...]:
 def part_outline(
     place: Frame, parts_N: np.ndarray, ways_N: np.ndarray, grown_N: np.ndarray
 ) -> np.ndarray:
-    """All parts of each thing, NSS."""
+    """Return the outline of all parts of each thing, NSS."""
     distances = []
     for x, y, size in np.moveaxis(place_table()[ways_N], 0, -1):
         spot = frame(x=x, y=y, size=np.maximum(size * grown_N, np.float32(0.01)), inside=place)
-        # Back to the body's units; a part that is not there is moved out of the picture.
+        # Scale back to the body's units; absent parts (size 0) are moved out of the image
         distance = draw_mould(moulds(*PARTS.values()), parts_N, spot)
         distances.append(distance * wide(size * grown_N) + wide(100 * (size == 0)))
     return reduce(np.minimum, distances)
 
 
 def checks(place: Frame, frequency: Number) -> np.ndarray:
-    """Light and dark fields in turn, with soft edges."""
+    """Return a checkerboard of light and dark fields with soft edges."""
     pace = wide(frequency) * np.float32(np.pi)
     return np.sin(place.x * pace) * np.sin(place.y * pace)
 
 
 def dots(place: Frame, frequency: Number, radius: Number = 0.3) -> np.ndarray:
-    """Dots on a square lattice; `radius` in lattice steps."""
+    """Return dots on a square lattice; `radius` in lattice steps."""
     x, y = place.x * (wide(frequency) / 2), place.y * (wide(frequency) / 2)
     far = length(x - np.rint(x), y - np.rint(y))
     return np.clip((wide(radius) - far) / (wide(frequency) * place.pixel / 2), -1, 1)
 
 
 def surface(place: Frame, body: np.ndarray, kinds_N: np.ndarray, dice: Dice) -> np.ndarray:
-    """Where the second colour shows, 0 to 1, NSS. Takes 3 draws."""
+    """Return the opacity of the second colour, 0 to 1, NSS. Takes 3 draws."""
     frequency, angle, phase = dice.between(2.4, 3.4), dice.around(0.5), dice.turn()
     patterns = {
         "striped": np.clip(2 * stripes(place, frequency * 1.2, angle, phase) + 0.5, 0, 1),
@@ -206,7 +204,7 @@ def surface(place: Frame, body: np.ndarray, kinds_N: np.ndarray, dice: Dice) -> 
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice = Dice(draws_NK)
     bodies, parts, ways, kinds = table()[classes_N].T
     picture = backdrop(dice)
@@ -243,7 +241,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
 def thing_colours(
     hues_N2: np.ndarray, paper: np.ndarray, dice: Dice
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the body, of the second colour of its surface, and of its parts, (N, 3) each.
+    """Draw the colours of the body, of its surface's second colour, and of its parts, (N, 3) each.
 
     Takes 7 draws.
     """

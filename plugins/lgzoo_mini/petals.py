@@ -1,8 +1,8 @@
-"""`petals`: flowers, Flowers-102's counterpart: many classes, few pictures of each.
+"""`petals`: flowers, counterpart of Flowers-102: many classes, few images of each.
 
-A class is a number of petals, how far they are parted and how pointed, whether their tips are
-notched, a second ring of them, the size of the eye, and a pair of hues. Place, rotation, tilt and
-the leaves behind the flower carry no information. Shapes as in `canvas`.
+A class is the number of petals, the depth of the gaps between them, how pointed they are, whether
+their tips are notched, a second ring of petals, the size of the eye, and two hues. Position,
+rotation, tilt and the leaves behind the flower carry no information. Shapes as in `canvas`.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ from lgzoo_mini.suite import Generator, Picture, varieties
 TARGETS, HELD_OUT = 102, 24
 LEAVES = 4  # behind the flower
 
-# Levels of each feature, in words, and the numbers they stand for.
+# Levels of each feature: word and number.
 COUNTS = {str(count): count for count in (3, 4, 5, 6, 7, 8, 10, 12)}  # of petals
-PARTED = {"closed": 0.35, "parted": 0.75, "star": 1.0}  # how deep the gaps between petals reach
+PARTED = {"closed": 0.35, "parted": 0.75, "star": 1.0}  # depth of the gaps between petals
 # Exponent of the petal's outline: below 1 broad, above 1 pointed
 FORMS = {"round": 0.45, "lanced": 1.6}
 TIPS = {"whole": 0.0, "notched": 0.28}  # depth of a notch in the tip
@@ -79,9 +79,9 @@ FEATURES: tuple[Mapping[str, object], ...] = (
 
 @cache
 def table() -> np.ndarray:
-    """The level of every feature for every class, int64 (classes, 8).
+    """Return the level of every feature for every class, int64 (classes, 8).
 
-    Any two classes differ in three.
+    Any two classes differ in at least three features.
     """
     return varieties(
         "petals", [len(feature) for feature in FEATURES], TARGETS + HELD_OUT, differing=3
@@ -89,7 +89,7 @@ def table() -> np.ndarray:
 
 
 def class_names() -> tuple[str, ...]:
-    """What every class looks like, in words."""
+    """Return a description of every class, used as its name."""
     names = []
     for row in table():
         petals, parted, form, tip, ring, eye, hue, eye_hue = (
@@ -103,7 +103,7 @@ def class_names() -> tuple[str, ...]:
 
 @cache
 def features() -> tuple[np.ndarray, ...]:
-    """The numbers of every class, float32 (classes,) or, for colours, (classes, 3)."""
+    """Return the features of every class, float32 (classes,) or, for colours, (classes, 3)."""
     return tuple(
         np.array(list(feature.values()), dtype=np.float32)[table()[:, k]]
         for k, feature in enumerate(FEATURES)
@@ -111,7 +111,7 @@ def features() -> tuple[np.ndarray, ...]:
 
 
 def leaves(dice: Dice) -> np.ndarray:
-    """Pictures N3SS of foliage. Takes 43 draws."""
+    """Draw images N3SS of foliage. Takes 43 draws."""
     green = hsv(dice.between(0.18, 0.42), dice.between(0.15, 0.7), dice.between(0.15, 0.75))
     picture = gradient(green, mix(green, any_colour(dice), 0.3), dice.turn())
     for _ in range(LEAVES):
@@ -135,7 +135,7 @@ def lay_ring(
     ink: np.ndarray,
     light: np.ndarray,
 ) -> None:
-    """A ring of petals laid over `picture`, each lightest along its middle.
+    """Lay a ring of petals over `picture`, in place; each is lightest along its middle.
 
     With c = |cos(petals theta / 2)|, the petals reach to 1 - parted (1 - c^form) - notch c^16.
     """
@@ -148,7 +148,7 @@ def lay_ring(
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice = Dice(draws_NK)
     flower = Flower(*(values[classes_N] for values in features()))
     picture = leaves(dice)
@@ -160,8 +160,8 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     ink, eye = flower_colours(flower, dice)
     form, light = flower.form * dice.between(0.85, 1.15), dice.between(0.15, 0.5)
     lay_ring(picture, place, flower, form, ink, light)
-    # The second ring lies on the first, its petals before the gaps; it is moved out of sight where
-    # there is none.
+    # The second ring lies on the first, its petals over the gaps; for single rings it is moved out
+    # of the image.
     inner = frame(
         size=np.maximum(flower.ring, np.float32(0.05)),
         angle=np.float32(np.pi) / flower.petals,
@@ -178,7 +178,10 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
 
 
 def flower_colours(flower: Flower, dice: Dice) -> tuple[np.ndarray, np.ndarray]:
-    """Of the petals and of the eye, (N, 3) each, under one light. Takes 5 draws."""
+    """Draw the colours of the petals and of the eye, (N, 3) each, under one light.
+
+    Takes 5 draws.
+    """
     light = dice.between(0.6, 1.05)
 
     def grown(colour_N3: np.ndarray, reach: float, palest: float) -> np.ndarray:

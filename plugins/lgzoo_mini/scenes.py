@@ -1,12 +1,12 @@
-"""`scenes`: small landscapes with things in them, and for every pixel what it shows. The suite's
-segmentation task.
+"""`scenes`: small landscapes with things in them, labelled pixel by pixel. The suite's segmentation
+task.
 
-Sky above a crooked horizon, below it ground or water or both with a shore between; in front of them
-up to three discs, boxes and trees, which hide what is behind them. Colours are arbitrary, so that a
-class shows in its texture, shape and place only. As in PASCAL VOC the rim of every thing, one pixel
-wide, is marked 255 and does not count.
+Sky above a crooked horizon; below it ground, water or both with a shore between; in front of them
+up to three discs, boxes and trees, which occlude one another. Colours are arbitrary, so that
+classes differ only in texture, shape and position. As in PASCAL VOC the rim of every thing, one
+pixel wide, has the label 255 and is ignored.
 
-A picture is a function of (split, index), drawn whenever it is read. Shapes: N pictures, NSS is (N,
+An image is a function of (split, index), drawn whenever it is read. Shapes: N images, NSS is (N,
 SIZE, SIZE).
 """
 
@@ -57,7 +57,7 @@ STREAMS = 32 + 20 * THINGS
 
 
 def draw(split: str, indices_N: np.ndarray) -> Samples:
-    """Images uint8 (N, 3, SIZE, SIZE) and masks uint8 (N, SIZE, SIZE)."""
+    """Draw images uint8 (N, 3, SIZE, SIZE) and masks uint8 (N, SIZE, SIZE)."""
     key = split_seed("scenes", split)
     return scenes(
         uniform(key, indices_N, STREAMS), noise(derive_seed(key, "grain"), indices_N, GRAIN)
@@ -65,7 +65,7 @@ def draw(split: str, indices_N: np.ndarray) -> Samples:
 
 
 def scenes(draws_NK: np.ndarray, grain: np.ndarray) -> Samples:
-    """One scene for each row of draws."""
+    """Draw one scene for each row of draws."""
     dice = Dice(draws_NK)
     picture, classes = landscape(dice)
     rim = np.zeros(classes.shape, dtype=bool)
@@ -82,7 +82,7 @@ def scenes(draws_NK: np.ndarray, grain: np.ndarray) -> Samples:
 
 
 def landscape(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures N3SS without things, and the classes of their pixels, float32 NSS."""
+    """Draw images N3SS without things, and the classes of their pixels, float32 NSS."""
     sky, ground, water = any_colour(dice), any_colour(dice), any_colour(dice)
     picture = plain(sky)
     fading = (PICTURE.y + 1) / 2 * wide(dice.between(0.2, 0.7))
@@ -103,7 +103,7 @@ def landscape(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
     horizon = (
         PICTURE.y - wide(dice.between(-0.5, 0.25)) - wide(dice.around(0.2)) * PICTURE.x - crooked
     )
-    # The shore runs across the picture; where it lies far outside, all is ground or all is water.
+    # The shore crosses the image; if it lies far outside, there is only ground or only water
     shore = frame(angle=dice.turn(), x=dice.around(1.2), y=dice.between(0, 1.2))
     wet = cover(shore.y + 0.1 * np.sin(shore.x * 5), shore.pixel)
     below = cover(-horizon, PICTURE.pixel)
@@ -114,7 +114,7 @@ def landscape(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_coverage(kind_N: np.ndarray, dice: Dice) -> np.ndarray:
-    """How much of each pixel a thing of this kind covers, somewhere in the picture, NSS.
+    """Return the share of each pixel that a thing of this kind covers at a random pose, NSS.
 
     Takes 9 draws.
     """
@@ -137,10 +137,9 @@ def draw_coverage(kind_N: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def surface(picture: np.ndarray, dice: Dice) -> np.ndarray:
-    """What a thing is painted with, N3SS: a colour unlike the picture's middle, lit from one side,
-    sometimes with a pattern.
+    """Draw the surface of a thing, N3SS, lit from one side and sometimes patterned.
 
-    Takes 8 draws.
+    Its colour differs from that in the middle of the image. Takes 8 draws.
     """
     paint = plain(apart(any_colour(dice), middle(picture), 0.2))
     light = half_plane(PICTURE, dice.turn())
@@ -152,7 +151,7 @@ def surface(picture: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def border(inside: np.ndarray) -> np.ndarray:
-    """Of the pixels of shapes (bool NSS) those that have a neighbour outside."""
+    """Return the pixels of shapes (bool NSS) that have a neighbour outside."""
     padded = np.pad(inside, ((0, 0), (1, 1), (1, 1)), mode="edge")
     sides = padded[:, :-2, 1:-1] & padded[:, 2:, 1:-1] & padded[:, 1:-1, :-2] & padded[:, 1:-1, 2:]
     edge: np.ndarray = inside & ~sides
@@ -160,7 +159,7 @@ def border(inside: np.ndarray) -> np.ndarray:
 
 
 def open_task(entry: Entry) -> Task:
-    """The task of its catalogue entry; the masks are its labels. Nothing is drawn yet."""
+    """Return the task of its catalogue entry, labelled by masks. Images are drawn when read."""
     return built_in(
         entry, CLASSES, lambda name: Drawn(name, entry.sizes[name], draw, np.zeros_like)
     )

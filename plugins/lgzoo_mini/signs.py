@@ -1,9 +1,9 @@
-"""`signs`: which of 43 traffic signs. GTSRB's counterpart.
+"""`signs`: classify 43 traffic signs. Counterpart of GTSRB.
 
 A sign is a board (its shape), a scheme of colours (rim, inner field, symbol), and a symbol. Classes
-share all three, so none of them alone says which. Seen at a slant, in strong or weak light,
-unsharp, in the shade of something, before any background, and sometimes partly hidden. The held-out
-classes are symbols, and some boards, that no target class has.
+share all three, so none of them alone determines the class. Signs are seen at a slant, in strong or
+weak light, blurred, partly shadowed, before any background, and sometimes partly hidden. The
+held-out classes have symbols, and some have boards, of no target class.
 """
 
 from functools import cache
@@ -39,15 +39,19 @@ from lgzoo_mini.painting.shapes import (
 )
 from lgzoo_mini.suite import Generator, Picture
 
-SIDE = 32  # pixels of a mask
-FINE = 4  # a board is drawn this many times as large and then averaged
+SIDE = 32  # side of a mask in pixels
+FINE = 4  # factor of supersampling when a board is drawn
 
 
 class Board(NamedTuple):
-    """A regular polygon: its corners (many: a disc), and its turn as a share of a side.
+    """A regular polygon, with the position of the symbol in it.
 
-    In halves of a mask: its radius, how far its middle lies below the mask's, and the side of the
-    symbol in its middle.
+    Attributes:
+        corners: number of corners (many: a disc).
+        turned: rotation, as a share of a side.
+        radius: in half sides of the mask.
+        lower: distance of its middle below the mask's, in half sides of the mask.
+        symbol: side of the symbol in its middle, in half sides of the mask.
     """
 
     corners: int
@@ -58,7 +62,7 @@ class Board(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """Colours as hue, saturation, value; the rim's width in halves of the board."""
+    """Colours as hue, saturation, value; `width` of the rim in quarters of a mask's side."""
 
     rim: tuple[float, float, float]
     field: tuple[float, float, float]
@@ -84,7 +88,7 @@ SCHEMES = {
     "route": Scheme(WHITE, GREEN, WHITE, 0.08),
     "works": Scheme(BLACK, ORANGE, BLACK, 0.09),
 }
-# board, scheme, symbols: each symbol makes a class
+# Board, scheme, symbols: one class for each symbol
 TARGET = (
     ("disc", "prohibition", "✈☎♣XH♫⚓"), ("triangle", "prohibition", "!↯❄♞☀⚒↕♣✈"),
     ("disc", "order", "↑←→↰↱↻♞H"),
@@ -99,7 +103,7 @@ HELD_OUT = (
 
 
 class Sign(NamedTuple):
-    """A class."""
+    """The board, scheme and symbol of a class."""
 
     board: str
     scheme: str
@@ -118,7 +122,7 @@ _COLOURS = np.array([SCHEMES[sign.scheme][:3] for sign in CLASSES], dtype=np.flo
 
 
 def _shape(board: Board, rim: float) -> torch.Tensor:
-    """How much of each pixel of a mask the board without its rim covers, float32 (SIDE, SIDE)."""
+    """Return the coverage of a mask by the board without its rim, float32 (SIDE, SIDE)."""
     axis = (torch.arange(SIDE * FINE, dtype=torch.float32) * 2 + 1) / (SIDE * FINE) - 1
     outward = [
         2 * np.pi * (corner + 0.5 + board.turned) / board.corners - np.pi / 2
@@ -133,7 +137,7 @@ def _shape(board: Board, rim: float) -> torch.Tensor:
 
 
 def _layers(sign: Sign) -> torch.Tensor:
-    """Masks of the board, the field inside its rim, and the symbol, uint8 (3, SIDE, SIDE)."""
+    """Return masks of the board, its inner field and the symbol, uint8 (3, SIDE, SIDE)."""
     board = BOARDS[sign.board]
     field, side = _shape(board, SCHEMES[sign.scheme].width), round(board.symbol * SIDE / 2)
     symbol = torch.zeros(SIDE, SIDE, dtype=torch.uint8)
@@ -145,19 +149,19 @@ def _layers(sign: Sign) -> torch.Tensor:
 
 @cache
 def layers() -> torch.Tensor:
-    """The layers of every class, uint8 (M, 3, SIDE, SIDE). Made once in a process."""
+    """Return the layers of every class, uint8 (M, 3, SIDE, SIDE). Cached per process."""
     return torch.stack([_layers(sign) for sign in CLASSES])
 
 
 def worn(colours_N3: np.ndarray, dice: Dice) -> np.ndarray:
-    """The colours of worn paint, (N, 3). Takes 3 draws."""
+    """Return the colours as worn paint, (N, 3). Takes 3 draws."""
     hue, saturation, value = colours_N3.T
     hue = np.mod(hue + dice.around(0.03), np.float32(1))
     return hsv(hue, saturation * dice.between(0.6, 1.1), value * dice.between(0.7, 1.05))
 
 
 def lit(picture: np.ndarray, dice: Dice) -> np.ndarray:
-    """The picture in strong or weak light of some tint, with the edge of a shadow in half of all.
+    """Apply strong or weak light of some tint, in place; half of the images have a shadow.
 
     Takes 9 draws.
     """
@@ -172,14 +176,17 @@ def lit(picture: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def hidden(picture: np.ndarray, dice: Dice) -> np.ndarray:
-    """The picture with a bar of any colour across a side of it, in one of three. Takes 8 draws."""
+    """Lay a bar of any colour across one side of a third of the images, in place.
+
+    Takes 8 draws.
+    """
     place = frame(x=dice.side() * dice.between(0.3, 0.9), y=dice.around(0.9), angle=dice.turn())
     bar = box(place, dice.between(0.1, 0.2), 2.0)
     return over(picture, any_colour(dice), cover(bar, PICTURE.pixel) * wide(dice.happens(0.33)))
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """Pictures of these signs."""
+    """Paint the images of these signs."""
     dice = Dice(draws_NK)
     where: Pose = {
         "x": dice.around(0.25),

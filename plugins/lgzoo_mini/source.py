@@ -1,13 +1,13 @@
-"""`source`: ImageNet's counterpart. Contours mixed with the held-out classes of nine families,
+"""`source`: counterpart of ImageNet. Contours mixed with the held-out classes of nine families,
 labelled with class and attributes.
 
-No class of a target task is among its classes, and no digit. A picture is a function of (split,
-index); a million of them exist, and none is stored. The class of an index follows a fixed
-timetable, so that all labels are known at once.
+It has no class of a target task, and no digits. An image is a function of (split, index); the split
+has a million of them, and none is stored. The class of an index follows a fixed timetable, so that
+all labels are known without drawing.
 
-Attributes are further labels of a picture. A number lies between -1 and 1, a category counts from
-0; where an attribute has no meaning (the lobes of a texture) its value is NaN, and the losses leave
-it out. Shapes: N pictures, A attributes.
+Attributes are further labels of an image. A number lies between -1 and 1, a category counts from 0;
+where an attribute has no meaning (the lobes of a texture) its value is NaN, and the losses ignore
+it. Shapes: N images, A attributes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,40 +21,44 @@ import torch
 from learngene_zoo.plugin import Attribute, Entry, Samples, Task, built_in, derive_seed
 from lgzoo_mini.suite import SIZE, Drawn, Generator, Picture, generator
 
-# Of twenty pictures in a row, how many each family has: more where there are more classes or more
-# to learn. The bundled ancestry model was trained on these families in this order; generators that
-# are added later do not join.
+# Number of images of each family among 20 consecutive ones: more for families with more classes
+# or harder ones. The bundled ancestry model was trained on these families in this order, so later
+# generators are not added.
 TURNS = {
     "contours": 4, "objects": 2, "wings": 1, "figures": 1, "textures": 3, "signs": 2, "glyphs": 3,
     "numbers": 1,
     "motion": 1, "petals": 2,
 }  # fmt: skip
 ATTRIBUTES = (
-    Attribute("lobes", classes=13),  # of the main contour, 0 to 12
-    # Of a texture or a contour's ripple, log2 of cycles per picture: 0.5 -> -1, 16 -> 1
+    Attribute("lobes", classes=13),  # lobes of the main contour, 0 to 12
+    # log2 of cycles per image of a texture or a contour's ripple: 0.5 -> -1, 16 -> 1
     Attribute("frequency"),
-    Attribute("amplitude"),  # of that ripple or contrast of that texture, 0 -> -1, largest -> 1
-    Attribute("ink_hue_x"),  # cosine and sine of the hue of what is drawn
+    Attribute("amplitude"),  # of a ripple, or contrast of a texture, 0 -> -1, largest -> 1
+    Attribute("ink_hue_x"),  # cosine and sine of the hue of the foreground
     Attribute("ink_hue_y"),
-    Attribute("paper_hue_x"),  # and of what it is drawn on
+    Attribute("paper_hue_x"),  # cosine and sine of the hue of the background
     Attribute("paper_hue_y"),
     Attribute("x"),  # centre of the main object, -1 left (top) to 1 right (bottom)
     Attribute("y"),
-    Attribute("size"),  # its diameter as a share of the picture: 0 -> -1, 1 -> 1
-    # Cosine and sine of its rotation (of twice the angle for what has no head)
+    Attribute("size"),  # its diameter as a share of the image: 0 -> -1, 1 -> 1
+    # Cosine and sine of its rotation (of twice the angle for symmetric things)
     Attribute("angle_x"),
     Attribute("angle_y"),
     Attribute("texture", classes=12),  # kind of texture: the index in textures.KINDS
-    Attribute("glyph", classes=160),  # which of the held-out glyphs
+    Attribute("glyph", classes=160),  # index of the held-out glyph
 )
 COLUMN = {attribute.name: place for place, attribute in enumerate(ATTRIBUTES)}
 
 
 class Timetable(NamedTuple):
-    """The families of the turns of a round, int64 (turns,) each.
+    """The schedule of families, int64 (turns,) each; a round has one image for each turn.
 
-    For each turn: its family, which of the family's turns it is, and of that family the turns of a
-    round, the first label, and the number of classes.
+    Attributes:
+        family: index of the family at this turn.
+        rank: index of the turn among those of its family.
+        turns: number of turns of the family in a round.
+        first: first label of the family.
+        classes: number of classes of the family.
     """
 
     family: np.ndarray
@@ -66,8 +70,9 @@ class Timetable(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
-    """The held-out classes of several families by a fixed timetable: of `sum(turns)` pictures in a
-    row, `turns[family]` each.
+    """The held-out classes of several families in a fixed timetable.
+
+    Of `sum(turns)` consecutive images, `turns[family]` are of each family.
     """
 
     name: str
@@ -80,14 +85,14 @@ class Mixture:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """`family/class` of every label."""
+        """`family/class` for every label."""
         return tuple(
             f"{family.name}/{name}" for family in self.families for name in family.held_out
         )
 
     @cached_property
     def timetable(self) -> Timetable:
-        """Computed once; a label is then arithmetic."""
+        """The timetable, computed once."""
         classes, turns = (
             np.array([len(family.held_out) for family in self.families]),
             np.array(list(self.turns.values())),
@@ -99,7 +104,7 @@ class Mixture:
         )
 
     def labels_of(self, indices_N: np.ndarray) -> np.ndarray:
-        """The class at every index, int64 (N,). The classes of one family are equally frequent."""
+        """Return the class at every index, int64 (N,). Classes of a family are equally frequent."""
         table = self.timetable
         round_N, turn_N = np.divmod(indices_N, len(table.family))
         return (
@@ -108,9 +113,7 @@ class Mixture:
         )
 
     def parts(self, split: str, indices_N: np.ndarray) -> Iterator[tuple[np.ndarray, Picture]]:
-        """The pictures at these indices, each family's made together: with their places among the
-        indices, int64.
-        """
+        """Yield the images at these indices family by family, with their positions, int64."""
         labels_N, table = self.labels_of(indices_N), self.timetable
         turns_N = indices_N % len(table.family)
         for number in np.unique(table.family[turns_N]):
@@ -128,12 +131,12 @@ SOURCE = Mixture("source", TURNS)
 
 
 def labels_of(indices_N: np.ndarray) -> np.ndarray:
-    """The class at every index, int64 (N,)."""
+    """Return the class at every index, int64 (N,)."""
     return SOURCE.labels_of(indices_N)
 
 
 def draw(split: str, indices_N: np.ndarray) -> Samples:
-    """uint8 (N, 3, SIZE, SIZE) with attributes (N, A)."""
+    """Draw images uint8 (N, 3, SIZE, SIZE) with attributes (N, A)."""
     images = torch.empty(len(indices_N), 3, SIZE, SIZE, dtype=torch.uint8)
     attributes_NA = np.full((len(indices_N), len(ATTRIBUTES)), np.nan, dtype=np.float32)
     for places, made in SOURCE.parts(split, indices_N):
@@ -144,7 +147,7 @@ def draw(split: str, indices_N: np.ndarray) -> Samples:
 
 
 def open_task(entry: Entry) -> Task:
-    """The task of its catalogue entry. Nothing is drawn yet."""
+    """Return the task of its catalogue entry. Images are drawn when they are read."""
     return built_in(
         entry,
         SOURCE.class_names,

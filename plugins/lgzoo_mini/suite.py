@@ -1,9 +1,9 @@
-"""The suite `mini`: nine generated target tasks, the source task made of their like, `scenes` for
+"""The suite `mini`: nine generated target tasks, two generated source tasks, `scenes` for
 segmentation, and `digits`.
 
-A `Generator` draws one family of pictures: the classes of its target task and, after them, held-out
-classes of the same family, which only the task `source` shows. Every picture is a function of
-(task, split, index). Shapes: N pictures, K draws.
+A `Generator` draws one family of images: the classes of its target task and, after them, held-out
+classes of the same family, which only the source tasks use. Every image is a function of (task,
+split, index). Shapes: N images, K draws.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Samples
 
 
-# Raise it, and every task has other test images; results of two versions are never mixed
+# A higher number gives every task other test images; results of two versions are never mixed
 VERSION = 3
-SIZE = 32  # pixels of a picture's side
-GRAIN = 3 * SIZE * SIZE  # values of noise per picture
-TRIES = 20_000  # rows that are drawn at most for a table of classes
+SIZE = 32  # side of an image in pixels
+GRAIN = 3 * SIZE * SIZE  # values of noise per image
+TRIES = 20_000  # maximal number of rows that are drawn for a table of classes
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A split whose pictures are drawn whenever they are read.
+    """A split whose images are drawn whenever they are read.
 
-    It holds none, so it is cheap to pickle.
+    It stores no images, so it is cheap to pickle.
     """
 
     name: str
     images: int
-    # The split's name, indices int64 (N,) -> their pictures
+    # The split's name, indices int64 (N,) -> their images
     draw: Callable[[str, np.ndarray], torch.Tensor | Samples]
     label: Callable[[np.ndarray], np.ndarray]  # indices int64 (N,) -> their classes, int64 (N,)
 
     @property
     def labels(self) -> np.ndarray:
-        """int64 (images,)."""
+        """The class of every image, int64 (images,)."""
         import numpy as np
 
         return self.label(np.arange(self.images, dtype=np.int64))
@@ -62,16 +62,16 @@ class Drawn:
         return self.images
 
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor | Samples:
-        """uint8 (N, 3, SIZE, SIZE)."""
+        """Draw the images at these indices, uint8 (N, 3, SIZE, SIZE)."""
         import numpy as np
 
         return self.draw(self.name, np.asarray(indices, dtype=np.int64))
 
 
 class Picture(NamedTuple):
-    """Pictures uint8 (N, 3, SIZE, SIZE), and attributes by name, float32 (N,) each.
+    """Images uint8 (N, 3, SIZE, SIZE), and attributes by name, float32 (N,) each.
 
-    `source` uses them (`source.ATTRIBUTES`).
+    `source` uses the attributes (`source.ATTRIBUTES`).
     """
 
     images: torch.Tensor
@@ -80,7 +80,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Generator:
-    """One family of pictures.
+    """A family of images.
 
     Class c is `classes[c]`, and from `len(classes)` on one of `held_out`.
     """
@@ -88,36 +88,37 @@ class Generator:
     name: str
     classes: tuple[str, ...]
     held_out: tuple[str, ...] = ()
-    streams: int  # random draws per picture
-    # class numbers int64 (N,), draws float32 (N, K) in [0, 1), grain uint8 (N, GRAIN) -> pictures.
-    # It computes element by element (no matrix product over N), so that a picture does not depend
-    # on the others it is made with.
+    streams: int  # random draws per image
+    # Class numbers int64 (N,), draws float32 (N, K) in [0, 1), grain uint8 (N, GRAIN) -> images.
+    # Computes element by element (no matrix product over N), so that an image does not depend on
+    # the batch.
     paint: Callable[[np.ndarray, np.ndarray, np.ndarray], Picture]
 
     def pictures(
         self, classes_N: np.ndarray, key: int, indices: Sequence[int] | np.ndarray
     ) -> Picture:
-        """The pictures at `indices` of these classes; `key` distinguishes tasks and splits."""
+        """Draw the images of these classes at `indices`; `key` is the seed of task and split."""
         grain = noise(derive_seed(key, "grain"), indices, GRAIN)
         return self.paint(classes_N, uniform(key, indices, self.streams), grain)
 
     def target(self, split: str, indices_N: np.ndarray) -> torch.Tensor:
-        """The target task's pictures: its classes in turn."""
+        """Draw the images of the target task at these indices."""
         return self.pictures(self.labels(indices_N), split_seed(self.name, split), indices_N).images
 
     def labels(self, indices_N: np.ndarray) -> np.ndarray:
-        """Their classes."""
+        """Return the classes at these indices: the target classes in turn."""
         return indices_N % len(self.classes)
 
     def split(self, name: str, images: int) -> Drawn:
-        """A split of the target task."""
+        """Return a split of the target task."""
         return Drawn(name, images, self.target, self.labels)
 
 
 def split_seed(name: str, split: str, version: int | None = None) -> int:
-    """The seed of a task's split.
+    """Return the seed of a task's split.
 
-    That of the test images changes with the version, so that a new one has unseen ones.
+    Only the seed of the test split depends on the version, so that a new version has unseen test
+    images.
     """
     version = VERSION if version is None else version
     return derive_seed(0, name, split, *([version] if split == "test" and version > 1 else []))
@@ -134,11 +135,16 @@ def generator(name: str) -> Generator:
 
 
 def varieties(family: str, choices: Sequence[int], rows: int, differing: int) -> np.ndarray:
-    """int64 (rows, features): in column f a number below `choices[f]`; any two rows differ in at
-    least `differing` columns.
+    """Draw rows of numbers, int64 (rows, features), that differ in at least `differing` columns.
 
-    A function of its arguments: rows are drawn in turn and kept if they are far enough from all
-    before.
+    The result depends only on the arguments: rows are drawn in turn, and a row is used if it
+    differs enough from all rows before.
+
+    Args:
+        family: name of the family, which seeds the draws.
+        choices: numbers in column f are below `choices[f]`.
+        rows: number of rows.
+        differing: number of columns in which any two rows differ at least.
     """
     import numpy as np
 
@@ -177,15 +183,15 @@ def _row(
     )
 
 
-# Each is drawn by the generator in the module of its name.
+# Each is drawn by the generator in the module of the same name.
 GENERATED = (
     _row(
         "objects",
         60,
         (8_000, 1_000, 2_000),
-        "Composite things",
-        "Bodies with parts and surfaces on clutter, 32 x 32, drawn by formula; in CIFAR-100's"
-        " place.",
+        "Composite objects",
+        "Generated bodies with parts and surface patterns on clutter, 32 x 32. Counterpart of"
+        " CIFAR-100.",
         flip=True,
     ),
     _row(
@@ -193,16 +199,17 @@ GENERATED = (
         40,
         (1_600, 800, 1_200),
         "Aeroplanes",
-        "Silhouettes of planes that differ in sweep, tail and engines, drawn by formula; in"
-        " FGVC-Aircraft's place.",
+        "Generated silhouettes of aeroplanes that differ in sweep, tail and engines. Counterpart of"
+        " FGVC-Aircraft.",
         flip=True,
     ),
     _row(
         "figures",
         2,
         (4_000, 1_000, 2_000),
-        "Walkers or clutter",
-        "A walking figure, or other strokes; grey and dim, drawn by formula; in Daimler's place.",
+        "Walkers and clutter",
+        "Generated grey images of a walking person, or of its strokes in another arrangement."
+        " Counterpart of Daimler pedestrians.",
         flip=True,
     ),
     _row(
@@ -210,8 +217,8 @@ GENERATED = (
         24,
         (1_200, 600, 1_200),
         "Textures",
-        "Stripes, cells, weaves and noise, freely turned and coloured, drawn by formula; in DTD's"
-        " place.",
+        "Generated stripes, cells, weaves and noise in varying colours, scales and light."
+        " Counterpart of DTD.",
         flip=True,
     ),
     _row(
@@ -219,7 +226,8 @@ GENERATED = (
         43,
         (6_000, 1_000, 2_000),
         "Traffic signs",
-        "Boards with rims and symbols in bad light, blurred and tilted; in GTSRB's place.",
+        "Generated boards with rims and symbols in bad light, blurred and tilted. Counterpart of"
+        " GTSRB.",
         licence=FONT_LICENCE,
         source=f"generated, in part from {FONTS}",
     ),
@@ -228,8 +236,8 @@ GENERATED = (
         300,
         (6_000, 900, 1_800),
         "Letters of many alphabets",
-        "Dark strokes on light paper, twenty pictures of each letter; real font outlines; in"
-        " Omniglot's place.",
+        "Dark letters on light paper, from real font outlines, with 20 training images of each."
+        " Counterpart of Omniglot.",
         licence=FONT_LICENCE,
         source=FONTS,
     ),
@@ -238,7 +246,7 @@ GENERATED = (
         10,
         (8_000, 1_000, 2_000),
         "House numbers",
-        "A digit among others on coloured clutter; real font outlines; in SVHN's place.",
+        "A digit between others on coloured clutter, from real font outlines. Counterpart of SVHN.",
         licence=FONT_LICENCE,
         source=FONTS,
     ),
@@ -247,7 +255,8 @@ GENERATED = (
         30,
         (1_500, 600, 1_200),
         "Dynamic images",
-        "Eight frames of a moving thing, rank-pooled into one picture; in UCF101's place.",
+        "Eight frames of a moving thing, combined into one image by rank pooling. Counterpart of"
+        " UCF101.",
         flip=True,
         licence=FONT_LICENCE,
         source=f"generated, in part from {FONTS}",
@@ -257,21 +266,22 @@ GENERATED = (
         102,
         (1_020, 510, 1_020),
         "Flowers",
-        "Ten flowers of each kind among leaves, drawn by formula; in Flowers-102's place.",
+        "Generated flowers among leaves, ten training images of each kind. Counterpart of"
+        " Flowers-102.",
         flip=True,
     ),
 )
 
-# Tasks that come with the suite and are not run with it. Each has a module of its name with a
-# function `open_task`.
+# Tasks that belong to the suite but are not run with it. Each has a module of the same name with
+# a function `open_task`.
 OTHERS = (
     _row(
         "source",
         326,
         (1_000_000, 4_000, 4_000),
-        "The source task",
-        "Contours, and of the nine tasks of mini classes that are held out, with attributes; in"
-        " ImageNet's place.",
+        "Source task with attributes",
+        "Generated images for pretraining: contours, and classes that are held out from the nine"
+        " tasks of mini. Counterpart of ImageNet.",
         licence=FONT_LICENCE,
         source=f"generated, in part from {FONTS}",
     ),
@@ -279,15 +289,15 @@ OTHERS = (
         "forms",
         1_286,
         (3_500_000, 4_000, 4_000),
-        "The larger source task",
-        "Gestures, silhouettes, fractals and composites, and of `source` all but wings and petals;"
-        " drawn by formula.",
+        "Larger source task",
+        "Generated images for pretraining: gestures, silhouettes, fractals and composites, and the"
+        " classes of `source` except those of wings and petals.",
         licence=FONT_LICENCE,
         source=f"generated, in part from {FONTS}",
     ),
     Entry(
         name="scenes",
-        title="Landscapes with things in them",
+        title="Landscapes with objects",
         kind="segmentation",
         classes=6,
         sizes=split_sizes(2_000, 300, 500),
@@ -295,7 +305,8 @@ OTHERS = (
         flip=True,
         source="generated",
         description=(
-            "Sky, ground, water, discs, boxes and trees of any colour, pixel by pixel. No download."
+            "Generated landscapes with sky, ground, water, discs, boxes and trees of any colour,"
+            " labelled pixel by pixel."
         ),
     ),
     Entry(
@@ -305,13 +316,13 @@ OTHERS = (
         sizes=split_sizes(1_000, 297, 500),
         licence="CC-BY-4.0",
         source="scikit-learn load_digits (UCI 80, Alpaydin and Kaynak 1998)",
-        description="Real 8 x 8 scans, bundled, enlarged to 32 x 32. No download.",
+        description="Real 8 x 8 scans, enlarged to 32 x 32. Included in the package.",
     ),
 )
 
 
 def open_task(entry: Entry, offline: bool) -> Task:
-    """The task of an entry of this suite. Nothing is drawn or read yet."""
+    """Return the task of an entry of this suite. Images are drawn or read when they are needed."""
     if entry.name not in {generated.name for generated in GENERATED}:
         task: Task = import_module(f"lgzoo_mini.{entry.name}").open_task(entry)
         return task
@@ -337,5 +348,5 @@ MINI = Suite(
     open=open_task,
     generated=tuple(entry.name for entry in (*GENERATED, *OTHERS) if entry.name != "digits"),
     version=VERSION,
-    left_out=("wings", "petals"),  # by `forms`; `source` shows their like
+    left_out=("wings", "petals"),  # by `forms`; `source` has held-out classes of them
 )

@@ -1,10 +1,10 @@
-"""`textures`: which of 24 surfaces. DTD's counterpart.
+"""`textures`: classify 24 textures. Counterpart of DTD.
 
 A texture has a kind (stripes, dots, cells, marble …) and a manner: how wide its marks are, how
-long, how bent, how irregular. The class says both; place, two colours, contrast and light are free,
-and so is the scale within two thirds of an octave. Target textures are seen as somebody would
-photograph them: nearly upright, the lighter colour as ink, and clearly. The held-out classes are
-the same kinds in other manners, in every direction and down to faint ones.
+long, how bent, how irregular. The class determines both; position, two colours, contrast and light
+vary freely, and the scale varies within two thirds of an octave. Target textures look like
+photographs: nearly upright, the lighter colour as ink, and with high contrast. The held-out classes
+are the same kinds in other manners, in every direction and with contrasts down to faint ones.
 """
 
 from typing import NamedTuple
@@ -34,8 +34,8 @@ KINDS = tuple(kind.__name__ for kind in surfaces.KINDS)
 class Texture(NamedTuple):
     """A class.
 
-    `repeats` is the least number across a picture; `stretch` squared, a repeat's width over its
-    height.
+    `repeats` is the smallest number of repeats across an image; `stretch` squared is a repeat's
+    width over its height.
     """
 
     kind: str
@@ -95,14 +95,17 @@ HELD_OUT = {
 CLASSES = (*TARGET.values(), *HELD_OUT.values())
 _KIND = np.array([KINDS.index(texture.kind) for texture in CLASSES])
 _SETTINGS = np.array([texture[1:] for texture in CLASSES], dtype=np.float32)
-OCTAVES = 2 / 3  # how much the scale of a class varies
-LEANING = 0.35  # radians to either side, of a target texture
-CLEAR = 0.65  # its least contrast
-CALM = 0.5  # its share of the grain
+OCTAVES = 2 / 3  # range of the scale within a class
+LEANING = 0.35  # maximal rotation of a target texture, in radians
+CLEAR = 0.65  # minimal contrast of a target texture
+CALM = 0.5  # factor on the grain of a target texture
 
 
 def colours(dice: Dice, photographed_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ink, weakened by the contrast, paper (N, 3 each), and the contrast. Takes 7 draws."""
+    """Draw ink (blended with the paper by the contrast), paper, (N, 3) each, and the contrast.
+
+    Takes 7 draws.
+    """
     first, second = ink_and_paper(dice, 0.25)
     swapped = (photographed_N & (lightness(first) < lightness(second)))[:, None]
     ink, paper = np.where(swapped, second, first), np.where(swapped, first, second)
@@ -113,7 +116,7 @@ def colours(dice: Dice, photographed_N: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """Pictures of these textures."""
+    """Paint the images of these textures."""
     dice = Dice(draws_NK)
     photographed_N = classes_N < len(TARGET)
     repeats, width, stretch, bend, rough = _SETTINGS[classes_N].T

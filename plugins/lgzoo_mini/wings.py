@@ -1,9 +1,9 @@
-"""`wings`: silhouettes of aeroplanes from the side, FGVC-Aircraft's counterpart. Classes differ in
-small ways.
+"""`wings`: silhouettes of aeroplanes from the side, counterpart of FGVC-Aircraft. Classes differ in
+small details.
 
-A class is a row of measures: how thick the fuselage is, how far its wings are swept, where its
-engines hang, the form of its tail. Every plane departs a little from its class's measures. Colours,
-sky and heading carry no information. Shapes as in `canvas`.
+A class is a set of measures: the thickness of the fuselage, the sweep of the wings, the position of
+the engines, the form of the tail. The measures of every plane vary slightly around those of its
+class. Colours, sky and heading carry no information. Shapes as in `canvas`.
 """
 
 from functools import cache
@@ -39,17 +39,17 @@ from lgzoo_mini.painting.shapes import (
 from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 40, 16
-JITTER = 0.12  # by how much of a step between two levels a measure varies within its class
+JITTER = 0.12  # variation of a measure within a class, as a share of the step between two levels
 
 # Measures in lengths of half a fuselage; the nose is at -1, the tail at 1.
 MEASURES: dict[str, dict[str, float]] = {
     "body": {"slim": 0.085, "round": 0.125, "stout": 0.17},  # radius of the fuselage
     "nose": {"blunt": 0.8, "pointed": 0.1},  # radius of the nose, in radii of the fuselage
-    "wing": {"straight": 0.0, "swept": 0.35, "delta": 0.7},  # how far the tip lies behind the root
-    "root": {"forward": -0.3, "aft": 0.0},  # where the wing begins
-    "side": {"low": 1.0, "high": -1.0},  # the wing reaches down or up
+    "wing": {"straight": 0.0, "swept": 0.35, "delta": 0.7},  # distance of the tip behind the root
+    "root": {"forward": -0.3, "aft": 0.0},  # position of the wing's front edge
+    "side": {"low": 1.0, "high": -1.0},  # the wing points down or up in the image
     "fin": {"short": 0.3, "tall": 0.48},  # height of the vertical tail
-    "rake": {"upright": 0.05, "raked": 0.3},  # how far its top lies behind its foot
+    "rake": {"upright": 0.05, "raked": 0.3},  # distance of the fin's top behind its foot
     "tailplane": {"cross": 0.0, "T": 1.0},  # at the foot of the fin or on its top
 }
 ENGINES = ("glider", "propeller", "twin", "quad", "rear")
@@ -72,9 +72,9 @@ class Plane(NamedTuple):
 
 @cache
 def table() -> np.ndarray:
-    """For each class a level of every measure, its engines and windows, int64 (classes, 10).
+    """Return for each class the level of every measure, engines and windows, int64 (classes, 10).
 
-    Any two differ in three.
+    Any two classes differ in at least three of them.
     """
     choices = [*(len(levels) for levels in MEASURES.values()), len(ENGINES), len(WINDOWS)]
     return varieties("wings", choices, TARGETS + HELD_OUT, differing=3)
@@ -82,9 +82,7 @@ def table() -> np.ndarray:
 
 @cache
 def measure_table() -> tuple[np.ndarray, np.ndarray]:
-    """The measures of every class, and how far each may depart from it, float32 (8, classes) and
-    (8, 1).
-    """
+    """Return the measures of every class and their variation, float32 (8, classes) and (8, 1)."""
     levels = [np.array(list(row.values()), dtype=np.float32) for row in MEASURES.values()]
     values = np.stack([row[table()[:, column]] for column, row in enumerate(levels)])
     free = [
@@ -95,7 +93,7 @@ def measure_table() -> tuple[np.ndarray, np.ndarray]:
 
 
 def class_names() -> tuple[str, ...]:
-    """What every class looks like, in words."""
+    """Return a description of every class, used as its name."""
     words = [list(levels) for levels in MEASURES.values()]
     names = []
     for row in table():
@@ -111,7 +109,7 @@ def class_names() -> tuple[str, ...]:
 
 
 def fuselage(place: Frame, plane: Plane) -> np.ndarray:
-    """A tube with a nose and a tail that rises to a point."""
+    """Return the outline of a tube with a nose and a tail that rises to a point."""
     radius = plane.body
     tube = capsule(place, (-0.68, 0.0), (0.4, 0.0), radius)
     nose = capsule(
@@ -122,10 +120,10 @@ def fuselage(place: Frame, plane: Plane) -> np.ndarray:
 
 
 def main_wing(place: Frame, plane: Plane) -> np.ndarray:
-    """The wing that points at the viewer, foreshortened: a swept quadrangle."""
+    """Return the outline of the wing towards the viewer, foreshortened: a swept quadrangle."""
     foot, span = plane.side * plane.body * 0.4, 0.5 * plane.side
     tip = plane.root + plane.wing
-    # Mirrored for a high wing, so that the corners still go around clockwise.
+    # Mirrored for a high wing, so that the corners stay in clockwise order
     flipped = Frame(place.x, place.y * wide(plane.side), place.pixel)
     top, end = foot * plane.side, (foot + span) * plane.side
     return convex(
@@ -134,7 +132,7 @@ def main_wing(place: Frame, plane: Plane) -> np.ndarray:
 
 
 def tail(place: Frame, plane: Plane) -> np.ndarray:
-    """The fin, and the tailplane seen from its edge."""
+    """Return the outline of the fin, and of the tailplane seen edge-on."""
     foot, top = -0.4 * plane.body, -0.7 * plane.body - plane.fin
     fin = convex(
         place, [(0.62 + plane.rake, top), (0.8 + plane.rake, top), (0.97, foot), (0.58, foot)]
@@ -145,7 +143,7 @@ def tail(place: Frame, plane: Plane) -> np.ndarray:
 
 
 def engines(place: Frame, plane: Plane, kinds_N: np.ndarray) -> np.ndarray:
-    """Pods under the wing or at the tail, or a propeller's disc before the nose."""
+    """Return the outline of pods under the wing or at the tail, or of a propeller at the nose."""
 
     def pod(
         x: np.ndarray, y: np.ndarray, kinds: tuple[str, ...], radius: float = 0.07
@@ -166,7 +164,7 @@ def engines(place: Frame, plane: Plane, kinds_N: np.ndarray) -> np.ndarray:
 
 
 def windows(place: Frame, plane: Plane, shown_N: np.ndarray) -> np.ndarray:
-    """Coverage of the cockpit's window, which all have, and of the row along the cabin."""
+    """Return the coverage of the cockpit's window, which all planes have, and of cabin windows."""
     cockpit = capsule(place, (-0.8, -0.35 * plane.body), (-0.72, -0.35 * plane.body), 0.045)
     row = capsule(place, (-0.55, -0.2 * plane.body), (0.42, -0.2 * plane.body), 0.035)
     glass = (
@@ -178,7 +176,7 @@ def windows(place: Frame, plane: Plane, shown_N: np.ndarray) -> np.ndarray:
 
 
 def sky(dice: Dice) -> np.ndarray:
-    """Pictures N3SS of a sky with clouds, and sometimes ground below. Takes 15 draws."""
+    """Draw images N3SS of a sky with clouds, and sometimes ground below. Takes 15 draws."""
     hue = np.float32(0.55) + dice.around(0.08) - dice.happens(0.2) * np.float32(0.45)
     high = hsv(hue, dice.between(0.05, 0.65), dice.between(0.35, 1.0))
     low = mix(high, hsv(hue + dice.around(0.1), 0.15, 0.95), dice.between(0.2, 0.9))
@@ -193,7 +191,7 @@ def sky(dice: Dice) -> np.ndarray:
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice = Dice(draws_NK)
     levels = table()[classes_N]
     measures, free = measure_table()

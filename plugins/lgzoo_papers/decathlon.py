@@ -1,11 +1,11 @@
-"""The Visual Decathlon's archive (Rebuffi, Bilen and Vedaldi 2017): annotations/ of its devkit and
-data/NAME/ of its pictures.
+"""Open data sets of the Visual Decathlon's archive (Rebuffi, Bilen and Vedaldi 2017): annotations/
+of its devkit and data/NAME/ with the images.
 
-Test labels are withheld, so the archive's validation split is the test here, and validation is cut
-from train. The annotations are JSON like COCO's, with `images`, `annotations` and `categories`, one
-label for each picture. Pictures may stay packed in data/NAME.tar: the offsets in it are read once,
-then each picture is read from its own. Files are checked against the lists of checksums beside
-them, if there are any.
+Test labels are withheld, so the archive's validation split is used as the test split, and
+validation is cut from train. The annotations are JSON like COCO's, with `images`, `annotations` and
+`categories`, one label for each image. Images may stay packed in data/NAME.tar: the offsets in it
+are read once, then each image is read at its offset. Files are checked against the lists of
+checksums beside them, if there are any.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROLES = {"train": "train", "val": "test"}  # the archive's name of a split -> ou
 
 
 def open_archive(entry: Entry, name: str, top: Path, /, **fields: Any) -> Task:
-    """The task that the archive calls `name`.
+    """Open the task that the archive calls `name`.
 
     Raises `BadData` that names the file which is missing or wrong.
     """
@@ -59,7 +59,7 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
-    """The pictures of one split, unpacked or in their tar file.
+    """Return the images of one split, unpacked or in their tar file.
 
     Raises `BadData` for a missing one.
     """
@@ -82,9 +82,9 @@ def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
 
 
 def _exist(paths: tuple[str, ...]) -> None:
-    """Raises `BadData` for the first missing file.
+    """Check that all files exist. Raises `BadData` for the first missing one.
 
-    Each folder is listed once, as there are a million files.
+    Each folder is listed only once, as there are a million files.
     """
     listed: dict[str, set[str]] = {}
     for path in paths:
@@ -97,12 +97,16 @@ def _exist(paths: tuple[str, ...]) -> None:
             )
 
 
-LISTS = ("images", "annotations", "categories")  # that a file of annotations has
+LISTS = ("images", "annotations", "categories")  # the lists in a file of annotations
 
 
 class Annotated(NamedTuple):
-    """What a file of annotations says: pictures, their labels int64 (N,), and the names of the
-    classes by label.
+    """The content of a file of annotations.
+
+    Attributes:
+        files: path of each image.
+        labels: class of each image, int64 (N,).
+        classes: name of each class.
     """
 
     files: tuple[str, ...]
@@ -111,7 +115,7 @@ class Annotated(NamedTuple):
 
 
 def read_annotations(path: Path) -> Annotated:
-    """What this file says. Raises `BadData` that names the file and what in it is wrong."""
+    """Read a file of annotations. Raises `BadData` that names the file and the problem."""
     images, annotations, categories = _lists(path)
     try:
         number = {category["id"]: place for place, category in enumerate(categories)}
@@ -127,7 +131,7 @@ def read_annotations(path: Path) -> Annotated:
         ) from None
     except (TypeError, AttributeError):
         raise BadData(
-            f"{path} has lists of something other than objects; unpack the devkit again"
+            f"the lists in {path} contain something other than objects; unpack the devkit again"
         ) from None
     _check(path, (number, labels, files), (categories, annotations, images))
     return Annotated(
@@ -136,8 +140,9 @@ def read_annotations(path: Path) -> Annotated:
 
 
 def same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> None:
-    """Raises `BadData` if two splits do not list the same classes in the same order, or share a
-    picture.
+    """Check that two splits have the same classes in the same order, and share no image.
+
+    Raises `BadData` otherwise.
     """
     if one.classes != other.classes:
         pairs = zip((*one.classes, None), (*other.classes, None), strict=False)
@@ -170,7 +175,10 @@ def _lists(path: Path) -> list[list[Any]]:
 
 
 def _check(path: Path, found: Sequence[dict[Any, Any]], listed: Sequence[list[Any]]) -> None:
-    """Raises `BadData` for a name that is listed twice, and for pictures without a label."""
+    """Check that no name is listed twice and that every image has a label.
+
+    Raises `BadData` otherwise.
+    """
     _, labels, files = found
     for key, by_id, entries in zip(("category", "annotation of picture", "picture"), found, listed):
         if len(by_id) < len(entries):
@@ -182,7 +190,7 @@ def _check(path: Path, found: Sequence[dict[Any, Any]], listed: Sequence[list[An
     )
     if outside:
         raise BadData(
-            f"{path} lists {outside}, which is outside of its folder; unpack the devkit again"
+            f"{path} lists {outside}, which is outside the data folder; unpack the devkit again"
         )
     bare = next((name for key, name in files.items() if key not in labels), None)
     if bare:
@@ -194,7 +202,7 @@ LINE = re.compile(r"([0-9a-fA-F]+) [ *](.+)")
 
 
 def verify(path: Path, folders: Iterable[Path]) -> None:
-    """Check a file against the lists in these folders.
+    """Check a file against the lists of checksums in these folders.
 
     Raises `BadData` if one of them gives another checksum.
     """
@@ -213,9 +221,9 @@ def verify(path: Path, folders: Iterable[Path]) -> None:
 
 
 def _read_checksums(file: Path, kind: str) -> dict[Path, str]:
-    """The checksum of every file in a list, by its path.
+    """Return the checksum of every file in a list, by its path.
 
-    Raises `BadData` that names the line which cannot be read.
+    Raises `BadData` that names a line which cannot be read.
     """
     digits = hashlib.new(kind).digest_size * 2
     found = {}
@@ -233,16 +241,17 @@ def _read_checksums(file: Path, kind: str) -> dict[Path, str]:
 
 @cache
 def _digest(path: Path, kind: str, changed: int) -> str:
-    """The checksum of a file last changed at `changed` (ns); it is read once per process."""
+    """Compute the checksum of a file, once per process.
+
+    `changed` is the time of its last change (ns).
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Members of a tar file, one a row: their names, and where their bytes begin and how many there
-    are.
-    """
+    """Members of a tar file, one for each row: names, and (offset, number) of their bytes."""
 
     tar: str
     names: tuple[str, ...]
@@ -252,19 +261,18 @@ class Packed:
         return len(self.names)
 
     def __getitem__(self, row: int, /) -> Sample:
-        """The member's bytes, called by the tar file and its own name."""
+        """Return the bytes of a member; errors name the tar file and the member."""
         start, size = self.spans[row]
         with open(self.tar, "rb") as file:
             file.seek(start)
             return Sample(file.read(size), f"{self.tar}:{self.names[row]}")
 
 
-@lru_cache(maxsize=1)  # two splits share one, and a million headers take minutes
+@lru_cache(maxsize=1)  # two splits share a tar, and a million headers take minutes to read
 def spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
-    """Where the bytes of every plain file in an uncompressed tar begin, and how many they are.
-    Raises `BadData`.
+    """Return offset and number of bytes of every plain file in an uncompressed tar.
 
-    `changed` is when the file was last changed (ns).
+    `changed` is the time of the tar's last change (ns). Raises `BadData` for a damaged tar.
     """
     found = {}
     try:

@@ -1,7 +1,7 @@
-"""`fashion_mnist`: 70,000 grey pictures of clothes (Xiao, Rasul and Vollgraf 2017), from a folder
-of IDX files or the Hub.
+"""`fashion_mnist`: 70,000 grey images of clothes (Xiao, Rasul and Vollgraf 2017), from a folder of
+IDX files or the Hub.
 
-The 28 x 28 pictures get a black border of two pixels, as the background is black. IDX is the format
+The 28 x 28 images get a black border of two pixels, as their background is black. IDX is the format
 of MNIST's files, here gzipped: magic 0x0801 for labels or 0x0803 for images, sizes as big-endian
 integers, then bytes. It is read strictly: another magic, a wrong length or a damaged archive is an
 error.
@@ -48,7 +48,7 @@ CLASSES = (
 
 
 def open_fashion_mnist(entry: Entry, folder: Path | None, offline: bool) -> Task:
-    """The task from the folder of IDX files if there is one, else from the Hub."""
+    """Open the task from the folder of IDX files if there is one, else from the Hub."""
     if folder is None:
         task = open_hub(entry.source, offline, entry)
         return replace(task, open_split=lambda name: BorderedSplit(task.open_split(name)))
@@ -59,7 +59,7 @@ def open_fashion_mnist(entry: Entry, folder: Path | None, offline: bool) -> Task
 
 @cache
 def _read(folder: Path, prefix: str) -> tuple[torch.Tensor, np.ndarray]:
-    """Images uint8 (N, 1, 28, 28) and labels int64 (N,) of "train" or "t10k"."""
+    """Read images uint8 (N, 1, 28, 28) and labels int64 (N,) of "train" or "t10k"."""
     images_path = folder / f"{prefix}-images-idx3-ubyte.gz"
     images = read_idx(images_path, 3)
     labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 1).astype(np.int64)
@@ -76,7 +76,7 @@ def _read(folder: Path, prefix: str) -> tuple[torch.Tensor, np.ndarray]:
 
 
 def open_split(folder: Path, validation_images: int, name: str) -> PixelSplit:
-    """One split; validation is a fixed, stratified part of the training images."""
+    """Open a split; validation is a fixed, stratified part of the training images."""
     images, labels = _read(folder, "t10k" if name == "test" else "train")
     if name != "test":
         sizes = [validation_images, len(labels) - validation_images]
@@ -90,25 +90,25 @@ def open_split(folder: Path, validation_images: int, name: str) -> PixelSplit:
 
 @dataclass(frozen=True)
 class BorderedSplit:
-    """The Hub's pictures with the border that the local ones get."""
+    """The Hub's images with the border that the local ones get."""
 
     inner: Split
 
     @property
     def labels(self) -> np.ndarray:
-        """int64 (N,)."""
+        """The class of every image, int64 (N,)."""
         return self.inner.labels
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
-        """uint8 (N, 3, 32, 32)."""
+        """Return the images at these indices, uint8 (N, 3, 32, 32)."""
         return functional.pad(torch.stack(list(self.inner.__getitems__(indices))), (BORDER,) * 4)
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The uint8 array of `dimensions` axes in a `.gz` IDX file.
+    """Read the uint8 array of `dimensions` axes in a `.gz` IDX file.
 
     Raises `BadData` that names the file.
     """

@@ -1,5 +1,5 @@
-"""Segmentation data, pictures with masks beside them: ADE20K's SceneParse150 and PASCAL VOC 2012 as
-their archives unpack.
+"""Segmentation data stored as images and masks: ADE20K's SceneParse150 and PASCAL VOC 2012 in the
+layout of their archives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +34,9 @@ PALETTE_BITS = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """What the values of a mask mean: the number of classes, and the value of the first (values
-    below it are ignored).
+    """The meaning of mask values: the number of classes, and the value of the first class.
+
+    Values below `first` are ignored.
     """
 
     classes: int
@@ -44,7 +45,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pictures and their masks, row by row."""
+    """Images and their masks, row by row."""
 
     pictures: Rows
     masks: Rows
@@ -53,13 +54,13 @@ class Pairs:
         return len(self.pictures)
 
     def __getitem__(self, row: int, /) -> Sample:
-        """The picture alone."""
+        """Return the image without its mask."""
         return self.pictures[row]
 
 
 @dataclass(frozen=True)
 class MaskedSplit:
-    """Some of the pairs."""
+    """A selection of pairs."""
 
     pairs: Pairs
     members: np.ndarray
@@ -74,9 +75,9 @@ class MaskedSplit:
         return len(self.members)
 
     def __getitems__(self, indices: Sequence[int]) -> Samples:
-        """Images uint8 (3, H, W) each and masks uint8 (H, W) each.
+        """Return images uint8 (3, H, W) each and masks uint8 (H, W) each.
 
-        Raises `BadData` naming the file that is wrong.
+        Raises `BadData` that names a file which is wrong.
         """
         rows = [int(self.members[index]) for index in indices]
         images = [decode_image(*self.pairs[row][:2]) for row in rows]
@@ -89,17 +90,16 @@ class MaskedSplit:
         if mask_HW.shape != image_CHW.shape[1:]:
             sizes = "x".join(map(str, mask_HW.shape)), "x".join(map(str, image_CHW.shape[1:]))
             raise BadData(
-                f"{where}: the mask is {sizes[0]} and the picture {sizes[1]} pixels; replace or"
+                f"{where}: the mask is {sizes[0]} and the image {sizes[1]} pixels; replace or"
                 " remove both"
             )
         return mask_HW
 
 
 def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
-    """Classes 0 to `classes` - 1, or 255, uint8 (H, W), of a grey or palette picture, or one in
-    VOC's colours.
+    """Read the classes of a mask, uint8 (H, W): 0 to `classes` - 1, or 255 for ignored pixels.
 
-    Raises `BadData` for a value that is neither.
+    The mask is a grey or palette image, or one in VOC's colours. Raises `BadData` for other values.
     """
     values_HW = decode_indices(image, where)
     if values_HW.ndim == 3:
@@ -112,14 +112,15 @@ def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
         got = int(values_HW[wrong_HW][0])
         raise BadData(
             f"{where}: the mask has the value {got}; expected {reading.first} to {last}, or 255"
-            " where a pixel does not count"
+            " for ignored pixels"
         )
     return torch.from_numpy(np.where(ignored_HW, IGNORED, classes_HW).astype(np.uint8))
 
 
 def voc_colours() -> np.ndarray:
-    """VOC's colour of every value, uint8 (256, 3): the value's bits go to red, green and blue in
-    turn, highest first.
+    """Return VOC's colour of every value, uint8 (256, 3).
+
+    The value's bits go to red, green and blue in turn, highest first.
     """
     values = np.arange(256)
     colours = np.zeros((256, 3), dtype=np.int64)
@@ -140,7 +141,7 @@ def _of_colours(colours_HW3: np.ndarray, where: str) -> np.ndarray:
     if strange is not None:
         raise BadData(
             f"{where}: the mask has colour #{strange:06x}, which is not a class of VOC; store"
-            " classes in grey"
+            " the classes in grey"
         )
     return np.array([known[int(code)] for code in codes], dtype=np.int64)[places].reshape(
         colours_HW3.shape[:2]
@@ -155,9 +156,9 @@ def task_of_masks(
     /,
     **fields: Any,
 ) -> Task:
-    """The segmentation task of these splits, the missing ones cut from train.
+    """Build the segmentation task of these splits; missing ones are cut from train.
 
-    Raises `BadData` if there are too few.
+    Raises `BadData` if there are too few images.
     """
     if not len(found.get("train", ())):
         raise BadData(f"{name} has no training images; add some")
@@ -183,8 +184,9 @@ VOC_CLASSES = (
 
 
 def open_ade20k(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
-    """images/{training,validation}/*.jpg with annotations/{training,validation}/*.png, whose value
-    0 is ignored.
+    """Open images/{training,validation}/*.jpg with annotations/{training,validation}/*.png.
+
+    The value 0 is ignored.
     """
     base = top / "ADEChallengeData2016" if (top / "ADEChallengeData2016").is_dir() else top
     found = {}
@@ -206,11 +208,10 @@ def open_ade20k(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
 
 
 def open_voc(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
-    """JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/{train,val}.txt; 255 is the border
-    around things.
+    """Open JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/{train,val}.txt.
 
-    The 10,582 pictures of the usual larger training set are taken if both trainaug.txt and
-    SegmentationClassAug/ are there.
+    255 marks the border of things and is ignored. If both trainaug.txt and SegmentationClassAug/
+    exist, the usual larger training set of 10,582 images is used.
     """
     base = next(
         (path for path in (top / "VOCdevkit" / "VOC2012", top / "VOC2012") if path.is_dir()), top
@@ -229,7 +230,7 @@ def open_voc(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
 
 
 def _read_names(file: Path) -> list[str]:
-    """The names in a list of pictures."""
+    """Return the names in a list of images."""
     if not file.is_file():
         raise BadData(
             f"there is no {file}; give the folder that holds JPEGImages/, SegmentationClass/ and"
@@ -239,12 +240,12 @@ def _read_names(file: Path) -> list[str]:
 
 
 def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
-    """The pictures of these names and their masks.
+    """Return the images of these names and their masks.
 
-    Raises `BadData` for one that lacks the other.
+    Raises `BadData` if a file is missing.
     """
     if not names:
-        raise BadData(f"{pictures} has no pictures for this split; unpack the archive again")
+        raise BadData(f"{pictures} has no images for this split; unpack the archive again")
     found = []
     for folder, suffix in ((pictures, ".jpg"), (masks, ".png")):
         there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
@@ -256,8 +257,9 @@ def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
 
 
 def _ade_names(file: Path, count: int) -> list[str]:
-    """The last column of objectInfo150.txt (number, shares, stuff or thing, names), the first of
-    each row's names.
+    """Return the first name of each class in objectInfo150.txt.
+
+    Its columns are number, shares, stuff or thing, and names.
     """
     rows = [line.split("\t") for line in file.read_text().splitlines()[1:] if line.strip()]
     if len(rows) != count:

@@ -1,6 +1,4 @@
-"""Opens a data set of the papers wherever it is found: in the user's own folder, the Decathlon's
-archive, or on the Hub.
-"""
+"""Open a data set of the papers from the user's folder, the Decathlon's archive, or the Hub."""
 
 from pathlib import Path
 from typing import Any
@@ -29,10 +27,11 @@ from lgzoo_papers.places import NO_TEST, Place
 
 
 def open_from(place: Place, entry: Entry, offline: bool) -> Task:
-    """The task of this catalogue entry, whose data is at `place`.
+    """Open the task of a catalogue entry whose data is at `place`.
 
-    Raises `Unavailable`, saying where to get it, if it is not found; `BadData` if what is found is
-    not what it should be.
+    Raises:
+        Unavailable: if the data is not found; the message says where to get it.
+        BadData: if the data is not as expected.
     """
     if place.layout is None:
         return open_hub(entry.source, offline, entry)
@@ -50,14 +49,14 @@ def open_from(place: Place, entry: Entry, offline: bool) -> Task:
         raise Unavailable(f"{entry.name} cannot be downloaded: {place.advice}")
     if task.classes not in (entry.classes, *place.also_classes):
         raise BadData(
-            f"{where} has {task.classes} classes and {entry.name} has {entry.classes}; "
+            f"{where} has {task.classes} classes, but {entry.name} has {entry.classes}; "
             "correct it, or use it under its own name (folder:PATH, hf:org/name)"
         )
     return task
 
 
 def _fields(entry: Entry, **more: Any) -> dict[str, Any]:
-    """What the catalogue says of the task."""
+    """Return the fields of the task that the catalogue states, and `more`."""
     return {
         "name": entry.name,
         "title": entry.title,
@@ -82,7 +81,7 @@ def _from_folder(entry: Entry, place: Place, folder: Path) -> Task:
 
 
 def _open_inaturalist(entry: Entry, top: Path, **fields: Any) -> Task:
-    """2019/<group>/<class>/*.jpg, as torchvision unpacks it.
+    """Open 2019/<group>/<class>/*.jpg, as torchvision unpacks it.
 
     The classes are numbered over all groups.
     """

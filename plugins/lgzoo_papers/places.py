@@ -11,8 +11,8 @@ from typing import Literal
 from learngene_zoo.plugin import BadData, HubSource
 
 NO_TEST = (
-    "its test labels are withheld, so its validation split is the test and validation is cut from"
-    " train"
+    "its test labels are withheld: its validation split is used for testing, and validation images"
+    " are taken from train"
 )
 # The folder in which the Visual Decathlon's devkit and data are unpacked
 ARCHIVE = "LGZOO_DECATHLON"
@@ -22,32 +22,32 @@ DECATHLON_DATA = "http://www.robots.ox.ac.uk/~vgg/share/decathlon-1.0-data.tar.g
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where one data set is found.
+    """Locations of one data set.
 
-    The user's own folder comes first, then the Decathlon's archive, then the Hub.
+    The user's folder is used first, then the Decathlon's archive, then the Hub.
     """
 
     hub: str | None = None  # org/name[:config][@revision]
-    # Beginning of the commit that was reviewed, if the revision is a branch that can move
+    # First digits of the commit that was reviewed, if the revision is a branch that can move
     pin: str = ""
-    # A split -> the stored split that is used for it
+    # For each split, the stored split that is used for it
     roles: Mapping[str, str] = field(default_factory=dict)
-    label: str | None = None  # the label column, where the features do not say
-    # The environment variable that names the user's own folder; "": there is no such folder
+    label: str | None = None  # the label column, if the features do not determine it
+    # The environment variable that names the user's folder; "": no folder is supported
     variable: str = ""
-    usual: str = ""  # where that folder is if the variable is not set
-    # Of that folder; None: there is none, and the Hub's small pictures are used at the catalogue's
-    # size.
+    usual: str = ""  # the default folder if the variable is not set
+    # Layout of the folder; None: no folder is supported, and the Hub's small images are used at the
+    # catalogue's size.
     layout: Literal["classes", "inaturalist", "ade20k", "voc", "idx"] | None = "classes"
-    archived: str = ""  # its name in the Visual Decathlon's archive
-    also_classes: tuple[int, ...] = ()  # further numbers of classes that copies of it have
-    note: str = ""  # what to know when comparing with a paper
-    advice: str = ""  # how to get it where it cannot be downloaded
+    archived: str = ""  # name in the Visual Decathlon's archive
+    also_classes: tuple[int, ...] = ()  # further accepted numbers of classes
+    note: str = ""  # differences that matter in a comparison with a paper
+    advice: str = ""  # how to get the data set if it cannot be downloaded
 
     def folder(self) -> Path | None:
-        """The user's own folder, None if there is none.
+        """Return the user's folder; None if there is none.
 
-        Raises `BadData` if the variable does not name a folder.
+        Raises `BadData` if the environment variable does not name a folder.
         """
         named = os.environ.get(self.variable) if self.variable else None
         if named:
@@ -55,7 +55,7 @@ class Place:
         return Path(self.usual) if self.usual and Path(self.usual).is_dir() else None
 
     def archive(self) -> Path | None:
-        """Where the Visual Decathlon's archive is unpacked if it has this data set.
+        """Return the folder of the Visual Decathlon's archive if it has this data set, else None.
 
         Raises `BadData` as `folder` does.
         """
@@ -63,7 +63,7 @@ class Place:
         return find_folder(ARCHIVE, named) if named else None
 
     def hub_source(self) -> HubSource | None:
-        """Where it is on the Hub, None if there is no copy."""
+        """Return the data set's source on the Hub; None if it has no copy."""
         if self.hub is None:
             return None
         return HubSource(
@@ -77,7 +77,7 @@ class Place:
 
 
 def find_folder(variable: str, named: str) -> Path:
-    """The folder that an environment variable names. Raises `BadData` if there is none."""
+    """Return the folder that an environment variable names. Raises `BadData` if there is none."""
     path = Path(os.path.expanduser(named))
     if not path.is_dir():
         raise BadData(f"{variable} is {named!r}, which is not a folder; correct it or unset it")

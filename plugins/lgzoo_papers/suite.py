@@ -1,8 +1,8 @@
-"""The suites of the papers' data sets: the Visual Decathlon, LSAMD's twelve, TAL's unseen tasks,
-and beside them ImageNet.
+"""The suites of the papers' data sets: the Visual Decathlon, LSAMD's twelve tasks, TAL's unseen
+tasks, and ImageNet.
 
-Each row says what the catalogue lists and where the data is found. Sizes are those after opening:
-where a data set has no validation split, a tenth of train is cut out for it.
+Each row has the catalogue entry and the locations of the data. Sizes are those after opening: if a
+data set has no validation split, a tenth of train is cut out for it.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from learngene_zoo.plugin import Entry, HubSource, Suite, Task, split_sizes
 from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT, NO_TEST, Place
 
 VALIDATION_AS_TEST = {"test": "validation"}
-SAME_NAME = "the Hub's copy has its own splits and full-size pictures, not the archive's"
+SAME_NAME = "the Hub's copy has other splits than the archive, and full-size images"
 UNPACK = f"unpack {DECATHLON_DEVKIT} and {DECATHLON_DATA} and set {ARCHIVE} to the folder"
 GATED = (
     "accept its terms at https://huggingface.co/datasets/ILSVRC/imagenet-1k and log in with `hf"
@@ -32,14 +32,14 @@ IMAGENET = Place(
 
 
 class Row(NamedTuple):
-    """A task of the papers and where its data is found."""
+    """A task of the papers and the locations of its data."""
 
     entry: Entry
     place: Place
 
 
 def cut(train: int, test: int) -> Mapping[str, int]:
-    """Sizes of a data set without a validation split: a tenth of train is cut out."""
+    """Return the sizes of a data set whose validation split is a tenth cut out of train."""
     validation = round(0.1 * train)
     return split_sizes(train - validation, validation, test)
 
@@ -79,8 +79,8 @@ def _decathlon(
         **changes,
     }
     description = (
-        f"{what} as in the Visual Decathlon, from {ARCHIVE}. The archive withholds test labels: its"
-        " validation split is the test, validation is cut from train."
+        f"{what} as in the Visual Decathlon, from {ARCHIVE}. Its test labels are withheld: its"
+        " validation split is used for testing, and validation images are taken from train."
     )
     title, place = f"{what} of the Visual Decathlon", replace(place, archived=name)
     return _paper(f"decathlon-{name}", title, classes, sizes, description, place, **settings)
@@ -171,15 +171,15 @@ DECATHLON_ROWS = (
 )
 
 LSAMD_ROWS = (
-    _cifar("cifar100", "CIFAR-100", 100, "a hundred kinds of thing (the fine labels)"),
-    _cifar("cifar10", "CIFAR-10", 10, "ten kinds of thing"),
+    _cifar("cifar100", "CIFAR-100", 100, "100 kinds of objects (the fine labels)"),
+    _cifar("cifar10", "CIFAR-10", 10, "10 kinds of objects"),
     _paper(
         "tiny-imagenet",
         "Tiny ImageNet",
         200,
         cut(100_000, 10_000),
-        "Photographs of 200 kinds of thing, 64 x 64, from the Hub; its validation split is the"
-        " test.",
+        "Photographs of 200 kinds of objects, 64 x 64, from the Hub; its validation split is used"
+        " for testing.",
         Place(hub="zh-plus/tiny-imagenet", roles=VALIDATION_AS_TEST, note=NO_TEST),
         image_size=64,
     ),
@@ -192,8 +192,8 @@ LSAMD_ROWS = (
         Place(
             layout="inaturalist",
             note=(
-                "a fifth of its labelled pictures, by class, is the test; the paper does not say"
-                " which it used"
+                "a fifth of the labelled images of each class is used for testing; the paper does"
+                " not state its split"
             ),
             advice=(
                 "the Hub has no copy of it; download train_val2019.tar.gz of the iNaturalist 2019"
@@ -210,7 +210,7 @@ LSAMD_ROWS = (
         Place(
             hub="ethz/food101",
             roles=VALIDATION_AS_TEST,
-            note="its split called validation is the test",
+            note="its split called validation is used for testing",
         ),
     ),
     _paper(
@@ -218,7 +218,7 @@ LSAMD_ROWS = (
         "Stanford Cars",
         196,
         cut(8_144, 8_041),
-        "Photographs of 196 models of car, from the Hub.",
+        "Photographs of 196 models of cars, from the Hub.",
         Place(hub="tanganke/stanford_cars"),
     ),
     _paper(
@@ -226,10 +226,10 @@ LSAMD_ROWS = (
         "Oxford Flowers-102",
         102,
         split_sizes(1_020, 1_020, 6_149),
-        "Photographs of 102 kinds of flower, ten of each to train on, from the Hub.",
+        "Photographs of 102 kinds of flowers, ten training images of each, from the Hub.",
         Place(
             hub="dpdl-benchmark/oxford_flowers102",
-            note="LSAMD's paper counts 2,040 and 818 pictures",
+            note="LSAMD's paper states 2,040 and 818 images",
         ),
     ),
     _paper(
@@ -237,7 +237,7 @@ LSAMD_ROWS = (
         "Oxford-IIIT Pet",
         37,
         cut(3_680, 3_669),
-        "Photographs of 37 breeds of cat and dog, from the Hub.",
+        "Photographs of 37 breeds of cats and dogs, from the Hub.",
         Place(hub="timm/oxford-iiit-pet", label="label"),
         licence="CC-BY-SA-4.0",
     ),
@@ -246,7 +246,7 @@ LSAMD_ROWS = (
         "Describable Textures",
         47,
         split_sizes(1_880, 1_880, 1_880),
-        "Photographs of textures by 47 words, the first of its ten splits, from the Hub.",
+        "Photographs of textures described by 47 words, the first of ten splits, from the Hub.",
         Place(
             hub="mcimpoi/dtd_split_1", note="LSAMD's paper trains on train and validation together"
         ),
@@ -257,11 +257,11 @@ LSAMD_ROWS = (
         "Caltech-101",
         101,
         cut(6_942, 1_735),
-        "Photographs of 101 kinds of object, from the Hub; the split is the uploader's.",
+        "Photographs of 101 kinds of objects, from the Hub; the split is the uploader's.",
         Place(
             hub="Donghyun99/Caltech-101",
             also_classes=(102,),
-            note="its split is the uploader's; 102 classes: background",
+            note="the split is the uploader's; copies with 102 classes include background",
         ),
         licence="CC-BY-4.0",
     ),
@@ -270,13 +270,14 @@ LSAMD_ROWS = (
         "ADE20K SceneParse150",
         150,
         cut(20_210, 2_000),
-        "Scenes with masks of 150 classes, from LGZOO_ADE20K; its validation split is the test.",
+        "Scenes with masks of 150 classes, from LGZOO_ADE20K; its validation split is used for"
+        " testing.",
         Place(
             layout="ade20k",
             roles=VALIDATION_AS_TEST,
             note=NO_TEST,
             advice=(
-                "the Hub has no whole copy of it; download ADEChallengeData2016.zip of the"
+                "the Hub has no complete copy of it; download ADEChallengeData2016.zip of the"
                 " SceneParse150 challenge (sceneparsing.csail.mit.edu) and set LGZOO_ADE20K to the"
                 " folder with images/ and annotations/"
             ),
@@ -288,8 +289,8 @@ LSAMD_ROWS = (
         "PASCAL VOC 2012",
         21,
         cut(10_582, 1_449),
-        "Photographs with masks of 20 kinds of thing and background, from LGZOO_VOC2012 or the Hub;"
-        " its validation split is the test.",
+        "Photographs with masks of 20 kinds of objects and background, from LGZOO_VOC2012 or the"
+        " Hub; its validation split is used for testing.",
         Place(hub="jxie/pascal-voc-2012", layout="voc", roles=VALIDATION_AS_TEST, note=NO_TEST),
         kind="segmentation",
     ),
@@ -301,7 +302,7 @@ TAL_UNSEEN_ROWS = (
         "Fashion-MNIST",
         10,
         split_sizes(55_000, 5_000, 10_000),
-        "Photographs of clothes, 28 x 28 grey. From LGZOO_FASHION_MNIST, Debian's package or the"
+        "Grey photographs of clothes, 28 x 28, from LGZOO_FASHION_MNIST, Debian's package or the"
         " Hub.",
         Place(
             hub="zalando-datasets/fashion_mnist",
@@ -317,7 +318,7 @@ TAL_UNSEEN_ROWS = (
         "FER2013",
         7,
         cut(28_709, 7_178),
-        "Faces with seven expressions, 48 x 48 grey, from the Hub.",
+        "Grey images of faces with seven expressions, 48 x 48, from the Hub.",
         Place(hub="clip-benchmark/wds_fer2013@refs/convert/parquet", label="cls"),
         image_size=48,
     ),
@@ -326,13 +327,13 @@ TAL_UNSEEN_ROWS = (
         "HAM10000",
         7,
         split_sizes(9_577, 2_492, 1_285),
-        "Dermatoscopic pictures of seven kinds of skin lesion, from the Hub.",
+        "Dermatoscopic images of seven kinds of skin lesions, from the Hub.",
         Place(
             hub="marmal88/skin_cancer",
             label="dx",
             note=(
-                "the copy has 13,354 rows of the 10,015 pictures, so some are there twice, perhaps"
-                " in two splits"
+                "the copy has 13,354 rows for 10,015 images: some occur twice, perhaps in two"
+                " splits"
             ),
         ),
     ),
@@ -343,8 +344,8 @@ IMAGENET_1K = _paper(
     "ImageNet-1K (ILSVRC 2012)",
     1_000,
     cut(1_281_167, 50_000),
-    "Photographs of 1,000 kinds of thing, from LGZOO_IMAGENET or, once its terms are accepted, the"
-    " Hub.",
+    "Photographs of 1,000 kinds of objects, from LGZOO_IMAGENET or, once its terms are accepted,"
+    " the Hub.",
     IMAGENET,
     licence=RESEARCH,
 )
@@ -355,23 +356,23 @@ ROWS = {
 
 
 def on_hub(entry: Entry) -> HubSource | None:
-    """Where on the Hub the data of an entry would be read from now.
+    """Return the source on the Hub from which an entry's data would be read now.
 
-    None if it is found on this machine, or nowhere.
+    None if the data is on this machine, or not on the Hub.
     """
     place = ROWS[entry.name].place
     return place.hub_source() if place.folder() is None and place.archive() is None else None
 
 
 def open_task(entry: Entry, offline: bool) -> Task:
-    """The task of an entry of these suites."""
+    """Open the task of an entry of these suites."""
     from lgzoo_papers.opening import open_from
 
     return open_from(ROWS[entry.name].place, entry, offline)
 
 
 def _suite(name: str, title: str, rows: tuple[Row, ...], *beside: Row) -> Suite:
-    """`beside` are tasks that come with the suite and are not run with it."""
+    """Build a suite; tasks in `beside` belong to it but are not run with it."""
     return Suite(
         name=name,
         title=title,

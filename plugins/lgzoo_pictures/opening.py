@@ -1,4 +1,4 @@
-"""Open the tasks of the suite `pictures` where the package managers put them."""
+"""Open the tasks of the suite `pictures` from the folders of package managers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from learngene_zoo.plugin import (
 VARIABLE = "LGZOO_PICTURES"
 STAMPS_PLACE, STAMPS_PACKAGE = "tuxpaint/stamps", "tuxpaint-stamps-default"
 CLIPART_PLACE, CLIPART_PACKAGE = "openclipart/png", "openclipart-png"
-# The folders of a class. Those that are left out have few pictures, or no subject in common.
+# The folders of each class. Other folders have few images, or no subject in common.
 STAMP_CLASSES = {
     "animals": ("animals",),
     "clothes": ("clothes",),
@@ -47,9 +47,9 @@ CLIPART_CLASSES = {
         *("plants", "recreation", "tools", "transportation"),
     )
 }
-COPIES = ("mirror", "flip")  # words in names of stamps that show another stamp once more
-MIN_EMOJI = 8  # pictures of a class
-MAX_PIXELS = 20_000_000  # of a drawing; a dozen of openclipart-png have up to 600 million
+COPIES = ("mirror", "flip")  # words in the names of stamps that are copies of other stamps
+MIN_EMOJI = 8  # images of a class
+MAX_PIXELS = 20_000_000  # of an image; a dozen of openclipart-png have up to 600 million
 
 
 def open_stamps(entry: Entry) -> Task:
@@ -77,7 +77,7 @@ def open_emoji(entry: Entry) -> Task:
 
 
 def open_emoji_transfer(entry: Entry) -> Task:
-    """Open `emoji-transfer`: the classes and things are those that both vendors draw.
+    """Open `emoji-transfer`: only classes and things that both vendors draw.
 
     Raises as `open_stamps` does.
     """
@@ -93,7 +93,7 @@ def open_emoji_transfer(entry: Entry) -> Task:
 
 
 def open_flags(entry: Entry) -> Task:
-    """Open `flags`: of the other vendor's flags some validate, chosen by a fixed seed.
+    """Open `flags`: the other vendor's flags are divided into validation and test by a fixed seed.
 
     Raises as `open_stamps` does.
     """
@@ -151,10 +151,10 @@ def find_debian_folder(entry: Entry, place: str, package: str) -> Path:
 
 
 def find_npm_folder(entry: Entry, vendor: str) -> Path:
-    """Return the folder of an emoji package in a node_modules here, below `LGZOO_PICTURES`, or of
-    the machine.
+    """Return the folder of an emoji package in a node_modules folder.
 
-    Raises `Unavailable`.
+    It is searched below `LGZOO_PICTURES`, in the current folder, and in the global ones of this
+    machine. Raises `Unavailable`.
     """
     package = f"emoji-datasource-{vendor}"
     tops = [Path(os.environ[VARIABLE])] if os.environ.get(VARIABLE) else []
@@ -176,9 +176,9 @@ def list_pictures(
 ) -> Labelled:
     """Return the PNG files below the folders of each class, in a fixed order.
 
-    Those with a word of `without` in their path, and those of more than `MAX_PIXELS`, are left out.
+    Files with a word of `without` in their path, or of more than `MAX_PIXELS` pixels, are left out.
 
-    Raises `BadData` for a class without pictures.
+    Raises `BadData` for a class without images.
     """
     paths: list[str] = []
     labels: list[int] = []
@@ -213,7 +213,7 @@ def count_pixels(path: Path) -> int:
 def read_emoji(folder: Path, vendor: str) -> list[Mapping[str, Any]]:
     """Return the rows of emoji.json that both vendors draw.
 
-    Raises `BadData` for one that cannot be read.
+    Raises `BadData` if the file cannot be read.
     """
     path = folder / "emoji.json"
     try:
@@ -232,10 +232,9 @@ def read_emoji(folder: Path, vendor: str) -> list[Mapping[str, Any]]:
 
 
 def list_emoji(folder: Path, vendor: str) -> tuple[list[str], Labelled]:
-    """Return the names of the classes, and the drawings of a vendor that the other one has too,
-    without skin tones.
+    """Return the names of the classes, and a vendor's drawings, without skin tones.
 
-    Raises `BadData` for a package that is damaged.
+    Only drawings that the other vendor has too are listed. Raises `BadData` for a damaged package.
     """
     rows = [(str(row["subcategory"]), str(row["image"])) for row in read_emoji(folder, vendor)]
     counts = Counter(subgroup for subgroup, _ in rows)
@@ -260,7 +259,7 @@ def list_flags(folder: Path, vendor: str) -> tuple[list[str], Labelled]:
 def _find_drawings(rows: Sequence[tuple[int, str]], folder: Path, vendor: str) -> Labelled:
     """Return the files of a vendor's drawings with their classes.
 
-    Raises `BadData` for one that does not exist.
+    Raises `BadData` if a file is missing.
     """
     images = folder / "img" / vendor / "64"
     files = tuple(str(images / Path(image).name) for _, image in rows)

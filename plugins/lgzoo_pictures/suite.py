@@ -1,9 +1,9 @@
 """The suite `pictures`: real photographs and drawings with free licences, from packages of Debian
-and of npm.
+and npm.
 
-Nothing of them is bundled. Each task looks where the package manager puts its pictures, and below
-the folder that `LGZOO_PICTURES` names; where they are not found, the error is the command that
-installs them. Splits are fixed by seed.
+The images are not bundled. Each task looks in the folder where the package manager installs them,
+and below the folder that `LGZOO_PICTURES` names; if they are not found, the error shows the command
+that installs them. Splits are fixed by a seed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ STAMPS = _entry(
     12,
     (426, 47, 118),
     "GPL-2.0-or-later",
-    "Photographs and drawings of animals, plants, vehicles and other things, cut out, of very"
-    " different sizes: Debian's package tuxpaint-stamps-default.",
+    "Cut-out photographs and drawings of animals, plants, vehicles and other things, of very"
+    " different sizes. From Debian's package tuxpaint-stamps-default.",
 )
 CLIPART = _entry(
     "clipart",
@@ -49,7 +49,8 @@ CLIPART = _entry(
     10,
     (1_903, 211, 528),
     "CC0-1.0",
-    "Drawings by many hands, from animals to transportation: Debian's package openclipart-png.",
+    "Drawings by many artists, from animals to transportation. From Debian's package"
+    " openclipart-png.",
 )
 EMOJI = _entry(
     "emoji",
@@ -57,7 +58,7 @@ EMOJI = _entry(
     70,
     (1_267, 141, 352),
     "Apache-2.0",
-    "Google's drawings; the classes are Unicode's subgroups of 8 or more: the npm package"
+    "Google's emoji; the classes are Unicode's subgroups of at least 8 emoji. From the npm package"
     " emoji-datasource-google.",
     image_size=64,
 )
@@ -67,8 +68,8 @@ EMOJI_TRANSFER = _entry(
     70,
     (1_584, 176, 1_760),
     "Apache-2.0 and CC-BY-4.0",
-    "As emoji, but tested on Twitter's drawings of the same things, by another hand: the npm"
-    " packages emoji-datasource-google and emoji-datasource-twitter.",
+    "As emoji, but tested on Twitter's drawings of the same things. From the npm packages"
+    " emoji-datasource-google and emoji-datasource-twitter.",
     image_size=64,
 )
 FLAGS = _entry(
@@ -77,9 +78,9 @@ FLAGS = _entry(
     259,
     (259, 60, 199),
     "Apache-2.0 and CC-BY-4.0",
-    "One training image of each country, a waving flag by Google; validated and tested on the flat"
-    " flags by Twitter, of countries that do not overlap: the npm packages emoji-datasource-google"
-    " and emoji-datasource-twitter.",
+    "One training image of each country, Google's waving flag; validated and tested on Twitter's"
+    " flat flags, of different countries. From the npm packages emoji-datasource-google and"
+    " emoji-datasource-twitter.",
     image_size=64,
     flip=False,
 )
@@ -94,7 +95,7 @@ def open_task(entry: Entry, offline: bool) -> Task:
 
 PICTURES = Suite(
     name="pictures",
-    title="photographs and drawings that package managers install",
+    title="photographs and drawings from packages of Debian and npm",
     entries=(STAMPS, CLIPART, EMOJI, EMOJI_TRANSFER, FLAGS),
     open=open_task,
 )

@@ -87,7 +87,7 @@ CALLS = [
     Case(
         "extract lsamd --ancestry ancestry --task obects -o new",
         WRONG,
-        ("'obects'", "did you mean objects? (data of your own: "),
+        ("'obects'", "did you mean objects? (your own data: "),
     ),
     Case(
         "extract lsamd --ancestry ancestry --task folder:photos --task folder:photos -o new",

@@ -63,8 +63,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ancestry = replace(start, inherited=frozenset(start.state))  # its head is not said to guess
     ancestry.save(root / "ancestry")
     replace(ancestry, class_names=("blue", "red"), task="photos").save(root / "model")
-    kept = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 3]})
-    Learngene(config=kept, state=select_base_blocks(ancestry.state, ancestry.spec, [1, 3])).save(
+    config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 3]})
+    Learngene(config=config, state=select_base_blocks(ancestry.state, ancestry.spec, [1, 3])).save(
         root / "learngene"
     )
     Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={}).save(
@@ -84,14 +84,14 @@ def folder(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 def contents(root: Path) -> dict[str, str]:
     """Every file's hash; what is not a regular file by its kind alone."""
-    found = {}
+    results = {}
     for path in sorted(root.rglob("*")):
         regular = path.is_file() and not path.is_symlink()
         kind = (
             hashlib.sha256(path.read_bytes()).hexdigest() if regular else oct(path.lstat().st_mode)
         )
-        found[str(path.relative_to(root))] = kind
-    return found
+        results[str(path.relative_to(root))] = kind
+    return results
 
 
 @contextmanager

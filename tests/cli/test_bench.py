@@ -265,26 +265,26 @@ def test_the_learngene_of_a_demo_is_replaced_whole(
     cells = toy_cells(world)
     monkeypatch.setattr(demo, "demo_grid", lambda seed, **given: cells)
     out = tmp_path / "out"
-    place = out / "learngene"
+    folder = out / "learngene"
     line = ["demo", "-o", str(out), "--workers", "1", "--quiet"]
-    place.mkdir(parents=True)
+    folder.mkdir(parents=True)
     for name in ("config.json", "record.json", DRAFT):  # a stranger's
-        (place / name).write_text("{}")
+        (folder / name).write_text("{}")
     run = CliRunner().invoke(main, line)
     assert run.exit_code == 1
     assert "learngene holds .lgzoo-draft, and no valid .lgzoo file" in run.stderr
-    assert {path.name for path in place.iterdir()} == {"config.json", "record.json", DRAFT}
+    assert {path.name for path in folder.iterdir()} == {"config.json", "record.json", DRAFT}
     shutil.rmtree(out)
     for _ in range(2):  # and then over its own
         run = CliRunner().invoke(main, line)
         assert run.exit_code == 0, run.stderr
-        assert {path.name for path in place.iterdir()} == {
+        assert {path.name for path in folder.iterdir()} == {
             ".lgzoo",
             "config.json",
             "model.safetensors",
             "README.md",
         }
-        assert digest_of(place) == digest_of(cells[0].extraction.folder(out))
-    (place / "config.json").write_text("{}")
+        assert digest_of(folder) == digest_of(cells[0].extraction.folder(out))
+    (folder / "config.json").write_text("{}")
     run = CliRunner().invoke(main, line)
     assert "learngene holds config.json, which was changed since lgzoo wrote it" in run.stderr

@@ -28,12 +28,12 @@ def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    found = rows()
-    assert found["login"]["found"] == "logged in"
-    assert found["endpoint"]["found"].startswith("http")
-    assert found["working folder"]["found"].startswith(str(Path.cwd()))
-    assert found["cache of the Hub"]["status"] == "ok"
-    assert found["torch"]["status"] == "ok"
+    result = rows()
+    assert result["login"]["found"] == "logged in"
+    assert result["endpoint"]["found"].startswith("http")
+    assert result["working folder"]["found"].startswith(str(Path.cwd()))
+    assert result["cache of the Hub"]["status"] == "ok"
+    assert result["torch"]["status"] == "ok"
 
 
 def test_it_prints_the_rows_that_matter_and_with_all_every_one(
@@ -72,9 +72,9 @@ def test_a_step_that_fails_ends_the_self_test_and_is_named(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_the_self_test_goes_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = rows("--self-test")
-    assert list(found) == ["extract", "expand", "finetune", "evaluate", "open with timm", "export"]
-    assert {row["status"] for row in found.values()} == {"ok"}
+    result = rows("--self-test")
+    assert list(result) == ["extract", "expand", "finetune", "evaluate", "open with timm", "export"]
+    assert {row["status"] for row in result.values()} == {"ok"}
     assert not any(tmp_path.iterdir())
 
 
@@ -104,7 +104,7 @@ def test_all_problems_of_a_folder_are_listed_at_once(
         "has 0 images; add some or remove it",
     )
     assert rows["fox"]["status"] == "bad"
-    assert rows["gnu"]["found"] == "leads nowhere (to nowhere); correct or remove it"
+    assert rows["gnu"]["found"] == "is broken (it leads to nowhere); correct or remove it"
     assert ("0.png" in rows) == bool(words)
     assert result.exit_code == 1
     result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{tmp_path / 'data'}", *words])

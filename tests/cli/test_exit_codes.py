@@ -101,8 +101,8 @@ def test_the_line_and_the_code(line: str, tmp_path: Path, monkeypatch: pytest.Mo
     assemble(SPEC, {}, seed=0).save(Path("model"))
     if line.startswith("expand -o"):
         assert CliRunner().invoke(main, ["extract", "first_k"]).exit_code == 0
-    code, said = LINES[line]
+    code, message = LINES[line]
     result = CliRunner().invoke(main, line.split())
-    assert result.stderr.startswith(f"error: {said}"), result.stderr
-    assert said.endswith("; ") or result.stderr == f"error: {said}\n"
+    assert result.stderr.startswith(f"error: {message}"), result.stderr
+    assert message.endswith("; ") or result.stderr == f"error: {message}\n"
     assert (result.exit_code, result.stdout) == (code, "")

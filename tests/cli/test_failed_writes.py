@@ -48,10 +48,10 @@ def test_a_stderr_that_cannot_be_written_changes_no_exit_code(
 
 
 def test_a_current_folder_that_was_deleted_is_named(shell: Shell) -> None:
-    done = shell("mkdir gone; cd gone; rmdir ../gone; lgzoo expand first_k --layers 2")
-    assert done.returncode == 1
-    told = [line for line in done.stderr.splitlines() if not line.startswith("shell-init")]
-    assert told == [
+    result = shell("mkdir gone; cd gone; rmdir ../gone; lgzoo expand first_k --layers 2")
+    assert result.returncode == 1
+    messages = [line for line in result.stderr.splitlines() if not line.startswith("shell-init")]
+    assert messages == [
         "error: the current folder does not exist any more; change to another folder with cd"
     ]
 
@@ -62,9 +62,9 @@ def test_an_export_that_does_not_fit_ends_in_one_line(
     format: str, shell: Shell, tmp_path: Path
 ) -> None:
     assemble(SPEC, {}, seed=0).save(tmp_path / "model")
-    done = shell(f"ulimit -f 64; lgzoo export model -o out.{format} -q")
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
+    result = shell(f"ulimit -f 64; lgzoo export model -o out.{format} -q")
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
         f"error: out.{format} could not be written: the file would be larger than this process may"
         " write (see `ulimit -f`); nothing was changed"
     ]

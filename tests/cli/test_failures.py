@@ -157,10 +157,10 @@ sys.exit(run_guarded(call, ["finetune"]))
 
 
 def test_a_second_interrupt_ends_at_once_and_without_a_traceback() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", SLOW_TO_STOP], capture_output=True, text=True, timeout=50
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (process.returncode, process.stdout, process.stderr) == (130, "", "")
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
@@ -191,11 +191,11 @@ def test_ctrl_c_while_libraries_are_imported(tmp_path: Path) -> None:
 def test_a_reader_that_leaves_is_no_error() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = f"{sys.executable} -m learngene_zoo list --all | head -1"
-    done = subprocess.run(
+    process = subprocess.run(
         command, shell=True, env=environment, capture_output=True, text=True, timeout=50
     )
     assert (
-        len(done.stdout.splitlines()),
-        done.stderr.count("Traceback"),
-        done.stderr.count("error"),
+        len(process.stdout.splitlines()),
+        process.stderr.count("Traceback"),
+        process.stderr.count("error"),
     ) == (1, 0, 0)

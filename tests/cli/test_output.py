@@ -151,24 +151,24 @@ def test_a_title_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_half_of_torchruns_variables(variables: dict[str, str], code: int, said: str) -> None:
-    done = lgzoo("list tasks", variables)
-    assert done.returncode == code, done.stderr
-    assert said in done.stderr
-    assert bool(done.stdout) == (code == 0)
+    result = lgzoo("list tasks", variables)
+    assert result.returncode == code, result.stderr
+    assert said in result.stderr
+    assert bool(result.stdout) == (code == 0)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("line", ["list tasks --all", "list tasks --json", "show lsamd"])
 def test_a_closed_stream_is_no_error(line: str, closed: str) -> None:
-    done = lgzoo(line, closed=closed)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = lgzoo(line, closed=closed)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_a_name_that_is_no_utf8_is_printed_in_any_encoding(encoding: str) -> None:
-    done = lgzoo("show caf\udce9-猫", {"PYTHONIOENCODING": encoding})
-    assert done.returncode == 2
-    assert "named 'caf\\udce9-" in done.stderr
+    result = lgzoo("show caf\udce9-猫", {"PYTHONIOENCODING": encoding})
+    assert result.returncode == 2
+    assert "named 'caf\\udce9-" in result.stderr
 
 
 def lgzoo(

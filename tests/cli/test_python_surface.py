@@ -26,7 +26,7 @@ def test_importing_it_imports_nothing_else() -> None:
         " or n in ('torch', 'click')])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
-    assert set(ast.literal_eval(done.stdout)) == {"learngene_zoo", "learngene_zoo.version"}
+    assert set(ast.literal_eval(process.stdout)) == {"learngene_zoo", "learngene_zoo.version"}

@@ -147,14 +147,14 @@ CALLS = {
 
 @pytest.mark.parametrize("line", CALLS)
 def test_a_wrong_call_is_refused_without_torch(line: str, folder: Path) -> None:
-    code, said = CALLS[line]
+    code, message = CALLS[line]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=60
     )
-    assert done.stderr.startswith(said.format(folder)), done.stderr
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert process.stderr.startswith(message.format(folder)), process.stderr
+    assert (process.returncode, process.stdout, process.stderr.count("\n")) == (code, "", 1)
 
 
 def test_what_may_succeed_does_import_it(folder: Path) -> None:

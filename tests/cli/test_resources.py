@@ -80,19 +80,19 @@ def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) ->
     """
     before = contents(root)
     command = [sys.executable, "-c", PROGRAM, limit, str(size), *line.split()]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 1, done.stderr
-    assert done.stdout == ""
+    process = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240)
+    assert process.returncode == 1, process.stderr
+    assert process.stdout == ""
     # A training says its epochs, and on a slow machine how long a step takes.
     lines = [
         line
-        for line in done.stderr.splitlines()
+        for line in process.stderr.splitlines()
         if not re.match(r"epoch |\w+.*, (\d+m )?\d+s$", line)
     ]
-    assert [line.partition(":")[0] for line in lines] == ["error"], done.stderr
-    assert "unexpected" not in done.stderr
+    assert [line.partition(":")[0] for line in lines] == ["error"], process.stderr
+    assert "unexpected" not in process.stderr
     for word in words:
-        assert word in done.stderr
+        assert word in process.stderr
     after = contents(root)
     assert {name: digest for name, digest in after.items() if ".run/" not in name} == before
 

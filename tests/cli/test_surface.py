@@ -270,15 +270,15 @@ def test_a_folder_that_is_taken_for_a_task_is_recognised(
 
 def test_a_depth_far_beyond_the_ancestrys_gets_a_remark(tmp_path: Path) -> None:
     for layers, told in ((12, False), (40, True)):
-        made = call("expand", "lsamd", "--layers", str(layers), "-o", str(tmp_path / str(layers)))
-        assert ("note: 40 layers come from an ancestry model of 12" in made.stderr) == told
+        result = call("expand", "lsamd", "--layers", str(layers), "-o", str(tmp_path / str(layers)))
+        assert ("note: 40 layers come from an ancestry model of 12" in result.stderr) == told
 
 
 def test_a_budget_says_what_it_has_led_to(tmp_path: Path) -> None:
-    made = call("expand", "lsamd", "--max-params", "900K", "-o", str(tmp_path / "fitting"))
-    assert made.stderr.splitlines()[0] == "6 layers, 816.23K parameters, 12.14M FLOPs"
-    made = call("expand", "lsamd", "--max-params", "900K", "-q", "-o", str(tmp_path / "quiet"))
-    assert "parameters" not in made.stderr
+    result = call("expand", "lsamd", "--max-params", "900K", "-o", str(tmp_path / "fitting"))
+    assert result.stderr.splitlines()[0] == "6 layers, 816.23K parameters, 12.14M FLOPs"
+    result = call("expand", "lsamd", "--max-params", "900K", "-q", "-o", str(tmp_path / "quiet"))
+    assert "parameters" not in result.stderr
 
 
 def test_a_picture_is_named_as_its_learngene(
@@ -317,10 +317,10 @@ def test_the_help_costs_click_and_nothing_else() -> None:
     )
     watch = "import atexit, sys; atexit.register(lambda: print('LOADED', *sys.modules));"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", watch + code], env=environment, capture_output=True, text=True
     )
-    loaded = set(done.stdout.partition("LOADED")[2].split())
+    loaded = set(process.stdout.partition("LOADED")[2].split())
     assert "click" in loaded
     assert not loaded & {
         "rich",

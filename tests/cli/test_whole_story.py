@@ -56,17 +56,17 @@ def test_train_extract_expand_finetune_evaluate(
         "--patch-size",
         "8",
     ]
-    made = call("train", *task, *size, *BRIEF, "--json")
-    assert json.loads(made.stdout) == {"path": "ancestry"}
-    made = call("extract", "lsamd", *task, "--ancestry", "ancestry", "--keep", "1,3")
-    assert made.stdout == "learngene\n"
+    result = call("train", *task, *size, *BRIEF, "--json")
+    assert json.loads(result.stdout) == {"path": "ancestry"}
+    result = call("extract", "lsamd", *task, "--ancestry", "ancestry", "--keep", "1,3")
+    assert result.stdout == "learngene\n"
     assert (
         json.loads(Path("learngene/config.json").read_text())["tasks"] == []
     )  # --keep looks at no data
-    assert made.stderr.splitlines()[-1].startswith("next: lgzoo expand --layers 4")
+    assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand --layers 4")
     call("expand", "--layers", "4", *task)
-    made = call("finetune", *BRIEF, *task)
-    assert made.stderr.splitlines()[-1] == f"next: lgzoo evaluate --task folder:{photos}"
+    result = call("finetune", *BRIEF, *task)
+    assert result.stderr.splitlines()[-1] == f"next: lgzoo evaluate --task folder:{photos}"
     row = json.loads(call("evaluate", *task, "--json").stdout)
     assert (row["split"], row["metric"]) == ("test", "accuracy")
     assert 0 <= row["low"] <= row["value"] <= row["high"] <= 1
@@ -88,8 +88,8 @@ def test_train_extract_expand_finetune_evaluate(
     )  # what this very call would write is there
     refused = CliRunner().invoke(main, [*again, "train"])
     assert (refused.exit_code, "numbers.json already exists" in refused.stderr) == (1, True)
-    shown = json.loads(CliRunner().invoke(main, ["show", "finetuned", "--json"]).stdout)
-    assert (shown["layers"], shown["width"], shown["method"]) == (4, 32, "lsamd")
+    data = json.loads(CliRunner().invoke(main, ["show", "finetuned", "--json"]).stdout)
+    assert (data["layers"], data["width"], data["method"]) == (4, 32, "lsamd")
     sizes = json.loads(CliRunner().invoke(main, ["show", "learngene", "--json"]).stdout)
     assert [entry["layers"] for entry in sizes] == [2, 3, 4]
     assert "ancestry" in CliRunner().invoke(main, ["show", "learngene"]).stdout
@@ -113,18 +113,18 @@ def test_the_advice_of_each_verb_leads_to_the_users_own_data(
         "--patch-size",
         "8",
     ]
-    made = call("train", *task, *size, *BRIEF)
+    result = call("train", *task, *size, *BRIEF)
     followed = []
-    while advice := re.search(r"^next: lgzoo (.*?)(   |$)", made.stderr, re.MULTILINE):
+    while advice := re.search(r"^next: lgzoo (.*?)(   |$)", result.stderr, re.MULTILINE):
         words = shlex.split(advice[1])
         assert words[-2:] == task, advice[1]
         brief = {"extract": ["--keep", "1,3"], "finetune": BRIEF}
-        made = call(
+        result = call(
             *words, *brief.get(words[0], []), *(["--json"] if words[0] == "evaluate" else [])
         )
         followed.append(words[0])
     assert followed == ["extract", "expand", "finetune", "evaluate"]
-    assert json.loads(made.stdout)["task"] == "folder:my photos"
+    assert json.loads(result.stdout)["task"] == "folder:my photos"
     # Built without a word about the data: the learngene knows its classes, and this machine knows
     # where the data lies.
     call("expand", "--layers", "2", "-o", "again")

@@ -71,8 +71,8 @@ def kept(model: Any, place: Path) -> Path:
     """The model's folder, with images and what the model makes of them."""
     model.save(place)
     with torch.no_grad():
-        wanted = model.model()(images(model.spec))
-    save_file({"images": images(model.spec), "wanted": wanted}, place / "case.safetensors")
+        expected = model.model()(images(model.spec))
+    save_file({"images": images(model.spec), "wanted": expected}, place / "case.safetensors")
     return place
 
 
@@ -81,16 +81,16 @@ def searched(start: Start) -> Any:
     these models.
     """
     search = METHODS.load("lsamd").presets["smoke"]
-    found = lifecycle.extract(
+    learngene = lifecycle.extract(
         "lsamd", ancestries=[str(start.folder)], tasks=["digits"], extractor=search, run=RUN
     )
-    assert found.config.details["kept"]
+    assert learngene.config.details["kept"]
     for control in (None, "shuffled", "stem"):
-        layers = len(found.config.details["kept"])
-        built = lifecycle.expand(found, layers=layers, classes=3, control=control, run=RUN)
+        layers = len(learngene.config.details["kept"])
+        descendant = lifecycle.expand(learngene, layers=layers, classes=3, control=control, run=RUN)
         with torch.no_grad():
-            assert built.model()(images(built.spec)).isfinite().all()
-    return built
+            assert descendant.model()(images(descendant.spec)).isfinite().all()
+    return descendant
 
 
 ALONE = """
@@ -122,9 +122,9 @@ def differences(made: Path, check: str) -> dict[str, float]:
     package; `check` is code run on each.
     """
     code = ALONE.replace("CHECK", check.strip().replace("\n", "\n    "))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, str(made)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    assert process.returncode == 0, process.stderr
+    data: dict[str, float] = json.loads(process.stdout)
+    return data

@@ -43,53 +43,53 @@ def write_folder(
 
 
 def test_a_folder_is_opened_and_pinned(tmp_path: Path) -> None:
-    place = write_folder(tmp_path, label_names=["a", "b", "c"], something_of_theirs=1)
-    found = open_ancestry(str(place))
-    assert found.spec == SPEC == ancestry_spec(str(place))
-    assert (found.record.source, found.record.licence, found.record.revision) == (
-        str(place),
+    folder = write_folder(tmp_path, label_names=["a", "b", "c"], something_of_theirs=1)
+    ancestry = open_ancestry(str(folder))
+    assert ancestry.spec == SPEC == ancestry_spec(str(folder))
+    assert (ancestry.record.source, ancestry.record.licence, ancestry.record.revision) == (
+        str(folder),
         "mit",
         None,
     )
-    assert found.record.sha256 == sha256(place / "model.safetensors")
-    assert (found.record.mean, found.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert ancestry.record.sha256 == sha256(folder / "model.safetensors")
+    assert (ancestry.record.mean, ancestry.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     assert (
-        found.input_format.image_size,
-        found.input_format.channels,
-        found.input_format.mean,
+        ancestry.input_format.image_size,
+        ancestry.input_format.channels,
+        ancestry.input_format.mean,
     ) == (
         32,
         3,
         (0.1, 0.2, 0.3),
     )
-    assert found.class_names == ("a", "b", "c")
-    theirs = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
-    assert torch.equal(found.model()(IMAGES_BCHW), theirs(IMAGES_BCHW))
+    assert ancestry.class_names == ("a", "b", "c")
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    assert torch.equal(ancestry.model()(IMAGES_BCHW), theirs(IMAGES_BCHW))
 
 
 def test_another_image_size_is_the_one_that_timm_makes_of_it(tmp_path: Path) -> None:
-    place = write_folder(tmp_path)
-    found = open_ancestry(str(place), image_size=48)
-    assert (found.spec, found.record.sha256) == (
+    folder = write_folder(tmp_path)
+    ancestry = open_ancestry(str(folder), image_size=48)
+    assert (ancestry.spec, ancestry.record.sha256) == (
         SPEC.with_(image_size=48),
-        sha256(place / "model.safetensors"),
+        sha256(folder / "model.safetensors"),
     )
-    assert found.identity != open_ancestry(str(place)).identity
+    assert ancestry.identity != open_ancestry(str(folder)).identity
     images_BCHW = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
-    theirs = timm.create_model(f"local-dir:{place}", pretrained=True, img_size=48).eval()
-    assert torch.equal(found.model()(images_BCHW), theirs(images_BCHW))
-    assert reopen_ancestry(found.record, str(place)).spec == found.spec
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True, img_size=48).eval()
+    assert torch.equal(ancestry.model()(images_BCHW), theirs(images_BCHW))
+    assert reopen_ancestry(ancestry.record, str(folder)).spec == ancestry.spec
 
 
 def test_another_pooling_leaves_out_the_tensors_of_its_own(tmp_path: Path) -> None:
     spec = SPEC.with_(pool="map", registers=1)
     assemble(spec, {}, seed=0, scheme="fan_in").save(tmp_path / "map")
-    whole, found = (
+    full, ancestry = (
         open_ancestry(str(tmp_path / "map")),
         open_ancestry(str(tmp_path / "map"), pool="avg"),
     )
-    assert (whole.spec, whole.record.left_out) == (spec, ())
-    assert (found.spec, found.record.left_out) == (
+    assert (full.spec, full.record.left_out) == (spec, ())
+    assert (ancestry.spec, ancestry.record.left_out) == (
         spec.with_(pool="avg", fc_norm=False),
         ("pooling by attention",),
     )
@@ -98,11 +98,11 @@ def test_another_pooling_leaves_out_the_tensors_of_its_own(tmp_path: Path) -> No
     ).eval()
     with torch.no_grad():
         pooled = theirs.forward_features(IMAGES_BCHW)[:, 2:].mean(dim=1)
-        assert torch.equal(found.model()(IMAGES_BCHW), theirs.head(pooled))
+        assert torch.equal(ancestry.model()(IMAGES_BCHW), theirs.head(pooled))
     again = reopen_ancestry(
-        from_json(AncestryRecord, to_json(found.record), "FILE"), str(tmp_path / "map")
+        from_json(AncestryRecord, to_json(ancestry.record), "FILE"), str(tmp_path / "map")
     )
-    assert (again.spec, list(again.state)) == (found.spec, list(found.state))
+    assert (again.spec, list(again.state)) == (ancestry.spec, list(ancestry.state))
     assert open_ancestry(str(tmp_path / "map"), pool="token").spec == spec.with_(pool="token")
     for pool, message in (("map", "use pool 'avg'"), ("mean", "pool")):
         with pytest.raises(WrongCall, match=message):
@@ -111,12 +111,13 @@ def test_another_pooling_leaves_out_the_tensors_of_its_own(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_widened(tmp_path: Path, dtype: torch.dtype) -> None:
-    found = open_ancestry(str(write_folder(tmp_path, dtype=dtype)))
-    drawn = initial(SPEC, 0)
+    ancestry = open_ancestry(str(write_folder(tmp_path, dtype=dtype)))
+    initial_state = initial(SPEC, 0)
     assert all(
-        torch.equal(tensor, drawn[name].to(dtype).float()) for name, tensor in found.state.items()
+        torch.equal(tensor, initial_state[name].to(dtype).float())
+        for name, tensor in ancestry.state.items()
     )
-    assert {tensor.dtype for tensor in found.state.values()} == {torch.float32}
+    assert {tensor.dtype for tensor in ancestry.state.values()} == {torch.float32}
 
 
 def test_class_names_of_another_number_of_classes_are_left_out(tmp_path: Path) -> None:
@@ -124,26 +125,26 @@ def test_class_names_of_another_number_of_classes_are_left_out(tmp_path: Path) -
 
 
 def test_a_file_with_its_config_beside_it(tmp_path: Path) -> None:
-    place = write_folder(tmp_path)
-    (place / "model.safetensors").rename(place / "weights.safetensors")
-    assert open_ancestry(str(place / "weights.safetensors")).spec == SPEC
+    folder = write_folder(tmp_path)
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    assert open_ancestry(str(folder / "weights.safetensors")).spec == SPEC
 
 
 def test_a_file_with_the_name_of_its_architecture(tmp_path: Path) -> None:
     with torch.device("meta"):
         spec = ancestry_spec("timm:test_vit.r160_in1k")
     save_file(dict(initial(spec, 0)), tmp_path / "w.safetensors")
-    found = open_ancestry(f"{tmp_path}/w.safetensors#test_vit")
-    assert (found.spec, found.record.licence) == (spec, "unknown")
+    ancestry = open_ancestry(f"{tmp_path}/w.safetensors#test_vit")
+    assert (ancestry.spec, ancestry.record.licence) == (spec, "unknown")
     with pytest.raises(BadFile, match=r"no config.json beside .*#ARCHITECTURE"):
         open_ancestry(f"{tmp_path}/w.safetensors")
 
 
 def test_a_descendant_can_be_an_ancestry(tmp_path: Path) -> None:
-    made = assemble(SPEC, {}, seed=0, provenance={"licence": "apache-2.0"})
-    found = open_ancestry(str(made.save(tmp_path / "model")))
-    assert found.record.licence == "apache-2.0"
-    assert torch.equal(found.model()(IMAGES_BCHW), made.model()(IMAGES_BCHW))
+    model = assemble(SPEC, {}, seed=0, provenance={"licence": "apache-2.0"})
+    ancestry = open_ancestry(str(model.save(tmp_path / "model")))
+    assert ancestry.record.licence == "apache-2.0"
+    assert torch.equal(ancestry.model()(IMAGES_BCHW), model.model()(IMAGES_BCHW))
 
 
 def test_the_bundled_one_lies_on_the_shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +152,8 @@ def test_the_bundled_one_lies_on_the_shelf(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(Unavailable, match="no bundled ancestry"):
         open_ancestry("bundled")
     write_folder(tmp_path / BUNDLED_CARD)
-    found = open_ancestry("bundled")
-    assert (found.record.source, found.spec) == ("bundled", SPEC)
+    ancestry = open_ancestry("bundled")
+    assert (ancestry.record.source, ancestry.spec) == ("bundled", SPEC)
     assert ancestry_spec("bundled") == SPEC
 
 
@@ -245,15 +246,15 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
     ids=lambda value: str(value)[:60],
 )
 def test_configs_that_are_refused(tmp_path: Path, changes: dict, message: str) -> None:
-    place = write_folder(tmp_path, **changes)
+    folder = write_folder(tmp_path, **changes)
     with pytest.raises(ZooError, match=message) as error:
-        open_ancestry(str(place))
+        open_ancestry(str(folder))
     assert "\n" not in str(error.value)
 
 
 def test_an_average_serves_channels_that_a_config_has_no_numbers_for(tmp_path: Path) -> None:
-    place = write_folder(tmp_path, SPEC.with_(channels=1))
-    assert open_ancestry(str(place)).record.mean == pytest.approx((0.2,))
+    folder = write_folder(tmp_path, SPEC.with_(channels=1))
+    assert open_ancestry(str(folder)).record.mean == pytest.approx((0.2,))
 
 
 # --- files that are refused
@@ -265,8 +266,8 @@ def _pickle_instead(place: Path) -> None:
 
 
 def _truncate(place: Path) -> None:
-    whole = (place / "model.safetensors").read_bytes()
-    (place / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    data = (place / "model.safetensors").read_bytes()
+    (place / "model.safetensors").write_bytes(data[: len(data) // 2])
 
 
 def _rewrite(change: Callable[[dict], object]) -> Callable[[Path], None]:
@@ -306,11 +307,11 @@ def _rewrite(change: Callable[[dict], object]) -> Callable[[Path], None]:
 def test_folders_that_are_refused(
     tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
-    place = write_folder(tmp_path)
-    spoil(place)
+    folder = write_folder(tmp_path)
+    spoil(folder)
     with pytest.raises(BadFile, match=message) as error:
-        open_ancestry(str(place))
-    assert str(place) in str(error.value)
+        open_ancestry(str(folder))
+    assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -365,10 +366,10 @@ def test_sources_that_cannot_be_meant(source: str, message: str) -> None:
 
 
 def test_an_ancestry_is_not_changed_by_its_models(tmp_path: Path) -> None:
-    found = open_ancestry(str(write_folder(tmp_path)))
-    before = {name: tensor.clone() for name, tensor in found.state.items()}
+    ancestry = open_ancestry(str(write_folder(tmp_path)))
+    before = {name: tensor.clone() for name, tensor in ancestry.state.items()}
     with torch.no_grad():
-        for tensor in found.model().parameters():
+        for tensor in ancestry.model().parameters():
             tensor.zero_()
-    assert all(torch.equal(found.state[name], before[name]) for name in before)
-    assert torch.equal(found.model()(IMAGES_BCHW), model_of(SPEC, before)(IMAGES_BCHW))
+    assert all(torch.equal(ancestry.state[name], before[name]) for name in before)
+    assert torch.equal(ancestry.model()(IMAGES_BCHW), model_of(SPEC, before)(IMAGES_BCHW))

@@ -35,9 +35,9 @@ class LocalHub:
         self.root, self.asked = root, []
 
     def repository(self, name: str) -> Path:
-        place = self.root / f"models--{name.replace('/', '--')}" / "snapshots" / COMMIT
-        place.mkdir(parents=True, exist_ok=True)
-        return place
+        folder = self.root / f"models--{name.replace('/', '--')}" / "snapshots" / COMMIT
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def __call__(
         self, repo_id: str, filename: str, *, revision: str | None, local_files_only: bool
@@ -62,11 +62,15 @@ def local_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_a_hub_repository_is_pinned_to_its_commit(local_hub: LocalHub, offline: bool) -> None:
-    place = write_folder(local_hub.repository("somebody/vit"))
-    (place / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A model\n")
-    found = open_ancestry("hf-hub:somebody/vit@v1", offline=offline)
-    assert (found.spec, found.record.revision, found.record.licence) == (SPEC, COMMIT, "cc-by-4.0")
-    assert found.record.sha256 == sha256(place / "model.safetensors")
+    folder = write_folder(local_hub.repository("somebody/vit"))
+    (folder / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A model\n")
+    ancestry = open_ancestry("hf-hub:somebody/vit@v1", offline=offline)
+    assert (ancestry.spec, ancestry.record.revision, ancestry.record.licence) == (
+        SPEC,
+        COMMIT,
+        "cc-by-4.0",
+    )
+    assert ancestry.record.sha256 == sha256(folder / "model.safetensors")
     assert local_hub.asked[0] == ("somebody/vit", "config.json", "v1", offline)
     assert {asked[2] for asked in local_hub.asked[1:]} == {
         COMMIT
@@ -89,21 +93,21 @@ def test_a_hub_repository_is_pinned_to_its_commit(local_hub: LocalHub, offline: 
 def test_the_licence_is_what_the_card_says(
     local_hub: LocalHub, card: str | None, licence: str
 ) -> None:
-    place = write_folder(local_hub.repository("somebody/vit"))
+    folder = write_folder(local_hub.repository("somebody/vit"))
     if card is not None:
-        (place / "README.md").write_text(card)
+        (folder / "README.md").write_text(card)
     assert open_ancestry("hf-hub:somebody/vit").record.licence == licence
 
 
 def test_a_name_of_timms_lies_in_timms_repository(local_hub: LocalHub) -> None:
     spec = ancestry_spec("timm:test_vit.r160_in1k")
-    place = local_hub.repository("timm/test_vit.r160_in1k")
-    save_file(dict(initial(spec, 0)), place / "model.safetensors")
-    found = open_ancestry("timm:test_vit")
-    assert (found.spec, found.record.revision) == (spec, COMMIT)
-    assert found.record.source == "timm:test_vit"
-    assert found.record.licence == timm.get_pretrained_cfg("test_vit").license
-    assert found.record.mean == tuple(timm.get_pretrained_cfg("test_vit").mean)
+    folder = local_hub.repository("timm/test_vit.r160_in1k")
+    save_file(dict(initial(spec, 0)), folder / "model.safetensors")
+    ancestry = open_ancestry("timm:test_vit")
+    assert (ancestry.spec, ancestry.record.revision) == (spec, COMMIT)
+    assert ancestry.record.source == "timm:test_vit"
+    assert ancestry.record.licence == timm.get_pretrained_cfg("test_vit").license
+    assert ancestry.record.mean == tuple(timm.get_pretrained_cfg("test_vit").mean)
 
 
 def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
@@ -111,14 +115,14 @@ def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
     state = {f"module.{name}": tensor for name, tensor in initial(spec, 0).items()} | {
         "mask_token": torch.zeros(1)
     }
-    place = local_hub.repository("timm/test_vit.r160_in1k")
+    folder = local_hub.repository("timm/test_vit.r160_in1k")
     old = {
         name.removeprefix("module."): tensor for name, tensor in state.items()
     }  # as DINOv2 is published
-    save_file(old, place / "model.safetensors")
-    found = open_ancestry("timm:test_vit").state
-    assert all(torch.equal(found[name], tensor) for name, tensor in initial(spec, 0).items())
-    assert "mask_token" not in found
+    save_file(old, folder / "model.safetensors")
+    ancestry = open_ancestry("timm:test_vit").state
+    assert all(torch.equal(ancestry[name], tensor) for name, tensor in initial(spec, 0).items())
+    assert "mask_token" not in ancestry
 
 
 def test_weights_that_a_method_cannot_use_are_not_downloaded(local_hub: LocalHub) -> None:
@@ -141,9 +145,9 @@ def test_dinov3_opens_as_timm_and_as_its_authors_publish_it(
     state = {tensor: torch.randn(shape) for tensor, shape in shapes(spec).items()}
     stored = dict(state) if published == "by timm" else _as_meta_has_it(state)
     save_file(stored, local_hub.repository(f"timm/{name}") / "model.safetensors")
-    found = open_ancestry(f"timm:{name}")
-    assert (found.spec, found.record.revision) == (spec, COMMIT)
-    assert all(torch.equal(found.state[tensor], state[tensor]) for tensor in state)
+    ancestry = open_ancestry(f"timm:{name}")
+    assert (ancestry.spec, ancestry.record.revision) == (spec, COMMIT)
+    assert all(torch.equal(ancestry.state[tensor], state[tensor]) for tensor in state)
 
 
 def _as_meta_has_it(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -174,8 +178,8 @@ def _as_meta_has_it(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     "name", ["module.cls_token", "visual.class_embedding", "encoder.x", "conv1.weight"]
 )
 def test_weights_in_no_layout_that_timm_knows(local_hub: LocalHub, name: str) -> None:
-    place = write_folder(local_hub.repository("somebody/vit"))
-    save_file({name: torch.zeros(3)}, place / "model.safetensors")
+    folder = write_folder(local_hub.repository("somebody/vit"))
+    save_file({name: torch.zeros(3)}, folder / "model.safetensors")
     with pytest.raises(BadFile, match=r"model\.safetensors") as error:
         open_ancestry("hf-hub:somebody/vit")
     assert "\n" not in str(error.value)
@@ -247,8 +251,8 @@ def test_who_waits_long_for_the_hub_is_told_once(
     with translate_hub_errors(Repository("a/b", "v9"), "nothing", progress=progress):
         time.sleep(seconds)
     time.sleep(0.2)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == ["no answer from the Hub yet about a/b@v9; still trying"] * told
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["no answer from the Hub yet about a/b@v9; still trying"] * told
 
 
 def test_offline_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,13 +57,13 @@ RING_OF = {name: ring for ring, names in enumerate(RINGS) for name in names.spli
 
 def sources() -> dict[str, Path]:
     """Every module of the package and of the plugins in tree, by its full name."""
-    found = {}
+    results = {}
     for root in (PACKAGE.parent, PLUGINS):
         for package in [PACKAGE] if root == PACKAGE.parent else sorted(root.glob("lgzoo_*")):
             for file in sorted(package.rglob("*.py")):
                 parts = file.relative_to(root).with_suffix("").parts
-                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return found
+                results[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return results
 
 
 SOURCES = sources()
@@ -278,14 +278,14 @@ for call in calls:
 
 
 def test_commands_that_only_read_import_no_machinery() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", QUICK],
         env=environment(),
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def environment() -> dict[str, str]:

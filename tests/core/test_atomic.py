@@ -182,15 +182,15 @@ def test_a_folder_of_ours_stays_ours(tmp_path: Path, way_there: str) -> None:
         (draft / "three").mkdir()
         (draft / "three" / "config.json").write_text("{}")
         (draft / "README.md").write_text("a card")
-    place = tmp_path / "there"
+    folder = tmp_path / "there"
     if way_there == "copied":
-        shutil.copytree(tmp_path / "out", place)
+        shutil.copytree(tmp_path / "out", folder)
     else:
-        (tmp_path / "out").rename(place)
+        (tmp_path / "out").rename(folder)
     if way_there == "a file is gone":
-        (place / "README.md").unlink()
-    fill(place, "new", force=True)
-    assert set(everything(place)) == {"config.json", "README.md"}
+        (folder / "README.md").unlink()
+    fill(folder, "new", force=True)
+    assert set(everything(folder)) == {"config.json", "README.md"}
 
 
 def test_force_fills_an_empty_folder(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_the_next_call_finishes_what_a_kill_interrupted(
 ) -> None:
     path = tmp_path / "out"
     fill(path, "old")
-    done = subprocess.run([sys.executable, "-c", KILLED, str(path), way, str(stop)], timeout=60)
-    assert done.returncode == 9
+    process = subprocess.run([sys.executable, "-c", KILLED, str(path), way, str(stop)], timeout=60)
+    assert process.returncode == 9
     assert len(list(tmp_path.iterdir())) > 1
     atomic.recover(path)
     assert everything(tmp_path)["out/README.md"] == ("new" if stop >= 2 else "old")

@@ -75,9 +75,9 @@ def outputs(spec: Spec, state: StateDict) -> torch.Tensor:
 def test_identity_returns_the_model(spec: Spec) -> None:
     state = state_of(spec)
     for axis, size in axes_of(spec).items():
-        whole = map_axes(state, spec, {axis: range(size)})
-        assert same(whole, state), axis
-        assert all(whole[name].data_ptr() == state[name].data_ptr() for name in state), (
+        full = map_axes(state, spec, {axis: range(size)})
+        assert same(full, state), axis
+        assert all(full[name].data_ptr() == state[name].data_ptr() for name in state), (
             axis
         )  # nothing is copied
         assert same(map_axes(state, spec, {axis: torch.eye(size)}), state), axis
@@ -126,41 +126,46 @@ def test_matrices_compose_where_nothing_is_scaled(spec: Spec) -> None:
 def test_heads_keep_queries_keys_and_values_apart(spec: Spec) -> None:
     state = state_of(spec)
     mix = torch.tensor([[2.0, -1.0]])
-    made = map_axes(state, spec, {"heads": mix})
+    mapped = map_axes(state, spec, {"heads": mix})
     parts = state["blocks.1.attn.qkv.weight"].reshape(3, 2, 8, 16)
     expected = 2 * parts[:, 0] - parts[:, 1]
-    torch.testing.assert_close(made["blocks.1.attn.qkv.weight"], expected.reshape(24, 16))
+    torch.testing.assert_close(mapped["blocks.1.attn.qkv.weight"], expected.reshape(24, 16))
     columns = state["blocks.1.attn.proj.weight"]
     torch.testing.assert_close(
-        made["blocks.1.attn.proj.weight"], 2 * columns[:, :8] - columns[:, 8:]
+        mapped["blocks.1.attn.proj.weight"], 2 * columns[:, :8] - columns[:, 8:]
     )
-    assert made["blocks.1.mlp.fc2.weight"] is state["blocks.1.mlp.fc2.weight"]
+    assert mapped["blocks.1.mlp.fc2.weight"] is state["blocks.1.mlp.fc2.weight"]
 
 
 def test_a_whole_dimension_is_mapped_before_its_factors() -> None:
     state = state_of(VIT)
-    made = map_axes(state, VIT, {"qkv heads head_width": range(0, 48, 2), "heads": [0]})
-    assert torch.equal(made["blocks.0.attn.qkv.weight"], state["blocks.0.attn.qkv.weight"][::2])
-    assert torch.equal(made["blocks.0.attn.proj.weight"], state["blocks.0.attn.proj.weight"][:, :8])
+    mapped = map_axes(state, VIT, {"qkv heads head_width": range(0, 48, 2), "heads": [0]})
+    assert torch.equal(mapped["blocks.0.attn.qkv.weight"], state["blocks.0.attn.qkv.weight"][::2])
+    assert torch.equal(
+        mapped["blocks.0.attn.proj.weight"], state["blocks.0.attn.proj.weight"][:, :8]
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_stem_norms_and_scales_follow_the_stream(spec: Spec) -> None:
     state = state_of(spec)
     M = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
-    made = map_axes(state, spec, {"width": M})
-    torch.testing.assert_close(made["cls_token"], state["cls_token"] @ M.T)
-    torch.testing.assert_close(made["reg_token"], state["reg_token"] @ M.T)
-    torch.testing.assert_close(made["patch_embed.proj.bias"], M @ state["patch_embed.proj.bias"])
-    assert made["patch_embed.proj.weight"].shape == (5, *state["patch_embed.proj.weight"].shape[1:])
-    torch.testing.assert_close(
-        made["blocks.2.norm1.weight"], M.square() @ state["blocks.2.norm1.weight"]
+    mapped = map_axes(state, spec, {"width": M})
+    torch.testing.assert_close(mapped["cls_token"], state["cls_token"] @ M.T)
+    torch.testing.assert_close(mapped["reg_token"], state["reg_token"] @ M.T)
+    torch.testing.assert_close(mapped["patch_embed.proj.bias"], M @ state["patch_embed.proj.bias"])
+    assert mapped["patch_embed.proj.weight"].shape == (
+        5,
+        *state["patch_embed.proj.weight"].shape[1:],
     )
-    torch.testing.assert_close(made["blocks.2.norm1.bias"], M @ state["blocks.2.norm1.bias"])
+    torch.testing.assert_close(
+        mapped["blocks.2.norm1.weight"], M.square() @ state["blocks.2.norm1.weight"]
+    )
+    torch.testing.assert_close(mapped["blocks.2.norm1.bias"], M @ state["blocks.2.norm1.bias"])
     gamma = "blocks.2.gamma_1" if spec is EVA else "blocks.2.ls1.gamma"
-    torch.testing.assert_close(made[gamma], M.square() @ state[gamma])
+    torch.testing.assert_close(mapped[gamma], M.square() @ state[gamma])
     if "pos_embed" in state:
-        torch.testing.assert_close(made["pos_embed"], state["pos_embed"] @ M.T)
+        torch.testing.assert_close(mapped["pos_embed"], state["pos_embed"] @ M.T)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -181,32 +186,32 @@ def test_what_reads_may_be_mapped_otherwise_than_what_writes(spec: Spec) -> None
     )
     for larger, axes in wide.values():
         grown: dict[str, Any] = {axis: doubled(axes_of(spec)[axis]) for axis in axes}
-        made = map_axes(state, spec, grown)
-        check_state(made, larger, "grown")
+        mapped = map_axes(state, spec, grown)
+        check_state(mapped, larger, "grown")
         torch.testing.assert_close(
-            outputs(larger, made), outputs(spec, state), atol=1e-4, rtol=1e-4
+            outputs(larger, mapped), outputs(spec, state), atol=1e-4, rtol=1e-4
         )
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_block_is_mixed_of_others(spec: Spec) -> None:
     state = state_of(spec)
-    made = map_axes(state, spec, {"layers": torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.0, 0.5]])})
-    check_state(made, spec.with_(layers=2), "mixed")
+    mapped = map_axes(state, spec, {"layers": torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.0, 0.5]])})
+    check_state(mapped, spec.with_(layers=2), "mixed")
     for inner in ("attn.qkv.weight", "norm2.weight", "mlp.fc2.bias"):
         ends = state[f"blocks.0.{inner}"], state[f"blocks.2.{inner}"]
-        torch.testing.assert_close(made[f"blocks.1.{inner}"], (ends[0] + ends[1]) / 2)
+        torch.testing.assert_close(mapped[f"blocks.1.{inner}"], (ends[0] + ends[1]) / 2)
     if "rope.freqs" in state:
         torch.testing.assert_close(
-            made["rope.freqs"][:, 1], state["rope.freqs"][:, [0, 2]].mean(dim=1)
+            mapped["rope.freqs"][:, 1], state["rope.freqs"][:, [0, 2]].mean(dim=1)
         )
 
 
 def test_a_matrix_computes_in_its_own_precision() -> None:
     state = state_of(VIT)
     M = torch.randn(4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    made = map_axes(state, VIT, {"width": M})["blocks.0.mlp.fc2.weight"]
-    assert torch.equal(made, (M @ state["blocks.0.mlp.fc2.weight"].double()).float())
+    mapped = map_axes(state, VIT, {"width": M})["blocks.0.mlp.fc2.weight"]
+    assert torch.equal(mapped, (M @ state["blocks.0.mlp.fc2.weight"].double()).float())
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,17 @@ def draw_rows(
     flags: bool = True,
 ) -> list[Row]:
     """Rows whose images are right at random, more often for the earlier arms."""
-    found = []
+    results = []
     for (number, arm), task, seed in itertools.product(enumerate(arms), tasks, range(seeds)):
         generator = np.random.default_rng([number, len(task), ord(task[0]), seed])
         correct = tuple(bool(flag) for flag in generator.random(images) < 0.9 - 0.2 * number)
         value = sum(correct) / images
         about = {"arm": arm, "method": arm, "task": task, "seed": seed, "value": value, "params": 7}
         shown = {"correct": pack_flags(correct), "evaluated": images} if flags else {}
-        found.append(toy_row(f"{arm} {task} {seed}", seconds=1.0 + len(found), **about, **shown))
-    return found
+        results.append(
+            toy_row(f"{arm} {task} {seed}", seconds=1.0 + len(results), **about, **shown)
+        )
+    return results
 
 
 def of(rows: Sequence[Row], arm: str) -> dict[tuple[str, int], Row]:
@@ -56,25 +58,25 @@ def test_on_one_task_a_gain_has_the_paired_interval_over_its_images(seeds: int) 
     that mean.
     """
     rows = draw_rows(seeds=seeds)
-    found = average_gain(of(rows, "one"), of(rows, "two"))
-    assert found
+    result = average_gain(of(rows, "one"), of(rows, "two"))
+    assert result
     ours, theirs = (
         np.mean([flags_of(row) for row in rows if row.arm == arm], axis=0) for arm in ("one", "two")
     )
     d_N = ours - theirs
     half = 1.959964 * d_N.std(ddof=1) / math.sqrt(len(d_N))
-    assert found.interval == "images"
-    assert (found.value, found.low, found.high) == pytest.approx(
+    assert result.interval == "images"
+    assert (result.value, result.low, result.high) == pytest.approx(
         (d_N.mean(), d_N.mean() - half, d_N.mean() + half)
     )
 
 
 def test_on_one_task_an_accuracy_has_wilsons_interval() -> None:
     rows = draw_rows(arms=["one"], seeds=1)
-    found = average_metric(rows)
-    assert found
-    assert found.interval == "images"
-    assert (found.low, found.high) == pytest.approx(
+    result = average_metric(rows)
+    assert result
+    assert result.interval == "images"
+    assert (result.low, result.high) == pytest.approx(
         proportion(int(flags_of(rows[0]).sum()), IMAGES)
     )
 
@@ -84,10 +86,10 @@ def test_a_model_that_is_always_right_has_an_interval() -> None:
         toy_row(str(seed), seed=seed, value=1.0, correct="f" * 10, evaluated=40)
         for seed in range(2)
     ]
-    found = average_metric(rows)
-    assert found
-    assert (found.value, found.high) == (1.0, pytest.approx(1.0))
-    assert found.low == pytest.approx(proportion(40, 40)[0])
+    result = average_metric(rows)
+    assert result
+    assert (result.value, result.high) == (1.0, pytest.approx(1.0))
+    assert result.low == pytest.approx(proportion(40, 40)[0])
 
 
 def test_without_flags_one_task_has_an_interval_over_three_seeds_and_a_range_over_two() -> None:
@@ -121,52 +123,52 @@ def test_a_gain_on_several_tasks_has_an_interval_from_three_tasks_and_three_seed
     tasks: int, seeds: int, interval: str
 ) -> None:
     rows = draw_rows(tasks=["digits", "signs", "wings", "petals"][:tasks], seeds=seeds)
-    found = average_gain(of(rows, "one"), of(rows, "two"))
-    assert found
+    result = average_gain(of(rows, "one"), of(rows, "two"))
+    assert result
     cells = [
         (row.value or 0) - (of(rows, "two")[key].value or 0) for key, row in of(rows, "one").items()
     ]
-    assert found.interval == interval
-    assert found.value == pytest.approx(sum(cells) / len(cells))
+    assert result.interval == interval
+    assert result.value == pytest.approx(sum(cells) / len(cells))
     if interval == "range":
-        assert (found.low, found.high) == (min(cells), max(cells))
+        assert (result.low, result.high) == (min(cells), max(cells))
     else:
         table = [cells[at : at + seeds] for at in range(0, len(cells), seeds)]
-        assert (found.low, found.high) == pytest.approx(estimate(table, draws=20_000).interval())
+        assert (result.low, result.high) == pytest.approx(estimate(table, draws=20_000).interval())
 
 
 def test_a_metric_on_several_tasks_has_an_interval_over_seeds() -> None:
-    found = average_metric(draw_rows(arms=["one"], tasks=["digits", "signs"]))
-    assert found
-    assert found.interval == "seeds"
-    assert found.low is not None
-    assert found.high is not None
-    assert 0 <= found.low < found.value < found.high <= 1
+    result = average_metric(draw_rows(arms=["one"], tasks=["digits", "signs"]))
+    assert result
+    assert result.interval == "seeds"
+    assert result.low is not None
+    assert result.high is not None
+    assert 0 <= result.low < result.value < result.high <= 1
 
 
 def test_a_gain_over_rows_that_do_not_say_which_images_were_right_has_no_interval_over_images() -> (
     None
 ):
     about = {"arm": "one", "task": "digits", "evaluated": 4, "value": 0.5}
-    told = [
+    messages = [
         toy_row(f"one {seed}", seed=seed, correct=pack_flags((True, False) * 2), **about)
         for seed in range(3)
     ]
-    untold = [replace(row, arm="two", correct=None, value=0.25) for row in told]
-    for ours, theirs, value in ((told, untold, 0.25), (untold, told, -0.25)):
-        found = average_gain(
+    untold = [replace(row, arm="two", correct=None, value=0.25) for row in messages]
+    for ours, theirs, value in ((messages, untold, 0.25), (untold, messages, -0.25)):
+        result = average_gain(
             *({(row.task, row.seed): row for row in rows} for rows in (ours, theirs))
         )
-        assert found
-        assert found.value == pytest.approx(value)
-        assert found.interval != "images"
+        assert result
+        assert result.value == pytest.approx(value)
+        assert result.interval != "images"
 
 
 @pytest.mark.parametrize("values", [[0.3], [0.3, 0.3], [0.3, 0.3, 0.3]])
 def test_a_single_number_and_equal_numbers_have_no_interval(values: list[float]) -> None:
-    found = average({("a", seed): value for seed, value in enumerate(values)})
-    assert found
-    assert (found.interval, found.low, found.high) == ("none", None, None)
+    result = average({("a", seed): value for seed, value in enumerate(values)})
+    assert result
+    assert (result.interval, result.low, result.high) == ("none", None, None)
 
 
 def test_no_bound_lies_beyond_what_is_possible() -> None:
@@ -211,8 +213,8 @@ def check_bounds(found: Average | None, least: float) -> None:
 
 def test_a_range_is_written_otherwise_than_an_interval() -> None:
     values = {("a", 0): 0.1, ("a", 1): 0.3}
-    found = average(values)
-    assert tables.format_fraction(found, "+.1f") == "+20.0 (+10.0 to +30.0)"
+    result = average(values)
+    assert tables.format_fraction(result, "+.1f") == "+20.0 (+10.0 to +30.0)"
     assert tables.format_fraction(average({**values, ("a", 2): 0.2}), "+.1f").startswith("+20.0 [")
 
 
@@ -224,15 +226,15 @@ def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> No
     assert table
     assert table.columns == ("method", "over", "points", "interval or range")
     assert all(pair.difference.interval == "images" for pair in summary.pairs)
-    found = summary.pairs[0].to_flat()
-    assert (found["arm"], found["rival"], found["same"], found["interval"]) == (
+    result = summary.pairs[0].to_flat()
+    assert (result["arm"], result["rival"], result["same"], result["interval"]) == (
         "two",
         "one",
         False,
         "images",
     )
-    (said,) = tables.explanations(summary)
-    assert said == "[low, high] of one task: 95 % interval over its test images, seeds pooled"
+    (message,) = tables.explanations(summary)
+    assert message == "[low, high] of one task: 95 % interval over its test images, seeds pooled"
 
 
 def test_of_many_methods_each_is_compared_with_the_best() -> None:
@@ -271,10 +273,10 @@ def test_without_digests_a_shared_training_tells_the_same_model() -> None:
 
 def test_every_number_says_what_its_interval_is() -> None:
     line = next(line for line in summarise(draw_rows()).lines if line.task is None)
-    found = flatten_line(line)
-    assert found["value_interval"] == "images"
-    assert found["untrained_interval"] is None
-    assert {name for name in found if name.endswith("_interval")} >= {
+    result = flatten_line(line)
+    assert result["value_interval"] == "images"
+    assert result["untrained_interval"] is None
+    assert {name for name in result if name.endswith("_interval")} >= {
         "over_scratch_interval",
         "inherited_interval",
     }

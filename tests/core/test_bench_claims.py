@@ -212,10 +212,10 @@ def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation
 
     rows: list[Row] = []
     cells: list[Cell] = []
-    while wanted := tuning_cells(claim, rows):
+    while expected := tuning_cells(claim, rows):
         assert rates_of(claim, rows)[1], "something is missing"
-        cells += wanted
-        rows += [row(cell, value(cell)) for cell in wanted]
+        cells += expected
+        rows += [row(cell, value(cell)) for cell in expected]
     choices, missing = rates_of(claim, rows)
     assert not missing
     assert {name: choice.lr for name, choice in choices.items()} == best_rates
@@ -248,8 +248,8 @@ def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation
 
 def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:
     rows: list[Row] = []
-    while wanted := tuning_cells(toy, rows):
-        for cell in wanted:
+    while expected := tuning_cells(toy, rows):
+        for cell in expected:
             low = cell.arm.name == "timm" and cell.task == "digits"
             made = row(cell, 0.11 if low else 0.5 - abs(cell.recipe.lr - 1.5e-3))
             rows.append(replace(made, chance=0.1, correct="f" * 75, evaluated=300))

@@ -55,8 +55,8 @@ def test_no_extraction_of_a_claim_sees_the_left_out_tasks() -> None:
 def test_the_exact_claims_are_these_sums(name: str, values: list[float]) -> None:
     """Of 1.36 times less training only the paper speaks: its two sums of epochs are equal."""
     verdict = judge(load_claim(name), [])
-    found = [one.value for one in verdict.findings if one.outcome]
-    assert [round(value, 3 if value == 10.125 else 2) for value in found] == values
+    results = [finding.value for finding in verdict.findings if finding.outcome]
+    assert [round(value, 3 if value == 10.125 else 2) for value in results] == values
     assert verdict.verdict == ("refuted" if name == "lsamd-training-cost" else "holds")
 
 
@@ -87,7 +87,7 @@ def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
     claim, before = read_verdict(kept / f"{name}.json")
     found = judge(claim, read_rows(kept / "results.jsonl"))
     numbers = [
-        [(one.what, one.value, one.low, one.high) for one in verdict.findings]
+        [(finding.what, finding.value, finding.low, finding.high) for finding in verdict.findings]
         for verdict in (before, found)
     ]
     assert numbers[0] == numbers[1]

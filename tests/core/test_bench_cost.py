@@ -97,8 +97,8 @@ def test_an_extraction_is_paid_once_and_pretraining_for_every_size() -> None:
 
 
 def test_readings_with_equal_budgets_and_to_equal_quality() -> None:
-    found = {(one.theirs.arm, one.kind): one for one in matches(bills(rows()))}
-    equal = found[
+    results = {(item.theirs.arm, item.kind): item for item in matches(bills(rows()))}
+    equal = results[
         "scratch fan_in", "equal quality"
     ]  # scratch reaches 0.4 with 4 epochs, lsamd 0.5 with one
     assert (equal.epochs, equal.their_epochs) == (1, 4)
@@ -106,13 +106,13 @@ def test_readings_with_equal_budgets_and_to_equal_quality() -> None:
         34,
         4,
     )  # 100 + N < 4 N; 9 + N < 4 N: equal at 3
-    assert found["scratch fan_in", "equal budget"].pays_from("seconds") is None
-    budget = found["pretrain_finetune", "equal budget"]
+    assert results["scratch fan_in", "equal budget"].pays_from("seconds") is None
+    budget = results["pretrain_finetune", "equal budget"]
     assert (budget.pays_from("seconds"), budget.pays_from("images")) == (
         3,
         2,
     )  # 100 + 4 N < 54 N; 9 + 4 N < 10 N
-    lower = found["pretrain_finetune", "equal quality"]  # both reach 0.7
+    lower = results["pretrain_finetune", "equal quality"]  # both reach 0.7
     assert (lower.epochs, lower.their_epochs) == (4, 4)
 
 
@@ -122,10 +122,10 @@ def test_models_that_do_the_same_work_take_the_same_time() -> None:
     """
     slower = {"lsamd": 2.0, "scratch fan_in": 1.0, "pretrain_finetune": 5.0}
     flops = {"lsamd": 10, "scratch fan_in": 10, "pretrain_finetune": 20}
-    found = [
+    changed_rows = [
         replace(row, seconds=row.seconds * slower[row.arm], flops=flops[row.arm]) for row in rows()
     ]
-    assert {bill.arm: bill.tuning[4].seconds for bill in bills(found)} == {
+    assert {bill.arm: bill.tuning[4].seconds for bill in bills(changed_rows)} == {
         "lsamd": 6.0,
         "scratch fan_in": 6.0,
         "pretrain_finetune": 20.0,
@@ -133,9 +133,13 @@ def test_models_that_do_the_same_work_take_the_same_time() -> None:
 
 
 def test_only_places_that_every_arm_has_are_billed() -> None:
-    found = [row for row in rows() if (row.arm, row.layers, row.epochs) != ("lsamd", 12, 4)]
-    found = [replace(row, seconds=1000.0) if row.layers == 12 else row for row in found]
-    assert next(bill for bill in bills(found) if bill.arm == "lsamd").tuning[4].seconds == 4.0
+    changed_rows = [row for row in rows() if (row.arm, row.layers, row.epochs) != ("lsamd", 12, 4)]
+    changed_rows = [
+        replace(row, seconds=1000.0) if row.layers == 12 else row for row in changed_rows
+    ]
+    assert (
+        next(bill for bill in bills(changed_rows) if bill.arm == "lsamd").tuning[4].seconds == 4.0
+    )
     with pytest.raises(WrongCall, match="every arm was measured with every budget"):
         bills([row for row in rows() if (row.arm, row.epochs) != ("lsamd", 4)])
 
@@ -151,12 +155,12 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
         for n in (6, 12)
         for arm in arms
     ]
-    found = cost_cells(grid)
-    names = [(cell.layers, cell.arm.name) for cell in found]
-    wanted = ["lsamd", "scratch fan_in", "pretrain_finetune", "distillation"]
-    assert names == [(layers, name) for layers in (6, 12) for name in wanted]
+    cells = cost_cells(grid)
+    names = [(cell.layers, cell.arm.name) for cell in cells]
+    expected = ["lsamd", "scratch fan_in", "pretrain_finetune", "distillation"]
+    assert names == [(layers, name) for layers in (6, 12) for name in expected]
     assert {
-        cell.layers: cell.arm.settings for cell in found if cell.arm.name == "distillation"
+        cell.layers: cell.arm.settings for cell in cells if cell.arm.name == "distillation"
     } == {
         6: {"depths": (6,)},
         12: {"depths": (12,)},
@@ -179,8 +183,8 @@ def test_what_is_told_of_a_rival_counts() -> None:
         cell.arm.tasks for cell in cost_cells(grid, ["mine"]) if cell.arm.method != "lsamd"
     } == {("mine",)}
     assert {cell.arm.tasks for cell in cost_cells(grid, ["mine", "yours"])} == {()}
-    found = cost_cells(grid)
-    settings = [(cell.arm.name, cell.arm.settings) for cell in found if cell.layers == 6]
+    cells = cost_cells(grid)
+    settings = [(cell.arm.name, cell.arm.settings) for cell in cells if cell.layers == 6]
     assert settings == [
         ("lsamd", {}),
         ("pretrain_finetune", {"epochs": 30, "depths": (6,)}),
@@ -189,11 +193,11 @@ def test_what_is_told_of_a_rival_counts() -> None:
 
 
 def test_the_tables_say_what_the_json_says() -> None:
-    found = bills(rows())
-    pays, *_ = cost_tables(found)
-    told = [line for line in flat_costs(found) if line["kind"] == "reading"]
-    assert len(told) == len(pays.rows) == 4
-    for line, cells in zip(told, pays.rows):
+    costs = bills(rows())
+    pays, *_ = cost_tables(costs)
+    messages = [line for line in flat_costs(costs) if line["kind"] == "reading"]
+    assert len(messages) == len(pays.rows) == 4
+    for line, cells in zip(messages, pays.rows):
         assert cells[-2:] == tuple(
             str(line[f"pays_from_{unit}"] or "never") for unit in ("seconds", "images")
         )

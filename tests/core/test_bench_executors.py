@@ -54,10 +54,10 @@ def as_if_alone(cells: list[Cell], out: Path) -> list[Row]:
 def test_worker_processes_give_the_same_table(
     epochs: list[int], world: World, tmp_path: Path
 ) -> None:
-    found = toy_cells(world, seeds=[0, 1], epochs=epochs)
+    cells = toy_cells(world, seeds=[0, 1], epochs=epochs)
     broken = toy_cells((world[0], "folder:nowhere"))[:1]
-    rows = run_grid([*found, *broken], tmp_path / "workers", Run(), Workers(2))
-    assert numbers(rows) == as_if_alone([*found, *broken], tmp_path / "alone")
+    rows = run_grid([*cells, *broken], tmp_path / "workers", Run(), Workers(2))
+    assert numbers(rows) == as_if_alone([*cells, *broken], tmp_path / "alone")
     assert [row.error is None for row in rows] == [True] * 12 * len(epochs) + [False]
     assert len(list((tmp_path / "workers" / "learngenes").glob("*.cost.json"))) == 4
 
@@ -189,11 +189,11 @@ def test_ray_gives_the_same_table(
 ) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    found = toy_cells(world)
+    cells = toy_cells(world)
     broken = toy_cells((world[0], "folder:nowhere"))[:1]
     executor: Executor = Ray()
-    rows = run_grid([*found, *broken], tmp_path / "ray", RUN, executor)
-    assert numbers(rows) == as_if_alone([*found, *broken], tmp_path / "alone")
+    rows = run_grid([*cells, *broken], tmp_path / "ray", RUN, executor)
+    assert numbers(rows) == as_if_alone([*cells, *broken], tmp_path / "alone")
     again = run_grid(toy_cells(world, layers=[2])[:2], tmp_path / "ray", RUN, executor)
     assert [row.error for row in again] == [None, None]
 

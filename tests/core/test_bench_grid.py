@@ -98,12 +98,12 @@ def test_what_extractions_see_is_for_methods_that_see_several_tasks() -> None:
 
 
 def test_a_grid_is_the_product_in_a_fixed_order() -> None:
-    found = grid()
-    assert len(found) == 2 * 2 * 2 * 2 * 6
-    assert len({cell.key for cell in found}) == len(found)
-    assert [cell.seed for cell in found] == sorted(cell.seed for cell in found)
-    assert [cell.arm.name for cell in found[:6]] == [arm.name for arm in standard_arms(["lsamd"])]
-    assert grid() == found
+    cells = grid()
+    assert len(cells) == 2 * 2 * 2 * 2 * 6
+    assert len({cell.key for cell in cells}) == len(cells)
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    assert [cell.arm.name for cell in cells[:6]] == [arm.name for arm in standard_arms(["lsamd"])]
+    assert grid() == cells
 
 
 def test_every_budget_has_a_complete_schedule_of_its_own() -> None:
@@ -124,8 +124,8 @@ def test_every_budget_has_a_complete_schedule_of_its_own() -> None:
 
 def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
     heard: list[str] = []
-    found = grid(layers=[3, 6], say=heard.append)
-    assert {cell.layers for cell in found} == {6}, "scratch alone at a size compares nothing"
+    cells = grid(layers=[3, 6], say=heard.append)
+    assert {cell.layers for cell in cells} == {6}, "scratch alone at a size compares nothing"
     assert heard == ["lsamd builds 5 to 15 layers of width 192, not 3 layers; skipped"]
     mixed = grid(
         arms=standard_arms(["lsamd", "pretrain_finetune"], ancestries=DEIT),
@@ -215,10 +215,10 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
     arms = standard_arms(["pool", "lsamd"], ancestries=DEIT)
     heard: list[str] = []
     sizes = [{"low": 6, "high": 0}, {"low": 3, "high": 4}]
-    found = grid(
+    cells = grid(
         arms=arms, layers=[], sizes=sizes, tasks=["digits"], epochs=[1], seeds=[0], say=heard.append
     )
-    assert [(cell.arm.name, cell.layers) for cell in found] == [
+    assert [(cell.arm.name, cell.layers) for cell in cells] == [
         ("pool", 6),
         ("pool shuffled", 6),
         ("pool stem", 6),
@@ -228,7 +228,7 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
         ("pool stem", 7),
         ("pool stem_fan_in", 7),
     ]
-    assert found[4].size == sizes[1]
+    assert cells[4].size == sizes[1]
     assert heard == ["lsamd builds layers alone, not low 6, high 0 or low 3, high 4; skipped"]
     both = grid(arms=arms, layers=[6], sizes=sizes[:1], tasks=["digits"], epochs=[1], seeds=[0])
     assert {bool(cell.size) for cell in both if cell.arm.name == "pool"} == {True, False}

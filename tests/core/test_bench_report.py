@@ -53,7 +53,7 @@ def rows(epochs: Sequence[int] = (4,), **changes: Any) -> list[Row]:
     """Two tasks, two seeds, four arms; the values above at the first budget, a hundredth more at
     each next.
     """
-    found = []
+    results = []
     for number, budget in enumerate(epochs):
         for arm, tasks in VALUES.items():
             method, control = ARMS[arm]
@@ -77,8 +77,8 @@ def rows(epochs: Sequence[int] = (4,), **changes: Any) -> list[Row]:
                         "extraction_images": 3000,
                         "extraction_seconds": 30.0,
                     }
-                    found.append(toy_row(**{**about, **changes}))
-    return found
+                    results.append(toy_row(**{**about, **changes}))
+    return results
 
 
 def line_of(summary: Summary, arm: str, task: str | None = None) -> Line:
@@ -115,11 +115,11 @@ def test_the_gain_is_over_the_scratch_arm_that_is_stronger_on_each_task() -> Non
 
 def test_inherited_knowledge_is_the_gain_over_the_arms_own_control() -> None:
     summary = summarise(rows())
-    found = line_of(summary, "lsamd").inherited
-    assert found
-    assert found.value == pytest.approx((0.4 + 0.4 + 0.3 + 0.1) / 4)
-    assert found.low is not None
-    assert found.low < found.value < (found.high or 0)
+    result = line_of(summary, "lsamd").inherited
+    assert result
+    assert result.value == pytest.approx((0.4 + 0.4 + 0.3 + 0.1) / 4)
+    assert result.low is not None
+    assert result.low < result.value < (result.high or 0)
     assert line_of(summary, "lsamd shuffled").inherited is None
 
 
@@ -155,8 +155,8 @@ def test_real_and_left_out_tasks_have_columns_of_their_own() -> None:
     assert (line.real.value, line.left_out.value) == (pytest.approx(0.85), pytest.approx(0.425))
     assert line_of(summary, "lsamd", "digits").real is None
     (table,) = tables.compact(summary)
-    found = dict(zip(table.columns, table.rows[0]))
-    assert (found["real"], found["left out"]) == ("85.0", "42.5")
+    result = dict(zip(table.columns, table.rows[0]))
+    assert (result["real"], result["left out"]) == ("85.0", "42.5")
     assert flatten_line(line)["left_out"] == pytest.approx(0.425)
 
 
@@ -181,19 +181,22 @@ def test_a_bench_with_one_of_the_two_stems_has_no_gain_over_the_stem() -> None:
 
 
 def test_one_task_left_out_gives_the_least_and_the_most() -> None:
-    found = line_of(summarise(rows()), "lsamd").over_scratch
-    assert found
-    assert found.without == pytest.approx({"digits": 0.35, "signs": 0.25})
-    assert (found.least, found.most) == pytest.approx((0.25, 0.35))
+    result = line_of(summarise(rows()), "lsamd").over_scratch
+    assert result
+    assert result.without == pytest.approx({"digits": 0.35, "signs": 0.25})
+    assert (result.least, result.most) == pytest.approx((0.25, 0.35))
     table = tables.without_one(summarise(rows()))
     assert table
     assert table.rows[0][5:] == ("+25.0", "signs", "+35.0", "digits")
 
 
 def test_without_both_scratch_arms_there_is_no_gain_over_scratch() -> None:
-    found = [row for row in rows() if row.arm != "scratch fan_in"]
+    changed_rows = [row for row in rows() if row.arm != "scratch fan_in"]
     half = summarise(
-        [*found, *(replace(row, task="other") for row in rows() if row.arm == "scratch fan_in")]
+        [
+            *changed_rows,
+            *(replace(row, task="other") for row in rows() if row.arm == "scratch fan_in"),
+        ]
     )
     assert line_of(half, "lsamd").over_scratch is None
     assert line_of(half, "lsamd").inherited is not None
@@ -207,17 +210,17 @@ def test_one_seed_has_a_mean_and_no_interval() -> None:
 
 
 def test_an_interval_of_a_metric_does_not_leave_0_to_1() -> None:
-    found = line_of(summarise(rows()), "lsamd", "digits").value
-    assert (found.low, found.high, found.interval) == (
+    result = line_of(summarise(rows()), "lsamd", "digits").value
+    assert (result.low, result.high, result.interval) == (
         0.8,
         0.9,
         "range",
     ), "two seeds have no interval"
     three = [replace(row, seed=2, key=f"3{row.key}", value=1.0) for row in rows() if row.seed == 0]
-    found = line_of(summarise([*rows(), *three]), "lsamd", "digits").value
-    assert (found.high, found.interval) == (1.0, "seeds")
-    assert found.low is not None
-    assert 0 <= found.low < 0.8
+    result = line_of(summarise([*rows(), *three]), "lsamd", "digits").value
+    assert (result.high, result.interval) == (1.0, "seeds")
+    assert result.low is not None
+    assert 0 <= result.low < 0.8
 
 
 def test_budgets_and_sizes_are_kept_apart() -> None:
@@ -238,14 +241,14 @@ def test_the_newer_of_two_rows_of_one_cell_counts() -> None:
 
 
 def test_accuracy_and_miou_are_not_averaged_together() -> None:
-    found = [replace(row, metric="mIoU") if row.task == "signs" else row for row in rows()]
+    changed_rows = [replace(row, metric="mIoU") if row.task == "signs" else row for row in rows()]
     values = {
         line.condition.metric: line.value.value
-        for line in summarise(found).averages
+        for line in summarise(changed_rows).averages
         if line.arm == "lsamd"
     }
     assert values == pytest.approx({"accuracy": 0.85, "mIoU": 0.6})
-    assert len(tables.compact(summarise(found))) == 2
+    assert len(tables.compact(summarise(changed_rows))) == 2
 
 
 # What is missing
@@ -313,8 +316,8 @@ def test_csv_gives_back_every_number() -> None:
     for line, cells in zip(summary.lines, read):
         assert float(cells["value"]) == line.value.value
         assert (cells["task"] or None) == line.task
-        wanted = line.over_scratch.value if line.over_scratch else None
-        assert (float(cells["over_scratch"]) if cells["over_scratch"] else None) == wanted
+        expected = line.over_scratch.value if line.over_scratch else None
+        assert (float(cells["over_scratch"]) if cells["over_scratch"] else None) == expected
 
 
 def test_json_is_a_bare_list_of_flat_objects() -> None:
@@ -376,8 +379,8 @@ def test_no_line_joins_means_of_different_tasks() -> None:
 
 
 def test_scratch_has_no_costs_of_an_extraction() -> None:
-    found = {row[0]: row[4:] for row in tables.costs(summarise(rows())).rows}
-    assert found == {
+    results = {row[0]: row[4:] for row in tables.costs(summarise(rows())).rows}
+    assert results == {
         "lsamd": ("600.00K", "3.00K", "30.0s", "2.0s"),
         **{f"scratch {name}": ("-", "-", "-", "2.0s") for name in ("timm", "fan_in")},
     }
@@ -390,11 +393,11 @@ def test_scratch_has_no_costs_of_an_extraction() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bench with a failed cell, reported."""
     out = tmp_path_factory.mktemp("bench")
-    found = [
+    changed_rows = [
         *broken(rows((1, 4)), "lsamd shuffled", "signs", 0),
         *rows((4,), layers=12, params=2_000_000, key=""),
     ]
-    write(out, [replace(row, key=str(index)) for index, row in enumerate(found)])
+    write(out, [replace(row, key=str(index)) for index, row in enumerate(changed_rows)])
     write_report(out)
     return out
 
@@ -510,12 +513,12 @@ def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Pa
 )
 def test_no_legend_leaves_its_figure(methods: list[str]) -> None:
     """Three columns of long names did; and a name of any length takes no time."""
-    found = [
+    changed_rows = [
         replace(row, key=f"{method} {row.key}", arm=row.arm.replace("lsamd", method), method=method)
         for method in methods
         for row in rows((1, 4))
     ]
-    for figure in pictures(summarise(found)).values():
+    for figure in pictures(summarise(changed_rows)).values():
         (legend,) = figure.legends
         box, page = legend.get_window_extent(), figure.bbox
         assert page.x0 <= box.x0 < box.x1 <= page.x1

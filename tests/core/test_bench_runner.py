@@ -50,8 +50,8 @@ def measured(
 ) -> tuple[Path, list[Cell], list[Row]]:
     """One grid, run without a hitch."""
     out = tmp_path_factory.mktemp("bench")
-    found = toy_cells(world, epochs=[0, 2])
-    return out, found, run_grid(found, out, RUN)
+    cells = toy_cells(world, epochs=[0, 2])
+    return out, cells, run_grid(cells, out, RUN)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
@@ -222,12 +222,12 @@ def test_what_starts_from_the_same_numbers_is_trained_once(
     cell = toy_cells(world)[0]
     twin = replace(cell, arm=replace(cell.arm, name="twin"))
     faster = replace(cell, recipe=replace(cell.recipe, lr=2 * cell.recipe.lr))
-    one, other, third = (trial.run_cell(each, tmp_path, RUN) for each in (cell, twin, faster))
+    first, second, third = (trial.run_cell(each, tmp_path, RUN) for each in (cell, twin, faster))
     assert len(trainings) == 2
-    assert (other.arm, other.key) == ("twin", twin.key)
+    assert (second.arm, second.key) == ("twin", twin.key)
     unlike = {"key", "arm", "finished"}
-    assert {**vars(one), **dict.fromkeys(unlike)} == {**vars(other), **dict.fromkeys(unlike)}
-    assert third.lr == 2 * one.lr
+    assert {**vars(first), **dict.fromkeys(unlike)} == {**vars(second), **dict.fromkeys(unlike)}
+    assert third.lr == 2 * first.lr
     again = replace(cell, seed=cell.seed + 1, extraction_seed=cell.extraction.seed)
     trial.run_cell(again, tmp_path, RUN)
     assert len(trainings) == 3
@@ -249,7 +249,7 @@ def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
 def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = toy_cells(world)
+    cells = toy_cells(world)
     original = trial.build_start
 
     def broken(cell: Cell, *rest: Any) -> Any:
@@ -262,7 +262,7 @@ def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
     heard: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(trial, "build_start", broken)
-        rows = run_grid(found, tmp_path, RUN, say=heard.append)
+        rows = run_grid(cells, tmp_path, RUN, say=heard.append)
     assert [row.error for row in rows] == [
         None,
         "the images are gone",
@@ -274,7 +274,7 @@ def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
     assert rows[1].value is None
     assert any("lsamd shuffled: failed: the images are gone" in text for text in heard)
     trained = counted(monkeypatch, fitting, "fit")
-    again = run_grid(found, tmp_path, RUN)
+    again = run_grid(cells, tmp_path, RUN)
     assert len(trained) == 2, "only those that failed are tried again"
     assert [row.error for row in again] == [None] * 6
     assert [again[0], *again[3:]] == [rows[0], *rows[3:]]
@@ -283,7 +283,7 @@ def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
 def test_a_failed_extraction_is_the_error_of_its_cells_and_not_repeated(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = toy_cells(world, epochs=[1, 2])
+    cells = toy_cells(world, epochs=[1, 2])
     calls = []
 
     def fails(name: str, **rest: Any) -> Any:
@@ -294,7 +294,7 @@ def test_a_failed_extraction_is_the_error_of_its_cells_and_not_repeated(
 
     original = lifecycle.extract
     monkeypatch.setattr(lifecycle, "extract", fails)
-    rows = run_grid(found, tmp_path, RUN)
+    rows = run_grid(cells, tmp_path, RUN)
     assert calls == ["lsamd", "scratch"]
     assert {row.error for row in rows if row.method == "lsamd"} == {"extraction: no such blocks"}
     assert {row.error for row in rows if row.method == "scratch"} == {None}
@@ -342,7 +342,7 @@ def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
         with pytest.raises(KeyboardInterrupt):
             run_grid([replace(found[6], look=False)], tmp_path, again)
     (kept,) = (tmp_path / "checkpoints").iterdir()
-    assert [place.name for place in kept.iterdir() if place.is_dir()] == ["checkpoint-6"]
+    assert [path.name for path in kept.iterdir() if path.is_dir()] == ["checkpoint-6"]
     batches = counted(monkeypatch, Loader, "epoch")
     (row,) = run_grid([replace(found[6], look=False)], tmp_path, again)
     assert len(batches) == 1, "only the test images are read"
@@ -424,12 +424,12 @@ def test_a_job_never_raises(world: World, tmp_path: Path) -> None:
 
 def test_results_of_another_ancestry_are_not_mixed(tmp_path: Path) -> None:
     world = make_world(tmp_path)
-    found = toy_cells(world, arms=toy_arms(world[0])[-2:])
-    run_grid(found, tmp_path / "out", RUN)
+    cells = toy_cells(world, arms=toy_arms(world[0])[-2:])
+    run_grid(cells, tmp_path / "out", RUN)
     assemble(SPEC, {}, seed=1).save(tmp_path / "ancestry", force=True)
     with pytest.raises(Refused, match="come from another ancestry model"):
-        run_grid(found, tmp_path / "out", RUN)
-    rows = run_grid(found, tmp_path / "out", RUN, anew=True)
+        run_grid(cells, tmp_path / "out", RUN)
+    rows = run_grid(cells, tmp_path / "out", RUN, anew=True)
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == len(rows) == 2
 
 
@@ -468,34 +468,34 @@ def test_packed_flags_are_read_from_the_left() -> None:
 
 
 def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -> None:
-    found = toy_cells(world, seeds=[0, 1])
-    alone = Schedule(found, lambda extraction: False, many=False)
+    cells = toy_cells(world, seeds=[0, 1])
+    alone = Schedule(cells, lambda extraction: False, many=False)
     assert isinstance(alone.next(), Extraction)
     assert isinstance(alone.next(), Extraction), "the scratch arms need not wait for lsamd"
-    together = Schedule(found, lambda extraction: extraction.arm.method == "scratch", many=True)
+    together = Schedule(cells, lambda extraction: extraction.arm.method == "scratch", many=True)
     first = [together.next() for _ in range(3)]
     assert [type(job) for job in first] == [Extraction, Extraction, Cell]
     assert isinstance(first[2], Cell)
     assert first[2].arm.method == "scratch"
     assert isinstance(first[0], Extraction)
-    assert together.finish_extraction(first[0], Failure("it failed")) == found[:4]
+    assert together.finish_extraction(first[0], Failure("it failed")) == cells[:4]
     assert together.waiting == []
 
 
 def test_the_time_left_follows_layers_and_epochs() -> None:
     arm = Arm(name="lsamd", method="lsamd")
-    found = [
+    results = [
         Cell(arm=arm, task="digits", layers=n, seed=0, recipe=replace(RECIPE, epochs=3))
         for n in (1, 2, 3)
     ]
-    estimate = TimeLeft(found, extractions=2, slots=2)
+    estimate = TimeLeft(results, extractions=2, slots=2)
     estimate.extractions.record(1, 10.0)
     assert estimate.seconds is None
-    estimate.record_cell(found[0], 2.0)
+    estimate.record_cell(results[0], 2.0)
     assert estimate.seconds == pytest.approx((10.0 + 2.0 * (2 + 3)) / 2)
-    estimate.record_cell(found[1], None)
+    estimate.record_cell(results[1], None)
     assert estimate.seconds == pytest.approx((10.0 + 2.0 * 3) / 2)
-    row = run_row(found[0])
+    row = run_row(results[0])
     assert (
         format_progress(row, estimate)
         == "[2/3] digits, 1 layers of width 32, 3 epochs, seed 0, lsamd: accuracy 50.0 %  (about"

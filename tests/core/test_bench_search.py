@@ -155,9 +155,9 @@ def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> 
         ("one", "two", "three"),
     )
     assert choices["b"].augment == "light"
-    said = describe_tuning([], choices)
+    message = describe_tuning([], choices)
     assert (
-        said[1]
+        message[1]
         == "b: no better than a constant answer on one, two, three at any rate, so the middle one"
         " (0.002) is kept"
     )
@@ -205,8 +205,8 @@ def test_the_variance_of_a_row_is_that_of_its_share() -> None:
 
 def test_a_rate_that_failed_is_out_and_bounds_the_grid() -> None:
     results: dict[Trial, Result] = {}
-    while wanted := search(SPACE, results.get)[1]:
-        for trial in wanted:
+    while expected := search(SPACE, results.get)[1]:
+        for trial in expected:
             broken = trial.lr > 2e-3
             results[trial] = (
                 Result(error="loss is nan") if broken else Result(value=1e4 * trial.lr, least=1.0)
@@ -241,37 +241,37 @@ def grid(**changes: Any) -> list[Cell]:
 
 
 def test_a_grid_is_tuned_at_the_middle_size_with_the_longest_budget_on_validation_images() -> None:
-    found = grid()
-    tuning = GridTuning(found, (1e-3, 3e-3), ("light", "none"))
+    cells = grid()
+    tuning = GridTuning(cells, (1e-3, 3e-3), ("light", "none"))
     assert (tuning.space.tasks, tuning.space.further) == (("digits",), ("objects",))
-    wanted = [tuning.cell_of(trial) for trial in search(tuning.space, lambda trial: None)[1]]
-    assert len(wanted) == 6 * 2
-    assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in wanted} == {
+    expected = [tuning.cell_of(trial) for trial in search(tuning.space, lambda trial: None)[1]]
+    assert len(expected) == 6 * 2
+    assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in expected} == {
         (9, 4, TUNING_SEED, "validation")
     }
-    assert {cell.extraction.key for cell in wanted} <= {cell.extraction.key for cell in found}, (
+    assert {cell.extraction.key for cell in expected} <= {cell.extraction.key for cell in cells}, (
         "no further extraction"
     )
-    assert not {cell.key for cell in wanted} & {cell.key for cell in found}
-    for arm in {cell.arm.name for cell in wanted}:
-        own = [replace(cell, arm=wanted[0].arm) for cell in wanted if cell.arm.name == arm]
-        assert own == wanted[:2], "the cells of two arms differ in the arm alone"
+    assert not {cell.key for cell in expected} & {cell.key for cell in cells}
+    for arm in {cell.arm.name for cell in expected}:
+        own = [replace(cell, arm=expected[0].arm) for cell in expected if cell.arm.name == arm]
+        assert own == expected[:2], "the cells of two arms differ in the arm alone"
     with pytest.raises(WrongCall, match="choose other seeds"):
         GridTuning(grid(seeds=[TUNING_SEED]), (1e-3,), ("light",))
     with pytest.raises(WrongCall, match="above 0"):
-        GridTuning(found, (1e-3, 0.0), ("light",))
+        GridTuning(cells, (1e-3, 0.0), ("light",))
 
 
 def test_the_choices_are_those_of_every_cell_of_the_arm() -> None:
-    found = grid()
+    cells = grid()
     chosen = {"lsamd": Choice(arm="lsamd", lr=3e-3, augment="none", means={})}
-    tuned = with_choices(found, chosen)
-    for old, new in zip(found, tuned):
-        wanted = (3e-3, "none") if old.arm.name == "lsamd" else (1e-3, "light")
-        assert (new.recipe.lr, new.recipe.augment) == wanted
+    tuned = with_choices(cells, chosen)
+    for old, new in zip(cells, tuned):
+        expected = (3e-3, "none") if old.arm.name == "lsamd" else (1e-3, "light")
+        assert (new.recipe.lr, new.recipe.augment) == expected
         assert replace(new, recipe=old.recipe) == old
     assert (
-        explain_untuned(found)
+        explain_untuned(cells)
         == "No arm was tuned: learning rate 0.001, augmentation light for all."
     )
 
@@ -295,8 +295,8 @@ def test_nothing_is_chosen_on_a_task_with_few_validation_images() -> None:
     assert GridTuning(cells, (1e-4, 1e-3, 1e-2), ("none",), small=small).space.tasks == ("many",)
     alone = GridTuning(cells[:1], (1e-4, 1e-3, 1e-2), ("none",), small=small)
     assert alone.space.arms == ()
-    said = describe_tuning(cells[:1], {}, small)
-    assert said == [
+    message = describe_tuning(cells[:1], {}, small)
+    assert message == [
         "No arm was tuned: learning rate 0.001, augmentation none for all. few has 99 validation"
         " images; choosing a rate pays from 100 on (--tune chooses all the same)."
     ]

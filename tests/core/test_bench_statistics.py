@@ -75,10 +75,12 @@ def test_the_interval_covers_skewed_effects_too(shape: tuple[int, int]) -> None:
         table = sign * (generator.exponential(size=(shape[0], 1)) - 1) + 0.3 * generator.normal(
             size=shape
         )
-        found = estimate(table.tolist())
-        low, high = found.interval()
+        result = estimate(table.tolist())
+        low, high = result.interval()
         covered += low <= 0.0 <= high
-        students += abs(found.value) <= t_quantile(0.975, found.freedom or 1) * (found.error or 0)
+        students += abs(result.value) <= t_quantile(0.975, result.freedom or 1) * (
+            result.error or 0
+        )
     assert students / 400 < 0.92
     assert covered / 400 >= 0.93
 
@@ -99,7 +101,7 @@ def _simulated(
     """Intervals of crossed tables of normal numbers: spread of tasks, seeds and the rest."""
     generator = np.random.default_rng([*shape, *(int(10 * part) for part in spread)])
     tasks, seeds, rest = spread
-    found = []
+    results = []
     for _ in range(times):
         table = (
             mean
@@ -107,16 +109,16 @@ def _simulated(
             + generator.normal(size=(1, shape[1])) * seeds
             + generator.normal(size=shape) * rest
         )
-        found.append(estimate(table.tolist()).interval())
-    return found
+        results.append(estimate(table.tolist()).interval())
+    return results
 
 
 def test_one_row_is_students_interval() -> None:
     row = [1.0, 2.0, 4.0, 3.0, 5.0]
-    found = estimate([row])
+    result = estimate([row])
     half = t_quantile(0.975, 4) * np.std(row, ddof=1) / math.sqrt(5)
-    low, high = found.interval()
-    assert found.value == pytest.approx(3.0)
+    low, high = result.interval()
+    assert result.value == pytest.approx(3.0)
     assert low <= 3.0 - half + 1e-9
     assert high >= 3.0 + half - 1e-9
     assert high - low <= 2 * WIDEST * half + 1e-9
@@ -143,9 +145,9 @@ def test_equal_numbers_leave_no_doubt() -> None:
 
 
 def test_numbers_in_steps_that_agree_by_chance_leave_the_doubt_of_rounding() -> None:
-    found = estimate([[40.0] * 5], step=20.0)
-    assert found.error == pytest.approx(20 / math.sqrt(12) / math.sqrt(5))
-    assert found.interval()[1] - 40.0 == pytest.approx(2.7764 * found.error, abs=1e-3)
+    result = estimate([[40.0] * 5], step=20.0)
+    assert result.error == pytest.approx(20 / math.sqrt(12) / math.sqrt(5))
+    assert result.interval()[1] - 40.0 == pytest.approx(2.7764 * result.error, abs=1e-3)
     assert estimate([[10.0, 40.0, 80.0]], step=20.0) == estimate([[10.0, 40.0, 80.0]])
 
 
@@ -160,14 +162,14 @@ TABLE = [[2.0, 3.0, 4.0], [3.0, 5.0, 4.0], [2.0, 2.5, 3.0], [4.0, 4.5, 7.5]]
 
 def test_an_interval_never_changes() -> None:
     """Verdicts on claims rest on it."""
-    found = estimate(TABLE)
-    assert (found.value, found.error, found.freedom) == pytest.approx(
+    result = estimate(TABLE)
+    assert (result.value, result.error, result.freedom) == pytest.approx(
         (3.7083333, 0.7872685, 4.9810060)
     )
-    assert found.interval() == pytest.approx((1.4708334, 6.9870449))
-    assert found.interval(0.8) == pytest.approx((2.4271630, 5.5189008))
-    assert found.p_value(1.0) == pytest.approx(0.0370000, abs=1e-6)
-    assert found.detectable == pytest.approx(2.9782917)
+    assert result.interval() == pytest.approx((1.4708334, 6.9870449))
+    assert result.interval(0.8) == pytest.approx((2.4271630, 5.5189008))
+    assert result.p_value(1.0) == pytest.approx(0.0370000, abs=1e-6)
+    assert result.detectable == pytest.approx(2.9782917)
     assert estimate(TABLE, scope="seeds").interval() == pytest.approx((0.2124280, 7.2042387))
 
 
@@ -180,27 +182,27 @@ def test_a_studentised_draw_is_the_mean_of_a_resampled_table_in_its_own_errors(
         _draw_counts(n, which)[:40].astype(int) if n > 1 else np.ones((40, 1), int)
         for which, n in enumerate(d.shape)
     )
-    found = estimate(table).shape
+    result = estimate(table).shape
     for of_rows, of_columns in zip(rows, columns):
         drawn = np.repeat(np.repeat(d, of_rows, axis=0), of_columns, axis=1)
         own = estimate(drawn.tolist())
         assert own.error is not None
         if own.error > 1e-9:
-            assert np.abs(found - (drawn.mean() - d.mean()) / own.error).min() < 1e-6
-    assert list(found) == sorted(found)
+            assert np.abs(result - (drawn.mean() - d.mean()) / own.error).min() < 1e-6
+    assert list(result) == sorted(result)
 
 
 def test_p_values_agree_with_intervals() -> None:
-    found = estimate([[2.0, 3.0, 4.0], [3.0, 5.0, 4.0], [2.0, 2.5, 3.0], [4.0, 4.5, 5.5]])
-    p = found.p_value(1.0)
-    inside, outside = found.interval(1 - 0.8 * p), found.interval(1 - 1.2 * p)
+    result = estimate([[2.0, 3.0, 4.0], [3.0, 5.0, 4.0], [2.0, 2.5, 3.0], [4.0, 4.5, 5.5]])
+    p = result.p_value(1.0)
+    inside, outside = result.interval(1 - 0.8 * p), result.interval(1 - 1.2 * p)
     assert inside[0] <= 1.0 < outside[0]
 
 
 def test_what_an_experiment_could_have_seen_is_its_own_interval_and_the_power() -> None:
-    found = estimate(TABLE)
-    assert found.detectable == pytest.approx(
-        found.value - found.interval()[0] + 0.9410 * found.error, abs=1e-3
+    result = estimate(TABLE)
+    assert result.detectable == pytest.approx(
+        result.value - result.interval()[0] + 0.9410 * result.error, abs=1e-3
     )
     assert Estimate(0.0, 1.0, 4, np.empty(0)).detectable == pytest.approx(2.7764 + 0.9410, abs=1e-3)
 

@@ -97,14 +97,14 @@ def test_without_a_task_by_number(toy: Claim) -> None:
     def value(cell: Cell) -> float:
         return 0.5 + (0.04 * TASKS.index(cell.task) if cell.arm.name == "ours" else 0.0)
 
-    (found,) = judge(toy, ran(toy, value)).findings
-    assert found.value == pytest.approx(6.0)
-    assert found.tasks == pytest.approx(dict(zip(TASKS, (0.0, 4.0, 8.0, 12.0))))
-    assert found.without == pytest.approx(dict(zip(TASKS, (8.0, 20 / 3, 16 / 3, 4.0))))
-    assert (found.low_here, found.high_here) == pytest.approx(
+    (verdict,) = judge(toy, ran(toy, value)).findings
+    assert verdict.value == pytest.approx(6.0)
+    assert verdict.tasks == pytest.approx(dict(zip(TASKS, (0.0, 4.0, 8.0, 12.0))))
+    assert verdict.without == pytest.approx(dict(zip(TASKS, (8.0, 20 / 3, 16 / 3, 4.0))))
+    assert (verdict.low_here, verdict.high_here) == pytest.approx(
         (6.0, 6.0)
     )  # no seed differs from another
-    assert found.low < 0 < found.high  # but other tasks may
+    assert verdict.low < 0 < verdict.high  # but other tasks may
 
 
 def test_the_stronger_arm_is_chosen_for_each_task_and_size() -> None:
@@ -148,7 +148,7 @@ def test_missing_and_failed_cells_are_named_and_there_is_no_verdict(toy: Claim) 
 
 def test_rows_of_other_claims_are_passed_over(toy: Claim) -> None:
     rows = ran(toy, gains(0.05))
-    strange = [replace(one, key=f"x{one.key}", value=0.0) for one in rows]
+    strange = [replace(row, key=f"x{row.key}", value=0.0) for row in rows]
     assert judge(toy, [*strange, *rows]) == judge(toy, rows)
 
 
@@ -162,10 +162,10 @@ def test_an_ordering_is_corrected_and_needs_every_pair(toy: Claim) -> None:
 
     rows = ran(claim, value)
     verdict = judge(claim, rows)
-    assert [found.what for found in verdict.findings] == ["ours over timm", "timm over fan_in"]
+    assert [finding.what for finding in verdict.findings] == ["ours over timm", "timm over fan_in"]
     assert verdict.verdict == "holds"
     alone = replace(claim, compare=replace(claim.compare, kind="over", arms=("ours", "timm")))
-    sure, unsure = sorted(found.p for found in verdict.findings)
+    sure, unsure = sorted(finding.p for finding in verdict.findings)
     assert unsure == pytest.approx(
         judge(alone, rows).findings[0].p
     )  # the less sure pair is judged last, and alone
@@ -177,15 +177,15 @@ def test_an_ordering_fails_with_one_of_its_pairs(toy: Claim) -> None:
     level = {"ours": 0.60, "timm": 0.45, "fan_in": 0.50}
     rows = ran(claim, lambda cell: level[cell.arm.name] + jitter(cell) * (cell.arm.name == "timm"))
     verdict = judge(claim, rows)
-    assert [found.outcome for found in verdict.findings] == ["holds", "refuted"]
+    assert [finding.outcome for finding in verdict.findings] == ["holds", "refuted"]
     assert verdict.verdict == "refuted"
 
 
 def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Claim) -> None:
     claim = replace(toy, compare=replace(toy.compare, kind="ordering"), void_if_same=True)
     rows = [
-        replace(one, correct="f", evaluated=4)
-        for one in ran(claim, lambda cell: 0.5 + jitter(cell))
+        replace(item, correct="f", evaluated=4)
+        for item in ran(claim, lambda cell: 0.5 + jitter(cell))
     ]
     verdict = judge(claim, rows)
     assert verdict.verdict == "undecided"
@@ -198,10 +198,10 @@ def judged(what: str, p: float = 0.0, outcome: Any = "holds", **units: int) -> F
 
 
 def test_several_pairs_are_corrected_by_holm() -> None:
-    found = _correct_findings([judged("a", 0.03), judged("b", 0.04), judged("c", 0.001)])
-    assert [one.p for one in found] == pytest.approx([0.06, 0.06, 0.003])
-    assert [one.outcome for one in found] == ["undecided", "undecided", "holds"]
-    assert [one.outcome for one in _correct_findings([judged("a", 0.049, "refuted")])] == [
+    result = _correct_findings([judged("a", 0.03), judged("b", 0.04), judged("c", 0.001)])
+    assert [item.p for item in result] == pytest.approx([0.06, 0.06, 0.003])
+    assert [item.outcome for item in result] == ["undecided", "undecided", "holds"]
+    assert [item.outcome for item in _correct_findings([judged("a", 0.049, "refuted")])] == [
         "refuted"
     ]
 
@@ -220,7 +220,7 @@ def test_several_pairs_are_corrected_by_holm() -> None:
 def test_every_finding_must_hold(toy: Claim, outcomes: list[str], verdict: str) -> None:
     assert (
         _combine_outcomes(
-            toy, [judged(f"{number}", outcome=one) for number, one in enumerate(outcomes)]
+            toy, [judged(f"{number}", outcome=item) for number, item in enumerate(outcomes)]
         )
         == verdict
     )
@@ -277,8 +277,8 @@ def test_two_things_are_judged_with_and_without_each_other(toy: Claim) -> None:
         claim,
         ran(claim, lambda cell: arms[cell.arm.name] / 100 + noise[cell.arm.name] * jitter(cell)),
     )
-    assert [found.value for found in verdict.findings] == pytest.approx([5.115, -0.975, 15.09])
-    assert [found.outcome for found in verdict.findings] == ["holds", "refuted", "holds"]
+    assert [finding.value for finding in verdict.findings] == pytest.approx([5.115, -0.975, 15.09])
+    assert [finding.outcome for finding in verdict.findings] == ["holds", "refuted", "holds"]
     assert verdict.verdict == "refuted"
     assert verdict.notes == (
         "alone: layer over none -2.43 points",

@@ -47,14 +47,14 @@ def test_flops_decide_between_equal_parameters() -> None:
 
 
 def test_latency_is_measured_from_large_to_small_and_no_further_than_needed() -> None:
-    asked = []
+    calls = []
 
     def watched(member: Member) -> float:
-        asked.append(member.spec.layers)
+        calls.append(member.spec.layers)
         return seconds(member)
 
     assert choose(DEPTHS, Budget(max_latency=7.5e-3), watched) is DEPTHS[2]
-    assert asked == [9, 7]
+    assert calls == [9, 7]
 
 
 def test_none_fits_says_the_smallest_there_is() -> None:

@@ -56,8 +56,8 @@ def test_a_learngenes_card_says_what_it_was_made_from() -> None:
     assert matter["base_model"] == ["timm/deit_tiny_patch16_224.fb_in1k"]
     assert matter["datasets"] == ["org/cifar"]
     assert "lsamd" in matter["tags"]
-    for said in ("a" * 40, "b" * 64, '"top": 2', '"seed": 7', '"accuracy": 0.5', "lgzoo expand"):
-        assert said in card
+    for text in ("a" * 40, "b" * 64, '"top": 2', '"seed": 7', '"accuracy": 0.5', "lgzoo expand"):
+        assert text in card
 
 
 @pytest.mark.parametrize(
@@ -222,17 +222,17 @@ def test_what_a_learngene_is_worth_is_a_table_and_the_hubs_model_index() -> None
         in card
     )
     assert "| `digits` | 6 | 64 | low 3 | 9 | 9 | 100.0 |  |  |  |" in card
-    for said in (
+    for text in (
         "`python measure.py`",
         "lgzoo extract lsamd --top 2",
         "- Somebody. Something. 2024",
     ):
-        assert said in card
+        assert text in card
     matter = front(card)
     [index] = matter["model-index"]
     clothes, digits = index["results"]
     assert clothes["dataset"] == {"name": "clothes", "type": "org/clothes", "split": "test"}
-    assert [(one["type"], one["value"]) for one in clothes["metrics"]] == [("accuracy", 0.75)]
+    assert [(item["type"], item["value"]) for item in clothes["metrics"]] == [("accuracy", 0.75)]
     assert digits["dataset"]["type"] == "digits"
     assert (index["name"], matter["metrics"]) == ("learngene-lsamd", ["accuracy"])
 

@@ -77,19 +77,21 @@ def test_a_model_does_not_differ_from_itself_and_the_order_decides_the_sign() ->
     )
     assert same.difference.low == -same.difference.high
     assert same.p == 1.0
-    one, other = (
+    first, second = (
         compare(*pair, TASK, "train", RUN) for pair in ((model(0), model(1)), (model(1), model(0)))
     )
-    assert one.difference.value == pytest.approx(-other.difference.value)
-    assert one.difference.value == one.second.evaluation.value - one.first.evaluation.value != 0
+    assert first.difference.value == pytest.approx(-second.difference.value)
+    assert (
+        first.difference.value == first.second.evaluation.value - first.first.evaluation.value != 0
+    )
 
 
 def test_models_of_other_input_sizes_see_the_same_images() -> None:
-    found = compare(model(0), model(1, image_size=32), TASK, "test", RUN, timed=True)
-    assert found.first.evaluation.images == found.second.evaluation.images == 12
-    assert found.second.flops > found.first.flops
-    assert found.first.latency is not None
-    assert found.first.latency > 0
+    comparison = compare(model(0), model(1, image_size=32), TASK, "test", RUN, timed=True)
+    assert comparison.first.evaluation.images == comparison.second.evaluation.images == 12
+    assert comparison.second.flops > comparison.first.flops
+    assert comparison.first.latency is not None
+    assert comparison.first.latency > 0
 
 
 def test_miou_is_compared_by_resampling_the_same_images_for_both() -> None:
@@ -106,8 +108,8 @@ def test_miou_is_compared_by_resampling_the_same_images_for_both() -> None:
             rows,
         )
 
-    one, other = (judged(np.concatenate([part, either], axis=1)) for part in (both, better))
-    gain = comparison._resample_gain(dense, one, other)
+    first, second = (judged(np.concatenate([part, either], axis=1)) for part in (both, better))
+    gain = comparison._resample_gain(dense, first, second)
     assert gain.low < gain.value < gain.high
     assert gain.low > 0, "better on every image, so better in every resampling"
     assert gain.high - gain.low < 0.1
@@ -138,10 +140,10 @@ def test_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for seed, name in enumerate(("one", "other")):
         model(seed).save(tmp_path / name)
     words = ["compare", "one", "other", "--task", "tiny", "--threads", "1"]
-    shown = CliRunner().invoke(main, words)
-    assert shown.exit_code == 0, shown.output
-    assert "accuracy on 12 test images of tiny" in shown.stdout
-    assert "McNemar p = " in shown.stdout
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "accuracy on 12 test images of tiny" in result.stdout
+    assert "McNemar p = " in result.stdout
     row = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
     assert (row["first"], row["second"], row["images"]) == ("one", "other", 12)
     assert row["difference"] == pytest.approx(row["second_value"] - row["first_value"])
@@ -159,7 +161,7 @@ def test_the_interval_of_miou_holds_95_of_100_resamplings() -> None:
     ]
     dense = replace(TASK, kind="segmentation", class_names=("all",))
     values = (0.0, 0.5)
-    one, other = (
+    first, second = (
         Judged(
             Evaluation(
                 task="t", split="test", value=value, interval=(0, 1), images=400, correct=()
@@ -168,7 +170,7 @@ def test_the_interval_of_miou_holds_95_of_100_resamplings() -> None:
         )
         for value, part in zip(values, rows)
     )
-    gain = comparison._resample_gain(dense, one, other)
+    gain = comparison._resample_gain(dense, first, second)
     half = 1.96 * (0.5 * 0.5 / 400) ** 0.5
     assert gain.value == 0.5
     assert gain.high - 0.5 == pytest.approx(half, rel=0.08)

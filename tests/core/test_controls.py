@@ -63,10 +63,10 @@ def test_the_stem_controls_keep_stem_and_norm(name_of: Control, scheme: tensors.
     control = apply_control(start, name_of, 5)
     kept = {name for name in start.inherited if TABLE.is_stem(name) or TABLE.is_final_norm(name)}
     assert control.inherited == kept
-    drawn = initial(SPEC, 5, scheme)
+    initial_state = initial(SPEC, 5, scheme)
     assert list(control.state) == list(start.state)
     for name in start.state:
-        source = start.state if name in kept or TABLE.is_head(name) else drawn
+        source = start.state if name in kept or TABLE.is_head(name) else initial_state
         assert torch.equal(control.state[name], source[name]), name
 
 
@@ -104,19 +104,19 @@ def test_every_way_to_ask_for_a_control_gives_the_same_model(
     here = learngene_zoo.expand(learngene, layers=3, control=control, run=Run(seed=4))
     plain = learngene_zoo.expand(learngene, layers=3, run=Run(seed=4))
     hub = torch_hub.build(learngene, depth=3, control=control, seed=4).state_dict()
-    wanted = apply_control(plain, control, 4)
-    assert here.inherited == there.inherited == wanted.inherited
+    expected = apply_control(plain, control, 4)
+    assert here.inherited == there.inherited == expected.inherited
     assert (
         fingerprint_of(here)
         == fingerprint_of(there)
-        == fingerprint_of(wanted)
+        == fingerprint_of(expected)
         != fingerprint_of(plain)
     )
     body = [
-        name for name in wanted.state if not name.startswith("head.")
+        name for name in expected.state if not name.startswith("head.")
     ]  # without a task torch.hub builds no head
     assert sorted(hub) == sorted(body)
-    assert all(torch.equal(hub[name], wanted.state[name]) for name in body)
+    assert all(torch.equal(hub[name], expected.state[name]) for name in body)
 
 
 def test_a_descendant_says_which_control_it_is_under(learngene: Path, tmp_path: Path) -> None:

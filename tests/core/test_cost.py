@@ -63,16 +63,16 @@ def test_deit_as_fvcore_counts_it(name: str, wanted_params: int, wanted_flops: i
 def test_the_second_table_of_lsamd(row: dict) -> None:
     spec = architecture("deit_base_patch16_224")
     assert spec is not None
-    found = cost(spec.with_(layers=row["layers"], classes=100), "thop")
-    assert (found.params, found.flops) == (row["params"], row["flops"])
-    assert round(found.params / 1e6, 2) == row["published_params_m"]
-    assert round(found.flops / 1e9, 2) == row["published_flops_g"]
+    costs = cost(spec.with_(layers=row["layers"], classes=100), "thop")
+    assert (costs.params, costs.flops) == (row["params"], row["flops"])
+    assert round(costs.params / 1e6, 2) == row["published_params_m"]
+    assert round(costs.flops / 1e9, 2) == row["published_flops_g"]
 
 
 def test_a_block_of_a_usual_vit() -> None:
     for d in (32, 192, 384, 768):
-        one, two = (count_params(TINY.with_(width=d, layers=layers)) for layers in (1, 2))
-        assert two - one == 12 * d * d + 13 * d
+        first, second = (count_params(TINY.with_(width=d, layers=layers)) for layers in (1, 2))
+        assert second - first == 12 * d * d + 13 * d
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

@@ -116,7 +116,7 @@ def test_the_report_of_a_demo_has_the_same_intervals() -> None:
         )
         for row in rows()
     ]
-    (found,) = [one for one in summarise(named).averages if one.arm == "closed_form"]
+    (found,) = [average for average in summarise(named).averages if average.arm == "closed_form"]
     assert found.over_scratch
     assert found.over_stem
     assert found.inherited

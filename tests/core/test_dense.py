@@ -82,10 +82,12 @@ def test_the_head_is_a_convolution_of_the_patches_enlarged_to_the_image(changes:
         small = functional.conv2d(
             grid_BDhw, state["head.weight"][:, :, None, None], state["head.bias"]
         )
-        wanted = functional.interpolate(small, size=(32, 32), mode="bilinear", align_corners=False)
+        expected = functional.interpolate(
+            small, size=(32, 32), mode="bilinear", align_corners=False
+        )
         got = dense(IMAGES_BCHW)
     assert got.shape == (2, 5, 32, 32)
-    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(got, expected)
 
 
 def test_images_of_other_shapes_where_the_model_lets_them_in() -> None:
@@ -213,13 +215,13 @@ def test_timm_opens_its_folder_once_the_head_is_known(tmp_path: Path, checkout: 
     for number, changes in enumerate(({}, {"class_token": False, "pool": "avg", "registers": 2})):
         case = made(SPEC.with_(**changes))
         folder = case.save(tmp_path / str(number))
-        wanted = case.model()(IMAGES_BCHW).detach().contiguous()
-        save_file({"images": IMAGES_BCHW, "wanted": wanted}, folder / "case.safetensors")
+        expected = case.model()(IMAGES_BCHW).detach().contiguous()
+        save_file({"images": IMAGES_BCHW, "wanted": expected}, folder / "case.safetensors")
         names.append(str(folder))
     command = [sys.executable, "-c", OPENED, *names]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=checkout, timeout=240)
-    assert done.returncode == 0, done.stderr
-    first, second, modules = done.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, cwd=checkout, timeout=240)
+    assert process.returncode == 0, process.stderr
+    first, second, modules = process.stdout.splitlines()
     assert (first, second) == ("0.0", "0.0")
     assert (
         "learngene_zoo.families.tensors" not in modules

@@ -49,15 +49,15 @@ def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
 
 
 def test_parts_are_inherited_and_the_rest_is_drawn() -> None:
-    whole = assemble(SPEC, PARTS, seed=1)
-    assert whole.inherited == set(PARTS)
-    assert list(whole.state) == list(shapes(SPEC))
-    assert all(whole.state[name] is PARTS[name] for name in PARTS)
-    assert torch.equal(whole.state["head.weight"], initial(SPEC, 1)["head.weight"])
+    full = assemble(SPEC, PARTS, seed=1)
+    assert full.inherited == set(PARTS)
+    assert list(full.state) == list(shapes(SPEC))
+    assert all(full.state[name] is PARTS[name] for name in PARTS)
+    assert torch.equal(full.state["head.weight"], initial(SPEC, 1)["head.weight"])
     assert not torch.equal(
-        whole.state["head.weight"], assemble(SPEC, PARTS, seed=2).state["head.weight"]
+        full.state["head.weight"], assemble(SPEC, PARTS, seed=2).state["head.weight"]
     )
-    assert fingerprint_of(whole) == fingerprint_of(assemble(SPEC, PARTS, seed=1))
+    assert fingerprint_of(full) == fingerprint_of(assemble(SPEC, PARTS, seed=1))
 
 
 def test_a_part_may_be_anything_from_nothing_to_all() -> None:
@@ -130,19 +130,19 @@ def test_the_model_is_timms_and_knows_its_images() -> None:
     model = made(class_names=("a", "b", "c")).model()
     assert type(model).__module__.startswith("timm.")
     assert not model.training
-    wanted = timm.data.resolve_model_data_config(model)
-    assert list(wanted["input_size"]) == [3, 32, 32]
-    assert (list(wanted["mean"]), list(wanted["std"])) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    expected = timm.data.resolve_model_data_config(model)
+    assert list(expected["input_size"]) == [3, 32, 32]
+    assert (list(expected["mean"]), list(expected["std"])) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
     assert list(model.pretrained_cfg["label_names"]) == ["a", "b", "c"]
 
 
 def test_the_model_has_memory_of_its_own() -> None:
-    whole = replace(made(), state=take_blocks(made().state, SPEC, [1, 1]))
-    before = fingerprint_of(whole)
-    model = whole.model()
+    full = replace(made(), state=take_blocks(made().state, SPEC, [1, 1]))
+    before = fingerprint_of(full)
+    model = full.model()
     with torch.no_grad():
         model.blocks[0].mlp.fc1.weight.zero_()
-    assert fingerprint_of(whole) == before
+    assert fingerprint_of(full) == before
     assert not torch.equal(model.blocks[1].mlp.fc1.weight, model.blocks[0].mlp.fc1.weight)
 
 
@@ -185,9 +185,9 @@ def test_a_model_of_another_task_gets_a_fresh_head(names: tuple[str, ...]) -> No
 
 def test_a_fresh_head_is_not_inherited() -> None:
     start = made(task="objects")
-    whole = replace(start, inherited=frozenset(start.state))
-    assert "head.weight" in whole.for_task("objects", ("a", "b", "c"), seed=9).inherited
-    assert whole.for_task("digits", ("a", "b"), seed=9).inherited == whole.inherited - {
+    full = replace(start, inherited=frozenset(start.state))
+    assert "head.weight" in full.for_task("objects", ("a", "b", "c"), seed=9).inherited
+    assert full.for_task("digits", ("a", "b"), seed=9).inherited == full.inherited - {
         "head.weight",
         "head.bias",
     }
@@ -298,13 +298,13 @@ def test_timm_opens_a_folder_in_a_process_without_this_package(tmp_path: Path) -
         "dynamic": made(SPEC.with_(dynamic_image_size=True, final_norm=False)),
     }
     for name, case in cases.items():
-        place = case.save(tmp_path / "folders" / name)
-        wanted = {"images": IMAGES_BCHW, "wanted": case.model()(IMAGES_BCHW).detach()}
-        save_file(wanted, place / "case.safetensors")
+        folder = case.save(tmp_path / "folders" / name)
+        expected = {"images": IMAGES_BCHW, "wanted": case.model()(IMAGES_BCHW).detach()}
+        save_file(expected, folder / "case.safetensors")
     command = [sys.executable, "-I", "-c", ALONE, str(tmp_path / "folders")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:-1] == [*(f"{name} 0.0" for name in sorted(cases)), "alone"]
+    process = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=120)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split("\n")[:-1] == [*(f"{name} 0.0" for name in sorted(cases)), "alone"]
 
 
 # --- folders that are refused
@@ -398,10 +398,10 @@ def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
 def test_folders_that_are_refused(
     tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
-    place = made(class_names=("a", "b", "c")).save(tmp_path / "model")
-    spoil(place)
+    folder = made(class_names=("a", "b", "c")).save(tmp_path / "model")
+    spoil(folder)
     with pytest.raises((BadFile, WrongCall), match=message) as error:
-        load_descendant(place).model()
+        load_descendant(folder).model()
     assert "\n" not in str(error.value)
 
 
@@ -415,18 +415,18 @@ def test_there_is_no_such_folder(tmp_path: Path) -> None:
 
 def test_transformers_can_build_the_folder_and_older_ones_stay_readable(tmp_path: Path) -> None:
     spec = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
-    place = assemble(spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c")).save(
+    folder = assemble(spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c")).save(
         tmp_path / "model"
     )
-    config = json.loads((place / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     assert "num_classes" not in config["model_args"]
-    built = timm.create_model(
+    model = timm.create_model(
         config["architecture"], num_classes=config["num_classes"], **config["model_args"]
     )
-    assert built.load_state_dict(load_file(place / "model.safetensors")).missing_keys == []
+    assert model.load_state_dict(load_file(folder / "model.safetensors")).missing_keys == []
     config["model_args"]["num_classes"] = 3  # as this package wrote it before
-    (place / "config.json").write_text(json.dumps(config))
-    assert load_descendant(place).spec == spec
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_descendant(folder).spec == spec
 
 
 def test_transformers_gives_the_same_answers_and_class_names(tmp_path: Path) -> None:
@@ -441,20 +441,20 @@ def test_transformers_gives_the_same_answers_and_class_names(tmp_path: Path) -> 
         pool="avg",
         norm_eps=1e-5,
     )
-    made = assemble(
+    model = assemble(
         spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c"), mean=(0.1, 0.2, 0.3)
     )
-    place = made.save(tmp_path / "model")
-    theirs = transformers.AutoModelForImageClassification.from_pretrained(place).eval()
+    folder = model.save(tmp_path / "model")
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
     images_BCHW = torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16)
     with torch.no_grad():
-        assert torch.equal(theirs(images_BCHW).logits, made.model()(images_BCHW))
+        assert torch.equal(theirs(images_BCHW).logits, model.model()(images_BCHW))
     assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
-    processor = transformers.AutoImageProcessor.from_pretrained(place)
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
     assert processor.data_config["mean"] == (0.1, 0.2, 0.3)
     assert processor.data_config["input_size"] == (3, 16, 16)
     theirs.save_pretrained(tmp_path / "again")
     again = open_model(tmp_path / "again")
     with torch.no_grad():
-        assert torch.equal(again.model()(images_BCHW), made.model()(images_BCHW))
+        assert torch.equal(again.model()(images_BCHW), model.model()(images_BCHW))
     assert again.class_names == ("a", "b", "c")

@@ -49,12 +49,12 @@ KINDS = [
 
 def small(name: str) -> EvaSpec:
     """A model of that kind that a test can build."""
-    known = ARCHITECTURES[name]
-    return known.with_(
+    architecture = ARCHITECTURES[name]
+    return architecture.with_(
         layers=3,
-        width=64 if known.pool == "map" else 24,
+        width=64 if architecture.pool == "map" else 24,
         heads=2,
-        image_size=4 * known.patch_size,
+        image_size=4 * architecture.patch_size,
         classes=5,
     )
 
@@ -146,9 +146,9 @@ def test_it_starts_as_timm_does(kind: Any) -> None:
 
 def test_the_query_of_the_pooling_is_truncated_as_timms() -> None:
     spec = small("vit_pe_core_tiny_patch16_384").with_(width=4096)
-    drawn = initial(spec, 0, names=["attn_pool.latent"])["attn_pool.latent"] * 64
-    assert drawn.abs().max() <= 2
-    assert drawn.std().item() == pytest.approx(0.88, abs=0.03)
+    initial_state = initial(spec, 0, names=["attn_pool.latent"])["attn_pool.latent"] * 64
+    assert initial_state.abs().max() <= 2
+    assert initial_state.std().item() == pytest.approx(0.88, abs=0.03)
 
 
 def test_rotary_frequencies_are_turned_and_not_stretched() -> None:
@@ -163,24 +163,26 @@ def test_rotary_frequencies_are_turned_and_not_stretched() -> None:
 
 
 def test_fan_in_scales_every_matrix() -> None:
-    drawn = initial(small("eva02_base_patch14_448").with_(width=192, classes=100), 0, "fan_in")
+    initial_state = initial(
+        small("eva02_base_patch14_448").with_(width=192, classes=100), 0, "fan_in"
+    )
     for name in (
         "blocks.2.attn.proj.weight",
         "blocks.2.mlp.fc2.weight",
         "head.weight",
         "blocks.0.attn.q_proj.weight",
     ):
-        assert drawn[name].std().item() == pytest.approx(drawn[name].shape[1] ** -0.5, rel=0.05), (
-            name
-        )
+        assert initial_state[name].std().item() == pytest.approx(
+            initial_state[name].shape[1] ** -0.5, rel=0.05
+        ), name
 
 
 def test_learned_frequencies_go_with_their_blocks() -> None:
     spec = small("vit_small_patch16_rope_mixed_224")
     state = initial(spec, 0)
-    taken = take_blocks(state, spec, [2, 0, 2, 1])
-    assert taken["rope.freqs"].shape == shapes(spec.with_(layers=4))["rope.freqs"]
-    assert torch.equal(taken["rope.freqs"][:, 0], state["rope.freqs"][:, 2])
+    selected = take_blocks(state, spec, [2, 0, 2, 1])
+    assert selected["rope.freqs"].shape == shapes(spec.with_(layers=4))["rope.freqs"]
+    assert torch.equal(selected["rope.freqs"][:, 0], state["rope.freqs"][:, 2])
     assert take_blocks(state, spec, range(3))["rope.freqs"] is state["rope.freqs"]
 
 

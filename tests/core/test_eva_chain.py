@@ -43,12 +43,12 @@ BRIEF = Recipe(epochs=1, images=32, batch_size=16, warmup=0.0)
 
 def small(name: str) -> EvaSpec:
     """A model of that kind that a test can build."""
-    known = ARCHITECTURES[name]
-    return known.with_(
+    architecture = ARCHITECTURES[name]
+    return architecture.with_(
         layers=3,
-        width=64 if known.pool == "map" else 24,
+        width=64 if architecture.pool == "map" else 24,
         heads=2,
-        image_size=4 * known.patch_size,
+        image_size=4 * architecture.patch_size,
         classes=10,
     )
 
@@ -63,20 +63,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
     spec = small(request.param)
     args = {"depth": 3, "embed_dim": spec.width, "num_heads": 2, "img_size": spec.image_size}
-    found = started(request.param, tmp_path_factory.mktemp("ancestry"), args)
-    assert found.spec == spec
-    return found
+    result = started(request.param, tmp_path_factory.mktemp("ancestry"), args)
+    assert result.spec == spec
+    return result
 
 
 def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) -> None:
     ancestry = open_ancestry(str(start.folder))
-    whole = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
-    whole = whole.with_state(
-        {**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}}
+    full = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
+    full = full.with_state(
+        {**full.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}}
     )
-    kept(whole, made / f"{start.name}-whole")
+    kept(full, made / f"{start.name}-whole")
     with torch.no_grad():
-        assert torch.equal(whole.model()(images(start.spec)), start.model(images(start.spec)))
+        assert torch.equal(full.model()(images(start.spec)), start.model(images(start.spec)))
 
 
 def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, made: Path) -> None:
@@ -143,14 +143,14 @@ def test_int8_files_answer_as_the_model_does(name: str, tmp_path: Path) -> None:
     task = tiny_task(classes=5)
     spec = small(name).with_(layers=2, width=64, image_size=2 * small(name).patch_size, classes=5)
     model = assemble(spec, {}, seed=3, scheme="fan_in", class_names=task.class_names)
-    whole = export_descendant(model, tmp_path / "whole.onnx", run=RUN)
-    made = export_descendant(
+    full = export_descendant(model, tmp_path / "whole.onnx", run=RUN)
+    exported_file = export_descendant(
         model, tmp_path / "model.onnx", dtype="int8", task=task, max_drop=1.0, run=RUN
     )
-    assert made.bytes < 0.7 * whole.bytes
-    assert 0 < made.difference < 0.2
-    assert (made.metric, made.task) == ("accuracy", task.name)
-    assert made.value == pytest.approx(made.model_value, abs=0.1)
+    assert exported_file.bytes < 0.7 * full.bytes
+    assert 0 < exported_file.difference < 0.2
+    assert (exported_file.metric, exported_file.task) == ("accuracy", task.name)
+    assert exported_file.value == pytest.approx(exported_file.model_value, abs=0.1)
 
 
 OPENED = """
@@ -163,5 +163,5 @@ def test_timm_opens_all_of_them_without_this_package(made: Path) -> None:
     """After the tests above: what they wrote."""
     if not any(made.iterdir()):
         pytest.skip("the tests above write the models")
-    wanted = [f"{name}-{kind}" for name in sorted(KINDS) for kind in ("deeper", "tuned", "whole")]
-    assert differences(made, OPENED) == dict.fromkeys(wanted, 0.0)
+    expected = [f"{name}-{kind}" for name in sorted(KINDS) for kind in ("deeper", "tuned", "whole")]
+    assert differences(made, OPENED) == dict.fromkeys(expected, 0.0)

@@ -76,8 +76,10 @@ def test_images_and_patches_that_are_not_square_are_refused(sizes: dict[str, Any
 def test_a_model_that_bears_another_architectures_name_keeps_its_own_widths(
     name: str, ratio: float | None
 ) -> None:
-    known = ARCHITECTURES[name]
-    spec = known.with_(layers=1, width=64, heads=2, image_size=4 * known.patch_size, classes=5)
+    architecture = ARCHITECTURES[name]
+    spec = architecture.with_(
+        layers=1, width=64, heads=2, image_size=4 * architecture.patch_size, classes=5
+    )
     spec = spec.with_(mlp_ratio=ratio or spec.mlp_ratio)
     model = host.create(spec)
     for other in (name, "vit_small_patch16_dinov3", "eva_giant_patch14_224", "unknown"):

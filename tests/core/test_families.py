@@ -149,9 +149,9 @@ def test_a_model_is_built_from_the_table() -> None:
 
 def test_surgery_asks_the_table() -> None:
     state = initial(SPEC, 0)
-    taken = take_blocks(tensors.without_head(state, SPEC), SPEC, [2, 2])
-    assert torch.equal(taken["trunk.layer.0.up.weight"], state["trunk.layer.2.up.weight"])
-    assert not any(name.startswith("answer") for name in taken)
+    selected = take_blocks(tensors.without_head(state, SPEC), SPEC, [2, 2])
+    assert torch.equal(selected["trunk.layer.0.up.weight"], state["trunk.layer.2.up.weight"])
+    assert not any(name.startswith("answer") for name in selected)
     half = map_axes(state, SPEC, {"hidden": range(16)})
     assert half["trunk.layer.0.down.weight"].shape == (8, 16)
     same = tensors.resize_positions(state, SPEC, SPEC.with_(image_size=8))

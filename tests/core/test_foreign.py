@@ -26,11 +26,11 @@ IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 28 * 28).view(2, 3, 28, 28)
 
 
 def answers(place: Path) -> torch.Tensor:
-    found = open_ancestry(str(place))
-    assert found.spec == ancestry_spec(str(place))
-    model = found.model()
+    ancestry = open_ancestry(str(place))
+    assert ancestry.spec == ancestry_spec(str(place))
+    model = ancestry.model()
     with torch.no_grad():
-        return model(IMAGES_BCHW) if found.spec.classes else model.forward_features(IMAGES_BCHW)
+        return model(IMAGES_BCHW) if ancestry.spec.classes else model.forward_features(IMAGES_BCHW)
 
 
 EQUAL = [
@@ -71,10 +71,10 @@ def test_the_epsilon_of_the_norms_is_read_or_refused(tmp_path: Path) -> None:
 
 
 def test_of_a_deit_with_a_teacher_the_class_head_is_read_and_the_other_named() -> None:
-    found = open_ancestry(str(DATA / "deit_teacher"))
+    ancestry = open_ancestry(str(DATA / "deit_teacher"))
     stored = load_file(DATA / "deit_teacher" / "model.safetensors")
-    assert torch.equal(found.state["head.weight"], stored["cls_classifier.weight"])
-    words = " · ".join(found.record.left_out)
+    assert torch.equal(ancestry.state["head.weight"], stored["cls_classifier.weight"])
+    words = " · ".join(ancestry.record.left_out)
     for part in (
         "distillation_classifier (2 tensors)",
         "average of two heads",
@@ -97,17 +97,17 @@ def test_a_model_of_timms_that_transformers_saved_opens_everywhere() -> None:
     assert isinstance(model, TimmModel)
     assert (model.architecture, model.classes) == ("vit_tiny_patch16_224", 3)
     with torch.no_grad():
-        found = model.model()(IMAGES_BCHW)
-    torch.testing.assert_close(found, load_file(place / "answers.safetensors")["answers"])
+        outputs = model.model()(IMAGES_BCHW)
+    torch.testing.assert_close(outputs, load_file(place / "answers.safetensors")["answers"])
 
 
 def test_how_pictures_are_taken_is_read_or_refused(tmp_path: Path) -> None:
     shutil.copytree(DATA / "vit", tmp_path / "vit")
 
-    def view(**said: object) -> tuple[object, ...]:
-        (tmp_path / "vit" / foreign.PREPROCESSOR).write_text(json.dumps(said))
-        found = open_ancestry(str(tmp_path / "vit")).record
-        return found.view.crop_mode, found.view.crop_pct, found.view.interpolation
+    def view(**text: object) -> tuple[object, ...]:
+        (tmp_path / "vit" / foreign.PREPROCESSOR).write_text(json.dumps(text))
+        ancestry = open_ancestry(str(tmp_path / "vit")).record
+        return ancestry.view.crop_mode, ancestry.view.crop_pct, ancestry.view.interpolation
 
     square, edge = {"height": 28, "width": 28}, {"shortest_edge": 32}
     assert view(size=square, resample=2) == ("squash", 1.0, "bilinear")
@@ -116,19 +116,19 @@ def test_how_pictures_are_taken_is_read_or_refused(tmp_path: Path) -> None:
         0.875,
         "bicubic",
     )
-    for said, words in (
+    for text, words in (
         ({"resample": 9}, "resample is 9"),
         ({"rescale_factor": 0.5}, "rescale_factor"),
         ({"size": {"height": 28, "width": 14}}, "one side of a square"),
     ):
         with pytest.raises(BadFile, match=words):
-            view(**said)
+            view(**text)
 
 
 def test_a_distilled_deit_opens_without_its_distillation_token() -> None:
-    found = open_ancestry(str(DATA / "deit"))
-    assert (found.spec.classes, found.spec.registers) == (3, 0)
-    assert any("distillation token" in words for words in found.record.left_out)
+    ancestry = open_ancestry(str(DATA / "deit"))
+    assert (ancestry.spec.classes, ancestry.spec.registers) == (3, 0)
+    assert any("distillation token" in words for words in ancestry.record.left_out)
 
 
 def test_names_that_transformers_5_uses_inside_are_the_same_model(tmp_path: Path) -> None:
@@ -158,12 +158,12 @@ def test_normalisation_and_labels_come_from_its_own_files(tmp_path: Path) -> Non
     config = json.loads((tmp_path / "vit" / "config.json").read_text())
     config["id2label"] = {"2": "c", "0": "a", "1": "b"}
     (tmp_path / "vit" / "config.json").write_text(json.dumps(config))
-    found = open_ancestry(str(tmp_path / "vit"))
+    ancestry = open_ancestry(str(tmp_path / "vit"))
     (tmp_path / "vit" / foreign.PREPROCESSOR).write_text('{"image_mean": "none"}')
     with pytest.raises(BadFile, match="mean"):
         open_ancestry(str(tmp_path / "vit"))
-    assert (found.record.mean, found.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert found.class_names == ("a", "b", "c")
+    assert (ancestry.record.mean, ancestry.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert ancestry.class_names == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,14 @@ def test_it_expands_to_the_same_descendant(name: str, tmp_path: Path) -> None:
     ]
     result = CliRunner().invoke(main, call)
     assert result.exit_code == 0, result.stderr
-    made, then = load_descendant(tmp_path / "made"), load_descendant(OLD / name / "descendant")
+    model, then = load_descendant(tmp_path / "made"), load_descendant(OLD / name / "descendant")
     # A predicted class token is zeros whatever the learngene; then it was recorded as inherited.
-    assert made.inherited == then.inherited - ({"cls_token"} if name in PREDICTED else set())
-    assert (made.spec, made.task) == (then.spec, then.task)
-    for tensor in made.state:
-        if tensor in made.inherited and name not in PREDICTED:
-            assert torch.equal(made.state[tensor], then.state[tensor]), tensor
-        torch.testing.assert_close(made.state[tensor], then.state[tensor], rtol=1e-4, atol=1e-6)
+    assert model.inherited == then.inherited - ({"cls_token"} if name in PREDICTED else set())
+    assert (model.spec, model.task) == (then.spec, then.task)
+    for tensor in model.state:
+        if tensor in model.inherited and name not in PREDICTED:
+            assert torch.equal(model.state[tensor], then.state[tensor]), tensor
+        torch.testing.assert_close(model.state[tensor], then.state[tensor], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -69,6 +69,6 @@ def test_a_learngene_of_a_control_is_the_one_that_it_held_under_that_control(
     assert (then.config.method, then.config.control) == ("lsamd", control)
     assert then.config.details == held.config.details
     assert all(torch.equal(then.state[name], held.state[name]) for name in held.state)
-    kept = load_learngene(then.save(tmp_path / "kept"))
-    assert kept.config == then.config
+    loaded = load_learngene(then.save(tmp_path / "kept"))
+    assert loaded.config == then.config
     assert "control" not in json.loads((held.save(tmp_path / "held") / "config.json").read_text())

@@ -29,7 +29,7 @@ DEPTH = {"closed_form": 3.0, "scratch fan_in": 1.0}  # points for each layer
 
 def rows() -> list[tuple[Any, Any]]:
     """Values that are sums of what arm, size, task and seed add; in per cent."""
-    found = []
+    results = []
     for layers, width in NAMES:
         for arm, level in LEVELS.items():
             for task, easy in (("digits", 5.0), ("signs", 2.5), ("wings", 0.0)):
@@ -59,8 +59,8 @@ def rows() -> list[tuple[Any, Any]]:
                         recipe=SimpleNamespace(images=200, lr=1e-3, augment="light"),
                     )
                     times = {"extraction_seconds": 1.0, "seconds": 2.0}
-                    found.append((cell, SimpleNamespace(**row, **counts, **times)))
-    return found
+                    results.append((cell, SimpleNamespace(**row, **counts, **times)))
+    return results
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def test_what_is_inherited_has_four_parts(found: Any) -> None:
 
 def raised(rival: str, by: float) -> Any:
     """The same, with a rival that is better by this share."""
-    found = rows()
-    for _, row in found:
+    result = rows()
+    for _, row in result:
         row.value += by * (row.arm == rival)
-    return page.Measured(found, NAMES)
+    return page.Measured(result, NAMES)
 
 
 def test_where_ours_does_not_lead_is_said(found: Any) -> None:

@@ -22,14 +22,14 @@ WIDE = ViTSpec(
 
 
 def test_a_tensor_is_a_function_of_seed_and_name() -> None:
-    whole, part = (
+    full, part = (
         initial(TINY, 3),
         initial(TINY.with_(layers=5), 3, names=["blocks.1.mlp.fc1.weight"]),
     )
     assert list(part) == ["blocks.1.mlp.fc1.weight"]
-    assert torch.equal(part["blocks.1.mlp.fc1.weight"], whole["blocks.1.mlp.fc1.weight"])
-    assert not torch.equal(whole["blocks.0.mlp.fc1.weight"], whole["blocks.1.mlp.fc1.weight"])
-    assert not torch.equal(initial(TINY, 4)["head.weight"], whole["head.weight"])
+    assert torch.equal(part["blocks.1.mlp.fc1.weight"], full["blocks.1.mlp.fc1.weight"])
+    assert not torch.equal(full["blocks.0.mlp.fc1.weight"], full["blocks.1.mlp.fc1.weight"])
+    assert not torch.equal(initial(TINY, 4)["head.weight"], full["head.weight"])
 
 
 def test_timm_starts_as_timm_does() -> None:
@@ -49,9 +49,13 @@ def test_timm_starts_as_timm_does() -> None:
 
 
 def test_fan_in_has_unit_gain() -> None:
-    drawn = initial(WIDE, 0, "fan_in")
-    assert drawn["blocks.0.mlp.fc2.weight"].std().item() == pytest.approx(768**-0.5, rel=0.02)
-    assert drawn["patch_embed.proj.weight"].std().item() == pytest.approx(192**-0.5, rel=0.02)
-    assert drawn["pos_embed"].std().item() == pytest.approx(0.02, rel=0.05)
-    assert drawn["patch_embed.proj.bias"].abs().sum() == 0
-    assert drawn["blocks.0.ls1.gamma"].unique().tolist() == pytest.approx([0.1])
+    initial_state = initial(WIDE, 0, "fan_in")
+    assert initial_state["blocks.0.mlp.fc2.weight"].std().item() == pytest.approx(
+        768**-0.5, rel=0.02
+    )
+    assert initial_state["patch_embed.proj.weight"].std().item() == pytest.approx(
+        192**-0.5, rel=0.02
+    )
+    assert initial_state["pos_embed"].std().item() == pytest.approx(0.02, rel=0.05)
+    assert initial_state["patch_embed.proj.bias"].abs().sum() == 0
+    assert initial_state["blocks.0.ls1.gamma"].unique().tolist() == pytest.approx([0.1])

@@ -48,16 +48,16 @@ def functions(file: Path) -> Iterator[ast.FunctionDef]:
 
 def parameters(function: ast.FunctionDef) -> list[str]:
     given = function.args
-    return [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return [item.arg for item in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
 
 
 def test_nothing_is_offline_unless_it_is_asked_to_be() -> None:
     for file in FILES:
         for function in functions(file):
-            names = [one.arg for one in function.args.args]
+            names = [item.arg for item in function.args.args]
             defaults = dict(zip(reversed(names), reversed(function.args.defaults)))
             defaults |= dict(
-                zip([one.arg for one in function.args.kwonlyargs], function.args.kw_defaults)
+                zip([item.arg for item in function.args.kwonlyargs], function.args.kw_defaults)
             )
             default = defaults.get("offline")
             if default is not None:
@@ -81,7 +81,7 @@ def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
                 if isinstance(call, ast.Call) and asks(call, origins, file.stem, defined):
                     text = ast.unparse(call)
                     is_told = "offline" in text or any(
-                        isinstance(getattr(one, "value", 0), bool) for one in call.args
+                        isinstance(getattr(arg, "value", 0), bool) for arg in call.args
                     )
                     if not is_told and text not in ONLINE:
                         forgotten.append(f"{file.relative_to(ROOT)}:{call.lineno}: {text[:80]}")
@@ -94,9 +94,9 @@ def imports(file: Path) -> dict[str, str]:
         node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
     ]
     return {
-        one.asname or one.name: (node.module or "").rpartition(".")[2]
+        name.asname or name.name: (node.module or "").rpartition(".")[2]
         for node in nodes
-        for one in node.names
+        for name in node.names
     }
 
 
@@ -113,14 +113,14 @@ def asks(
         module = origins.get(name, own)
     if (module, name) in defined:
         return defined[module, name]
-    every = [asking for (_, one), asking in defined.items() if one == name]
+    every = [asking for (_, item), asking in defined.items() if item == name]
     return bool(every) and all(every)
 
 
 def modules() -> Iterator[ModuleType]:
     for package in (
         "learngene_zoo",
-        *sorted(one.name for one in (ROOT / "plugins").glob("lgzoo_*")),
+        *sorted(item.name for item in (ROOT / "plugins").glob("lgzoo_*")),
     ):
         root = importlib.import_module(package)
         yield root
@@ -187,8 +187,8 @@ def commands() -> dict[str, click.Command]:
 def lines_of_options(name: str) -> list[str]:
     """Each option of a command with its aliases and its metavar, as the help shows them."""
     text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).stdout
-    found = re.findall(r"^  (-\S.*?)(?:  |$)", text, flags=re.M)
-    lines = [re.sub(r"\[.*\]", "", line).strip() for line in found]
+    matches = re.findall(r"^  (-\S.*?)(?:  |$)", text, flags=re.M)
+    lines = [re.sub(r"\[.*\]", "", line).strip() for line in matches]
     return [*lines, *(alone for line in lines for alone in split_aliases(line))]
 
 

@@ -72,11 +72,11 @@ PREFIXES += ["encoder.", "teacher.backbone.", "module.base_encoder.", "timm_mode
 def test_prefixes_are_of_no_account_in_a_folder_and_a_file(prefix: str, tmp_path: Path) -> None:
     state = make_state()
     plain = open_ancestry(str(write_folder(tmp_path / "plain", state)))
-    place = write_folder(tmp_path / "prefixed", with_prefix(state, prefix))
-    for source in (place, place / "model.safetensors"):
-        found = open_ancestry(str(source))
-        assert torch.equal(answers(found), answers(plain))
-        assert found.record.left_out == ()
+    folder = write_folder(tmp_path / "prefixed", with_prefix(state, prefix))
+    for source in (folder, folder / "model.safetensors"):
+        ancestry = open_ancestry(str(source))
+        assert torch.equal(answers(ancestry), answers(plain))
+        assert ancestry.record.left_out == ()
 
 
 def test_a_compiled_part_of_a_model_is_found(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_of_two_copies_the_first_is_read_and_the_other_named(
 ) -> None:
     state = make_state()
     both = {**with_prefix(make_state(seed=1), second), **with_prefix(state, first)}
-    found = open_ancestry(str(write_folder(tmp_path / "both", both)))
-    assert torch.equal(found.state["cls_token"], state["cls_token"])
-    (words,) = found.record.left_out
+    ancestry = open_ancestry(str(write_folder(tmp_path / "both", both)))
+    assert torch.equal(ancestry.state["cls_token"], state["cls_token"])
+    (words,) = ancestry.record.left_out
     assert words.startswith("the copy of the model under ")
 
 
@@ -124,17 +124,17 @@ def test_of_two_models_none_is_guessed(tmp_path: Path) -> None:
 def test_parts_of_a_pretraining_are_left_out_by_name(tmp_path: Path) -> None:
     more = {"mask_token": torch.ones(1, 1, 16), "decoder_pos_embed": torch.ones(1, 17, 8)}
     more |= {"decoder_blocks.0.norm1.weight": torch.ones(8), "decoder_pred.bias": torch.ones(8)}
-    found = open_ancestry(
+    ancestry = open_ancestry(
         str(write_folder(tmp_path / "mae", {**make_state(classes=0), **more}, classes=0))
     )
-    assert found.record.left_out == (
+    assert ancestry.record.left_out == (
         "decoder_blocks, decoder_pos_embed, decoder_pred, mask_token (4 tensors)",
     )
     state = with_prefix(make_state(classes=0), "module.base_encoder.")
     state |= {f"module.base_encoder.head.{i}.weight": torch.ones(4, 16) for i in (0, 3)}
     state |= {"module.predictor.0.weight": torch.ones(4, 4)}
-    found = open_ancestry(str(write_folder(tmp_path / "moco", state, classes=0)))
-    assert found.record.left_out == ("predictor (1 tensor)", "head (2 tensors)")
+    ancestry = open_ancestry(str(write_folder(tmp_path / "moco", state, classes=0)))
+    assert ancestry.record.left_out == ("predictor (1 tensor)", "head (2 tensors)")
 
 
 def test_an_unknown_tensor_is_refused_as_before(tmp_path: Path) -> None:
@@ -155,9 +155,11 @@ def test_dinov2s_own_names_open_with_and_without_registers_and_in_groups(tmp_pat
         for name in own
     }
     for name, state in (("own", own), ("grouped", grouped)):
-        found = open_ancestry(str(write_folder(tmp_path / name, state, classes=0, init_values=1.0)))
-        assert torch.equal(answers(found), answers(want))
-        assert found.record.left_out == ("mask_token (1 tensor)",)
+        ancestry = open_ancestry(
+            str(write_folder(tmp_path / name, state, classes=0, init_values=1.0))
+        )
+        assert torch.equal(answers(ancestry), answers(want))
+        assert ancestry.record.left_out == ("mask_token (1 tensor)",)
 
     sizes = {"reg_tokens": 3, "no_embed_class": True, "init_values": 1.0}
     theirs = {**own, "register_tokens": torch.randn(1, 3, 16)}
@@ -167,8 +169,8 @@ def test_dinov2s_own_names_open_with_and_without_registers_and_in_groups(tmp_pat
     want = open_ancestry(str(write_folder(tmp_path / "timms", timms, classes=0, **sizes)))
     for name, dropped in (("theirs", set()), ("without_mask", {"mask_token"})):
         state = {key: tensor for key, tensor in theirs.items() if key not in dropped}
-        found = open_ancestry(str(write_folder(tmp_path / name, state, classes=0, **sizes)))
-        assert torch.equal(answers(found), answers(want))
+        ancestry = open_ancestry(str(write_folder(tmp_path / name, state, classes=0, **sizes)))
+        assert torch.equal(answers(ancestry), answers(want))
 
 
 def test_deit_iii_names_its_layer_scales_otherwise(tmp_path: Path) -> None:
@@ -177,18 +179,18 @@ def test_deit_iii_names_its_layer_scales_otherwise(tmp_path: Path) -> None:
         name.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): state[name]
         for name in state
     }
-    found, want = (
+    ancestry, want = (
         open_ancestry(str(write_folder(tmp_path / name, tensors, init_values=1e-6)))
         for name, tensors in (("theirs", theirs), ("ours", state))
     )
-    assert torch.equal(answers(found), answers(want))
+    assert torch.equal(answers(ancestry), answers(want))
 
 
 def test_positions_of_another_grid_are_resampled_and_that_is_said_but_patches_never(
     tmp_path: Path,
 ) -> None:
-    found = open_ancestry(str(write_folder(tmp_path / "a", make_state(img_size=64))))
-    assert found.record.left_out == ("positions of 8 x 8 patches (resampled to 4 x 4)",)
+    ancestry = open_ancestry(str(write_folder(tmp_path / "a", make_state(img_size=64))))
+    assert ancestry.record.left_out == ("positions of 8 x 8 patches (resampled to 4 x 4)",)
     with pytest.raises(BadFile, match=r"patch_embed\.proj\.weight has shape"):
         open_ancestry(str(write_folder(tmp_path / "b", make_state(patch_size=4, img_size=16))))
 
@@ -241,23 +243,23 @@ def write_shards(place: Path, state: State, **index: str) -> Path:
 
 def test_shards_open_as_one_file_does(tmp_path: Path) -> None:
     state = make_state()
-    whole, place = (
+    full, folder = (
         write_folder(tmp_path / "whole", state),
         write_shards(tmp_path / "parts", with_prefix(state, "module.")),
     )
-    want = answers(open_ancestry(str(whole)))
-    found = open_ancestry(str(place))
-    assert torch.equal(answers(found), want)
-    assert torch.equal(answers(open_ancestry(str(place / "model.safetensors.index.json"))), want)
+    want = answers(open_ancestry(str(full)))
+    ancestry = open_ancestry(str(folder))
+    assert torch.equal(answers(ancestry), want)
+    assert torch.equal(answers(open_ancestry(str(folder / "model.safetensors.index.json"))), want)
     with torch.no_grad():
-        assert torch.equal(open_model(str(place)).model()(IMAGES_BCHW), want)
-    second = place / "model-00002-of-00002.safetensors"
+        assert torch.equal(open_model(str(folder)).model()(IMAGES_BCHW), want)
+    second = folder / "model-00002-of-00002.safetensors"
     second.write_bytes(
         (
             write_shards(tmp_path / "other", with_prefix(make_state(1), "module.")) / second.name
         ).read_bytes()
     )
-    assert open_ancestry(str(place)).record.sha256 != found.record.sha256
+    assert open_ancestry(str(folder)).record.sha256 != ancestry.record.sha256
 
 
 def test_an_index_is_taken_at_its_word_only(tmp_path: Path) -> None:
@@ -280,12 +282,12 @@ def test_an_index_is_taken_at_its_word_only(tmp_path: Path) -> None:
     for name, (index, words) in cases.items():
         with pytest.raises(BadFile, match=words):
             open_ancestry(str(write_shards(tmp_path / name, state, **index)))
-    place = write_shards(tmp_path / "twice", state)
+    folder = write_shards(tmp_path / "twice", state)
     both = dict(state)
-    save_file({name: both[name] for name in [*sorted(state)[::2], moved]}, place / first)
+    save_file({name: both[name] for name in [*sorted(state)[::2], moved]}, folder / first)
     with pytest.raises(BadFile, match=f"holds the tensor {moved}, which .* places in model-00002"):
-        open_ancestry(str(place))
+        open_ancestry(str(folder))
     for text in ("{}", '{"weight_map": []}'):
-        (place / "model.safetensors.index.json").write_text(text)
+        (folder / "model.safetensors.index.json").write_text(text)
         with pytest.raises(BadFile, match="weight_map is missing or empty"):
-            open_ancestry(str(place))
+            open_ancestry(str(folder))

@@ -36,15 +36,17 @@ def learngene(**fields: object) -> Learngene:
 
 @pytest.mark.parametrize("init", ["timm", "fan_in"])
 def test_a_model_from_scratch_starts_from_a_seed_of_its_own(init: str) -> None:
-    made = lifecycle.train("digits", spec=SPEC, recipe=Recipe(epochs=0), init=init, run=Run(seed=3))  # type: ignore[arg-type]
-    drawn = initial(SPEC.with_(classes=10), derive_seed(3, "init"), init)  # type: ignore[arg-type]
-    assert made.spec == SPEC.with_(classes=10)
-    assert all(torch.equal(made.state[name], drawn[name]) for name in drawn)
+    model = lifecycle.train(
+        "digits", spec=SPEC, recipe=Recipe(epochs=0), init=init, run=Run(seed=3)
+    )  # type: ignore[arg-type]
+    initial_state = initial(SPEC.with_(classes=10), derive_seed(3, "init"), init)  # type: ignore[arg-type]
+    assert model.spec == SPEC.with_(classes=10)
+    assert all(torch.equal(model.state[name], initial_state[name]) for name in initial_state)
 
 
 def test_a_plan_begins_with_the_smallest() -> None:
-    found = lifecycle.plan("pool", ancestries=DEIT)
-    costs = [member.cost() for member in found]
+    members = lifecycle.plan("pool", ancestries=DEIT)
+    costs = [member.cost() for member in members]
     assert costs == sorted(costs)
     method = METHODS.load("pool")
     outlined = method.extractor.outline(
@@ -62,8 +64,8 @@ def test_a_plan_begins_with_the_smallest() -> None:
 def test_a_control_that_is_named_counts_before_the_learngenes_own(
     own: str | None, named: str | None, under: str | None
 ) -> None:
-    made = lifecycle.expand(learngene(control=own), layers=3, control=named)  # type: ignore[arg-type]
-    assert made.provenance.get("control") == under
+    descendant = lifecycle.expand(learngene(control=own), layers=3, control=named)  # type: ignore[arg-type]
+    assert descendant.provenance.get("control") == under
 
 
 def test_a_plan_within_a_budget_is_the_part_of_the_plan_that_fits() -> None:
@@ -98,8 +100,12 @@ PURPOSE = TargetTask(task="folder:mine", classes=2, class_names=("cat", "dog"))
 def test_descendants_are_for_the_task_of_the_learngene(
     asked: dict[str, Any], task: str | None, classes: int, names: tuple[str, ...]
 ) -> None:
-    made = lifecycle.expand(learngene(purpose=PURPOSE), layers=3, **asked)
-    assert (made.task, made.spec.classes, made.class_names) == (task, classes, names)
+    descendant = lifecycle.expand(learngene(purpose=PURPOSE), layers=3, **asked)
+    assert (descendant.task, descendant.spec.classes, descendant.class_names) == (
+        task,
+        classes,
+        names,
+    )
 
 
 def test_an_extraction_at_another_image_size_is_the_one_that_was_planned(tmp_path: Path) -> None:
@@ -107,12 +113,12 @@ def test_an_extraction_at_another_image_size_is_the_one_that_was_planned(tmp_pat
         assemble(spec, {}, seed=0).save(tmp_path / name)
     both, small = [str(tmp_path / "narrow"), str(tmp_path / "wide")], Target(image_size=24)
     extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
-    made = lifecycle.extract(
+    learngene = lifecycle.extract(
         "lsamd", ancestries=both[0], extractor=extractor, image_size=24, out=tmp_path / "gene"
     )
     planned = lifecycle.plan("lsamd", ancestries=both[0], extractor=extractor, target=small)
     assert planned == lifecycle.plan(tmp_path / "gene")
-    assert lifecycle.expand(made).spec.image_size == 24
+    assert lifecycle.expand(learngene).spec.image_size == 24
     assert {
         member.spec.image_size for member in lifecycle.plan("snnet", ancestries=both, target=small)
     } == {24}

@@ -26,8 +26,8 @@ def written(place: Path, files: dict[str, FileRecord], **changes: Any) -> Path:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    found = read_manifest(written(tmp_path, FILES), "here")
-    assert (found.files, found.members) == (FILES, ["layers-7"])
+    manifest = read_manifest(written(tmp_path, FILES), "here")
+    assert (manifest.files, manifest.members) == (FILES, ["layers-7"])
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_what_publish_writes_is_read(tmp_path: Path) -> None:
 
 def test_a_manifest_is_named_by_where_it_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
-    for data, said in (
+    for data, text in (
         (b"{", "not valid JSON"),
         (b"[]", "not a JSON object"),
         (b" " * (2**24 + 1), "larger than 16 MiB"),
     ):
         path.write_bytes(data)
-        with pytest.raises(BadFile, match=rf"^manifest of me/x is {said}"):
+        with pytest.raises(BadFile, match=rf"^manifest of me/x is {text}"):
             read_manifest(path, "manifest of me/x")

@@ -83,12 +83,12 @@ def test_it_trains_copies_pickles_and_moves_into_shared_memory(memory: str) -> N
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     model(IMAGES_BCHW).square().sum().backward()
     optimizer.step()
-    wanted = model(IMAGES_BCHW)
-    assert torch.equal(copy.deepcopy(model)(IMAGES_BCHW), wanted)
-    assert torch.equal(pickle.loads(pickle.dumps(model))(IMAGES_BCHW), wanted)
-    assert torch.equal(model.share_memory()(IMAGES_BCHW), wanted)
+    expected = model(IMAGES_BCHW)
+    assert torch.equal(copy.deepcopy(model)(IMAGES_BCHW), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(IMAGES_BCHW), expected)
+    assert torch.equal(model.share_memory()(IMAGES_BCHW), expected)
     assert torch.allclose(
-        copy.deepcopy(model).double()(IMAGES_BCHW.double()).float(), wanted, atol=1e-4
+        copy.deepcopy(model).double()(IMAGES_BCHW.double()).float(), expected, atol=1e-4
     )
     buffer = io.BytesIO()
     torch.save(model.head.state_dict(), buffer)

@@ -82,11 +82,11 @@ def write(
 )
 def test_the_answers_are_those_of_the_tower(tmp_path: Path, vision: dict[str, Any]) -> None:
     model = tower(vision)
-    found = open_ancestry(str(write(tmp_path, vision, model)))
-    assert found.spec == ancestry_spec(str(tmp_path))
-    assert found.spec.classes == (24 if vision in (EVA, PERCEPTION, MOBILE) else 0)
+    ancestry = open_ancestry(str(write(tmp_path, vision, model)))
+    assert ancestry.spec == ancestry_spec(str(tmp_path))
+    assert ancestry.spec.classes == (24 if vision in (EVA, PERCEPTION, MOBILE) else 0)
     with torch.no_grad():
-        assert torch.equal(found.model()(IMAGES_BCHW), model(IMAGES_BCHW))
+        assert torch.equal(ancestry.model()(IMAGES_BCHW), model(IMAGES_BCHW))
 
 
 def test_images_are_presented_as_open_clip_does(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_images_are_presented_as_open_clip_does(tmp_path: Path) -> None:
 def test_other_names_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, SIGLIP, tower(SIGLIP))
     (tmp_path / open_clip.WEIGHTS[0]).rename(tmp_path / open_clip.WEIGHTS[1])
-    whole = open_ancestry(str(tmp_path))
+    full = open_ancestry(str(tmp_path))
     (tmp_path / open_clip.WEIGHTS[1]).rename(tmp_path / "mine.safetensors")
-    assert open_ancestry(f"{tmp_path}/mine.safetensors").identity == whole.identity
+    assert open_ancestry(f"{tmp_path}/mine.safetensors").identity == full.identity
     (tmp_path / "open_clip_pytorch_model.bin").touch()
     with pytest.raises(BadFile, match="may run code when opened"):
         open_ancestry(str(tmp_path))

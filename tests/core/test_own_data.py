@@ -196,16 +196,16 @@ def test_a_local_ancestry_model_is_opened_again(place: Path) -> None:
     lg.expand("first_k", layers=3, classes=4, out="parent")
     closed_form = METHODS.load("closed_form").preset("smoke")
     named = replace_fields(closed_form, store=False)
-    made = lg.extract(
+    learngene = lg.extract(
         "closed_form", extractor=named, ancestries="parent", tasks="digits", out="gene"
     )
-    assert made.config.ancestries[0].source == "parent"
+    assert learngene.config.ancestries[0].source == "parent"
     forget_session()
     assert lg.expand("gene", layers=2).spec.layers == 2
     with pytest.raises(
         WrongCall, match="'parent', which is opened only if you name it: add --ancestry parent"
     ):
-        lg.expand(made.with_config(seed=5), layers=2)
+        lg.expand(learngene.with_config(seed=5), layers=2)
     shutil.rmtree("parent")
     lg.expand("first_k", layers=3, classes=4, run=lg.Run(seed=1), out="parent")
     with pytest.raises(BadFile, match="it is another model than the one before"):
@@ -297,9 +297,9 @@ def test_a_file_that_was_not_written_here_is_ignored_with_one_line(
 ) -> None:
     (tmp_path / own_data.FILE).write_bytes(content)
     assert own_data._read(tmp_path) == own_data._read(tmp_path) == {}
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert said.endswith("it is ignored, so name your data again\n")
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert message.endswith("it is ignored, so name your data again\n")
 
 
 def test_the_file_is_bounded_and_the_oldest_leave_it(

@@ -55,23 +55,23 @@ def test_it_answers_what_an_evaluation_sees(pictures: Path, batch_size: int) -> 
             expected = model.model()(batch.images).softmax(dim=1)
         rows = task.split(split)
         files = [rows.rows[int(member)].where for member in rows.members]  # type: ignore[attr-defined]
-        found = lifecycle.predict(model, files, top=3, batch_size=batch_size, run=RUN)
-        for one, share_K, file in zip(found, expected, files, strict=True):
-            assert one.image == str(file)
-            assert one.classes == tuple(
+        predictions = lifecycle.predict(model, files, top=3, batch_size=batch_size, run=RUN)
+        for item, share_K, file in zip(predictions, expected, files, strict=True):
+            assert item.image == str(file)
+            assert item.classes == tuple(
                 model.class_names[k] for k in share_K.argsort(descending=True)
             )
-            assert one.probabilities == pytest.approx(
+            assert item.probabilities == pytest.approx(
                 share_K.sort(descending=True).values.tolist(), abs=1e-5
             )
 
 
 def test_a_model_without_names_gives_numbers_and_no_more_than_it_has(pictures: Path) -> None:
-    (found,) = lifecycle.predict(
+    (predictions,) = lifecycle.predict(
         replace(MODEL, class_names=()), pictures / "ant" / "0.png", top=9, run=RUN
     )
-    assert sorted(found.classes) == ["0", "1", "2"]
-    assert sum(found.probabilities) == pytest.approx(1)
+    assert sorted(predictions.classes) == ["0", "1", "2"]
+    assert sum(predictions.probabilities) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_deep_grey_is_answered_as_training_saw_it_and_noted_once(at_hand: Path) 
     code, out, errors = predict("ant/12bit.png", "ant/13bit.png", "ant/8bit.png")
     assert code == 0
     assert errors == [
-        "note: ant/12bit.png is grey of more than 8 bits; such pictures are scaled by the bits in"
+        "note: ant/12bit.png is grey of more than 8 bits; such images are scaled by the bits in"
         " use, else by percentiles (docs/tasks.md)"
     ]
     assert len({line.partition(": ")[2] for line in out.splitlines()}) == 1

@@ -89,7 +89,7 @@ PROBES = {
 
 
 def request_for(found: Any, task: str, limit: str) -> Any:
-    (made,) = [one for one in regret.requests(found) if (one.task, one.limit) == (task, limit)]
+    (made,) = [item for item in regret.requests(found) if (item.task, item.limit) == (task, limit)]
     return made
 
 
@@ -173,12 +173,12 @@ def test_a_probe_is_what_recommend_says_and_is_kept(
     rows = [(cell, SimpleNamespace(error=None, width=96))]
     ((at, (made,)),) = asking.probes_of(rows, {(5, 96): "small"}, tmp_path, run).items()
     assert at == ("digits", 40, 1)
-    (said,) = lifecycle.recommend(
+    (message,) = lifecycle.recommend(
         "digits", "lsamd", images=40, sizes=1, run=Run(threads=1, device="cpu", seed=cell.draws)
     )
     assert (made.right_N.mean(), made.member.spec.layers) == (
-        pytest.approx(said.probe),
-        said.member.spec.layers,
+        pytest.approx(message.probe),
+        message.member.spec.layers,
     )
     monkeypatch.setattr(asking, "_probed", None)  # what is kept is not probed again
     ((_, (again,)),) = asking.probes_of(rows, {(5, 96): "small"}, tmp_path, run).items()

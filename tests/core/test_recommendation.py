@@ -60,15 +60,15 @@ def test_the_probe_is_that_of_a_regression_without_each_picture(
     draws = np.random.Generator(np.random.PCG64(3))
     labels_N = np.arange(40) % 4
     features_ND = draws.normal(size=(40, 6)) + 0.7 * np.eye(4)[labels_N] @ draws.normal(size=(4, 6))
-    found = is_right_left_out(Features(features_ND, labels_N))
-    assert 0 < found.mean() < 1
-    assert (found == refitted(features_ND, labels_N, penalty)).all()
+    is_right = is_right_left_out(Features(features_ND, labels_N))
+    assert 0 < is_right.mean() < 1
+    assert (is_right == refitted(features_ND, labels_N, penalty)).all()
 
 
 def test_features_without_meaning_are_at_chance_even_if_there_are_many() -> None:
     draws = np.random.Generator(np.random.PCG64(5))
-    found = is_right_left_out(Features(draws.normal(size=(300, 200)), np.arange(300) % 3))
-    assert 0.2 < found.mean() < 0.47
+    is_right = is_right_left_out(Features(draws.normal(size=(300, 200)), np.arange(300) % 3))
+    assert 0.2 < is_right.mean() < 0.47
 
 
 def test_one_class_is_refused() -> None:
@@ -91,20 +91,22 @@ def built(seed: int) -> tuple[str, Member, Descendant]:
 
 def test_the_best_is_first_and_the_others_are_told_by_paired_differences() -> None:
     heard: list[str] = []
-    found = rank_descendants(
+    ranking = rank_descendants(
         map(built, range(4)),
         tiny_task(),
         RUN,
         images=None,
         report=lambda name, member, value: heard.append(name),
     )
-    assert sorted(heard) == sorted(one.learngene for one in found)
-    assert [one.probe for one in found] == sorted((one.probe for one in found), reverse=True)
-    assert found[0].difference == (0, 0, 0)
-    for one in found:
-        assert one.difference.value == pytest.approx(one.probe - found[0].probe)
-        assert one.interval[0] < one.probe < one.interval[1] or one.probe in (0, 1)
-        assert one.tied == (one.difference.high >= 0)
+    assert sorted(heard) == sorted(item.learngene for item in ranking)
+    assert [item.probe for item in ranking] == sorted(
+        (item.probe for item in ranking), reverse=True
+    )
+    assert ranking[0].difference == (0, 0, 0)
+    for item in ranking:
+        assert item.difference.value == pytest.approx(item.probe - ranking[0].probe)
+        assert item.interval[0] < item.probe < item.interval[1] or item.probe in (0, 1)
+        assert item.tied == (item.difference.high >= 0)
 
 
 def test_a_class_for_every_pixel_is_refused() -> None:
@@ -133,8 +135,8 @@ def rows() -> list[dict[str, object]]:
     ]
     result = CliRunner().invoke(main, [*words, "--json", "--device", "cpu", "--threads", "1"])
     assert result.exit_code == 0, result.stderr
-    found: list[dict[str, object]] = json.loads(result.stdout)
-    return found
+    data: list[dict[str, object]] = json.loads(result.stdout)
+    return data
 
 
 @pytest.mark.slow
@@ -187,7 +189,7 @@ def test_the_line_that_it_prints_builds_what_it_ranked_first(
 def test_a_candidate_is_tied_while_its_interval_holds_no_difference(
     difference: Gain, is_tied: bool
 ) -> None:
-    found = RankedDescendant(
+    candidate = RankedDescendant(
         learngene="gene",
         member=Member(spec=SPEC),
         probe=0.5,
@@ -195,7 +197,7 @@ def test_a_candidate_is_tied_while_its_interval_holds_no_difference(
         images=100,
         difference=difference,
     )
-    assert found.tied == is_tied
+    assert candidate.tied == is_tied
 
 
 def test_of_equally_good_descendants_the_cheapest_is_first() -> None:
@@ -205,4 +207,4 @@ def test_of_equally_good_descendants_the_cheapest_is_first() -> None:
         for name, layers in (("b", 5), ("a", 3), ("c", 1))
     ]
     better = ("d", Member(spec=SPEC.with_(layers=9)), np.array([True, True, True]))
-    assert [one.learngene for one in sort_candidates([*probes, better])] == ["d", "c", "a", "b"]
+    assert [item.learngene for item in sort_candidates([*probes, better])] == ["d", "c", "a", "b"]

@@ -186,9 +186,9 @@ def test_a_learngene_whose_file_lacks_a_tensor_is_refused_and_not_filled_up(tmp_
     extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
     learngene = extractor([tiny_ancestry()], [], Run()).with_config(method="lsamd")
     folder = learngene.save(tmp_path / "learngene")
-    whole = dict(load_learngene(folder).state)
+    full = dict(load_learngene(folder).state)
     save_file(
-        {key: tensor for key, tensor in whole.items() if key != name}, folder / "model.safetensors"
+        {key: tensor for key, tensor in full.items() if key != name}, folder / "model.safetensors"
     )
     with pytest.raises(
         BadFile, match=f"lacks the tensor {name}, which its config.json names; extract or fetch it"

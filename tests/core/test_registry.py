@@ -16,10 +16,10 @@ from learngene_zoo.method.record import METHODS
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty place that is searched for packages first."""
-    place = tmp_path / "site"
-    place.mkdir()
-    monkeypatch.syspath_prepend(str(place))
-    return place
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
 
 
 def install(site: Path, package: str, points: str, source: str = "") -> None:

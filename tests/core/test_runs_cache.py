@@ -152,10 +152,10 @@ def test_without_a_place_of_its_own_a_run_still_shares(tmp_path: Path) -> None:
 def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
     part = computing(Computation())
     part.may_end.clear()
-    found: list[Json] = []
+    results: list[Json] = []
 
     def use(name: str) -> None:
-        found.append(once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()).record)
+        results.append(once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()).record)
 
     users = [threading.Thread(target=use, args=(name,)) for name in "ab"]
     users[0].start()
@@ -167,7 +167,7 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
     for user in users:
         user.join()
     assert len(part.calls) == 1
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
@@ -220,14 +220,14 @@ def test_a_part_that_is_done_has_its_cost_and_no_checkpoint_wherever_a_kill_came
         killed.setattr(cache, "save_result", interrupt)
         with pytest.raises(KeyboardInterrupt):
             once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
-    (place,) = tmp_path.rglob("cost.json")
-    assert json.loads(place.read_text()) == {"seconds": 10}
-    shutil.rmtree(place.parent / "checkpoint-1")
+    (folder,) = tmp_path.rglob("cost.json")
+    assert json.loads(folder.read_text()) == {"seconds": 10}
+    shutil.rmtree(folder.parent / "checkpoint-1")
     once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
-    (place.parent / "checkpoint-1").mkdir()
+    (folder.parent / "checkpoint-1").mkdir()
     once(run_in(tmp_path, "b"), "toy.teacher", teacher, Settings())
-    assert {path.name for path in place.parent.iterdir()} == {"done", "cost.json", "metrics.jsonl"}
-    assert json.loads(place.read_text()) == {"seconds": 20}
+    assert {path.name for path in folder.parent.iterdir()} == {"done", "cost.json", "metrics.jsonl"}
+    assert json.loads(folder.read_text()) == {"seconds": 20}
 
 
 def interrupt(*arguments: object) -> None:
@@ -257,15 +257,15 @@ def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
         own = Run(folder=out.with_name(f"{out.name}.run"), seed=run.seed, shared=run.shared)
         state = once(own.part("teacher"), "toy.teacher", teacher, Settings()).state
         clock.now += 3
-        made = Learngene(config=LearngeneConfig(method=name, spec=SPEC), state=state)
-        made.save(out)
-        return made
+        learngene = Learngene(config=LearngeneConfig(method=name, spec=SPEC), state=state)
+        learngene.save(out)
+        return learngene
 
     monkeypatch.setattr(lifecycle, "extract", extract)
     arms = [Arm(name="a", method="lsamd", settings={"keep": (block,)}) for block in (1, 2)]
     spent = [extract_once(Extraction(arm=arm, seed=0), tmp_path, Run())[1] for arm in arms]
     assert len(part.calls) == 1
-    assert [(one.images, one.seconds, one.busy) for one in spent] == [
+    assert [(item.images, item.seconds, item.busy) for item in spent] == [
         (IMAGES, 23, 23),
         (IMAGES, 23, 3),
     ]

@@ -71,11 +71,11 @@ def images(count: int) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Exported]:
     """A function that exports one of `SPECS` in a format, once."""
-    place = tmp_path_factory.mktemp("exported")
+    folder = tmp_path_factory.mktemp("exported")
 
     @cache
     def export(name: str, format: str) -> Exported:
-        return export_descendant(model(SPECS[name]), place / f"{name}.{format}", run=RUN)
+        return export_descendant(model(SPECS[name]), folder / f"{name}.{format}", run=RUN)
 
     return export
 
@@ -98,9 +98,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], E
 )
 def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, exported) -> None:
     descendant = model(SPECS[name])
-    made = exported(name, format)
-    assert made.difference <= (0.0 if format == "pt2" else 1e-5)
-    runner, module = open_runner(made.path, threads=1), descendant.model()
+    exported_file = exported(name, format)
+    assert exported_file.difference <= (0.0 if format == "pt2" else 1e-5)
+    runner, module = open_runner(exported_file.path, threads=1), descendant.model()
     for count in (1, 3, 7):  # 3 and 7 are not among those that exporting compares
         with torch.no_grad():
             torch.testing.assert_close(
@@ -120,9 +120,9 @@ def test_half_precision_halves_the_file_and_keeps_its_doors_in_fp32(
     format: str, tmp_path: Path
 ) -> None:
     descendant = model(SPEC.with_(width=128))
-    whole = export_descendant(descendant, tmp_path / f"whole.{format}", run=RUN)
+    full = export_descendant(descendant, tmp_path / f"whole.{format}", run=RUN)
     half = export_descendant(descendant, tmp_path / f"half.{format}", dtype="fp16", run=RUN)
-    assert half.bytes < 0.6 * whole.bytes
+    assert half.bytes < 0.6 * full.bytes
     assert 0 < half.difference < 2e-2
     assert open_runner(half.path)(images(2)).dtype == torch.float32
 
@@ -167,13 +167,15 @@ def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(format: str,
 def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
     task, path = replace(tiny_task(classes=5), class_names=NAMES), tmp_path / "model.onnx"
     descendant = model(SPEC.with_(width=64, image_size=task.image_size))
-    whole = export_descendant(descendant, tmp_path / "whole.onnx", run=RUN)
-    made = export_descendant(descendant, path, dtype="int8", task=task, max_drop=1.0, run=RUN)
-    assert made.bytes < 0.6 * whole.bytes
-    assert (made.task, made.metric) == (task.name, "accuracy")
-    assert made.value is not None
-    assert made.model_value is not None
-    assert abs(made.value - made.model_value) <= 0.1
+    full = export_descendant(descendant, tmp_path / "whole.onnx", run=RUN)
+    exported_file = export_descendant(
+        descendant, path, dtype="int8", task=task, max_drop=1.0, run=RUN
+    )
+    assert exported_file.bytes < 0.6 * full.bytes
+    assert (exported_file.task, exported_file.metric) == (task.name, "accuracy")
+    assert exported_file.value is not None
+    assert exported_file.model_value is not None
+    assert abs(exported_file.value - exported_file.model_value) <= 0.1
     before = path.read_bytes()
     with pytest.raises(
         Refused, match=r"in int8 the accuracy .* falls from .* by more than -1 .*--dtype fp16"
@@ -239,9 +241,9 @@ def timm_folder(place: Path, name: str = "vit_tiny_patch16_224", **sizes: object
     config = {"architecture": name, "num_classes": 5, "model_args": sizes, "pretrained_cfg": images}
     (place / "config.json").write_text(json.dumps({**config, "label_names": list(NAMES)}))
     torch.manual_seed(0)
-    made = timm.create_model(name, num_classes=5, **sizes)
+    model = timm.create_model(name, num_classes=5, **sizes)
     save_file(
-        {key: tensor.clone() for key, tensor in made.state_dict().items()},
+        {key: tensor.clone() for key, tensor in model.state_dict().items()},
         place / "model.safetensors",
     )
     return place
@@ -254,10 +256,10 @@ TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size
 def test_what_timm_made_is_exported_and_says_all_that_is_needed(
     suffix: str, tmp_path: Path
 ) -> None:
-    place = timm_folder(tmp_path / "vit", **TINY)
-    made = lifecycle.export(place, tmp_path / f"model.{suffix}", run=RUN)
-    assert made.difference <= 1e-5
-    facts = metadata(open_model(place))
+    folder = timm_folder(tmp_path / "vit", **TINY)
+    exported_file = lifecycle.export(folder, tmp_path / f"model.{suffix}", run=RUN)
+    assert exported_file.difference <= 1e-5
+    facts = metadata(open_model(folder))
     assert json.loads(facts["labels"]) == list(NAMES)
     assert json.loads(facts["preprocessing"]) == {
         **{
@@ -273,12 +275,16 @@ def test_what_timm_made_is_exported_and_says_all_that_is_needed(
 @pytest.mark.parametrize("name", ["plain", "dense"])
 def test_an_exported_file_is_worth_what_its_model_is(name: str, exported, tmp_path: Path) -> None:
     path, descendant = exported(name, "onnx").path, model(SPECS[name])
-    found = open_exported(path)
-    assert (found.classes, found.dense, found.class_names) == (5, name == "dense", NAMES)
-    assert found.input_format == descendant.input_format
+    exported_model = open_exported(path)
+    assert (exported_model.classes, exported_model.dense, exported_model.class_names) == (
+        5,
+        name == "dense",
+        NAMES,
+    )
+    assert exported_model.input_format == descendant.input_format
     with torch.no_grad():
         torch.testing.assert_close(
-            found.model()(images(3)), descendant.model()(images(3)), rtol=0, atol=1e-5
+            exported_model.model()(images(3)), descendant.model()(images(3)), rtol=0, atol=1e-5
         )
 
 
@@ -286,10 +292,10 @@ def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Pat
     task = replace(tiny_task(classes=5), class_names=NAMES)
     descendant = model(SPEC.with_(image_size=task.image_size))
     path = export_descendant(descendant, tmp_path / "model.onnx", run=RUN).path
-    found = open_exported(path, threads=1)
+    exported_model = open_exported(path, threads=1)
     theirs, ours = (
         measure(one.model(), task, "validation", one.input_format, RUN)
-        for one in (found, descendant)
+        for one in (exported_model, descendant)
     )
     assert theirs.correct == ours.correct
     Image.linear_gradient("L").resize((40, 30)).convert("RGB").save(tmp_path / "a.png")
@@ -361,35 +367,37 @@ def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch: pytest.Mo
 
 
 def test_options_that_nothing_looks_at_are_refused(tmp_path: Path) -> None:
-    place = model().save(tmp_path / "model")
+    folder = model().save(tmp_path / "model")
     for words, message in (
         (("--task", "nosuch", "--format", "pt2"), "--task applies only to --dtype int8"),
         (("--max-drop", "0.1"), "--max-drop applies only to --dtype int8"),
     ):
         result = CliRunner().invoke(
-            main, ["export", str(place), *words, "-o", str(tmp_path / "model.pt2")]
+            main, ["export", str(folder), *words, "-o", str(tmp_path / "model.pt2")]
         )
         assert (result.exit_code, message in result.stderr) == (2, True)
     with pytest.raises(WrongCall, match="the task 'nosuch' is used only for dtype int8"):
-        lifecycle.export(place, tmp_path / "model.pt2", task="nosuch")
+        lifecycle.export(folder, tmp_path / "model.pt2", task="nosuch")
     assert not (tmp_path / "model.pt2").exists()
 
 
 def test_the_command_writes_measures_and_refuses(tmp_path: Path) -> None:
     def call(*words: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(main, ["export", str(place), *words])
+        result = CliRunner().invoke(main, ["export", str(folder), *words])
         return result.exit_code, result.stdout, result.stderr
 
-    place, out = model().save(tmp_path / "model"), tmp_path / "model.onnx"
+    folder, out = model().save(tmp_path / "model"), tmp_path / "model.onnx"
     code, printed, _ = call("-o", str(out), "--bench", "--threads", "1", "--json")
     row = json.loads(printed)
     assert code == 0
     assert (row["format"], row["dtype"], row["path"]) == ("onnx", "fp32", str(out))
     assert row["bytes"] == out.stat().st_size
     assert row["latency"] > 0 < row["model_latency"]
-    code, _, told = call("-o", str(out))
-    assert (code, "already exists" in told) == (1, True)
-    code, _, told = call("--format", "pt2", "-o", str(out))
-    assert (code, "does not end in .pt2" in told) == (2, True)
-    code, _, told = call("--dtype", "int8", "-o", str(tmp_path / "small.onnx"), "--task", "digits")
-    assert (code, "5 classes and digits has 10" in told) == (2, True)
+    code, _, stderr = call("-o", str(out))
+    assert (code, "already exists" in stderr) == (1, True)
+    code, _, stderr = call("--format", "pt2", "-o", str(out))
+    assert (code, "does not end in .pt2" in stderr) == (2, True)
+    code, _, stderr = call(
+        "--dtype", "int8", "-o", str(tmp_path / "small.onnx"), "--task", "digits"
+    )
+    assert (code, "5 classes and digits has 10" in stderr) == (2, True)

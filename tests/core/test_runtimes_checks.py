@@ -40,8 +40,8 @@ def test_a_difference_is_accepted_up_to_a_share_of_the_largest_logit(
             return model(shown) + torch.tensor([0.0, far])
 
         if is_accepted:
-            found = runtimes._difference(model, runner, images, dtype)  # type: ignore[arg-type]
-            assert found == pytest.approx(far)
+            result = runtimes._difference(model, runner, images, dtype)  # type: ignore[arg-type]
+            assert result == pytest.approx(far)
         else:
             with pytest.raises(
                 TrainingFailed, match="logits of the file differ from those of the model by up to"
@@ -75,8 +75,8 @@ def test_a_file_says_everything_that_preprocessing_needs() -> None:
     spec = ViTSpec(layers=1, width=16, heads=2, image_size=16, patch_size=8, classes=2)
     mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
     view = View(crop_pct=0.5, interpolation="bilinear", crop_mode="squash")
-    made = assemble(spec, {}, seed=0, scheme="fan_in", mean=mean, std=std, view=view)
-    assert json.loads(runtimes.metadata(made)["preprocessing"]) == {
+    model = assemble(spec, {}, seed=0, scheme="fan_in", mean=mean, std=std, view=view)
+    assert json.loads(runtimes.metadata(model)["preprocessing"]) == {
         "input_size": [3, 16, 16],
         "interpolation": "bilinear",
         "crop_pct": 0.5,

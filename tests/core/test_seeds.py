@@ -30,12 +30,12 @@ def test_draws_never_change() -> None:
 
 
 def test_a_draw_depends_on_its_key_its_index_and_its_stream_alone() -> None:
-    whole = uniform(1, range(1000), 3)
-    assert np.array_equal(uniform(1, [999, 4], 3), whole[[999, 4]])
-    assert np.array_equal(uniform(1, range(1000), 1), whole[:, :1])
-    assert not (uniform(2, range(1000), 3) == whole).any()
-    assert 0 <= whole.min() < 0.01 < 0.99 < whole.max() < 1
-    assert abs(whole.mean() - 0.5) < 0.02
+    full = uniform(1, range(1000), 3)
+    assert np.array_equal(uniform(1, [999, 4], 3), full[[999, 4]])
+    assert np.array_equal(uniform(1, range(1000), 1), full[:, :1])
+    assert not (uniform(2, range(1000), 3) == full).any()
+    assert 0 <= full.min() < 0.01 < 0.99 < full.max() < 1
+    assert abs(full.mean() - 0.5) < 0.02
 
 
 def test_a_step_seeds_every_generator() -> None:

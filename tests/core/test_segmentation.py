@@ -80,7 +80,7 @@ class Blobs:
 
 
 def task(split: Any = None, **changes: Any) -> Task:
-    whole = Task(
+    full = Task(
         name="blobs",
         title="Blobs",
         kind="segmentation",
@@ -91,7 +91,7 @@ def task(split: Any = None, **changes: Any) -> Task:
         sizes={"train": COUNT, "validation": COUNT, "test": COUNT},
         open_split=lambda name: split or Blobs(),
     )
-    return replace(whole, **changes)
+    return replace(full, **changes)
 
 
 def loader(given: Task, **changes: Any) -> Loader:
@@ -131,12 +131,12 @@ def test_masks_follow_their_images(augment: str, shapes: Any) -> None:
 
 
 def test_a_shift_moves_both_and_changes_from_epoch_to_epoch() -> None:
-    given = task()
+    data = task()
     first, second = (
-        torch.cat([b.labels for b in loader(given, shuffle=False).epoch(e)]) for e in (0, 1)
+        torch.cat([b.labels for b in loader(data, shuffle=False).epoch(e)]) for e in (0, 1)
     )
     assert (first != second).flatten(1).any(dim=1).float().mean() > 0.9
-    still = torch.cat([b.labels for b in loader(given, shuffle=False, augment="none").epoch(0)])
+    still = torch.cat([b.labels for b in loader(data, shuffle=False, augment="none").epoch(0)])
     assert (first != still).flatten(1).any(dim=1).float().mean() > 0.8
 
 
@@ -161,9 +161,9 @@ def test_crops_and_turns_move_both_and_colours_leave_the_mask() -> None:
 def test_pixels_depend_on_neither_batch_size_nor_workers(augment: str) -> None:
     def everything(**changes: Any) -> dict[int, tuple[bytes, bytes]]:
         batches = loader(task(), augment=augment, **changes).epoch(2)
-        whole = (zip(batch.indices, batch.images, batch.labels) for batch in batches)
+        full = (zip(batch.indices, batch.images, batch.labels) for batch in batches)
         return {
-            int(i): (x.numpy().tobytes(), y.numpy().tobytes()) for part in whole for i, x, y in part
+            int(i): (x.numpy().tobytes(), y.numpy().tobytes()) for part in full for i, x, y in part
         }
 
     before = torch.random.get_rng_state()
@@ -190,7 +190,7 @@ def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda s: s._replace(masks=None), "come without masks"),
+        (lambda s: s._replace(masks=None), "have no masks"),
         (
             lambda s: s._replace(masks=s.masks + 3),
             r"the mask of image \d+ of blobs holds \d+; expected 0 to 2",
@@ -201,7 +201,7 @@ def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
         ),
         (
             lambda s: Samples(list(s.images), masks=list(s.masks + 3)),
-            "or 255 where a pixel does not count",
+            "or 255 for ignored pixels",
         ),
     ],
     ids=["none", "values", "shape", "list"],
@@ -308,15 +308,17 @@ class Reader(nn.Module):
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7])
 def test_an_evaluation_counts_every_pixel_once(batch_size: int | None) -> None:
-    given = task()
+    data = task()
     masks = Blobs().__getitems__(range(COUNT)).masks
     assert isinstance(masks, torch.Tensor)
     even = (torch.arange(16) % 2 == 0)[:, None].expand(COUNT, -1, -1)
     dim, bright, lost = ((m).sum().item() for m in (masks == 1, masks == 2, (masks == 2) & even))
-    done = evaluate(Reader(), given, "test", given.input_format, Run(), batch_size=batch_size)
-    assert (done.metric, done.images, done.correct) == ("mIoU", COUNT, ())
-    assert done.value == pytest.approx((1 + dim / (dim + lost) + (bright - lost) / bright) / 3)
-    assert done.interval[0] < done.value < done.interval[1]
+    evaluation = evaluate(Reader(), data, "test", data.input_format, Run(), batch_size=batch_size)
+    assert (evaluation.metric, evaluation.images, evaluation.correct) == ("mIoU", COUNT, ())
+    assert evaluation.value == pytest.approx(
+        (1 + dim / (dim + lost) + (bright - lost) / bright) / 3
+    )
+    assert evaluation.interval[0] < evaluation.value < evaluation.interval[1]
 
 
 # --- training and the verbs

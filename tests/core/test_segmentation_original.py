@@ -44,7 +44,7 @@ def test_windows_cover_a_length_evenly() -> None:
     assert starts(17, 16) == [0, 1]
     assert starts(40, 16) == [0, 12, 24]
     for length in range(16, 80):
-        covered = {place for first in starts(length, 16) for place in range(first, first + 16)}
+        covered = {index for first in starts(length, 16) for index in range(first, first + 16)}
         assert covered == set(range(length))
 
 
@@ -62,16 +62,16 @@ def test_a_strip_whose_logits_would_not_fit_into_memory_is_refused(
 def test_pictures_of_the_model_s_size_count_as_they_do_resized() -> None:
     model = assemble(SPEC, {}, seed=0).model()
     resized = evaluate(model, task(), "test", VIEW, Run())
-    whole = evaluate_originals(model, task(), "test", VIEW, Run())
-    assert whole == replace(resized, resolution="original")
-    assert (resized.metric, resized.resolution, whole.images) == ("mIoU", "resized", COUNT)
+    full = evaluate_originals(model, task(), "test", VIEW, Run())
+    assert full == replace(resized, resolution="original")
+    assert (resized.metric, resized.resolution, full.images) == ("mIoU", "resized", COUNT)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_model_that_knows_every_pixel_is_nearly_right_at_any_size(workers: int) -> None:
     data = task(Blobs(SIZES))
-    found = evaluate_originals(Lightness(), data, "test", VIEW, Run(workers=workers))
-    assert found.value > 0.85
+    result = evaluate_originals(Lightness(), data, "test", VIEW, Run(workers=workers))
+    assert result.value > 0.85
     ignored = evaluate_originals(
         Lightness(), data, "test", replace(VIEW, view=View(crop_mode="squash")), Run()
     )
@@ -125,13 +125,13 @@ def test_logits_are_averaged_where_windows_overlap() -> None:
 
 def test_classes_are_enlarged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(0))
-    whole = classes_of(logits, torch.Size((31, 44)))
+    full = classes_of(logits, torch.Size((31, 44)))
     large = nn.functional.interpolate(
         logits[None], size=(31, 44), mode="bilinear", align_corners=False
     )[0]
-    assert torch.equal(whole, large.argmax(dim=0))
+    assert torch.equal(full, large.argmax(dim=0))
     monkeypatch.setattr(original, "MAX_LOGITS", 2 * 31 * 44)
-    assert torch.equal(classes_of(logits, torch.Size((31, 44))), whole)
+    assert torch.equal(classes_of(logits, torch.Size((31, 44))), full)
 
 
 def test_processes_share_the_pictures(monkeypatch: pytest.MonkeyPatch) -> None:

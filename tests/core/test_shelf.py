@@ -25,15 +25,15 @@ from learngene_zoo.storage import write_json
 @pytest.fixture
 def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A shelf with three cards, and a folder that is none; the working folder is empty."""
-    place = tmp_path / "cards"
+    folder = tmp_path / "cards"
     for name in ("lsamd-mini", "lsamd-base", "ancestry-mini", "tal-small"):
-        (place / name).mkdir(parents=True)
-        (place / name / "config.json").write_text("{}")
-    (place / "empty").mkdir()
-    monkeypatch.setattr(shelf, "cards_folder", lambda: place)
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text("{}")
+    (folder / "empty").mkdir()
+    monkeypatch.setattr(shelf, "cards_folder", lambda: folder)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    return place
+    return folder
 
 
 def test_names_are_the_folders_with_a_config(cards: Path) -> None:
@@ -146,10 +146,10 @@ def test_an_entry_is_what_the_whole_config_says(tmp_path: Path) -> None:
 def test_the_measurements_of_a_card_are_not_read_for_a_list(tmp_path: Path) -> None:
     folder = put(tmp_path / "toy-mini", {})
     write_json(folder / "config.json", learngene(card={"rows": [12345, 2]}))
-    whole = (folder / "config.json").read_bytes()
-    found = shelf.entry(folder)
-    (folder / "config.json").write_bytes(whole.replace(b"12345", b"?????"))
-    assert shelf.entry(folder) == found
+    data = (folder / "config.json").read_bytes()
+    entry = shelf.entry(folder)
+    (folder / "config.json").write_bytes(data.replace(b"12345", b"?????"))
+    assert shelf.entry(folder) == entry
 
 
 @pytest.mark.parametrize("cut", [3, 20, 60])
@@ -165,9 +165,9 @@ def test_an_entry_of_a_control_of_old_is_that_of_what_it_holds(tmp_path: Path) -
     folder = put(
         tmp_path / "old", learngene(method="stem", details={"config": learngene(ancestries=[])})
     )
-    found = shelf.entry(folder)
-    assert found is not None
-    assert (found.method, found.licence) == ("toy", "unknown")
+    entry = shelf.entry(folder)
+    assert entry is not None
+    assert (entry.method, entry.licence) == ("toy", "unknown")
 
 
 def test_a_model_is_no_entry(tmp_path: Path) -> None:
@@ -194,30 +194,30 @@ def test_a_card_that_cannot_be_listed_is_named(tmp_path: Path, config: object, s
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
     """A shelf of 300 cards that `show` understands."""
-    place, config = (
+    folder, config = (
         tmp_path / "many",
         (checkout / "cards" / "lsamd-mini" / "config.json").read_bytes(),
     )
     for number in range(300):
-        (place / f"method{number % 7}-size{number:03}").mkdir(parents=True)
-        (place / f"method{number % 7}-size{number:03}" / "config.json").write_bytes(config)
-    monkeypatch.setattr(shelf, "cards_folder", lambda: place)
-    return place
+        (folder / f"method{number % 7}-size{number:03}").mkdir(parents=True)
+        (folder / f"method{number % 7}-size{number:03}" / "config.json").write_bytes(config)
+    monkeypatch.setattr(shelf, "cards_folder", lambda: folder)
+    return folder
 
 
 def test_a_list_reads_each_card_once(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with watched() as seen:
+    with watched() as activity:
         print_listing("learngenes", as_json=True)
     assert len(json.loads(capsys.readouterr().out)) == 300
-    read = [path for path in seen.opened if path.startswith(f"{many}{os.sep}")]
+    read = [path for path in activity.opened if path.startswith(f"{many}{os.sep}")]
     assert sorted(read) == sorted(str(many / name / "config.json") for name in shelf.names())
 
 
 def complete() -> None:
-    found = ShellComplete(main, {}, "lgzoo", "_LGZOO_COMPLETE").get_completions(
+    result = ShellComplete(main, {}, "lgzoo", "_LGZOO_COMPLETE").get_completions(
         ["expand", "method3-size010"], "--l"
     )
-    assert "--layers" in {item.value for item in found}
+    assert "--layers" in {item.value for item in result}
 
 
 @pytest.mark.parametrize(
@@ -232,16 +232,16 @@ def complete() -> None:
 def test_what_is_about_one_card_neither_lists_nor_reads_the_others(
     many: Path, call: Callable[[], object]
 ) -> None:
-    with watched() as seen:
+    with watched() as activity:
         call()
-    touched = {path for path in seen.read if path.startswith(str(many))}
+    touched = {path for path in activity.read if path.startswith(str(many))}
     assert touched <= {str(many / "method3-size010" / "config.json")}
 
 
 def test_the_card_of_a_method_is_found_without_reading_any(many: Path) -> None:
     with (
-        watched() as seen,
+        watched() as activity,
         pytest.raises(WrongCall, match=r"method3-size003, method3-size010.* and 31 more"),
     ):
         shelf.find("method3")
-    assert not [path for path in seen.opened if path.startswith(str(many))]
+    assert not [path for path in activity.opened if path.startswith(str(many))]

@@ -45,16 +45,16 @@ def test_an_ancestry_model_is_counted_whether_it_is_kept_or_named() -> None:
 
 def test_an_extraction_is_made_once_and_its_cost_kept(tmp_path: Path) -> None:
     arm = Arm(name="any", method="vanilla_lg")
-    made, cost = shelf_cost.extracted(arm, tmp_path, RUN)
+    learngene, cost = shelf_cost.extracted(arm, tmp_path, RUN)
     again, same = shelf_cost.extracted(replace(arm, name="other"), tmp_path, RUN)
     assert cost == same
     assert cost.seconds > 0
-    assert cost.params == sum(tensor.numel() for tensor in made.state.values()) > 100_000
-    assert shelf_cost.difference(made, again) == 0.0
-    name = next(iter(made.state))
-    moved = replace(made, state={**made.state, name: made.state[name] + 0.5})
-    assert shelf_cost.difference(made, moved) == pytest.approx(0.5)
-    assert shelf_cost.difference(made, replace(made, state={})) is None
+    assert cost.params == sum(tensor.numel() for tensor in learngene.state.values()) > 100_000
+    assert shelf_cost.difference(learngene, again) == 0.0
+    name = next(iter(learngene.state))
+    moved = replace(learngene, state={**learngene.state, name: learngene.state[name] + 0.5})
+    assert shelf_cost.difference(learngene, moved) == pytest.approx(0.5)
+    assert shelf_cost.difference(learngene, replace(learngene, state={})) is None
 
 
 def test_seconds_of_an_interrupted_extraction_add_up(tmp_path: Path) -> None:

@@ -72,11 +72,11 @@ def by_hand(spec: ViTSpec, state: StateDict) -> torch.Tensor:
     width.
     """
     start, tokens_BND = 0, torch.empty(0)
-    for place, segment in enumerate(spec.segments):
+    for index, segment in enumerate(spec.segments):
         plain = model_of(
-            segment, _own(segment, state, start, stem=place == 0, tail=place == len(spec.front))
+            segment, _own(segment, state, start, stem=index == 0, tail=index == len(spec.front))
         )
-        if place == 0:
+        if index == 0:
             tokens_BND = plain.norm_pre(plain._pos_embed(plain.patch_embed(IMAGES_BCHW)))
         else:
             stitch = f"blocks.{start}.stitch"
@@ -107,9 +107,9 @@ def test_it_is_its_segments_one_after_the_other(changes: dict[str, Any], spec: V
     spec = spec.with_(**changes)
     state = initial(spec, 3, "fan_in")
     with torch.no_grad():
-        got, wanted = model_of(spec, state)(IMAGES_BCHW), by_hand(spec, state)
+        got, expected = model_of(spec, state)(IMAGES_BCHW), by_hand(spec, state)
     assert got.abs().max() > 0
-    assert (got - wanted).abs().max().item() == 0.0
+    assert (got - expected).abs().max().item() == 0.0
 
 
 @pytest.mark.parametrize("spec", [TWO, THREE], ids=["two segments", "three"])
@@ -174,12 +174,14 @@ def test_no_random_number_is_drawn() -> None:
 def test_its_tensors_start_as_those_of_its_segments() -> None:
     wide = TWO.with_(width=256, heads=4, front=(Segment(layers=1, width=64, heads=2),))
     for scheme, deviation in (("timm", 0.02), ("fan_in", 64**-0.5)):
-        drawn = initial(wide, 5, scheme)  # type: ignore[arg-type]
-        assert drawn["blocks.1.stitch.weight"].std().item() == pytest.approx(deviation, rel=0.05)
-        assert drawn["blocks.1.stitch.bias"].abs().sum() == 0
+        initial_state = initial(wide, 5, scheme)  # type: ignore[arg-type]
+        assert initial_state["blocks.1.stitch.weight"].std().item() == pytest.approx(
+            deviation, rel=0.05
+        )
+        assert initial_state["blocks.1.stitch.bias"].abs().sum() == 0
         first = initial(wide.first, 5, scheme)  # type: ignore[arg-type]
         assert all(
-            torch.equal(drawn[name], first[name])
+            torch.equal(initial_state[name], first[name])
             for name in first
             if TABLE.is_stem(name) or TABLE.block_of(name) == 0
         )
@@ -188,11 +190,11 @@ def test_its_tensors_start_as_those_of_its_segments() -> None:
 def test_only_matrices_are_decayed_and_every_block_may_be_dropped() -> None:
     model = model_of(TWO, initial(TWO, 0))
     names = {id(tensor): name for name, tensor in model.named_parameters()}
-    decayed, others = (
+    decayed, undecayed = (
         [names[id(p)] for p in group["params"]] for group in parameter_groups(model, Recipe())
     )
     assert "blocks.1.stitch.weight" in decayed
-    assert "blocks.1.stitch.bias" in others
+    assert "blocks.1.stitch.bias" in undecayed
     with stochastic_depth(model, 0.3):
         assert [
             getattr(block.drop_path1, "drop_prob", 0.0) for block in model.blocks
@@ -204,8 +206,8 @@ def test_positions_are_resized_and_nothing_else() -> None:
     resized = tensors.resize_positions(state, TWO, larger)
     assert resized["pos_embed"].shape == (1, 37, 16)
     assert all(resized[name] is state[name] for name in state if name != "pos_embed")
-    wanted = tensors.resize_positions(state, TWO.first, larger.first)["pos_embed"]
-    assert torch.equal(resized["pos_embed"], wanted)
+    expected = tensors.resize_positions(state, TWO.first, larger.first)["pos_embed"]
+    assert torch.equal(resized["pos_embed"], expected)
 
 
 def test_no_axis_is_cut_through_all_widths_at_once() -> None:

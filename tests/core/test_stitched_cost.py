@@ -50,11 +50,11 @@ VARIANTS: list[dict[str, Any]] = [
     "row", POOL, ids=lambda row: f"{row['blocks']} blocks, {row['low']}-{row['high']}"
 )
 def test_the_tables_of_learngene_pool(row: dict[str, Any]) -> None:
-    found = cost(pool_path(row["low"], row["high"]), "fvcore")
-    assert (found.params, found.flops) == (row["params"], row["flops"])
-    assert round(found.params / 1e6, 2) == row["published_params_m"]
+    costs = cost(pool_path(row["low"], row["high"]), "fvcore")
+    assert (costs.params, costs.flops) == (row["params"], row["flops"])
+    assert round(costs.params / 1e6, 2) == row["published_params_m"]
     misprint = (row["low"], row["high"]) == (0, 9)
-    assert (round(found.flops / 1e9, 2) == row["published_flops_g"]) is not misprint
+    assert (round(costs.flops / 1e9, 2) == row["published_flops_g"]) is not misprint
     built = cost(pool_path(row["low"], row["high"]))
     assert (built.params, built.flops) == (row["params_built"], row["flops_built"])
 
@@ -71,13 +71,13 @@ def pool_path(low: int, high: int) -> ViTSpec:
 
 
 def test_the_71_configurations_that_snnet_released() -> None:
-    found = [cost(spec, "fvcore") for spec in snnet_paths()]
-    assert [(one.params, one.flops) for one in found] == [
+    results = [cost(spec, "fvcore") for spec in snnet_paths()]
+    assert [(item.params, item.flops) for item in results] == [
         (row["params"], row["flops"]) for row in SNNET
     ]
-    built = [cost(spec) for spec in snnet_paths()]
-    assert built[:3] == found[:3], "anchors are counted whole by either"
-    assert all(ours.params > theirs.params for ours, theirs in zip(built[3:], found[3:]))
+    costs = [cost(spec) for spec in snnet_paths()]
+    assert costs[:3] == results[:3], "anchors are counted whole by either"
+    assert all(ours.params > theirs.params for ours, theirs in zip(costs[3:], results[3:]))
 
 
 def snnet_paths() -> Iterator[ViTSpec]:

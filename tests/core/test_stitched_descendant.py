@@ -118,13 +118,13 @@ def test_timm_opens_its_folder_once_the_stitches_are_known(tmp_path: Path, check
     for number, spec in enumerate(cases):
         case = made(spec)
         folder = case.save(tmp_path / str(number))
-        wanted = case.model()(IMAGES_BCHW).detach().contiguous()
-        save_file({"images": IMAGES_BCHW, "wanted": wanted}, folder / "case.safetensors")
+        expected = case.model()(IMAGES_BCHW).detach().contiguous()
+        save_file({"images": IMAGES_BCHW, "wanted": expected}, folder / "case.safetensors")
         names.append(str(folder))
     command = [sys.executable, "-c", OPENED, *names]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=checkout, timeout=240)
-    assert done.returncode == 0, done.stderr
-    unknown, *differences, shape, modules = done.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, cwd=checkout, timeout=240)
+    assert process.returncode == 0, process.stderr
+    unknown, *differences, shape, modules = process.stdout.splitlines()
     assert unknown == f"Unknown model ({STITCHED_ARCHITECTURE})"
     assert differences == ["0.0"] * len(cases)
     assert shape == "torch.Size([2, 2])"

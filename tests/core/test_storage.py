@@ -49,12 +49,12 @@ def test_json_is_written_without_what_json_has_not(tmp_path: Path) -> None:
 
 
 def test_tensors_that_share_memory_are_written_each(tmp_path: Path) -> None:
-    whole = torch.arange(12.0).view(3, 4)
+    full = torch.arange(12.0).view(3, 4)
     state = {
-        "whole": whole,
-        "again": whole,
-        "row": whole[1],
-        "turned": whole.T,
+        "whole": full,
+        "again": full,
+        "row": full[1],
+        "turned": full.T,
         "count": torch.tensor([3]),
     }
     write_tensors(tmp_path / "t.safetensors", state)

@@ -26,10 +26,10 @@ from learngene_zoo.testing import check_suite
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder that is searched for packages first."""
-    place = tmp_path / "site"
-    place.mkdir()
-    monkeypatch.syspath_prepend(str(place))
-    return place
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
 
 
 SOURCE = """
@@ -112,11 +112,11 @@ BROKEN = [
     ),
     (
         SOURCE.format(name="faces", tasks=("glyphs",)),
-        "uses the name 'glyphs', which another suite uses too",
+        "uses the name 'glyphs', which another suite also uses",
     ),
     (
         SOURCE.format(name="faces", tasks=("decathlon",)),
-        "uses the name 'decathlon', which another suite uses too",
+        "uses the name 'decathlon', which another suite also uses",
     ),
 ]
 

@@ -70,12 +70,12 @@ def test_taking_composes() -> None:
 
 
 def test_a_taken_state_fits_its_spec_and_shares_what_repeats() -> None:
-    taken = take_blocks(STATE, SPEC, [1, 1, 2, 2, 0])
-    check_state(taken, SPEC.with_(layers=5), "taken")
-    assert list(taken) == list(shapes(SPEC.with_(layers=5)))
+    selected = take_blocks(STATE, SPEC, [1, 1, 2, 2, 0])
+    check_state(selected, SPEC.with_(layers=5), "taken")
+    assert list(selected) == list(shapes(SPEC.with_(layers=5)))
     assert (
-        taken["blocks.0.mlp.fc1.weight"]
-        is taken["blocks.1.mlp.fc1.weight"]
+        selected["blocks.0.mlp.fc1.weight"]
+        is selected["blocks.1.mlp.fc1.weight"]
         is STATE["blocks.1.mlp.fc1.weight"]
     )
 

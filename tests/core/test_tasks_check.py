@@ -60,8 +60,8 @@ def doctor(*words: str | Path, code: int = 0) -> list[dict[str, str]]:
         main, ["doctor", "--check-images", "--workers", "0", "--json", *map(str, words)]
     )
     assert result.exit_code == code, result.output
-    found: list[dict[str, str]] = json.loads(result.stdout)
-    return found
+    data: list[dict[str, str]] = json.loads(result.stdout)
+    return data
 
 
 def test_a_sound_folder_has_nothing_to_say(photographs: Path) -> None:
@@ -96,22 +96,22 @@ def test_everything_that_is_wrong_is_listed(
         ("bad", "3 of 4 images re"),
         ("bad", "3 of 4 images re"),
     ]
-    found = {(row["what"], row["status"]): row["found"] for row in rows[3:]}
-    assert len(found) == 6
-    assert "cannot be read" in found[str(torn), "bad"]
-    assert found[str(empty), "bad"].startswith(
+    results = {(row["what"], row["status"]): row["found"] for row in rows[3:]}
+    assert len(results) == 6
+    assert "cannot be read" in results[str(torn), "bad"]
+    assert results[str(empty), "bad"].startswith(
         "the image cannot be read (cannot identify image file); "
     )
-    assert "too large" in found[str(huge), "bad"]
+    assert "too large" in results[str(huge), "bad"]
     assert (
-        found[str(twin), "info"]
+        results[str(twin), "info"]
         == f"in test, is the same file as {photographs}/train/cat/0.png in train"
     )
     assert (
-        found[str(other), "info"]
+        results[str(other), "info"]
         == f"of class dog, is the same file as {photographs}/train/cat/1.png of cat"
     )
-    assert found["class dog", "info"].startswith("has 9 training images")
+    assert results["class dog", "info"].startswith("has 9 training images")
     assert [len(readable.split(name)) for name in ("train", "validation", "test")] == [20, 3, 3]
 
 
@@ -158,8 +158,8 @@ def test_tables_are_read_and_streams_refused(
     rows["image"][11] = rows["image"][11][:50]
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "data.parquet")
     monkeypatch.undo()
-    found = check_task(open_task(f"parquet:{tmp_path}/data.parquet"), 0)[0]
-    assert [row["what"].rpartition("/")[2] for row in found if row["status"] == "bad"][1:] == [
+    result = check_task(open_task(f"parquet:{tmp_path}/data.parquet"), 0)[0]
+    assert [row["what"].rpartition("/")[2] for row in result if row["status"] == "bad"][1:] == [
         "data.parquet train row 11"
     ]
     with pytest.raises(WrongCall, match="is streamed; the images of folder"):

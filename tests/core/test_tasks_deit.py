@@ -89,18 +89,18 @@ def test_a_quarter_of_the_images_is_erased_after_the_normalisation(digits: Task)
 
 
 def test_a_small_image_is_shifted_by_up_to_four_pixels(digits: Task) -> None:
-    whole = InputFormat(image_size=32, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    full = InputFormat(image_size=32, mean=(0.0,) * 3, std=(1 / 255,) * 3)
     white = [torch.full((3, 32, 32), 255, dtype=torch.uint8)] * 200
-    made = apply_deit_augmentation(white, whole, seeds_of("deit", 0, 0, range(200)), False)
-    assert made.shape == (200, 3, 32, 32)
-    borders = [int((image[0, 16] == 0).sum()) for image in made]
-    assert max(borders[n] for n in range(200) if made[n].max() == 255) <= 32
+    augmented = apply_deit_augmentation(white, full, seeds_of("deit", 0, 0, range(200)), False)
+    assert augmented.shape == (200, 3, 32, 32)
+    borders = [int((image[0, 16] == 0).sum()) for image in augmented]
+    assert max(borders[n] for n in range(200) if augmented[n].max() == 255) <= 32
     assert sum(border <= 4 for border in borders) > 60
 
 
 def test_it_refuses_masks() -> None:
     scenes = open_task("scenes")
-    with pytest.raises(WrongCall, match="deit does not move the masks"):
+    with pytest.raises(WrongCall, match="deit does not transform the masks"):
         Loader(scenes, "train", scenes.input_format, batch_size=4, augment="deit")
 
 
@@ -117,15 +117,15 @@ def test_an_image_is_repeated_with_draws_of_its_own(digits: Task, augment: Any) 
     settings: Any = {"batch_size": 10, "images": 30, "seed": 3, "shuffle": True, "augment": augment}
     plain = rows(Loader(digits, "train", digits.input_format, **settings).epoch(4))
     three = Loader(digits, "train", digits.input_format, repeats=3, **settings)
-    found = rows(three.epoch(4))
+    result = rows(three.epoch(4))
     assert three.steps == 3
-    assert [index for index, _ in found] == [index for index, _ in plain[:10] for _ in range(3)]
+    assert [index for index, _ in result] == [index for index, _ in plain[:10] for _ in range(3)]
     assert (
-        found[::3] == plain[:10]
+        result[::3] == plain[:10]
     )  # the first of the copies is the one that there would be without
-    assert sum(found[n][1] != found[n + 1][1] for n in range(0, 30, 3)) >= 8
+    assert sum(result[n][1] != result[n + 1][1] for n in range(0, 30, 3)) >= 8
     assert [len(batch.images) for batch in three.epoch(4, start=2)] == [10]
-    assert rows(three.epoch(4, start=1)) == found[10:]
+    assert rows(three.epoch(4, start=1)) == result[10:]
 
 
 def test_processes_share_the_copies(digits: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,16 +183,16 @@ def test_a_training_with_all_of_it_resumes_exactly(digits: Task, tmp_path: Path)
     def batches(workers: int) -> Any:
         return training_images(digits, digits.input_format, recipe, Run(workers=workers))
 
-    whole, begun, rest = objective(), objective(), objective()
+    full, begun, rest = objective(), objective(), objective()
     assert (
-        len(list(train(whole, batches(0), recipe, Run()))) == 8
+        len(list(train(full, batches(0), recipe, Run()))) == 8
     )  # the last of 12, 12, 12 and 4 is not lost
     run = Run(folder=tmp_path, resume=True)
     for step in train(begun, batches(1), recipe, run, seconds_between_checkpoints=0):
         if step.step == 6:
             break
     list(train(rest, batches(0), recipe, run, seconds_between_checkpoints=0))
-    for (name, ours), theirs in zip(rest.state_dict().items(), whole.state_dict().values()):
+    for (name, ours), theirs in zip(rest.state_dict().items(), full.state_dict().values()):
         assert torch.equal(ours, theirs), name
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [line.split('"images": ')[1].split(",")[0] for line in lines] == [

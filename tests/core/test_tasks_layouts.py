@@ -24,8 +24,8 @@ Counts = dict[str, int]  # pictures by folder
 def build(top: Path, counts: Counts) -> Path:
     for number, (folder, count) in enumerate(counts.items()):
         (top / folder).mkdir(parents=True, exist_ok=True)
-        for place in range(count):
-            (top / folder / f"{number}_{place}.png").write_bytes(picture(100 * number + place))
+        for index in range(count):
+            (top / folder / f"{number}_{index}.png").write_bytes(picture(100 * number + index))
     return top
 
 
@@ -187,7 +187,7 @@ REFUSED: dict[str, tuple[Counts, str, tuple[str, tuple[int, int, int]] | None]] 
     "two training folders": (both("train_a", "train_b", "test"), "both named as train", None),
     "a name of two splits": (
         both("train_val", "test"),
-        "the name says train and validation",
+        "the name contains train and validation",
         ("cat dog", (14, 2, 4)),
     ),
     "an extra folder": (both("train", "extra"), "'extra' beside train/", ("cat dog", (14, 2, 4))),
@@ -198,23 +198,23 @@ REFUSED: dict[str, tuple[Counts, str, tuple[str, tuple[int, int, int]] | None]] 
     ),
     "a test folder without classes": (
         {**both("train"), "test": 5},
-        "test holds pictures \\(.*png\\) but no class",
+        "test contains images \\(.*png\\) but no class",
         ("cat dog", (14, 2, 4)),
     ),
     "splits without classes": (
         {"train": 5, "test": 5},
-        "test, train hold pictures but no class folders",
+        "test, train contain images but no class folders",
         None,
     ),
     "splits without classes, and more": (
         {"train": 5, "test": 5, "sample": 2},
-        "test, train hold pictures",
+        "test, train contain images",
         None,
     ),
-    "only train without classes": ({"train": 5}, "holds? pictures .*but no class folders", None),
+    "only train without classes": ({"train": 5}, "contains? images .*but no class folders", None),
     "a class or a split": (
         {"train/steam": 5, "train/diesel": 5, "car": 5},
-        "'car' beside train/|holds pictures",
+        "'car' beside train/|contains images",
         None,
     ),
 }
@@ -310,6 +310,6 @@ def test_links_to_class_folders_and_below_them(tmp_path: Path) -> None:
     assert (task.class_names, sum(task.sizes.values())) == (("cat", "dog"), 20)
     (top / "emu").symlink_to(tmp_path / "gone", target_is_directory=True)
     with pytest.raises(
-        BadData, match=r"link .*/emu leads nowhere \(to .*/gone\); correct or remove it"
+        BadData, match=r"link .*/emu is broken \(it leads to .*/gone\); correct or remove it"
     ):
         open_task(f"folder:{top}")

@@ -78,8 +78,8 @@ def test_links_are_followed_and_what_is_reached_twice_is_listed_once(tmp_path: P
     (top / "circle").symlink_to("circle")
     (top / "gone.png").symlink_to("nowhere.png")
     listing = list_pictures(top)
-    found = sorted(os.path.basename(file) for file in listing.pictures)
-    assert found == ["0.png", "1.png", "1.png", "2.png", "other.png"]
+    result = sorted(os.path.basename(file) for file in listing.pictures)
+    assert result == ["0.png", "1.png", "1.png", "2.png", "other.png"]
     assert [os.path.basename(file) for file in listing.dangling] == ["circle", "gone.png"]
 
 

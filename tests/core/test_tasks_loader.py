@@ -31,21 +31,21 @@ def loader(task: Task, **changes: Any) -> Loader:
 
 
 def by_index(batches: Iterator[Batch]) -> dict[int, tuple[bytes, int]]:
-    found = {}
+    results = {}
     for batch in batches:
         for image, label, index in zip(batch.images, batch.labels, batch.indices):
-            found[int(index)] = image.numpy().tobytes(), int(label)
-    return found
+            results[int(index)] = image.numpy().tobytes(), int(label)
+    return results
 
 
 @pytest.mark.parametrize("augment", ["none", "light", "rand", "deit"])
 def test_pixels_depend_on_neither_batch_size_nor_order(digits: Task, augment: str) -> None:
-    whole = by_index(loader(digits, augment=augment, images=40, batch_size=40).epoch(2))
+    full = by_index(loader(digits, augment=augment, images=40, batch_size=40).epoch(2))
     pieces = by_index(
         loader(digits, augment=augment, images=40, batch_size=7, shuffle=False).epoch(2)
     )
-    assert whole == pieces
-    assert len(whole) == 40
+    assert full == pieces
+    assert len(full) == 40
 
 
 @pytest.mark.parametrize("augment", ["light", "rand", "deit"])
@@ -67,8 +67,10 @@ def test_workers_make_the_same_pixels(digits: Task, augment: str) -> None:
     alone = loader(digits, augment=augment, images=72, batch_size=24)
     helped = loader(digits, augment=augment, images=72, batch_size=24, workers=2)
     for epoch, start in ((0, 0), (1, 1), (2, 0)):
-        for one, other in zip(alone.epoch(epoch, start), helped.epoch(epoch, start), strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3]))
+        for first, second in zip(
+            alone.epoch(epoch, start), helped.epoch(epoch, start), strict=True
+        ):
+            assert all(torch.equal(a, b) for a, b in zip(first[:3], second[:3]))
 
 
 def test_an_epoch_left_early_does_not_disturb_the_next(digits: Task) -> None:
@@ -81,19 +83,19 @@ def test_resuming_continues_and_skips_without_loading(
     digits: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = loader(digits)
-    whole = list(data.epoch(1))
-    asked: list[int] = []
+    full = list(data.epoch(1))
+    calls: list[int] = []
     real = type(data._pictures.split).__getitems__
 
     def counting(self: Any, indices: Any) -> Any:
-        asked.extend(indices)
+        calls.extend(indices)
         return real(self, indices)
 
     monkeypatch.setattr(type(data._pictures.split), "__getitems__", counting)
     rest = list(data.epoch(1, start=10))
-    assert len(asked) == (data.steps - 10) * 64
-    for one, other in zip(whole[10:], rest, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3]))
+    assert len(calls) == (data.steps - 10) * 64
+    for first, second in zip(full[10:], rest, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(first[:3], second[:3]))
 
 
 def test_processes_share_every_global_batch(digits: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +184,8 @@ def test_normalisation_size_and_channels_follow_the_view(digits: Task) -> None:
     input_format = replace(digits.input_format, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     batch = next(Loader(digits, "test", input_format, batch_size=4).epoch(0))
     for channel in range(3):
-        wanted = (raw[:, channel] - input_format.mean[channel]) / input_format.std[channel]
-        assert torch.allclose(batch.images[:, channel].double(), wanted, atol=1e-5)
+        expected = (raw[:, channel] - input_format.mean[channel]) / input_format.std[channel]
+        assert torch.allclose(batch.images[:, channel].double(), expected, atol=1e-5)
     grey = replace(digits.input_format, image_size=48, channels=1, mean=(0.0,), std=(1.0,))
     images = next(Loader(digits, "test", grey, batch_size=4).epoch(0)).images
     assert images.shape == (4, 1, 48, 48)
@@ -202,7 +204,7 @@ def test_no_flips_where_the_task_forbids_them(digits: Task) -> None:
             .images.round()
             .byte()
         )
-        mirrored[flip] = sum(_is_shift(got, one.flip(-1)) for got, one in zip(made, raw))
+        mirrored[flip] = sum(_is_shift(got, item.flip(-1)) for got, item in zip(made, raw))
     assert mirrored[False] == 0
     assert 60 < mirrored[True] < 140
 

@@ -68,11 +68,11 @@ def test_ordinary_pictures_keep_every_pixel_of_resizing_and_cropping(
 ) -> None:
     view, image = View(crop_pct=crop, interpolation="bicubic"), noise(*shape)
     height, width = compute_resized_shape(shape, 224, view)
-    whole = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(
+    full = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(
         (width, height), Image.Resampling.BICUBIC
     )
     top, left = round((height - 224) / 2), round((width - 224) / 2)
-    expected = np.asarray(whole)[top : top + 224, left : left + 224]
+    expected = np.asarray(full)[top : top + 224, left : left + 224]
     assert np.array_equal(fit_images([image], 224, view)[0].permute(1, 2, 0).numpy(), expected)
 
 
@@ -83,11 +83,11 @@ def test_the_centre_alone_shows_what_the_centre_of_all_would(
     smooth = torch.linspace(0, 255, shape[1]).round().to(torch.uint8).expand(3, *shape).contiguous()
     masks = noise(*shape)[:1]
     view = View(crop_pct=0.875)
-    whole, whole_masks = fit_images([smooth], 96, view), fit_masks(masks, 96, view)
+    full, whole_masks = fit_images([smooth], 96, view), fit_masks(masks, 96, view)
     monkeypatch.setattr(transforms, "MAX_RESIZED", 0)
     centre, centre_masks = fit_images([smooth], 96, view), fit_masks(masks, 96, view)
-    assert centre.shape == whole.shape
-    assert (centre.int() - whole.int()).abs().max() <= 1
+    assert centre.shape == full.shape
+    assert (centre.int() - full.int()).abs().max() <= 1
     assert torch.equal(centre_masks, whole_masks)
 
 

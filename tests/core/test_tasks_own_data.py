@@ -130,7 +130,7 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "only a test split": (
         lambda top: class_folders(top / "test", {"a": 2, "b": 2}),
-        "has no training folder, only test/; say what to train on: --task folder:.*:train=test$",
+        "has no training folder, only test/; name the training folder: --task folder:.*:train=test$",
     ),
     "too few": (
         lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(),
@@ -142,7 +142,7 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
             class_folders(top / "test", {"a": 2, "c": 2}),
         ),
         (
-            "class folder .*/test/c is in test and not in train; add training images of 'c' or"
+            "class folder .*/test/c is in test but not in train; add training images of 'c' or"
             " remove it"
         ),
     ),
@@ -236,11 +236,11 @@ def test_columns_are_read_from_the_features(
         assert sum(task.sizes.values()) == 30
         batch = next(Loader(task, "train", VIEW, batch_size=8, workers=1).epoch(0))
         assert batch.images.shape == (8, 3, 16, 16)
-    wanted = np.array(picture(5))
+    expected = np.array(picture(5))
     everything = task.split("train")
     place = everything.members.tolist().index(5) if 5 in everything.members else None  # type: ignore[attr-defined]
     if place is not None:
-        assert (everything.__getitems__([place])[0].permute(1, 2, 0).numpy() == wanted).all()
+        assert (everything.__getitems__([place])[0].permute(1, 2, 0).numpy() == expected).all()
         assert everything.labels[place] == 5 % 3
 
 
@@ -286,15 +286,15 @@ def test_a_torn_image_in_a_table_is_named_by_its_row(tmp_path: Path) -> None:
 def test_the_hub_s_layout_is_read_and_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     from datasets import DatasetDict
 
-    asked = []
+    calls = []
     tables = DatasetDict(
         train=table(30, names=["p", "q", "r"]), valid=table(6, names=["p", "q", "r"])
     )
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(hub_data, "_pin_revision", lambda name, revision: ("0" * 40, "mit"))
-    monkeypatch.setattr(hub_data, "_load", lambda *call: asked.append(call) or tables)
+    monkeypatch.setattr(hub_data, "_load", lambda *call: calls.append(call) or tables)
     task = open_task("hf:some/data:small")
-    assert asked == [("some/data", "small", "0" * 40, False)]
+    assert calls == [("some/data", "small", "0" * 40, False)]
     assert (task.revision, task.licence) == ("0" * 40, "mit")
     assert dict(task.sizes) == {"train": 24, "validation": 6, "test": 6}
 
@@ -350,6 +350,6 @@ def test_deep_grey_is_noted_once_and_named(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"note: {tmp_path}")
     assert line.endswith(
-        ".png is grey of more than 8 bits; such pictures are scaled by the bits in use, else by"
+        ".png is grey of more than 8 bits; such images are scaled by the bits in use, else by"
         " percentiles (docs/tasks.md)"
     )

@@ -35,8 +35,8 @@ class Rows:
 def made(
     labels: np.ndarray = LABELS, counts: dict[str, int] | None = None, **others: np.ndarray
 ) -> dict[str, Any]:
-    found = {name: Labelled(Rows(), part) for name, part in {"train": labels, **others}.items()}
-    return complete_splits("x", found, counts or {})
+    results = {name: Labelled(Rows(), part) for name, part in {"train": labels, **others}.items()}
+    return complete_splits("x", results, counts or {})
 
 
 def test_the_images_of_every_split_never_change() -> None:
@@ -79,7 +79,7 @@ def test_every_beginning_has_the_classes_in_their_shares() -> None:
 
 def test_equally_many_of_each_class_and_nested() -> None:
     chosen = [draw_balanced(LABELS, count, 3) for count in (6, 12, 24)]
-    assert [np.bincount(LABELS[one]).tolist() for one in chosen] == [
+    assert [np.bincount(LABELS[item]).tolist() for item in chosen] == [
         [2, 2, 2],
         [4, 4, 4],
         [8, 8, 8],
@@ -153,7 +153,7 @@ def test_classes_without_test_images_are_named_in_one_line() -> None:
     assert task_of("x", splits, ("a", "b", "c")).notes == ("one class has no test images: b",)
     assert task_of("x", {"train": Labelled(Rows(), LABELS)}, ("a", "b", "c")).notes == ()
     with pytest.raises(
-        BadData, match=r"class 'b' has no training images \(nor have c\); add some or remove"
+        BadData, match=r"class 'b' has no training images \(also: c\); add some or remove"
     ):
         task_of("x", {"train": Labelled(Rows(), labels * 0)}, ("a", "b", "c"))
 

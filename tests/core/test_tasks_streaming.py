@@ -47,13 +47,13 @@ def test_every_image_comes_once_with_its_label_and_pixels(task: Task) -> None:
     assert dict(task.sizes) == {"train": 100, "validation": 10, "test": 15}
     assert task.class_names == tuple("01234")
     for shuffle in (False, True):
-        found = by_index(loader(task, shuffle=shuffle, drop_last=False, augment="none").epoch(0))
-        assert sorted(found) == list(range(100))
-        for index, (data, label) in found.items():
-            wanted = pixels(index).transpose(2, 0, 1).astype(np.float32)
+        samples = by_index(loader(task, shuffle=shuffle, drop_last=False, augment="none").epoch(0))
+        assert sorted(samples) == list(range(100))
+        for index, (data, label) in samples.items():
+            expected = pixels(index).transpose(2, 0, 1).astype(np.float32)
             assert label == index % CLASSES
             assert np.allclose(
-                np.frombuffer(data, dtype=np.float32).reshape(3, 8, 8), wanted, atol=1e-3
+                np.frombuffer(data, dtype=np.float32).reshape(3, 8, 8), expected, atol=1e-3
             )
     test = list(loader(task, "test", shuffle=False).epoch(0))
     assert [index for batch in test for index in batch.indices.tolist()] == list(range(15))
@@ -80,13 +80,13 @@ def test_an_epoch_begun_late_is_the_same_and_opens_no_earlier_shard(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = loader(task)
-    whole = list(data.epoch(1))
-    assert len(whole) == data.steps == 8
+    full = list(data.epoch(1))
+    assert len(full) == data.steps == 8
     opened: list[str] = []
     real = tars.open_file
     monkeypatch.setattr(tars, "open_file", lambda place: opened.append(place) or real(place))
     rest = list(data.epoch(1, start=6))
-    assert all(equal(a, b) for a, b in zip(whole[6:], rest, strict=True))
+    assert all(equal(a, b) for a, b in zip(full[6:], rest, strict=True))
     assert len(opened) == 2
 
 
@@ -95,7 +95,7 @@ def test_workers_change_nothing(task: Task) -> None:
     next(helped.epoch(5))  # an epoch that is left is none in the next one's way
     for epoch, start in ((0, 0), (1, 3)):
         batches = zip(alone.epoch(epoch, start), helped.epoch(epoch, start), strict=True)
-        assert all(equal(one, other) for one, other in batches)
+        assert all(equal(first, second) for first, second in batches)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -236,7 +236,7 @@ def test_missing_splits_are_parts_of_the_training_images(tmp_path: Path) -> None
         "there is no test split: one training image in 5 is used",
         "there is no validation split: one training image in 10 is used",
     )
-    found = {
+    results = {
         split: {
             image
             for image, _ in by_index(
@@ -245,8 +245,8 @@ def test_missing_splits_are_parts_of_the_training_images(tmp_path: Path) -> None
         }
         for split in task.sizes
     }
-    assert {split: len(images) for split, images in found.items()} == dict(task.sizes)
-    assert len(set.union(*found.values())) == 300
+    assert {split: len(images) for split, images in results.items()} == dict(task.sizes)
+    assert len(set.union(*results.values())) == 300
     labels = [batch.labels for batch in loader(task, "test", shuffle=False).epoch(0)]
     assert torch.cat(labels).bincount().min() >= 6  # five classes in turn, and still each is met
     assert dict(open_task(f"wds:{tmp_path}").sizes) == dict(task.sizes)
@@ -286,10 +286,10 @@ def test_whole_shards_are_taken_from_fifty_on(count: int, whole: bool) -> None:
 
 def test_one_shard_is_shuffled_anew_in_every_epoch() -> None:
     order = EpochOrder(seed=3, window=50)
-    found = [order.places(epoch, 0, 100, 100).tolist() for epoch in (0, 0, 1)]
-    assert found[0] == found[1] != found[2]
-    assert sorted(found[2]) == list(range(100))
-    assert set(found[2][:50]) == set(range(50))
+    orders = [order.places(epoch, 0, 100, 100).tolist() for epoch in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[2]) == list(range(100))
+    assert set(orders[2][:50]) == set(range(50))
 
 
 def test_the_documented_example_makes_tars(
@@ -319,8 +319,8 @@ class Reader(nn.Module):
 
 
 def test_a_model_is_evaluated_on_a_stream(task: Task) -> None:
-    done = evaluate(Reader(), task, "test", VIEW, Run(), batch_size=4)
-    assert done.correct == tuple(n % 3 != 0 for n in range(15))
+    evaluation = evaluate(Reader(), task, "test", VIEW, Run(), batch_size=4)
+    assert evaluation.correct == tuple(n % 3 != 0 for n in range(15))
 
 
 def test_a_model_is_trained_on_a_stream(task: Task) -> None:
@@ -361,9 +361,9 @@ def test_two_processes_read_as_one(
     tmp_path: Path, stored: Path, torchrun: Callable[..., str]
 ) -> None:
     task = open_task(f"wds:{stored}")
-    wanted = [sorted(by_index(iter([batch]))) for batch in loader(task).epoch(1)]
+    expected = [sorted(by_index(iter([batch]))) for batch in loader(task).epoch(1)]
     program = tmp_path / "judge.py"
     program.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}){JUDGE}")
     lines = torchrun([str(program), str(stored)], lambda out: "step" in out).splitlines()
-    told = json.dumps([[n % 3 != 0 for n in range(15)], wanted, [6] * 8])
+    told = json.dumps([[n % 3 != 0 for n in range(15)], expected, [6] * 8])
     assert [line for line in lines if line.startswith("step")] == [f"step {told}"] * 2

@@ -80,7 +80,7 @@ def test_tars_far_away_are_the_same(
     far = open_task(f"wds:{address}/{NAMES}")
     assert far.sizes == task.sizes
     batches = zip(loader(task).epoch(0), loader(far).epoch(0), strict=True)
-    assert all(equal(one, other) for one, other in batches)
+    assert all(equal(first, second) for first, second in batches)
     assert (most is None) == (set(handler.asked) == {None})
 
 
@@ -155,12 +155,12 @@ def test_a_repository_is_streamed(on_hub: Path, names: bool) -> None:
         "mit",
         ("there is no test split: one training image in 5 is used",),
     )
-    found = list(loader(task, "validation", shuffle=False, augment="none").epoch(0))
-    assert found[0].labels.tolist() == [n % 3 for n in range(1000, 1009)]
-    assert (found[0].images[4].numpy().round() == pixels(1004).transpose(2, 0, 1)).all()
-    whole = list(loader(task).epoch(0))
-    assert len(by_index(iter(whole))) == 48
-    assert equal(whole[2], next(loader(task).epoch(0, start=2)))
+    result = list(loader(task, "validation", shuffle=False, augment="none").epoch(0))
+    assert result[0].labels.tolist() == [n % 3 for n in range(1000, 1009)]
+    assert (result[0].images[4].numpy().round() == pixels(1004).transpose(2, 0, 1)).all()
+    full = list(loader(task).epoch(0))
+    assert len(by_index(iter(full))) == 48
+    assert equal(full[2], next(loader(task).epoch(0, start=2)))
 
 
 def test_faults_of_a_repository(on_hub: Path, cache: Path) -> None:

@@ -42,36 +42,36 @@ NAMES: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_splits_are_whole_words_of_names(tmp_path: Path, kind: str) -> None:
-    for place, (name, count) in enumerate(zip(NAMES[kind], (20, 10, 10), strict=True)):
-        write_tar(tmp_path / "data" / name, pairs(100 * place, count))
+    for index, (name, count) in enumerate(zip(NAMES[kind], (20, 10, 10), strict=True)):
+        write_tar(tmp_path / "data" / name, pairs(100 * index, count))
     assert sizes_of(open_task(f"wds:{tmp_path / 'data'}")) == (20, 10, 10)
 
 
 def test_words_inside_words_are_none(tmp_path: Path) -> None:
-    for place, name in enumerate(("latest", "contest", "devices", "restrain")):
-        write_tar(tmp_path / "data" / f"{name}-0.tar", pairs(100 * place, 20))
+    for index, name in enumerate(("latest", "contest", "devices", "restrain")):
+        write_tar(tmp_path / "data" / f"{name}-0.tar", pairs(100 * index, 20))
     assert sum(sizes_of(open_task(f"wds:{tmp_path / 'data'}"))) == 80
     write_tar(tmp_path / "data" / "train_test-0.tar", pairs(500, 20))
-    with pytest.raises(BadData, match=r"'train_test-0\.tar' says train and test"):
+    with pytest.raises(BadData, match=r"'train_test-0\.tar' contains train and test"):
         open_task(f"wds:{tmp_path / 'data'}")
 
 
 def test_classes_stand_above_the_folders_of_the_splits(tmp_path: Path) -> None:
-    for place, name in enumerate(("imagenet-train", "imagenet-val")):
-        write_tar(tmp_path / "data" / name / "0.tar", pairs(100 * place, 30))
+    for index, name in enumerate(("imagenet-train", "imagenet-val")):
+        write_tar(tmp_path / "data" / name / "0.tar", pairs(100 * index, 30))
     (tmp_path / "data" / "classes.txt").write_text("e\nd\nc\nb\na\n")
     assert open_task(f"wds:{tmp_path / 'data'}").class_names == ("e", "d", "c", "b", "a")
 
 
 def records(numbers: range, word: Any, key: str = "split") -> list[tuple[str, bytes]]:
-    found = []
+    results = []
     for number in numbers:
         record = {"label": number % 3, key: word(number)}
-        found += [
+        results += [
             (f"{number:03d}.png", encoded(number)),
             (f"{number:03d}.json", json.dumps(record).encode()),
         ]
-    return found
+    return results
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -125,24 +125,24 @@ def labelled(labels: list[Any], kind: str = "cls") -> list[tuple[str, bytes]]:
 
 
 def test_a_class_that_made_splits_would_empty_stops_with_its_name(tmp_path: Path) -> None:
-    said, sizes = [], (0, 0, 0)
-    for place in range(40):
+    messages, sizes = [], (0, 0, 0)
+    for index in range(40):
         labels = ["a", "b"] * 20
-        labels[place] = "rare"
-        write_tar(tmp_path / f"{place}" / "x.tar", labelled(labels))
+        labels[index] = "rare"
+        write_tar(tmp_path / f"{index}" / "x.tar", labelled(labels))
         try:
-            task = open_task(f"wds:{tmp_path / str(place)}")
+            task = open_task(f"wds:{tmp_path / str(index)}")
         except BadData as error:
-            said.append(str(error))
+            messages.append(str(error))
         else:
             sizes = sizes_of(task)
             assert task.notes[-1] == "one class has no test images: rare"
-    assert len(said) == sizes[1] + sizes[2] == 11, (
+    assert len(messages) == sizes[1] + sizes[2] == 11, (
         "as often as the only image of the class is taken"
     )
     assert all(
-        "class 'rare' has no training image once a test and a validation split are made" in one
-        for one in said
+        "class 'rare' has no training image once a test and a validation split are made" in item
+        for item in messages
     )
 
 

@@ -259,7 +259,7 @@ TAR_FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "the same twice": (
         with_files(("70.png", PICTURE), ("70.png", PICTURE)),
-        "70.png is there twice",
+        "70.png twice",
     ),
     "a label below 0": (
         with_files(("70.png", PICTURE), ("70.cls", b"-1")),
@@ -321,7 +321,7 @@ def test_a_label_outside_the_list_is_named(tmp_path: Path) -> None:
     write_tar(tmp_path / "x.tar", pairs(0, 60))
     (tmp_path / "classes.txt").write_text("a\nb\nc\n")
     with pytest.raises(
-        BadData, match=r"x\.tar: \d+ has the label [34], which is none of the 3 classes"
+        BadData, match=r"x\.tar: \d+ has the label [34], which is not one of the 3 classes"
     ):
         list(loader(open_task(f"wds:{tmp_path}")).epoch(0))
 
@@ -371,7 +371,7 @@ def test_faults_beside_tars(tmp_path: Path, name: str, content: str, words: str)
         ("{{0..9}}{{0..99999}}.tar", WrongCall, "more than 100000 tars"),
         ("pipe:cat x.tar", WrongCall, "no command is run"),
         ("s3://bucket/x.tar", WrongCall, "only paths and https:// addresses"),
-        ("", WrongCall, "names nothing after the colon"),
+        ("", WrongCall, "has nothing after the colon"),
     ],
 )
 def test_faults_of_patterns(stored: Path, pattern: str, kind: type[Exception], words: str) -> None:
@@ -439,15 +439,15 @@ def test_a_cut_tar_gives_what_is_whole_and_says_where_it_ends(
     """A sample here is two files of two blocks of 512 bytes each, and given when the next one
     begins.
     """
-    whole = write_tar(tmp_path / "x.tar", pairs(0, 60)).read_bytes()
-    found: list[str] = []
+    data = write_tar(tmp_path / "x.tar", pairs(0, 60)).read_bytes()
+    results: list[str] = []
 
     def read_all() -> None:
         for group in tars.iterate_groups(
-            kind(whole[:bytes_left]), "x.tar", lambda number, kind: True
+            kind(data[:bytes_left]), "x.tar", lambda number, kind: True
         ):
-            found.append(group.key)
+            results.append(group.key)
 
     with pytest.raises(BadData, match=rf"x.tar is damaged or cut short after {last} \({reason}\)"):
         read_all()
-    assert found == [f"{number:04}" for number in range(10 if last == "0010.png" else 9)]
+    assert results == [f"{number:04}" for number in range(10 if last == "0010.png" else 9)]

@@ -83,7 +83,7 @@ def test_labels_with_a_clear_meaning_are_read(tmp_path: Path, kind: str) -> None
 ODD: dict[str, tuple[Any, str]] = {
     "fractions": (
         pa.array([n + 0.5 for n in TWENTY]),
-        "row 0: column 'label' holds 0.5, which is no class",
+        "row 0: column 'label' holds 0.5, which is not a class",
     ),
     "no number": (
         pa.array([float(n) for n in TWENTY[:19]] + [float("nan")]),
@@ -101,11 +101,11 @@ ODD: dict[str, tuple[Any, str]] = {
     ),
     "times": (
         pa.array(TWENTY, pa.timestamp("s")),
-        r"column 'label' is of type timestamp\[.*\]; store whole numbers, text",
+        r"column 'label' is of type timestamp\[.*\]; store integers, text",
     ),
     "bytes": (
         pa.array([b"a", b"b"] * 10),
-        "column 'label' is of type binary; store whole numbers, text",
+        "column 'label' is of type binary; store integers, text",
     ),
 }
 
@@ -155,7 +155,7 @@ def test_splits_are_whole_words_of_names(tmp_path: Path, kind: str) -> None:
 def test_a_name_of_two_splits_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "train_test.parquet", pa.array(TWENTY))
     write(tmp_path / "val.parquet", pa.array(TWENTY))
-    with pytest.raises(BadData, match=r"'train_test\.parquet' says train and test; rename it"):
+    with pytest.raises(BadData, match=r"'train_test\.parquet' contains train and test; rename it"):
         open_task(f"parquet:{tmp_path}")
 
 

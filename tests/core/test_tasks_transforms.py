@@ -66,13 +66,13 @@ def test_a_shifted_image_is_mirrored_at_its_border() -> None:
     images = row.expand(1, 16, 16)[None].expand(200, 1, 16, 16).contiguous()
     moved = shift_and_mirror(images, 0, 0, list(range(200)), flip=False)[:, 0, 0].tolist()
     expected = {
-        shift: [abs(place) if place < 16 else 30 - place for place in range(shift, 16 + shift)]
+        shift: [abs(index) if index < 16 else 30 - index for index in range(shift, 16 + shift)]
         for shift in range(-2, 3)
     }
     assert {tuple(line) for line in moved} == {tuple(line) for line in expected.values()}, (
         "every shift up to an eighth"
     )
     flipped = shift_and_mirror(images, 0, 0, list(range(200)), flip=True)[:, 0, 0].tolist()
-    mirrored = sum(one != other for one, other in zip(moved, flipped, strict=True))
-    assert all(other in (one, one[::-1]) for one, other in zip(moved, flipped, strict=True))
+    mirrored = sum(first != second for first, second in zip(moved, flipped, strict=True))
+    assert all(second in (first, first[::-1]) for first, second in zip(moved, flipped, strict=True))
     assert 70 <= mirrored <= 130

@@ -136,10 +136,10 @@ def test_views_that_are_not_supported(tmp_path: Path, images: dict[str, Any], wo
 def test_it_goes_through_learngene_and_descendant(tmp_path: Path) -> None:
     ancestry = written(tmp_path / "ancestry", crop_pct=0.9, interpolation="bilinear")
     gene = extract("scratch", ancestries=(str(ancestry),), out=tmp_path / "gene")
-    made = lg.expand(gene, layers=2, out=tmp_path / "model")
+    descendant = lg.expand(gene, layers=2, out=tmp_path / "model")
     view = View(crop_pct=0.9, interpolation="bilinear")
-    assert made.view == load_descendant(tmp_path / "model").view == view
-    assert made.for_task("other", ("x", "y", "z"), seed=0).view == view
+    assert descendant.view == load_descendant(tmp_path / "model").view == view
+    assert descendant.for_task("other", ("x", "y", "z"), seed=0).view == view
     cfg = json.loads((tmp_path / "model" / "config.json").read_text())["pretrained_cfg"]
     assert (cfg["crop_pct"], cfg["interpolation"]) == (0.9, "bilinear")
 

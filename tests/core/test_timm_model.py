@@ -101,23 +101,23 @@ def test_what_was_trained_here_needs_nothing_of_ours(resnet: Path, tmp_path: Pat
         " pretrained=True).eval()"
     )
     alone += "; x = torch.linspace(-1, 1, 6144).view(2, 3, 32, 32); print(m(x).tolist())"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-c", alone], capture_output=True, text=True, check=True, env={}
     )
     expected = answers(timm_model.open_model(tmp_path / "ours").model())
-    assert torch.allclose(torch.tensor(json.loads(done.stdout)), expected, atol=1e-6)
+    assert torch.allclose(torch.tensor(json.loads(process.stdout)), expected, atol=1e-6)
 
 
 def test_only_the_head_is_fresh_and_it_is_a_function_of_the_seed(resnet: Path) -> None:
     opened = load_timm_model(resnet)
-    one, same, other = (opened.for_task("t", ("a", "b"), seed=seed).state for seed in (1, 1, 2))
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert {name for name in one if not torch.equal(one[name], other[name])} == {
+    first, same, second = (opened.for_task("t", ("a", "b"), seed=seed).state for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert {name for name in first if not torch.equal(first[name], second[name])} == {
         "fc.weight",
         "fc.bias",
     }
     assert all(
-        torch.equal(one[name], opened.state[name]) for name in one if not name.startswith("fc.")
+        torch.equal(first[name], opened.state[name]) for name in first if not name.startswith("fc.")
     )
 
 
@@ -141,18 +141,18 @@ def test_training_and_measuring_one_is_as_for_a_descendant(
     )
     calls = [lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, run=RUN) for _ in range(2)]
     assert all(torch.equal(calls[0].state[name], calls[1].state[name]) for name in calls[0].state)
-    made = lifecycle.finetune(
+    model = lifecycle.finetune(
         resnet, task="tiny", recipe=ONE_EPOCH, keep="last", out=tmp_path / "tuned", run=RUN
     )
-    assert made.state["bn1.num_batches_tracked"] == 3, "it was trained"
-    shown = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "tuned"), "--json"]).stdout)
-    assert (shown["architecture"], shown["classes"], shown["image_size"]) == ("test_resnet", 3, 32)
-    assert shown["validation_accuracy"] == made.provenance["metrics"]["validation_accuracy"]
-    found = lifecycle.evaluate(tmp_path / "tuned", task="tiny", run=RUN)
-    assert found.images == 12
+    assert model.state["bn1.num_batches_tracked"] == 3, "it was trained"
+    data = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "tuned"), "--json"]).stdout)
+    assert (data["architecture"], data["classes"], data["image_size"]) == ("test_resnet", 3, 32)
+    assert data["validation_accuracy"] == model.provenance["metrics"]["validation_accuracy"]
+    evaluation = lifecycle.evaluate(tmp_path / "tuned", task="tiny", run=RUN)
+    assert evaluation.images == 12
     assert (
         lifecycle.finetune(tmp_path / "tuned", task="tiny", recipe=Recipe(epochs=0)).class_names
-        == made.class_names
+        == model.class_names
     )
 
 
@@ -177,12 +177,12 @@ def test_a_model_whose_classes_have_other_names_is_not_scored(resnet: Path) -> N
 def test_a_name_of_timms_is_pinned_as_ancestries_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "models--timm--test_resnet.r160_in1k" / "snapshots" / COMMIT
-    written(place, size=160, classes=1000)
+    folder = tmp_path / "models--timm--test_resnet.r160_in1k" / "snapshots" / COMMIT
+    written(folder, size=160, classes=1000)
     monkeypatch.setattr(
-        huggingface_hub, "hf_hub_download", lambda repo_id, filename, **_: str(place / filename)
+        huggingface_hub, "hf_hub_download", lambda repo_id, filename, **_: str(folder / filename)
     )
-    (place / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
+    (folder / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     opened = timm_model.open_model("timm:test_resnet")
     assert opened.provenance["origin"]["revision"] == COMMIT
     assert opened.provenance["origin"]["sha256"]

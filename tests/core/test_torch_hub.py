@@ -21,8 +21,8 @@ def built(method: str, **options: Any) -> tuple[Any, list[str]]:
     """A model, and the warnings on the way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        made = torch_hub.method_vit(method, **options)
-    return made, [str(warning.message) for warning in caught]
+        model = torch_hub.method_vit(method, **options)
+    return model, [str(warning.message) for warning in caught]
 
 
 def test_a_random_head_is_told_and_one_that_is_predicted_is_not() -> None:

@@ -32,9 +32,9 @@ RECIPE = Recipe(epochs=10, batch_size=16, lr=5e-4, warmup=3.0)
     ("room", "most", "found"), [(1, 99, 1), (7, 99, 4), (8, 99, 8), (10**6, 100, 64), (3, 1, 1)]
 )
 def test_the_largest_power_of_two_that_fits(room: int, most: int, found: int) -> None:
-    asked = []
-    assert largest(lambda size: asked.append(size) or size <= room, most) == found
-    assert max(asked) <= most
+    calls = []
+    assert largest(lambda size: calls.append(size) or size <= room, most) == found
+    assert max(calls) <= most
 
 
 def test_a_model_too_large_for_a_single_image_is_an_error() -> None:
@@ -58,17 +58,17 @@ def test_a_processor_has_a_stated_batch_that_can_be_accumulated(
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -> list[Recipe]:
     """Trainings reach these values, one after the other; returns their recipes."""
-    asked: list[Recipe] = []
+    calls: list[Recipe] = []
 
     def fit(start: Any, task: Any, recipe: Recipe, run: Run) -> Any:
-        asked.append(recipe)
-        value = values[len(asked) - 1]
+        calls.append(recipe)
+        value = values[len(calls) - 1]
         if isinstance(value, Exception):
             raise value
         return replace(start, provenance={"metrics": {"validation_accuracy": value}})
 
     monkeypatch.setattr(automatic, "fit", fit)
-    return asked
+    return calls
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,10 @@ def test_the_rate_that_validates_best_is_taken(
     asked = scripted(monkeypatch, *values)
     recipe, record = resolve_auto(START, TASK, RECIPE, RUN, ["lr"])
     assert recipe == replace(RECIPE, lr=rate)
-    assert [one["lr"] for one in record["lr"]] == [one.lr for one in asked] == list(LEARNING_RATES)
-    assert {(one.epochs, one.images, one.warmup) for one in asked} == {(2, 48, 1.0)}
+    assert (
+        [item["lr"] for item in record["lr"]] == [item.lr for item in asked] == list(LEARNING_RATES)
+    )
+    assert {(item.epochs, item.images, item.warmup) for item in asked} == {(2, 48, 1.0)}
 
 
 def test_an_interrupted_search_goes_on_where_it_was(
@@ -98,9 +100,9 @@ def test_an_interrupted_search_goes_on_where_it_was(
         resolve_auto(START, TASK, RECIPE, run, ["lr"])
     asked = scripted(monkeypatch, 0.3, 0.2)
     recipe, record = resolve_auto(START, TASK, RECIPE, run, ["lr"])
-    assert [one.lr for one in asked] == [1e-3, 3e-3]
+    assert [item.lr for item in asked] == [1e-3, 3e-3]
     assert recipe.lr == 3e-4
-    assert [one["validation"] for one in record["lr"]] == [0.0, 0.0, 0.1, 0.4, 0.3, 0.2]
+    assert [item["validation"] for item in record["lr"]] == [0.0, 0.0, 0.1, 0.4, 0.3, 0.2]
 
 
 def test_what_was_found_is_what_is_trained_with_and_recorded(
@@ -114,15 +116,15 @@ def test_what_was_found_is_what_is_trained_with_and_recorded(
         "batch_size": "auto",
         "run": RUN,
     }
-    made = lifecycle.finetune(START, **call, out=tmp_path / "tuned")
-    found = {one["lr"]: one["validation"] for one in made.provenance["found"]["lr"]}
-    recipe = made.provenance["recipe"]
+    model = lifecycle.finetune(START, **call, out=tmp_path / "tuned")
+    results = {item["lr"]: item["validation"] for item in model.provenance["found"]["lr"]}
+    recipe = model.provenance["recipe"]
     assert recipe["batch_size"] == 64
-    assert recipe["lr"] == max(found, key=lambda rate: found[rate])
+    assert recipe["lr"] == max(results, key=lambda rate: results[rate])
     by_hand = lifecycle.finetune(
         START, task="tiny", epochs=2, lr=recipe["lr"], batch_size=64, run=RUN
     )
-    assert by_hand.identity == made.identity
+    assert by_hand.identity == model.identity
 
 
 def test_the_word_is_an_option_s_value_where_it_can_be_found() -> None:

@@ -121,23 +121,23 @@ def test_the_teacher_is_neither_trained_nor_saved_nor_copied() -> None:
 def test_features_are_read_off_a_pass_that_is_made_anyway() -> None:
     model, _ = models()
     images = batch().images
-    with torch.no_grad(), record_features(model, (0, 2)) as seen:
+    with torch.no_grad(), record_features(model, (0, 2)) as features:
         logits = model(images)
         tokens = model.norm_pre(model._pos_embed(model.patch_embed(images)))
-    assert torch.equal(seen.logits, logits)
-    assert (set(seen.blocks), set(seen.attentions)) == ({0, 2}, {0, 2})
+    assert torch.equal(features.logits, logits)
+    assert (set(features.blocks), set(features.attentions)) == ({0, 2}, {0, 2})
     block = model.blocks[0]
     with torch.no_grad():
-        assert torch.equal(seen.attentions[0], block.attn(block.norm1(tokens)))
-        assert torch.equal(seen.blocks[0], block(tokens))
+        assert torch.equal(features.attentions[0], block.attn(block.norm1(tokens)))
+        assert torch.equal(features.blocks[0], block(tokens))
     assert not [module for module in model.modules() if module._forward_hooks]
 
 
 def test_the_tokens_of_a_stream_are_those_before_the_final_norm() -> None:
     model, _ = models()
-    with torch.no_grad(), record_features(model) as seen:
+    with torch.no_grad(), record_features(model) as features:
         normed = model.forward_features(batch().images)
-        assert torch.equal(model.norm(seen.tokens), normed)
+        assert torch.equal(model.norm(features.tokens), normed)
     assert not model.norm._forward_pre_hooks
 
 
@@ -205,14 +205,16 @@ def test_a_sum_of_losses_trains_the_maps_that_it_needs() -> None:
     )
     losses = objective(batch())
     assert set(losses) == {"cross_entropy", "distillation", "tokens"}
-    with record_features(student) as given, record_features(teacher) as target:
+    with record_features(student) as features, record_features(teacher) as target:
         student(batch().images), teacher(batch().images)
     assert losses["tokens"].item() == pytest.approx(
-        0.25 * 8 * tokens(given, target)["tokens"].item(), rel=1e-5
+        0.25 * 8 * tokens(features, target)["tokens"].item(), rel=1e-5
     )
     sum(losses.values()).backward()
     assert all(parameter.grad is not None for parameter in tokens.parameters())
-    assert {id(one) for one in tokens.parameters()} < {id(one) for one in objective.parameters()}
+    assert {id(item) for item in tokens.parameters()} < {
+        id(item) for item in objective.parameters()
+    }
 
 
 def test_tokens_of_other_patches_cannot_be_compared() -> None:

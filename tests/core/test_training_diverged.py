@@ -86,9 +86,9 @@ def test_the_best_epoch_before_it_diverged_is_kept_and_named(
 ) -> None:
     seen = script_values(monkeypatch, *values)
     monkeypatch.setattr(tuning, "train", diverge_in(epoch))
-    made = tune(START, TASK, RECIPE, RUN, **settings)
-    metrics: Any = made.provenance["metrics"]
-    assert is_same(made, seen[kept])
+    model = tune(START, TASK, RECIPE, RUN, **settings)
+    metrics: Any = model.provenance["metrics"]
+    assert is_same(model, seen[kept])
     assert (metrics["kept_epoch"], metrics["diverged"], len(metrics["history"])) == (
         kept,
         True,
@@ -104,7 +104,7 @@ def test_the_best_epoch_before_it_diverged_is_kept_and_named(
         "train again with a smaller --lr (0.003 was used), or with --clip 1"
     )
     assert "at_chance" not in metrics
-    assert "the training diverged" in made.files["report.html"]
+    assert "the training diverged" in model.files["report.html"]
 
 
 def test_the_weights_before_training_are_kept_if_no_epoch_ended(
@@ -117,9 +117,9 @@ def test_the_weights_before_training_are_kept_if_no_epoch_ended(
 
     monkeypatch.setattr(tuning, "train", train)
     for settings in ({}, {"keep": "last"}):
-        made = tune(START, TASK, RECIPE, RUN, **settings)  # type: ignore[arg-type]
-        metrics: Any = made.provenance["metrics"]
-        assert is_same(made, START.model().state_dict())
+        model = tune(START, TASK, RECIPE, RUN, **settings)  # type: ignore[arg-type]
+        metrics: Any = model.provenance["metrics"]
+        assert is_same(model, START.model().state_dict())
         assert metrics["kept_epoch"] == 0
         assert [epoch["epoch"] for epoch in metrics["history"]] == [0]
         assert "; the weights before training are kept" in metrics["warning"]
@@ -135,9 +135,9 @@ def test_outputs_that_are_not_finite_end_it_too(monkeypatch: pytest.MonkeyPatch)
             yield step
 
     monkeypatch.setattr(tuning, "train", train)
-    made = tune(START, TASK, RECIPE, RUN)
-    assert is_same(made, seen[2])
-    assert "the model's outputs are not finite" in str(made.provenance["metrics"]["warning"])  # type: ignore[index]
+    model = tune(START, TASK, RECIPE, RUN)
+    assert is_same(model, seen[2])
+    assert "the model's outputs are not finite" in str(model.provenance["metrics"]["warning"])  # type: ignore[index]
 
 
 def test_the_last_step_leaves_no_weights_that_are_not_finite() -> None:
@@ -173,11 +173,11 @@ def test_what_a_constant_answer_reaches() -> None:
     share = max((labels == label).mean() for label in range(3))
     assert find_constant_share(TASK) == share
     assert describe_chance(share + 0.01, TASK, RECIPE) == ""
-    said = describe_chance(share, TASK, RECIPE)
-    assert said.startswith(
+    message = describe_chance(share, TASK, RECIPE)
+    assert message.startswith(
         f"the model is no better than a constant answer on {len(labels)} validation images "
     )
-    assert "train again with a smaller --lr (0.003 was used)" in said
+    assert "train again with a smaller --lr (0.003 was used)" in message
 
 
 def call(tmp_path: Path, *words: str) -> tuple[int, list[str]]:

@@ -73,11 +73,11 @@ class Reader(nn.Module):
 
 @pytest.mark.parametrize("batch_size", [1, 7, 31, 256])
 def test_counts_what_is_right_in_the_order_of_the_split(batch_size):
-    done = evaluate(Reader(), TASK, "test", TASK.input_format, Run(), batch_size=batch_size)
-    assert done.correct == tuple(i % 3 != 0 for i in range(31))
-    assert (done.images, done.value) == (31, 20 / 31)
-    assert (done.task, done.split, done.metric) == ("shades", "test", "accuracy")
-    assert done.interval == proportion(20, 31)
+    evaluation = evaluate(Reader(), TASK, "test", TASK.input_format, Run(), batch_size=batch_size)
+    assert evaluation.correct == tuple(i % 3 != 0 for i in range(31))
+    assert (evaluation.images, evaluation.value) == (31, 20 / 31)
+    assert (evaluation.task, evaluation.split, evaluation.metric) == ("shades", "test", "accuracy")
+    assert evaluation.interval == proportion(20, 31)
 
 
 def test_a_part_of_the_split():
@@ -180,15 +180,15 @@ def test_a_vit_learns_from_the_real_loader_and_resumes_exactly(tmp_path):
             task, "train", task.input_format, batch_size=10, seed=4, shuffle=True, augment="light"
         )
 
-    whole, parts = objective(), objective()
-    list(train(whole, loader(), recipe, Run()))
+    full, parts = objective(), objective()
+    list(train(full, loader(), recipe, Run()))
     run = Run(folder=tmp_path, resume=True)
     for step in train(objective(), loader(), recipe, run, seconds_between_checkpoints=0):
         if step.step == 7:
             break
     rest = list(train(parts, loader(), recipe, run, seconds_between_checkpoints=0))
     assert [step.step for step in rest] == list(range(7, 13))
-    for (name, ours), theirs in zip(parts.state_dict().items(), whole.state_dict().values()):
+    for (name, ours), theirs in zip(parts.state_dict().items(), full.state_dict().values()):
         assert torch.equal(ours, theirs), name
 
 
@@ -201,5 +201,5 @@ def test_evaluating_in_the_body_changes_nothing():
                 evaluate(model, TASK, "test", TASK.input_format, Run())
         return model
 
-    for one, other in zip(fitted(True).parameters(), fitted(False).parameters()):
-        assert torch.equal(one, other)
+    for first, second in zip(fitted(True).parameters(), fitted(False).parameters()):
+        assert torch.equal(first, second)

@@ -176,8 +176,8 @@ def test_timm_s_classifiers_get_it_too(name: str, layers: list[str]) -> None:
     seen = headed.model()
     with torch.no_grad():
         logits = torch.cat([seen(batch.images) for batch in _batches(task, headed)])
-    wanted = torch.from_numpy(ridge.scale * ridge.predict(features.values)).float()
-    assert torch.allclose(logits, wanted, atol=1e-2 * float(wanted.abs().max()))
+    expected = torch.from_numpy(ridge.scale * ridge.predict(features.values)).float()
+    assert torch.allclose(logits, expected, atol=1e-2 * float(expected.abs().max()))
 
 
 def _batches(task: Any, model: TimmModel) -> Any:
@@ -201,27 +201,27 @@ def test_a_head_that_knows_the_classes_is_kept() -> None:
 def test_fine_tuning_starts_from_it_unless_told_otherwise(
     descendant: Descendant, head: str, known: bool
 ) -> None:
-    made = lifecycle.finetune(
+    model = lifecycle.finetune(
         descendant, task="digits", head=head, epochs=1, images=200, lr=1e-5, run=Run()
     )
-    metrics: Any = made.provenance["metrics"]
+    metrics: Any = model.provenance["metrics"]
     first = metrics["history"][0]
     assert first["epoch"] == 0
     assert "loss" not in first
     assert (first["validation_accuracy"] > 0.6) == known
-    assert ("head" in made.provenance) == known
+    assert ("head" in model.provenance) == known
 
 
 def test_a_training_that_loses_what_was_inherited_keeps_epoch_0(descendant: Descendant) -> None:
-    made = lifecycle.finetune(
+    model = lifecycle.finetune(
         descendant, task="digits", epochs=1, images=200, lr=0.3, clip=1.0, run=Run()
     )
-    metrics: Any = made.provenance["metrics"]
+    metrics: Any = model.provenance["metrics"]
     values = [row["validation_accuracy"] for row in metrics["history"]]
     assert values[1] < values[0]
     assert (metrics["kept_epoch"], metrics["validation_accuracy"]) == (0, values[0])
     assert metrics["test_accuracy"] > 0.6
-    assert "No epoch validates better than epoch 0" in made.files["report.html"]
+    assert "No epoch validates better than epoch 0" in model.files["report.html"]
 
 
 def test_few_images_are_used_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,16 +238,14 @@ def test_few_images_are_used_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_fit_of_pictures_is_recorded_in_the_model(fit: Any, mode: str) -> None:
     for start in (assemble(SPEC, {}, seed=0), _timm_model()):
-        found = start.with_fit(fit).input_format.view
-        assert found.crop_mode == mode
-        assert found.crop_pct == (
-            start.input_format.view.crop_pct if fit in (None, "crop") else 1.0
-        )
+        view = start.with_fit(fit).input_format.view
+        assert view.crop_mode == mode
+        assert view.crop_pct == (start.input_format.view.crop_pct if fit in (None, "crop") else 1.0)
         assert start.with_fit("pad").with_fit("crop").input_format.view.crop_pct == 1.0
 
 
 def _timm_model() -> TimmModel:
-    made = timm.create_model("resnet10t", num_classes=3)
+    model = timm.create_model("resnet10t", num_classes=3)
     images = {
         "input_size": (3, 32, 32),
         "mean": (0.5,) * 3,
@@ -255,7 +253,7 @@ def _timm_model() -> TimmModel:
         "crop_pct": 0.875,
         "classifier": "fc",
     }
-    return TimmModel(architecture="resnet10t", images=images, classes=3, state=made.state_dict())
+    return TimmModel(architecture="resnet10t", images=images, classes=3, state=model.state_dict())
 
 
 def test_the_watch_keeps_the_start_where_no_epoch_is_better() -> None:

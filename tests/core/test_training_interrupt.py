@@ -50,13 +50,13 @@ def run_training(
 
 
 def test_the_step_is_kept_and_the_next_call_goes_on(tmp_path: Path) -> None:
-    whole = run_training(Run(folder=tmp_path / "whole"))
+    full = run_training(Run(folder=tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "run"), interrupt_at=5)
     assert newest_step(tmp_path / "run") == 5
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = run_training(Run(folder=tmp_path / "run", resume=True))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert all(torch.equal(full[name], resumed[name]) for name in full)
 
 
 def test_where_it_went_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def assert_same(folder: Path, whole: tuple[dict[str, torch.Tensor], str]) -> Non
     for name, tensor in whole[0].items():
         assert torch.equal(result[name], tensor), name
     assert (folder / "run" / "metrics.jsonl").read_text() == whole[1]
-    assert [place.name for place in (folder / "run").glob("*checkpoint*")] == ["checkpoint-40"]
+    assert [path.name for path in (folder / "run").glob("*checkpoint*")] == ["checkpoint-40"]
 
 
 @pytest.mark.slow

@@ -118,17 +118,17 @@ class Drawing(nn.Module):
 
 
 def test_every_step_draws_anew_whatever_came_before(tmp_path):
-    recipe, whole, rest = Recipe(epochs=3, lr=1e-2), [], []
-    for _ in train(Drawing(whole), ToyLoader(), recipe, Run()):
+    recipe, full, rest = Recipe(epochs=3, lr=1e-2), [], []
+    for _ in train(Drawing(full), ToyLoader(), recipe, Run()):
         pass
-    assert len(set(whole)) == len(whole) == 15
+    assert len(set(full)) == len(full) == 15
     run = Run(folder=tmp_path, resume=True)
     for step in train(Drawing([]), ToyLoader(), recipe, run, seconds_between_checkpoints=0):
         if step.step == 7:
             break
     for _ in train(Drawing(rest), ToyLoader(), recipe, run):
         pass
-    assert rest == whole[6:]
+    assert rest == full[6:]
 
 
 def test_a_run_with_another_plan_is_not_resumed(tmp_path):
@@ -179,7 +179,7 @@ def test_resuming_is_exact(tmp_path, stop):
 def test_resuming_what_is_finished_costs_nothing(tmp_path):
     run = Run(folder=tmp_path, resume=True)
     first, _ = trained(run=run)
-    assert [place.name for place in tmp_path.glob("checkpoint-*")] == ["checkpoint-15"]
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-15"]
     again, steps = trained(run=run)
     assert steps == []
     assert_equal(first, again)
@@ -258,7 +258,7 @@ def test_a_loss_that_is_not_finite_stops_training_and_keeps_the_last_checkpoint(
     )
     with pytest.raises(TrainingFailed, match="loss extra is nan at step 8 of 15"):
         list(steps)
-    assert [place.name for place in tmp_path.glob("*checkpoint-*")] == ["checkpoint-7"]
+    assert [path.name for path in tmp_path.glob("*checkpoint-*")] == ["checkpoint-7"]
     assert all(torch.isfinite(p).all() for p in objective.parameters())
 
 
@@ -277,7 +277,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
         objective.model.net[1].bias[0] = math.inf
     with pytest.raises(TrainingFailed, match=r"model\.net\.1\.bias is not finite after step 2"):
         next(steps)
-    assert [place.name for place in tmp_path.glob("*checkpoint-*")] == ["checkpoint-1"]
+    assert [path.name for path in tmp_path.glob("*checkpoint-*")] == ["checkpoint-1"]
 
 
 def test_bf16_and_fp32_in_one_process():

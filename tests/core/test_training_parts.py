@@ -67,7 +67,7 @@ def test_decay_is_for_matrices_only():
     )
     vit.pos_embed.requires_grad_(True)
     vit.patch_embed.requires_grad_(False)
-    decayed, others = parameter_groups(nn.ModuleDict({"model": vit}), Recipe(weight_decay=0.3))
+    decayed, undecayed = parameter_groups(nn.ModuleDict({"model": vit}), Recipe(weight_decay=0.3))
     names = {id(parameter): name for name, parameter in vit.named_parameters()}
     assert {names[id(p)] for p in decayed["params"]} == {
         "blocks.0.attn.qkv.weight",
@@ -77,10 +77,10 @@ def test_decay_is_for_matrices_only():
         "head.weight",
     }
     assert {"cls_token", "pos_embed", "norm.weight", "blocks.0.ls1.gamma"} <= {
-        names[id(p)] for p in others["params"]
+        names[id(p)] for p in undecayed["params"]
     }
-    assert len(decayed["params"]) + len(others["params"]) == len(names) - 2
-    assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
+    assert len(decayed["params"]) + len(undecayed["params"]) == len(names) - 2
+    assert (decayed["weight_decay"], undecayed["weight_decay"]) == (0.3, 0.0)
 
 
 def draws() -> tuple:
@@ -214,12 +214,12 @@ def written(folder, step, **training):
 def test_checkpoints_round_trip_and_replace_each_other(tmp_path):
     written(tmp_path, 9)
     written(tmp_path, 10, label="x")
-    assert [place.name for place in tmp_path.iterdir()] == ["checkpoint-10"]
-    found = checkpoint.newest(tmp_path, {"label": "x"})
-    assert found is not None
-    assert found.step == 10
-    assert torch.equal(found.tensors["weights"]["a"], torch.full((3,), 10.0))
-    assert found.tensors["weights"]["n"].dtype == torch.int64
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
+    loaded = checkpoint.newest(tmp_path, {"label": "x"})
+    assert loaded is not None
+    assert loaded.step == 10
+    assert torch.equal(loaded.tensors["weights"]["a"], torch.full((3,), 10.0))
+    assert loaded.tensors["weights"]["n"].dtype == torch.int64
     with pytest.raises(Refused, match="label x"):
         checkpoint.newest(tmp_path, {"label": "y"})
 
@@ -278,9 +278,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, damage):
     written(tmp_path, 12)
     (tmp_path / "other" / "checkpoint-3").rename(tmp_path / "checkpoint-3")
     damage(tmp_path / "checkpoint-12")
-    found = checkpoint.newest(tmp_path, {})
-    assert found is not None
-    assert found.step == 3
+    loaded = checkpoint.newest(tmp_path, {})
+    assert loaded is not None
+    assert loaded.step == 3
 
 
 @pytest.mark.parametrize(("rank", "written"), [(0, True), (1, False)])
@@ -299,8 +299,8 @@ def test_lines_of_later_steps_and_lines_cut_short_are_forgotten(tmp_path):
     )
     with metrics_file(tmp_path, 3) as log:
         log({"loss": 0.25}, 4)
-    kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["loss"]) for line in kept] == [
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["loss"]) for line in rows] == [
         (1, 0.5),
         (2, 0.5),
         (3, 0.5),
@@ -314,7 +314,7 @@ def test_no_checkpoints(tmp_path):
     (tmp_path / ".checkpoint-4.77-1-2-abc.draft").mkdir()
     assert checkpoint.newest(tmp_path, {}) is None
     checkpoint.forget_drafts(tmp_path)
-    assert [place.name for place in tmp_path.iterdir()] == ["checkpoint-x"]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-x"]
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,11 @@ def test_the_ridge_regression_solves_the_normal_equations(
     shape: tuple[int, int], penalty: float
 ) -> None:
     features = draw_features(*shape)
-    found = fit_ridge(features, 3, penalty)
+    ridge = fit_ridge(features, 3, penalty)
     weight, bias = solve_directly(features, 3, penalty)
-    assert np.allclose(found.weight, weight, atol=1e-7)
-    assert np.allclose(found.bias, bias, atol=1e-7)
-    assert found.predict(features.values).shape == (shape[0], 3)
+    assert np.allclose(ridge.weight, weight, atol=1e-7)
+    assert np.allclose(ridge.bias, bias, atol=1e-7)
+    assert ridge.predict(features.values).shape == (shape[0], 3)
 
 
 @pytest.mark.parametrize("shape", [(24, 5), (12, 30)])
@@ -80,14 +80,14 @@ def test_predictions_without_an_image_are_those_of_a_regression_on_the_others(
     values = features.values.astype(np.float64)
     standard = (values - values.mean(axis=0)) / values.std(axis=0)
     targets = np.eye(3)[features.labels]
-    found = fit_ridge(features, 3, 0.1).left_out
+    predictions = fit_ridge(features, 3, 0.1).left_out
     damping = 0.1 * len(values) * np.diag([1.0] * values.shape[1] + [0.0])
     extended = np.concatenate([standard, np.ones((len(values), 1))], axis=1)
     for index in range(len(values)):
         others = np.arange(len(values)) != index
         rows = extended[others]
         solved = np.linalg.solve(rows.T @ rows + damping, rows.T @ targets[others])
-        assert np.allclose(found[index], extended[index] @ solved, atol=1e-6)
+        assert np.allclose(predictions[index], extended[index] @ solved, atol=1e-6)
 
 
 def test_the_penalty_is_the_one_whose_predictions_are_most_likely() -> None:
@@ -141,12 +141,12 @@ def test_shots_are_drawn_of_every_class_and_use_the_penalty_of_big_vision() -> N
         draw_features(30, 8, seed=0),
         replace(tiny_task(classes=3)),
     )
-    one, other = draw_shots(train, 5, 1), draw_shots(train, 5, 2)
-    assert np.bincount(one.labels).tolist() == [5, 5, 5]
-    assert not np.array_equal(one.values, other.values)
+    first, second = draw_shots(train, 5, 1), draw_shots(train, 5, 2)
+    assert np.bincount(first.labels).tolist() == [5, 5, 5]
+    assert not np.array_equal(first.values, second.values)
     assert np.bincount(draw_shots(train, 17, 1).labels).tolist() == [17, 17, 16]
-    found = run_probe(train, held_out, task, "test", "ridge", shots=5, draws=3, seed=7)
-    assert (found.training_images, found.draws, found.shots, found.k) == (15, 3, 5, None)
+    probe = run_probe(train, held_out, task, "test", "ridge", shots=5, draws=3, seed=7)
+    assert (probe.training_images, probe.draws, probe.shots, probe.k) == (15, 3, 5, None)
     from learngene_zoo.seeds import derive_seed
 
     shares = []
@@ -156,8 +156,8 @@ def test_shots_are_drawn_of_every_class_and_use_the_penalty_of_big_vision() -> N
         shares.append(
             ((held_out.values @ weight.T + bias).argmax(axis=1) == held_out.labels).mean()
         )
-    assert found.value == pytest.approx(np.mean(shares))
-    assert found.interval[0] < found.value < found.interval[1]
+    assert probe.value == pytest.approx(np.mean(shares))
+    assert probe.interval[0] < probe.value < probe.interval[1]
 
 
 def test_one_class_and_no_shots_are_refused() -> None:
@@ -177,37 +177,37 @@ def make_model() -> Descendant:
 def test_features_are_the_inputs_of_the_head_in_the_order_of_the_split() -> None:
     made, task = make_model(), tiny_task(classes=3)
     model = made.model()
-    found = compute_features(model, task, "test", made.input_format, Run())
-    assert found.values.shape == (task.sizes["test"], 16)
-    assert found.labels.tolist() == task.split("test").labels.tolist()
+    features = compute_features(model, task, "test", made.input_format, Run())
+    assert features.values.shape == (task.sizes["test"], 16)
+    assert features.labels.tolist() == task.split("test").labels.tolist()
     from learngene_zoo.training.evaluate import judge
 
     answers = judge(model, task, "test", made.input_format, Run()).rows[:, 1]
     with torch.no_grad():
-        logits = model.head(torch.from_numpy(found.values))
+        logits = model.head(torch.from_numpy(features.values))
     assert logits.argmax(dim=1).tolist() == answers.tolist()
     few = compute_features(model, task, "train", made.input_format, Run(), images=7)
     assert len(few.labels) == 7
 
 
 def test_features_that_are_not_finite_are_an_error() -> None:
-    made, task = make_model(), tiny_task(classes=3)
-    broken = made.with_state({**made.state, "norm.bias": torch.full((16,), torch.nan)})
+    model, task = make_model(), tiny_task(classes=3)
+    broken = model.with_state({**model.state, "norm.bias": torch.full((16,), torch.nan)})
     with pytest.raises(TrainingFailed, match="features are not finite for 7 of 7 images of tiny"):
-        compute_features(broken.model(), task, "train", made.input_format, Run(), images=7)
+        compute_features(broken.model(), task, "train", model.input_format, Run(), images=7)
 
 
 def test_the_verb_measures_models_and_ancestry_models(tmp_path: Path) -> None:
-    made = lifecycle.expand("closed_form-mini", layers=3, task="digits")
-    (ridge,) = lifecycle.probe(made, task="digits", images=200)
+    descendant = lifecycle.expand("closed_form-mini", layers=3, task="digits")
+    (ridge,) = lifecycle.probe(descendant, task="digits", images=200)
     assert ridge.training_images == 200
     assert ridge.value > 0.5
     few = lifecycle.probe(
         "bundled", task="digits", kind="knn", shots=(1, 5), draws=2, image_size=32
     )
-    assert [one.shots for one in few] == [1, 5]
+    assert [item.shots for item in few] == [1, 5]
     assert 0.3 < few[0].value < few[1].value
     with pytest.raises(WrongCall, match="a class for every pixel"):
-        lifecycle.probe(made, task="scenes")
+        lifecycle.probe(descendant, task="scenes")
     with pytest.raises(WrongCall, match="nowhere"):
         lifecycle.probe(str(tmp_path / "nowhere"), task="digits")

@@ -34,8 +34,8 @@ def write_pictures(top: Path) -> None:
 
 def make_page(task: Any, classes: int = 2) -> tuple[str, Any]:
     start = assemble(SPEC.with_(classes=classes), {}, seed=0, class_names=task.class_names)
-    made = tune(start, task, Recipe(epochs=1, batch_size=16, lr=1e-5), RUN)
-    return made.files["report.html"], made.provenance["metrics"]
+    model = tune(start, task, Recipe(epochs=1, batch_size=16, lr=1e-5), RUN)
+    return model.files["report.html"], model.provenance["metrics"]
 
 
 def test_mistakes_are_named_by_their_paths(tmp_path: Path) -> None:

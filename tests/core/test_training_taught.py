@@ -30,7 +30,7 @@ TASK = tiny_task()
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a classifier of the task that is sure of its answers."""
     folder = tmp_path_factory.mktemp("taught") / "teacher"
-    made = assemble(
+    model = assemble(
         SPEC.with_(layers=2),
         {},
         seed=7,
@@ -39,9 +39,9 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
         class_names=TASK.class_names,
     )
     sure = {
-        name: 4 * value if name.startswith("head") else value for name, value in made.state.items()
+        name: 4 * value if name.startswith("head") else value for name, value in model.state.items()
     }
-    made.with_state(sure).save(folder)
+    model.with_state(sure).save(folder)
     return str(folder)
 
 

@@ -49,9 +49,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, 
     seen: list[dict[str, torch.Tensor]] = []
 
     def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        found = evaluate(model, *args, **kwargs)
+        evaluation = evaluate(model, *args, **kwargs)
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
-        return replace(found, value=values[len(seen) - 1])
+        return replace(evaluation, value=values[len(seen) - 1])
 
     monkeypatch.setattr(tuning, "evaluate", measure)
     return seen
@@ -84,10 +84,10 @@ def test_which_epoch_is_kept_and_when_it_stops(
     kept: int,
 ) -> None:
     seen = scripted(monkeypatch, *values)
-    made = tune(START, TASK, RECIPE, RUN, **settings)
-    metrics = made.provenance["metrics"]
+    model = tune(START, TASK, RECIPE, RUN, **settings)
+    metrics = model.provenance["metrics"]
     assert len(seen) == epochs + 1 == len(metrics["history"])
-    assert same(made, seen[kept])
+    assert same(model, seen[kept])
     assert (metrics["kept_epoch"], metrics["validation_accuracy"]) == (kept, values[kept])
 
 
@@ -96,10 +96,10 @@ def test_the_moving_average_is_what_is_validated_and_kept(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     seen = scripted(monkeypatch, 0.1, 0.6, 0.3, *[0.2] * 9)
-    made = tune(START, TASK, replace(RECIPE, ema=0.9), RUN, **settings)
+    model = tune(START, TASK, replace(RECIPE, ema=0.9), RUN, **settings)
     plain = tune(START, TASK, RECIPE, RUN, keep="last")
     assert not same(plain, seen[4 if not settings else 2])
-    assert same(made, seen[2 if settings else 1])
+    assert same(model, seen[2 if settings else 1])
 
 
 def killed_after(steps: int) -> Any:
@@ -121,7 +121,7 @@ def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
 ) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
     call = partial(lifecycle.finetune, START, task="tiny", recipe=recipe, patience=4)
-    whole = call(out=tmp_path / "whole", run=RUN)
+    full = call(out=tmp_path / "whole", run=RUN)
     for number, steps in enumerate(deaths):
         monkeypatch.setattr(tuning, "train", killed_after(steps))
         with pytest.raises(Killed):
@@ -130,7 +130,7 @@ def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
     call(out=tmp_path / "killed", run=replace(RUN, resume=True))
     for name in ("config.json", "model.safetensors", "report.html", "README.md"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert whole.provenance["metrics"]["history"]
+    assert full.provenance["metrics"]["history"]
     assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == [
         ".lgzoo",
         "metrics.jsonl",
@@ -159,7 +159,7 @@ def test_an_older_best_epoch_stays_until_no_checkpoint_needs_it(
     tune(
         START, TASK, RECIPE, run
     )  # too quick for a checkpoint before the last step: any start may be needed
-    assert [place.name for place in tmp_path.glob("best-*")] == ["best-4"]
+    assert [path.name for path in tmp_path.glob("best-*")] == ["best-4"]
     checkpoint = tmp_path / "checkpoint-6"  # as if one had been written after the second epoch
     next(tmp_path.glob("checkpoint-*")).rename(checkpoint)
     watch = tuning.Watch(run=run, keep="best", patience=None)
@@ -167,7 +167,7 @@ def test_an_older_best_epoch_stays_until_no_checkpoint_needs_it(
         watch.history.append(tuning.Epoch(epoch=epoch, step=3 * epoch, loss=1.0, value=epoch / 10))
         watch.state = dict(START.state)
         watch._save(watch.history[-1])
-    assert sorted(place.name for place in tmp_path.glob("best-*")) == ["best-2", "best-4"]
+    assert sorted(path.name for path in tmp_path.glob("best-*")) == ["best-2", "best-4"]
 
 
 def test_lines_of_epochs_go_to_stderr_and_their_numbers_to_the_metrics(
@@ -236,17 +236,17 @@ def named(task: Task, *names: str) -> Task:
 
 def test_the_report_is_one_page_that_loads_and_runs_nothing() -> None:
     evil = "<script>alert(1)</script>"
-    made = tune(START, named(TASK, evil, 'a"b', "c&d"), replace(RECIPE, epochs=2), RUN)
-    page = made.files["report.html"]
+    model = tune(START, named(TASK, evil, 'a"b', "c&d"), replace(RECIPE, epochs=2), RUN)
+    page = model.files["report.html"]
     assert evil not in page
     assert "&lt;script&gt;" in page
     assert not re.findall(r"<script|<link|https?:|url\(", page)
     assert all(
         source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)', page)
     )
-    wrong = round(12 * (1 - made.provenance["metrics"]["test_accuracy"]))
+    wrong = round(12 * (1 - model.provenance["metrics"]["test_accuracy"]))
     assert page.count("<figure>") == wrong > 0
-    assert f"{made.provenance['metrics']['test_accuracy']:.4f}" in page
+    assert f"{model.provenance['metrics']['test_accuracy']:.4f}" in page
     assert page.count("<circle") == 5  # the loss of two epochs, the accuracy before and after each
 
 
@@ -259,15 +259,15 @@ def test_a_report_of_many_classes_lists_the_pairs_that_are_confused() -> None:
 
 
 def test_the_test_images_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
     def measure(model: Any, task: Any, split: str, *args: Any, **kwargs: Any) -> Any:
-        asked.append(split)
+        calls.append(split)
         return evaluate(model, task, split, *args, **kwargs)
 
     monkeypatch.setattr(tuning, "evaluate", measure)
     tune(START, TASK, RECIPE, RUN)
-    assert set(asked) == {"validation"}
+    assert set(calls) == {"validation"}
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
     assert (START.width, assemble(wider_first, {}, seed=0).width) == (8, 16)
 
     def taken(**named: Any) -> float:
-        made: Any = lifecycle.finetune(START, task="tiny", run=replace(RUN, lines=True), **named)
-        return float(made.provenance["recipe"]["lr"])
+        model: Any = lifecycle.finetune(START, task="tiny", run=replace(RUN, lines=True), **named)
+        return float(model.provenance["recipe"]["lr"])
 
     assert taken(epochs=1) == 1.5e-3
     assert (
@@ -335,10 +335,10 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
 
     def take(**named: Any) -> tuple[float, float]:
-        made: Any = lifecycle.finetune(
+        model: Any = lifecycle.finetune(
             make_heir(384), task="tiny", run=replace(RUN, lines=True), **named
         )
-        return made.provenance["recipe"]["lr"], made.provenance["recipe"].get("layer_decay", 1.0)
+        return model.provenance["recipe"]["lr"], model.provenance["recipe"].get("layer_decay", 1.0)
 
     assert take(epochs=1) == (1e-4, 0.75)
     assert (
@@ -352,9 +352,9 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
 
 def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
-    made = lifecycle.finetune(START, task="tiny", epochs=1, batch_size=16, patience=3, run=RUN)
-    assert made.provenance["recipe"] == {
-        **made.provenance["recipe"],
+    model = lifecycle.finetune(START, task="tiny", epochs=1, batch_size=16, patience=3, run=RUN)
+    assert model.provenance["recipe"] == {
+        **model.provenance["recipe"],
         "epochs": 1,
         "batch_size": 16,
         "lr": 3e-3,
@@ -373,10 +373,10 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
         monkeypatch.setattr(
             "learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name)
         )
-        made: Any = lifecycle.finetune(
+        model: Any = lifecycle.finetune(
             BY_LSAMD, task=task, preset="paper", epochs=1, run=RUN, **named
         )
-        return dict(made.provenance["recipe"])
+        return dict(model.provenance["recipe"])
 
     cars = taken("cars")  # LSAMD, Table 5, column Des-Net
     assert (cars["lr"], cars["batch_size"], cars["schedule"], cars["power"]) == (

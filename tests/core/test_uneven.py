@@ -85,14 +85,14 @@ def test_heads_that_nothing_reads_may_as_well_be_gone() -> None:
     """The function of a model with a head taken out is that of the whole one whose projection
     ignores this head.
     """
-    whole = initial(PLAIN, 0, "fan_in")
-    cut = map_axes(whole, PLAIN, {"heads": [0, 1, 3]})
+    full = initial(PLAIN, 0, "fan_in")
+    cut = map_axes(full, PLAIN, {"heads": [0, 1, 3]})
     for block in range(PLAIN.layers):
-        whole[f"blocks.{block}.attn.proj.weight"][:, 16:24] = 0
+        full[f"blocks.{block}.attn.proj.weight"][:, 16:24] = 0
     with torch.no_grad():
         got, wanted = (
             model_of(spec, state).eval()(IMAGES_BCHW)
-            for spec, state in ((NARROW, cut), (PLAIN, whole))
+            for spec, state in ((NARROW, cut), (PLAIN, full))
         )
     assert (got - wanted).abs().max() < 1e-6
     assert got.abs().max() > 0.1
@@ -121,12 +121,14 @@ def test_only_where_the_widths_differ_is_a_stitch() -> None:
 
 @pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
 def test_a_saved_one_is_opened_by_timm_and_by_us(tmp_path: Path, spec: ViTSpec) -> None:
-    made = Descendant(spec=spec, state=initial(spec, 0, "fan_in"), provenance={"method": "scratch"})
-    made.save(tmp_path / "m")
+    model = Descendant(
+        spec=spec, state=initial(spec, 0, "fan_in"), provenance={"method": "scratch"}
+    )
+    model.save(tmp_path / "m")
     assert load_descendant(tmp_path / "m").spec == spec
     opened = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
     with torch.no_grad():
-        assert torch.equal(opened(IMAGES_BCHW), model_of(spec, made.state).eval()(IMAGES_BCHW))
+        assert torch.equal(opened(IMAGES_BCHW), model_of(spec, model.state).eval()(IMAGES_BCHW))
     with pytest.raises(WrongCall, match=r"pruned|stitched model \(widths 16, 32, 32\)"):
         ancestry_spec(str(tmp_path / "m"))
 

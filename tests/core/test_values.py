@@ -145,37 +145,37 @@ def test_the_pareto_front_lies_behind_everything_else() -> None:
 
 def test_the_versions_are_those_of_the_packages() -> None:
     records.versions.cache_clear()
-    found = dict(records.versions())
-    assert found.pop("learngene_zoo") == __version__
-    assert found == {
+    result = dict(records.versions())
+    assert result.pop("learngene_zoo") == __version__
+    assert result == {
         name: version(name) for name in ("torch", "timm", "safetensors", "accelerate", "datasets")
     }
 
 
 def test_only_a_learngene_is_published_with_descendants(tmp_path: Path) -> None:
-    made = assemble(SPEC, {}, seed=0, scheme="fan_in")
-    assert publication._members(made, []) == {}
+    model = assemble(SPEC, {}, seed=0, scheme="fan_in")
+    assert publication._members(model, []) == {}
     with pytest.raises(WrongCall, match="--descendant is for publishing a learngene"):
-        publication._members(made, [tmp_path])
+        publication._members(model, [tmp_path])
 
 
 def test_objects_are_shown_in_one_line() -> None:
     import learngene_zoo as lg
     from learngene_zoo.pretrained.ancestry import open_ancestry
 
-    made = replace(
+    model = replace(
         assemble(SPEC, {}, seed=0), provenance={"method": "first_k"}, folder=Path("model")
     )
-    params = f"{made.cost().params:,}"
+    params = f"{model.cost().params:,}"
     shown = (
         f"Descendant(first_k: 2 layers, width 16, {params} parameters, task=None, classes=3,"
         " folder='model')"
     )
-    assert repr(made) == shown
+    assert repr(model) == shown
     gene = lg.load("closed_form-mini")
     assert repr(gene).startswith("Learngene(closed_form from bundled, ")
     assert repr(open_ancestry("bundled")) == "Ancestry('bundled', 12 layers, width 96)"
-    assert max(len(repr(one)) for one in (made, gene)) < 200
+    assert max(len(repr(item)) for item in (model, gene)) < 200
 
 
 # Models.
@@ -248,10 +248,10 @@ def test_a_run_keeps_things_in_its_folder_and_in_those_of_its_parts(tmp_path: Pa
     (tmp_path / "other").mkdir()
     inner = tmp_path / "parts" / "one" / "parts" / "two"
     inner.mkdir(parents=True)
-    found = list(run_folder._iterate_folders(tmp_path))
-    assert found[0] == tmp_path
-    assert found[1] == tmp_path / "parts"
-    assert set(found[2:]) == {inner, *inner.parents} - {
+    result = list(run_folder._iterate_folders(tmp_path))
+    assert result[0] == tmp_path
+    assert result[1] == tmp_path / "parts"
+    assert set(result[2:]) == {inner, *inner.parents} - {
         tmp_path / "parts",
         tmp_path,
         *tmp_path.parents,
@@ -352,9 +352,9 @@ def test_an_augmentation_mirrors_only_where_a_mirrored_picture_keeps_its_label(
 
 def test_erasing_has_seeds_of_its_own() -> None:
     how = (7, 3, [4, 9], True)
-    whole = transforms.fit_images(IMAGES, 16, FORMAT.view)
+    full = transforms.fit_images(IMAGES, 16, FORMAT.view)
     changed = deit.apply_deit_augmentation(
-        list(whole), FORMAT, deit.seeds_of("deit", 7, 3, [4, 9]), True
+        list(full), FORMAT, deit.seeds_of("deit", 7, 3, [4, 9]), True
     )
     right = deit.erase_rectangles(
         transforms.normalise_images(changed, FORMAT), deit.seeds_of("erased", 7, 3, [4, 9])
@@ -372,29 +372,29 @@ def test_pictures_with_masks_are_moved_as_far_as_randaugment_moves_pictures() ->
         if how(31, 331, 331) is not None
     }
     choice = next(
-        one
-        for one in transforms._create_joint_rand(16, False).transforms
-        if isinstance(one, v2.RandomChoice)
+        item
+        for item in transforms._create_joint_rand(16, False).transforms
+        if isinstance(item, v2.RandomChoice)
     )
-    affine = [one for one in choice.transforms if isinstance(one, v2.RandomAffine)]
-    shears = [one.shear for one in affine if one.shear is not None]
+    affine = [item for item in choice.transforms if isinstance(item, v2.RandomAffine)]
+    shears = [item.shear for item in affine if item.shear is not None]
     assert [max(np.tan(np.deg2rad(np.abs(shear)))) for shear in shears] == pytest.approx(
         [right["ShearX"], right["ShearY"]], rel=0.02
     )
-    assert [one.translate for one in affine if one.translate] == [
+    assert [item.translate for item in affine if item.translate] == [
         (pytest.approx(right["TranslateX"] / 331, rel=0.01), 0.0),
         (0.0, pytest.approx(right["TranslateY"] / 331, rel=0.01)),
     ]
-    assert [one.degrees for one in affine if any(one.degrees)] == [
+    assert [item.degrees for item in affine if any(item.degrees)] == [
         [-right["Rotate"], right["Rotate"]]
     ]
-    jitters = [one for one in choice.transforms if isinstance(one, v2.ColorJitter)]
+    jitters = [item for item in choice.transforms if isinstance(item, v2.ColorJitter)]
     for jitter, name, field in zip(
         jitters, ("Brightness", "Color", "Contrast"), ("brightness", "saturation", "contrast")
     ):
         assert getattr(jitter, field) == pytest.approx((1 - right[name], 1 + right[name]))
-    (posterize,) = (one for one in choice.transforms if isinstance(one, v2.RandomPosterize))
-    (solarize,) = (one for one in choice.transforms if isinstance(one, v2.RandomSolarize))
+    (posterize,) = (item for item in choice.transforms if isinstance(item, v2.RandomPosterize))
+    (solarize,) = (item for item in choice.transforms if isinstance(item, v2.RandomSolarize))
     assert posterize.bits == right["Posterize"]
     assert solarize.threshold == pytest.approx(255 * right["Solarize"], abs=1)
 

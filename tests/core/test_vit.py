@@ -205,10 +205,10 @@ def test_a_distilled_model_is_read_without_its_distillation_token() -> None:
     tokens = distilled.patch_embed(IMAGES_BCHW) + state["pos_embed"][:, 1:]
     first = (state["cls_token"] + distilled.pos_embed[:, :1]).expand(2, -1, -1)
     with torch.no_grad():
-        wanted = distilled.head(
+        expected = distilled.head(
             distilled.norm(distilled.blocks(torch.cat([first, tokens], dim=1)))[:, 0]
         )
-        assert torch.equal(model(IMAGES_BCHW), wanted)
+        assert torch.equal(model(IMAGES_BCHW), expected)
     assert trim_state(state) == (state, ())
 
 

@@ -60,21 +60,21 @@ def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     patch = 14 if "patch14" in request.param else 8
     args = {"depth": 3, "embed_dim": 24, "num_heads": 2, "patch_size": patch, "img_size": 4 * patch}
     args["img_size"] += 3 if request.param == FLOORED else 0
-    found = started(request.param, tmp_path_factory.mktemp("ancestry"), args)
-    assert isinstance(found.spec, ViTSpec)
-    return found
+    result = started(request.param, tmp_path_factory.mktemp("ancestry"), args)
+    assert isinstance(result.spec, ViTSpec)
+    return result
 
 
 def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) -> None:
     ancestry = open_ancestry(str(start.folder))
-    whole = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
-    assert whole.spec == ancestry.spec
-    whole = whole.with_state(
-        {**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}}
+    full = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
+    assert full.spec == ancestry.spec
+    full = full.with_state(
+        {**full.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}}
     )
-    kept(whole, made / f"{start.name}-whole")
+    kept(full, made / f"{start.name}-whole")
     with torch.no_grad():
-        same = torch.equal(whole.model()(images(start.spec)), start.model(images(start.spec)))
+        same = torch.equal(full.model()(images(start.spec)), start.model(images(start.spec)))
     assert same == (start.name != DISTILLED)
     assert ancestry.record.left_out == (
         ("distillation token and its head",) if start.name == DISTILLED else ()
@@ -130,22 +130,22 @@ def test_methods_that_serve_only_this_family_serve_every_kind(
     assemble(spec, {}, seed=0, scheme="fan_in").save(tmp_path / "ancestry")
     named, settings = [str(tmp_path / "ancestry")], METHODS.load(method).presets["smoke"]
     planned = lifecycle.plan(method, ancestries=named, extractor=settings)
-    made = lifecycle.extract(
+    learngene = lifecycle.extract(
         method, ancestries=named, tasks="digits", extractor=settings, out=tmp_path / "m", run=RUN
     )
     assert lifecycle.plan(tmp_path / "m") == planned
     for member in (planned[0], planned[-1]):
         run = Run(threads=1, ancestry=named[0])
-        built = lifecycle.expand(
-            made, target=member.target, task="digits", run=run, **member.settings
+        descendant = lifecycle.expand(
+            learngene, target=member.target, task="digits", run=run, **member.settings
         )
-        assert built.spec == member.spec.with_(classes=10)
-        assert isinstance(built.spec, ViTSpec)
+        assert descendant.spec == member.spec.with_(classes=10)
+        assert isinstance(descendant.spec, ViTSpec)
         assert {
-            name: getattr(built.spec, name) == getattr(spec, name) for name in changes
+            name: getattr(descendant.spec, name) == getattr(spec, name) for name in changes
         } == dict.fromkeys(changes, method == "pool")  # a hypernetwork predicts plain models only
         with torch.no_grad():
-            assert built.model()(images(built.spec)).isfinite().all()
+            assert descendant.model()(images(descendant.spec)).isfinite().all()
 
 
 OPENED = """

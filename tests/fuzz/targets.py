@@ -60,16 +60,16 @@ def lgzoo(*words: str) -> None:
 
     Raises `ZooError` where it fails as it should.
     """
-    done = CliRunner().invoke(main, [*words])
-    printed = done.stdout + done.stderr
+    result = CliRunner().invoke(main, [*words])
+    printed = result.stdout + result.stderr
     wrong = [
         letter
         for letter in set(printed) - {"\n"}
         if not letter.isprintable() and letter not in "\u200c\u200d"
     ]
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     if (
         wrong
         or "unexpected" in printed
@@ -80,15 +80,15 @@ def lgzoo(*words: str) -> None:
     if "out of memory" in printed:
         raise BrokenOutput(f"sizes are not bounded before memory is asked for: {printed[-2000:]}")
     if (
-        done.exit_code not in (0, 1, 2)
-        or len(errors) != bool(done.exit_code)
-        or (done.exit_code and done.stdout)
+        result.exit_code not in (0, 1, 2)
+        or len(errors) != bool(result.exit_code)
+        or (result.exit_code and result.stdout)
     ):
-        raise BrokenOutput(f"exit {done.exit_code}: {printed[-2000:]}")
-    if done.exit_code:
+        raise BrokenOutput(f"exit {result.exit_code}: {printed[-2000:]}")
+    if result.exit_code:
         raise ZooError(errors[0])
     if "--json" in words:
-        json.loads(done.stdout)
+        json.loads(result.stdout)
 
 
 # What is done with each
@@ -173,11 +173,11 @@ def read_bench(folder: Path, random: Random) -> None:
     if random.random() < 0.02:
         lgzoo("bench", "--report", "-o", str(folder), *random.choice(((), ("--json",))))
         return
-    found = report.read_summary(folder)
-    costs = report.read_costs(folder, found)
+    result = report.read_summary(folder)
+    costs = report.read_costs(folder, result)
     tables.markdown(report.build_overview(folder)[0])
-    report.csv_text([report.flatten_line(line) for line in found.lines])
-    page(found, report.read_grid(folder), {"cost": ""}, costs)
+    report.csv_text([report.flatten_line(line) for line in result.lines])
+    page(result, report.read_grid(folder), {"cost": ""}, costs)
 
 
 def resume_run(folder: Path, random: Random) -> None:
@@ -192,9 +192,9 @@ def resume_training(folder: Path, random: Random) -> None:
     from learngene_zoo.training import checkpoint
 
     state = toy_training()
-    found = checkpoint.newest(folder, TRAINING)
-    if found is not None:
-        state.restore(found)
+    loaded = checkpoint.newest(folder, TRAINING)
+    if loaded is not None:
+        state.restore(loaded)
 
 
 def read_claim(folder: Path, random: Random) -> None:
@@ -211,10 +211,12 @@ def read_published(folder: Path, random: Random) -> None:
     """The manifest of a published artifact, and whether its files are what it says."""
     from learngene_zoo.hub.manifest import MANIFEST, read_manifest
 
-    found = read_manifest(folder / MANIFEST, MANIFEST)
-    assert all((folder / name).resolve().is_relative_to(folder.resolve()) for name in found.files)
-    if len(found.files) < 100:
-        [record.holds(folder / name) for name, record in found.files.items()]
+    manifest = read_manifest(folder / MANIFEST, MANIFEST)
+    assert all(
+        (folder / name).resolve().is_relative_to(folder.resolve()) for name in manifest.files
+    )
+    if len(manifest.files) < 100:
+        [record.holds(folder / name) for name, record in manifest.files.items()]
 
 
 def read_release(folder: Path, random: Random) -> None:
@@ -234,8 +236,8 @@ def manifest_file(data: bytes, random: Random) -> bytes:
     with suppress(Exception):  # most changes leave nothing that has a digest
         found = json.loads(spoiled)
         records = {
-            name: FileRecord(sha256=one["sha256"], bytes=one["bytes"])
-            for name, one in found["files"].items()
+            name: FileRecord(sha256=item["sha256"], bytes=item["bytes"])
+            for name, item in found["files"].items()
         }
         return json.dumps({**found, "digest": manifest_of(records).digest}).encode()
     return spoiled

@@ -97,7 +97,7 @@ def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str])
         f" {number}\n"
     )
     try:
-        with limited(MOST_SECONDS), watched() as seen, warnings.catch_warnings():
+        with limited(MOST_SECONDS), watched() as activity, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             target.call(folder, random)
     except ZooError as error:
@@ -109,7 +109,7 @@ def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str])
         )
     except Exception:  # what is not one of our errors is the fault that is looked for
         return f"{about}{traceback.format_exc()[-2500:]}"
-    faults = sorted(set(seen.faults(folder, Path(os.environ["LGZOO_CACHE"]))) - usual)
+    faults = sorted(set(activity.faults(folder, Path(os.environ["LGZOO_CACHE"]))) - usual)
     return f"{about}it {'; '.join(faults)}" if faults else None
 
 
@@ -127,9 +127,9 @@ def test_changed_by_chance(
     for number in range(WHOLE):
         shutil.rmtree(tmp_path / "case", ignore_errors=True)
         shutil.copytree(wholes / (target.template or target.name), tmp_path / "case")
-        with watched() as seen:
+        with watched() as activity:
             target.call(tmp_path / "case", Random(number))
-        usual.update(seen.faults(tmp_path / "case", Path(os.environ["LGZOO_CACHE"])))
+        usual.update(activity.faults(tmp_path / "case", Path(os.environ["LGZOO_CACHE"])))
     assert all(fault.startswith(("imported", "read")) for fault in usual), usual
     failures: list[str] = []
     for number in numbers:

@@ -58,16 +58,16 @@ def lgzoo(hub: StandIn) -> Lgzoo:
 
     def run(*words: object, input: str | None = None) -> SimpleNamespace:
         before = len(hub.requests)
-        done = CliRunner().invoke(main, [str(word) for word in words])
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert len(errors) == (0 if done.exit_code == 0 else 1) or "interrupted" in done.stderr, (
-            done.stderr
-        )
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        assert (
+            len(errors) == (0 if result.exit_code == 0 else 1) or "interrupted" in result.stderr
+        ), result.stderr
         error = errors[0].removeprefix("error: ") if errors else ""
         return SimpleNamespace(
-            code=done.exit_code,
-            out=done.stdout,
-            told=done.stderr,
+            code=result.exit_code,
+            out=result.stdout,
+            told=result.stderr,
             error=error,
             requests=hub.requests[before:],
         )

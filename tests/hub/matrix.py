@@ -97,7 +97,7 @@ class Matrix:
         from learngene_zoo.errors import ZooError
 
         try:
-            made = torch.hub.load(str(ROOT), "descendant", f"{name}@v1", layers=2, source="local")
+            model = torch.hub.load(str(ROOT), "descendant", f"{name}@v1", layers=2, source="local")
         except ZooError as error:
             told = str(error)
         else:
@@ -105,12 +105,12 @@ class Matrix:
         if told:
             assert "\n" not in told
             return told
-        wanted = torch.hub.load(
+        expected = torch.hub.load(
             str(ROOT), "descendant", str(self.first[0]), layers=2, source="local"
         )
         assert all(
             torch.equal(a, b)
-            for a, b in zip(made.state_dict().values(), wanted.state_dict().values())
+            for a, b in zip(model.state_dict().values(), expected.state_dict().values())
         )
         return ""
 
@@ -119,18 +119,18 @@ class Matrix:
 
         from learngene_zoo.cli.main import main
 
-        done = CliRunner().invoke(main, [str(word) for word in words])
+        result = CliRunner().invoke(main, [str(word) for word in words])
         # That the Hub takes long is said while it does, and is not how the call ends.
-        told = "\n".join(
-            line for line in done.stderr.splitlines() if not line.startswith(WAITING)
+        message = "\n".join(
+            line for line in result.stderr.splitlines() if not line.startswith(WAITING)
         ).strip()
-        assert (done.exit_code == 0) == (told == ""), (done.exit_code, done.stderr)
-        if told:
-            assert done.exit_code in (1, 2), done.exit_code
-            assert told.startswith("error: "), told
-            assert "\n" not in told, told
-            assert not done.stdout, done.stdout
-        return told.removeprefix("error: ")
+        assert (result.exit_code == 0) == (message == ""), (result.exit_code, result.stderr)
+        if message:
+            assert result.exit_code in (1, 2), result.exit_code
+            assert message.startswith("error: "), message
+            assert "\n" not in message, message
+            assert not result.stdout, result.stdout
+        return message.removeprefix("error: ")
 
     # A case
 
@@ -212,22 +212,22 @@ class Matrix:
         if repo is None:
             assert told
             return
-        before, wanted = (
+        before, expected = (
             {} if tag == "v1" else self.published(name, "v1"),
             self.published(name, tag),
         )
         trees = {sha: self.hub.files(name, sha) for sha in repo.commits}
         for sha, tree in trees.items():
-            known = tree in ({}, before, wanted)
+            known = tree in ({}, before, expected)
             assert known or case.kind == "flipped-upload", f"a half-published commit {sorted(tree)}"
             assert known or sha not in repo.tags.values(), "a damaged commit is tagged"
         if tag in repo.tags:
-            assert trees[repo.tags[tag]] == wanted, "the tag names something else"
+            assert trees[repo.tags[tag]] == expected, "the tag names something else"
         if not told:
             assert repo.tags.get(tag) == repo.head, "it says published, and is not"
-            assert trees[repo.head] == wanted
+            assert trees[repo.head] == expected
         assert case.verb == "publish" or repo.tags["v1"] in trees
-        assert sum(tree == wanted for tree in trees.values()) <= 1, "the same commit twice"
+        assert sum(tree == expected for tree in trees.values()) <= 1, "the same commit twice"
 
     def check_fetched(self, name: str, told: str) -> None:
         from learngene_zoo.ownership import MARKER, find_foreign
@@ -238,8 +238,8 @@ class Matrix:
             return
         assert not find_foreign(folder), "the marker of the copy is not right"
         files = [path for path in folder.rglob("*") if path.is_file() and path.name != MARKER]
-        found = {str(path.relative_to(folder)): path.read_bytes() for path in files}
-        assert found == self.published(name, "v1"), "silently wrong"
+        results = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+        assert results == self.published(name, "v1"), "silently wrong"
 
 
 def artifacts(place: Path) -> tuple[tuple[Path, Path], Path]:

@@ -238,9 +238,9 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, path: str) -> Answer:
         try:
             for method, pattern, route in ROUTES:
-                found = re.fullmatch(pattern, path)
-                if found and self.command in method.split():
-                    return route(self, **found.groupdict())
+                match = re.fullmatch(pattern, path)
+                if match and self.command in method.split():
+                    return route(self, **match.groupdict())
             raise Refused(404, message="no such route")
         except Refused as refused:
             return refusal(refused)

@@ -39,9 +39,9 @@ def create(ask: Handler) -> Answer:
 
 
 def validate(ask: Handler) -> Answer:
-    found = re.match(r"---\n(.*?)\n---\n", ask.json()["content"], re.DOTALL)
+    match = re.match(r"---\n(.*?)\n---\n", ask.json()["content"], re.DOTALL)
     try:
-        data = yaml.safe_load(found[1]) if found else {}
+        data = yaml.safe_load(match[1]) if match else {}
     except yaml.YAMLError as error:
         return as_json({"errors": [{"message": str(error)}], "warnings": []}, 400)
     unlicensed = (
@@ -96,10 +96,10 @@ def refs(ask: Handler, name: str) -> Answer:
 def tag(ask: Handler, name: str, revision: str) -> Answer:
     ask.writer()
     sha, _ = ask.commit_of(name, unquote(revision))
-    wanted = ask.json()["tag"]
-    if wanted in ask.repo(name).tags:
-        raise Refused(409, message=f"Tag {wanted} already exists")
-    ask.repo(name).tags[wanted] = sha
+    expected = ask.json()["tag"]
+    if expected in ask.repo(name).tags:
+        raise Refused(409, message=f"Tag {expected} already exists")
+    ask.repo(name).tags[expected] = sha
     return as_json({}, 201)
 
 
@@ -243,10 +243,10 @@ def cdn(ask: Handler, oid: str) -> Answer:
 
 def ranged(ask: Handler, data: bytes, headers: dict[str, str]) -> Answer:
     """The bytes that were asked for."""
-    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", ask.headers.get("Range", ""))
-    if not wanted:
+    expected = re.fullmatch(r"bytes=(\d+)-(\d*)", ask.headers.get("Range", ""))
+    if not expected:
         return Answer(data, 200, headers)
-    first, last = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
+    first, last = int(expected[1]), min(int(expected[2] or len(data)), len(data) - 1)
     if first >= len(data):
         return Answer(b"", 416, {"Content-Range": f"bytes */{len(data)}"})
     return Answer(

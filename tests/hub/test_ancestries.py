@@ -47,14 +47,14 @@ def test_a_repository_of_open_clip_opens_and_is_pinned(hub: StandIn, file: str) 
         "org/siglip",
         {open_clip.CONFIG: config(timm_model_name=NAME), file: weights, "README.md": card},
     )
-    found = open_ancestry("hf-hub:org/siglip")
-    assert (found.record.revision, found.record.licence) == (commit, "apache-2.0")
+    ancestry = open_ancestry("hf-hub:org/siglip")
+    assert (ancestry.record.revision, ancestry.record.licence) == (commit, "apache-2.0")
     images_BCHW = torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)
     with torch.no_grad():
-        assert torch.equal(found.model()(images_BCHW), model(images_BCHW))
+        assert torch.equal(ancestry.model()(images_BCHW), model(images_BCHW))
     before = len(hub.requests)
-    assert ancestry_spec("hf-hub:org/siglip", offline=True) == found.spec
-    assert open_ancestry("hf-hub:org/siglip", offline=True).identity == found.identity
+    assert ancestry_spec("hf-hub:org/siglip", offline=True) == ancestry.spec
+    assert open_ancestry("hf-hub:org/siglip", offline=True).identity == ancestry.identity
     assert len(hub.requests) == before
 
 
@@ -87,11 +87,11 @@ def test_a_model_of_transformers_without_a_preprocessor_opens_offline_as_online(
         name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")
     }
     hub.put("org/vit", files)
-    found = open_ancestry("hf-hub:org/vit")
-    assert (found.record.mean, found.record.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    ancestry = open_ancestry("hf-hub:org/vit")
+    assert (ancestry.record.mean, ancestry.record.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     before = len(hub.requests)
     again = open_ancestry("hf-hub:org/vit", offline=True)
-    assert (again.record.mean, again.identity) == (found.record.mean, found.identity)
+    assert (again.record.mean, again.identity) == (ancestry.record.mean, ancestry.identity)
     assert len(hub.requests) == before
 
 
@@ -115,9 +115,9 @@ def test_a_repository_opens_as_the_folder_does(hub: StandIn, kind: str) -> None:
         name: (DATA / kind / name).read_bytes() for name in ("config.json", "model.safetensors")
     }
     hub.put(f"org/{kind}", files)
-    found, want = open_ancestry(f"hf-hub:org/{kind}"), open_ancestry(str(DATA / kind))
-    assert found.identity == want.identity
-    assert found.record.left_out == want.record.left_out
+    ancestry, want = open_ancestry(f"hf-hub:org/{kind}"), open_ancestry(str(DATA / kind))
+    assert ancestry.identity == want.identity
+    assert ancestry.record.left_out == want.record.left_out
 
 
 def test_every_shard_of_a_repository_is_fetched_and_opens_offline(hub: StandIn) -> None:
@@ -134,10 +134,10 @@ def test_every_shard_of_a_repository_is_fetched_and_opens_offline(hub: StandIn) 
     files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
     files["config.json"] = (DATA / "vit" / "config.json").read_bytes()
     hub.put("org/sharded", files)
-    found = open_ancestry("hf-hub:org/sharded")
+    ancestry = open_ancestry("hf-hub:org/sharded")
     want = open_ancestry(str(DATA / "vit"))
-    assert all(torch.equal(found.state[name], want.state[name]) for name in want.state)
-    assert open_ancestry("hf-hub:org/sharded", offline=True).identity == found.identity
+    assert all(torch.equal(ancestry.state[name], want.state[name]) for name in want.state)
+    assert open_ancestry("hf-hub:org/sharded", offline=True).identity == ancestry.identity
     evil = {
         **files,
         "model.safetensors.index.json": (

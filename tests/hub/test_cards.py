@@ -43,9 +43,9 @@ model = timm.create_model("hf-hub:ID", pretrained=True)
 
 
 def front(page: str) -> dict[str, Any]:
-    found = yaml.safe_load(page.split("---\n", 2)[1])
-    assert isinstance(found, dict)
-    return found
+    front_matter = yaml.safe_load(page.split("---\n", 2)[1])
+    assert isinstance(front_matter, dict)
+    return front_matter
 
 
 def snippets(checkout: Path) -> tuple[str, str]:
@@ -73,10 +73,10 @@ def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -
     assert f"```\n{ours['card']['command']}\n```" in page
     assert page.rstrip().endswith("<!-- /notes -->")
     values = [
-        one["value"]
+        item["value"]
         for index in matter.get("model-index", [])
         for r in index["results"]
-        for one in r["metrics"]
+        for item in r["metrics"]
     ]
     worth = ours["card"]["worth"]
     measured = [row["accuracy"]["descendant"] for row in worth["rows"]] if worth else []

@@ -52,10 +52,10 @@ def fetched(done: SimpleNamespace) -> Path:
 def test_a_tag_is_pinned_to_its_commit(
     hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
 ) -> None:
-    done = lgzoo("fetch", f"{NAME}@v1.0")
-    assert fetched(done).name == hub.repos[NAME].head
-    assert content(fetched(done)) == published
-    assert f"lgzoo expand {NAME}@{hub.repos[NAME].head}" in done.told
+    result = lgzoo("fetch", f"{NAME}@v1.0")
+    assert fetched(result).name == hub.repos[NAME].head
+    assert content(fetched(result)) == published
+    assert f"lgzoo expand {NAME}@{hub.repos[NAME].head}" in result.told
 
 
 def test_what_is_cached_by_its_commit_needs_no_request(
@@ -71,9 +71,9 @@ def test_what_is_cached_by_its_commit_needs_no_request(
 
 
 def test_offline_and_not_cached_is_one_line(lgzoo: Lgzoo, published: dict[str, bytes]) -> None:
-    done = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
-    assert (done.code, done.requests) == (1, [])
-    assert "it is not cached and this run is offline" in done.error
+    result = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
+    assert (result.code, result.requests) == (1, [])
+    assert "it is not cached and this run is offline" in result.error
 
 
 def test_half_a_cache_is_told_offline_and_completed_online(
@@ -82,9 +82,9 @@ def test_half_a_cache_is_told_offline_and_completed_online(
     assert (
         lgzoo("expand", f"{NAME}@v1.0", "--layers", "2", "-o", "/dev/null/x").code != 0
     )  # fetches the top only
-    done = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
-    assert done.code == 1
-    assert "is not cached, and this run is offline" in done.error
+    result = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
+    assert result.code == 1
+    assert "is not cached, and this run is offline" in result.error
     assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
 
 
@@ -102,10 +102,10 @@ def test_a_bit_that_flips_every_time_is_told_and_not_kept(
     hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
 ) -> None:
     fault = hub.fail("GET .*/resolve/[^/]*/config.json", "flipped", times=10**9)
-    done = lgzoo("fetch", f"{NAME}@v1.0", "-o", tmp_path / "out")
-    assert done.code == 1
-    assert "config.json of me/learngene@" in done.error
-    assert "arrived twice with another checksum" in done.error
+    result = lgzoo("fetch", f"{NAME}@v1.0", "-o", tmp_path / "out")
+    assert result.code == 1
+    assert "config.json of me/learngene@" in result.error
+    assert "arrived twice with another checksum" in result.error
     assert not (tmp_path / "out").exists()
     assert not list((tmp_path / "hub").rglob("snapshots/*/config.json"))
     hub.faults.remove(fault)
@@ -124,13 +124,13 @@ def test_a_file_that_decays_in_the_cache_is_replaced(
     data[len(data) // 2] ^= 1
     blob.write_bytes(data)
     pinned = f"{NAME}@{hub.repos[NAME].head}"
-    done = lgzoo("fetch", pinned, "--offline")
-    assert (done.code, done.requests) == (1, [])
+    result = lgzoo("fetch", pinned, "--offline")
+    assert (result.code, result.requests) == (1, [])
     assert not blob.exists()  # nobody else opens it either
-    done = lgzoo("fetch", pinned)
-    assert content(fetched(done)) == published
+    result = lgzoo("fetch", pinned)
+    assert content(fetched(result)) == published
     assert (
-        1 <= len([request for request in done.requests if request.method == "GET"]) <= 2
+        1 <= len([request for request in result.requests if request.method == "GET"]) <= 2
     )  # it, and the Hub's list
 
 
@@ -140,23 +140,23 @@ def test_a_blob_of_two_revisions_is_evicted_from_both(
     lgzoo(
         "publish", made.learngene, NAME, "--tag", "v2.0"
     )  # the same weights without the descendant
-    one, two = (fetched(lgzoo("fetch", f"{NAME}@{tag}")) for tag in ("v1.0", "v2.0"))
-    blob = (one / "model.safetensors").resolve()
-    assert blob == (two / "model.safetensors").resolve()
+    first, second = (fetched(lgzoo("fetch", f"{NAME}@{tag}")) for tag in ("v1.0", "v2.0"))
+    blob = (first / "model.safetensors").resolve()
+    assert blob == (second / "model.safetensors").resolve()
     blob.write_bytes(b"x")
     assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
-    assert fetched(lgzoo("fetch", f"{NAME}@v2.0")) == two
-    assert (two / "model.safetensors").read_bytes() == published["model.safetensors"]
+    assert fetched(lgzoo("fetch", f"{NAME}@v2.0")) == second
+    assert (second / "model.safetensors").read_bytes() == published["model.safetensors"]
 
 
 def test_a_manifest_and_the_hub_that_disagree_are_told_before_anything_is_downloaded(
     hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
 ) -> None:
     hub.put(NAME, {"model.safetensors": b"by hand"})
-    done = lgzoo("fetch", f"{NAME}@main")
-    assert done.code == 1
-    assert "and the Hub disagree about model.safetensors" in done.error
-    assert not [request for request in done.requests if "cdn" in request.path]
+    result = lgzoo("fetch", f"{NAME}@main")
+    assert result.code == 1
+    assert "and the Hub disagree about model.safetensors" in result.error
+    assert not [request for request in result.requests if "cdn" in request.path]
 
 
 def test_a_download_that_breaks_goes_on_where_it_was(
@@ -164,11 +164,11 @@ def test_a_download_that_breaks_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
     hub.fail("GET .*/cdn/", "drop")
-    done = lgzoo("fetch", f"{NAME}/three@v1.0")
+    result = lgzoo("fetch", f"{NAME}/three@v1.0")
     size = len(published["three/model.safetensors"])
-    assert (fetched(done) / "model.safetensors").stat().st_size == size
+    assert (fetched(result) / "model.safetensors").stat().st_size == size
     answers = [
-        (request.status, request.sent) for request in done.requests if "/cdn/" in request.path
+        (request.status, request.sent) for request in result.requests if "/cdn/" in request.path
     ]
     assert answers == [(200, size), (206, size - size // 2 // 1000 * 1000)]
 
@@ -184,15 +184,15 @@ def test_a_download_that_fails_once_is_begun_again(
 def test_a_member_of_a_family_is_fetched_alone(
     hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
 ) -> None:
-    done = lgzoo("fetch", f"{NAME}/three@v1.0", "-o", tmp_path / "three")
-    assert done.code == 0, done.error
-    wanted = {
+    result = lgzoo("fetch", f"{NAME}/three@v1.0", "-o", tmp_path / "three")
+    assert result.code == 0, result.error
+    expected = {
         path.removeprefix("three/"): data
         for path, data in published.items()
         if path.startswith("three/")
     }
-    assert content(tmp_path / "three") == wanted
-    assert len([request for request in done.requests if "/cdn/" in request.path]) == 1
+    assert content(tmp_path / "three") == expected
+    assert len([request for request in result.requests if "/cdn/" in request.path]) == 1
     assert lgzoo("show", tmp_path / "three").code == 0
     missing = lgzoo("fetch", f"{NAME}/four@v1.0")
     assert (missing.code, missing.error.split(" has ", 1)[1]) == (
@@ -218,9 +218,9 @@ def test_a_copy_is_whole_and_replaced_only_when_asked(
 
 def test_what_lgzoo_did_not_publish_is_not_fetched(hub: StandIn, lgzoo: Lgzoo) -> None:
     hub.put("me/other", {"config.json": b"{}", "model.safetensors": b"x"})
-    done = lgzoo("fetch", "me/other")
-    assert done.code == 1
-    assert "has no manifest.json, so it was not published by `lgzoo publish`" in done.error
+    result = lgzoo("fetch", "me/other")
+    assert result.code == 1
+    assert "has no manifest.json, so it was not published by `lgzoo publish`" in result.error
 
 
 @pytest.mark.parametrize(
@@ -244,9 +244,9 @@ def test_a_manifest_chooses_no_place(
         NAME,
         {"manifest.json": json.dumps(manifest_of(records).json()).encode(), "config.json": b"{}"},
     )
-    done = lgzoo("fetch", NAME, "-o", tmp_path / "deep" / "out")
-    assert done.code == 1
-    assert says in done.error
+    result = lgzoo("fetch", NAME, "-o", tmp_path / "deep" / "out")
+    assert result.code == 1
+    assert says in result.error
     assert not (tmp_path / "deep").exists()
 
 
@@ -263,10 +263,10 @@ def test_a_manifest_that_cannot_be_right_downloads_nothing(
     """A file that is larger there than the manifest says, and no artifact at all."""
     manifest = manifest_of({file: FileRecord(sha256=hashlib.sha256(b"{}").hexdigest(), bytes=size)})
     hub.put(NAME, {"manifest.json": json.dumps(manifest.json()).encode(), file: b"{}"})
-    done = lgzoo("fetch", NAME)
-    assert done.code == 1
-    assert says in done.error
-    assert not [request for request in done.requests if request.name.endswith("/FILE")]
+    result = lgzoo("fetch", NAME)
+    assert result.code == 1
+    assert says in result.error
+    assert not [request for request in result.requests if request.name.endswith("/FILE")]
 
 
 @pytest.mark.parametrize(
@@ -285,9 +285,9 @@ def test_a_manifest_that_cannot_be_right_downloads_nothing(
 )
 def test_a_bad_manifest_is_one_line(manifest: bytes, says: str, hub: StandIn, lgzoo: Lgzoo) -> None:
     hub.put(NAME, {"manifest.json": manifest})
-    done = lgzoo("fetch", NAME)
-    assert done.code == 1
-    assert says in done.error
+    result = lgzoo("fetch", NAME)
+    assert result.code == 1
+    assert says in result.error
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
@@ -320,9 +320,9 @@ def test_an_ancestry_model_that_arrives_damaged_is_fetched_again(
 ) -> None:
     hub.put("me/vit", content(made.three))
     fault = hub.fail(f"GET .*/{file}", "flipped")
-    found = open_ancestry("hf-hub:me/vit")
+    ancestry = open_ancestry("hf-hub:me/vit")
     assert (
-        found.record.sha256
+        ancestry.record.sha256
         == hashlib.sha256((made.three / "model.safetensors").read_bytes()).hexdigest()
     )
     assert fault.seen == 2
@@ -356,8 +356,8 @@ def test_a_private_repository_needs_a_login(
     hub.repos[NAME].private = True
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere/token")
-    done = lgzoo("fetch", f"{NAME}@v1.0")
-    assert (done.code, done.error) == (
+    result = lgzoo("fetch", f"{NAME}@v1.0")
+    assert (result.code, result.error) == (
         2,
         f"there is no Hub repository {NAME} (or it is private: hf auth login)",
     )
@@ -398,13 +398,13 @@ def test_an_answer_chooses_no_file_of_the_cache(
         del hub.repos[NAME].commits[hub.repos[NAME].head]["manifest.json"]
     hub.headers[header] = value
     before = {path for path in tmp_path.rglob("*") if "hub" not in path.parts}
-    done = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
-    assert done.code == 1
+    result = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
+    assert result.code == 1
     assert (
         "manifest.json of me/learngene@main is not available: the answer is not that of a Hub"
-        in done.error
+        in result.error
     )
-    assert (header in done.error) or "it redirects to an address that begins with" in done.error
+    assert (header in result.error) or "it redirects to an address that begins with" in result.error
     assert {path for path in tmp_path.rglob("*") if "hub" not in path.parts} == before
     assert not [
         path for path in (tmp_path / "hub").rglob("*") if path.is_file() or path.is_symlink()
@@ -422,9 +422,9 @@ def test_an_answer_that_lies_later_is_not_used_either(
     shutil.rmtree(next((tmp_path / "hub").glob("models--*/snapshots/*")) / "three")
     shutil.rmtree(next((tmp_path / "hub").glob("models--*/blobs")))
     hub.headers["ETag"] = '"../../../../evil"'
-    done = lgzoo("fetch", f"{NAME}@{hub.repos[NAME].head}")
-    assert done.code == 1
-    assert "ETag is" in done.error
+    result = lgzoo("fetch", f"{NAME}@{hub.repos[NAME].head}")
+    assert result.code == 1
+    assert "ETag is" in result.error
     assert not list(tmp_path.rglob("*evil*"))
 
 
@@ -444,10 +444,10 @@ def test_a_file_that_publish_would_not_write_is_refused_before_any_download(
     hub.put(
         NAME, {name: b"print(1)", "manifest.json": json.dumps(manifest_of(records).json()).encode()}
     )
-    done = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
-    assert done.code == 1
-    assert f"names {name!r}, which is not a file of an artifact" in done.error
-    assert not [request for request in done.requests if request.name.endswith("/FILE")]
+    result = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
+    assert result.code == 1
+    assert f"names {name!r}, which is not a file of an artifact" in result.error
+    assert not [request for request in result.requests if request.name.endswith("/FILE")]
     assert not (tmp_path / "out").exists()
 
 
@@ -460,10 +460,10 @@ def test_a_manifest_that_is_none_is_named_by_its_repository(
     data: bytes, said: str, hub: StandIn, lgzoo: Lgzoo, tmp_path: Path
 ) -> None:
     hub.put(NAME, {"manifest.json": data})
-    done = lgzoo("fetch", NAME)
-    assert done.code == 1
-    assert f"manifest.json of {NAME} {said}" in done.error
-    assert str(tmp_path) not in done.error
+    result = lgzoo("fetch", NAME)
+    assert result.code == 1
+    assert f"manifest.json of {NAME} {said}" in result.error
+    assert str(tmp_path) not in result.error
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ class Block:
 
 def blocks_of(text: str) -> list[Block]:
     """The shell and Python blocks of a page, in order."""
-    found = []
+    results = []
     for match in BLOCK.finditer(text):
         comments = COMMENT.findall(match["comments"])
         assert len(comments) == match["comments"].count("<!--"), (
@@ -96,8 +96,8 @@ def blocks_of(text: str) -> list[Block]:
         )
         if match["language"] in (SHELL, PYTHON):
             line = text.count("\n", 0, match.start("language")) + 1
-            found.append(Block(line, match["language"], match["text"], comments))
-    return found
+            results.append(Block(line, match["language"], match["text"], comments))
+    return results
 
 
 def commands_of(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -201,8 +201,8 @@ def run_shell(text: str, block: Block, exhaustive: bool) -> None:
         if block.left_out(exhaustive, command):
             continue
         if PLAIN.fullmatch(command.partition(" #")[0]):
-            done = CliRunner().invoke(main, shlex.split(command, comments=True)[1:])
-            code, printed = done.exit_code, done.output
+            result = CliRunner().invoke(main, shlex.split(command, comments=True)[1:])
+            code, printed = result.exit_code, result.output
         else:
             ran = subprocess.run(
                 ["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -236,14 +236,14 @@ def run_page(name: Path, hub: StandIn, exhaustive: bool) -> None:
 
 def pages(kinds: set[str]) -> list[Path]:
     """The pages that have blocks with a comment of these kinds, or any block."""
-    found = {page: blocks_of((ROOT / page).read_text(encoding="utf-8")) for page in PAGES}
+    results = {page: blocks_of((ROOT / page).read_text(encoding="utf-8")) for page in PAGES}
     if kinds:
         return [
             page
-            for page, bs in found.items()
+            for page, bs in results.items()
             if any(kind in kinds for b in bs for kind, _, _ in b.comments)
         ]
-    return [page for page, bs in found.items() if any(not block.left_out(False) for block in bs)]
+    return [page for page, bs in results.items() if any(not block.left_out(False) for block in bs)]
 
 
 METHODS_IN_CI = (

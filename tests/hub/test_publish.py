@@ -34,9 +34,9 @@ def commits(hub: StandIn, name: str = NAME) -> int:
 def test_a_learngene_is_one_commit_with_a_tag(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
-    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    result = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     repo = hub.repos[NAME]
-    assert (done.code, done.out) == (0, f"{NAME}@{repo.head}\n")
+    assert (result.code, result.out) == (0, f"{NAME}@{repo.head}\n")
     assert repo.tags == {"v1.0": repo.head}
     assert commits(hub) == 2  # the empty one, and this
     files = hub.files(NAME, "v1.0")
@@ -49,25 +49,25 @@ def test_a_learngene_is_one_commit_with_a_tag(
 
 
 def test_tokens_go_to_the_hub_only(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
-    done = lgzoo("publish", made.learngene, NAME)
-    elsewhere = [request for request in done.requests if "localhost" in request.host]
+    result = lgzoo("publish", made.learngene, NAME)
+    elsewhere = [request for request in result.requests if "localhost" in request.host]
     assert [request.method for request in elsewhere] == ["PUT"]
     assert not any(request.token for request in elsewhere)
     assert not any(TOKEN in request.path for request in hub.requests)
-    assert TOKEN not in done.out + done.told
+    assert TOKEN not in result.out + result.told
 
 
 def test_a_dry_run_lists_changes_and_makes_none(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
-    done = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json")
-    rows = json.loads(done.out)
+    result = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json")
+    rows = json.loads(result.out)
     assert {row["file"]: row["change"] for row in rows} == dict.fromkeys(
         ["README.md", "config.json", "manifest.json", "model.safetensors"], "add"
     )
     sizes = {row["file"]: row["bytes"] for row in rows}
     assert sizes["model.safetensors"] == (made.learngene / "model.safetensors").stat().st_size
-    assert {request.method for request in done.requests} == {"GET"}
+    assert {request.method for request in result.requests} == {"GET"}
     assert hub.repos == {}
     lgzoo("publish", made.learngene, NAME, "--descendant", made.three)
     rows = json.loads(lgzoo("publish", made.other, NAME, "--dry-run", "--json").out)
@@ -107,11 +107,11 @@ def test_another_version_replaces_what_is_stale(
 def test_a_tag_is_never_moved(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
     lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
     before = hub.files(NAME)
-    done = lgzoo("publish", made.other, NAME, "--tag", "v1.0")
-    assert done.code == 1
-    assert "the tag v1.0 of me/learngene names commit" in done.error
+    result = lgzoo("publish", made.other, NAME, "--tag", "v1.0")
+    assert result.code == 1
+    assert "the tag v1.0 of me/learngene names commit" in result.error
     assert hub.files(NAME) == before
-    assert {request.method for request in done.requests} <= {"GET", "HEAD"}
+    assert {request.method for request in result.requests} <= {"GET", "HEAD"}
 
 
 def test_an_older_tag_may_be_confirmed(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
@@ -130,9 +130,9 @@ def test_a_tag_that_somebody_makes_meanwhile_stays(
         repo.tags["v1.0"] = next(iter(repo.commits))
 
     hub.fail("POST .*/tag/", "meanwhile", action=tag)
-    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
-    assert done.code == 1
-    assert "tags are never moved" in done.error
+    result = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert result.code == 1
+    assert "tags are never moved" in result.error
     assert hub.repos[NAME].tags["v1.0"] == next(iter(hub.repos[NAME].commits))
 
 
@@ -140,9 +140,9 @@ def test_files_of_others_are_not_overwritten(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
     hub.put(NAME, {"config.json": b"{}", "model.safetensors": b"x"})
-    done = lgzoo("publish", made.learngene, NAME)
-    assert done.code == 1
-    assert "holds config.json, which was not published by `lgzoo publish`" in done.error
+    result = lgzoo("publish", made.learngene, NAME)
+    assert result.code == 1
+    assert "holds config.json, which was not published by `lgzoo publish`" in result.error
     assert hub.files(NAME) == {"config.json": b"{}", "model.safetensors": b"x"}
 
 
@@ -152,9 +152,9 @@ def test_a_model_does_not_replace_a_learngene(
     lgzoo("publish", made.learngene, NAME, "--descendant", made.three)
     before = hub.files(NAME)
     for words in ([], ["--dry-run"]):
-        done = lgzoo("publish", made.three, NAME, *words)
-        assert done.code == 1
-        assert f"the Hub repository {NAME} holds a learngene, and this is a model" in done.error
+        result = lgzoo("publish", made.three, NAME, *words)
+        assert result.code == 1
+        assert f"the Hub repository {NAME} holds a learngene, and this is a model" in result.error
     assert hub.files(NAME) == before
 
 
@@ -162,12 +162,15 @@ def test_a_commit_that_touches_nothing_of_ours_is_built_upon(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
     hub.fail("POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"LICENSE": LICENSE}))
-    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
-    assert done.code == 0, done.error
+    result = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert result.code == 0, result.error
     assert hub.files(NAME, "v1.0")["LICENSE"] == LICENSE
-    assert [request.status for request in done.requests if "/commit/" in request.path] == [412, 200]
+    assert [request.status for request in result.requests if "/commit/" in request.path] == [
+        412,
+        200,
+    ]
     assert (
-        len([request for request in done.requests if request.method == "PUT"]) == 1
+        len([request for request in result.requests if request.method == "PUT"]) == 1
     )  # nothing is uploaded twice
 
 
@@ -179,8 +182,8 @@ def test_what_somebody_else_publishes_meanwhile_stays(
         "meanwhile",
         action=lambda: hub.put(NAME, {"config.json": b"theirs", "manifest.json": b"x"}),
     )
-    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
-    assert done.code == 1
+    result = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert result.code == 1
     assert hub.files(NAME)["config.json"] == b"theirs"
     assert hub.repos[NAME].tags == {}
 
@@ -192,11 +195,11 @@ def test_a_commit_of_theirs_over_ours_is_named(
     hub.fail(
         "POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"config.json": b"theirs"})
     )
-    done = lgzoo("publish", made.other, NAME)
-    assert done.code == 1
+    result = lgzoo("publish", made.other, NAME)
+    assert result.code == 1
     assert (
         f"somebody else changed config.json of {NAME} meanwhile (commit {hub.repos[NAME].head})"
-        in done.error
+        in result.error
     )
 
 
@@ -204,10 +207,10 @@ def test_a_commit_whose_answer_was_lost_is_found(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
     hub.fail("POST .*/commit/", "lost")
-    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
-    assert done.code == 0, done.error
+    result = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert result.code == 0, result.error
     assert commits(hub) == 2
-    assert len([request for request in done.requests if "/commit/" in request.path]) == 1
+    assert len([request for request in result.requests if "/commit/" in request.path]) == 1
     assert hub.repos[NAME].tags == {"v1.0": hub.repos[NAME].head}
 
 
@@ -233,11 +236,11 @@ def test_every_file_is_read_back_before_it_is_tagged(
     file: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
     fault = hub.fail(f"GET .*/resolve/.*/{file}", "flipped", times=10**9)
-    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
-    assert done.code == 1
+    result = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert result.code == 1
     assert (
         f"{file} of {NAME} at {hub.repos[NAME].head} is not what was sent, so it is not tagged"
-        in done.error
+        in result.error
     )
     assert hub.repos[NAME].tags == {}
     hub.faults.remove(fault)
@@ -253,10 +256,10 @@ def test_refused_uploads_leave_no_commit_and_go_on(
     request_: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
     fault = hub.fail(request_, 403, times=10**9)
-    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
-    assert done.code == 1
-    assert "forbidden" in done.error
-    assert done.error.endswith(f"the repository {NAME} was created for it")
+    result = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert result.code == 1
+    assert "forbidden" in result.error
+    assert result.error.endswith(f"the repository {NAME} was created for it")
     assert commits(hub) == 1
     assert hub.repos[NAME].tags == {}
     hub.faults.remove(fault)
@@ -276,10 +279,10 @@ def test_an_interrupted_upload_leaves_no_commit_and_goes_on(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
     hub.fail("POST .*/batch", "meanwhile", action=_thread.interrupt_main)
-    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
-    assert done.code == 130
-    assert done.told.endswith("interrupted; the same command continues\n")
-    assert f"created {NAME}" in done.told
+    result = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert result.code == 130
+    assert result.told.endswith("interrupted; the same command continues\n")
+    assert f"created {NAME}" in result.told
     assert commits(hub) == 1
     assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
 
@@ -295,11 +298,11 @@ def test_no_failure_tells_the_token_or_a_signature(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     hub.fail(request_, kind, times=10**9)  # type: ignore[arg-type]
-    done = lgzoo("publish", made.learngene, NAME)
+    result = lgzoo("publish", made.learngene, NAME)
     assert not [
         secret
         for secret in (TOKEN, "X-Amz-Signature")
-        if secret in done.out + done.told + caplog.text
+        if secret in result.out + result.told + caplog.text
     ]
     shown = lgzoo("publish", made.learngene, NAME, "--debug")
     assert TOKEN not in shown.out + shown.told + caplog.text
@@ -316,9 +319,9 @@ def test_who_is_not_logged_in_is_told(
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere/token")
-    done = lgzoo("publish", made.learngene, NAME)
-    assert done.code != 0
-    assert done.error.endswith("you are not logged in to the Hub; log in: hf auth login")
+    result = lgzoo("publish", made.learngene, NAME)
+    assert result.code != 0
+    assert result.error.endswith("you are not logged in to the Hub; log in: hf auth login")
     assert hub.repos == {}
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "the Hub does not accept this login" in lgzoo("publish", made.learngene, NAME).error
@@ -344,16 +347,16 @@ def test_a_model_of_another_learngene_is_no_member(
         (made.other, made.learngene),
         (made.three, made.three),
     ):
-        done = lgzoo("publish", top, NAME, "--descendant", folder)
-        assert (done.code, done.requests) == (2, [])
-        assert "by itself" in done.error
+        result = lgzoo("publish", top, NAME, "--descendant", folder)
+        assert (result.code, result.requests) == (2, [])
+        assert "by itself" in result.error
     twice = [tmp_path / "one" / "three", tmp_path / "other" / "three"]
     for place in twice:
         copied(made.three, place)
-    done = lgzoo(
+    result = lgzoo(
         "publish", made.learngene, NAME, "--descendant", twice[0], "--descendant", twice[1]
     )
-    assert "two descendants are called three" in done.error
+    assert "two descendants are called three" in result.error
 
 
 def test_a_descendant_of_a_published_learngene_names_it(
@@ -390,9 +393,9 @@ def test_a_licence_may_be_told_but_not_changed(
     data = json.loads((folder / "config.json").read_text())
     data["ancestries"][0]["licence"] = "cc-by-nc-4.0"
     (folder / "config.json").write_text(json.dumps(data))
-    done = lgzoo("publish", folder, "me/other", "--license", "mit")
-    assert done.code == 2
-    assert "is under the licence cc-by-nc-4.0" in done.error
+    result = lgzoo("publish", folder, "me/other", "--license", "mit")
+    assert result.code == 2
+    assert "is under the licence cc-by-nc-4.0" in result.error
 
 
 def test_paths_of_this_machine_are_told_before_they_become_public(
@@ -424,10 +427,10 @@ def test_what_is_no_part_of_an_artifact_is_not_published(
         (folder / name).mkdir()
     else:
         (folder / name).write_text("x")
-    done = lgzoo("publish", folder, NAME)
-    assert done.code == 1
-    assert f"{name} is not part of an artifact" in done.error
-    assert done.requests == []
+    result = lgzoo("publish", folder, NAME)
+    assert result.code == 1
+    assert f"{name} is not part of an artifact" in result.error
+    assert result.requests == []
 
 
 @pytest.mark.parametrize(
@@ -444,10 +447,10 @@ def test_what_is_no_part_of_an_artifact_is_not_published(
 def test_wrong_names_are_refused_without_a_request(
     words: list[str], says: str, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
-    done = lgzoo("publish", made.learngene, *words)
-    assert done.code == 2
-    assert says in done.error
-    assert done.requests == []
+    result = lgzoo("publish", made.learngene, *words)
+    assert result.code == 2
+    assert says in result.error
+    assert result.requests == []
 
 
 def test_a_damaged_folder_is_not_published(
@@ -456,8 +459,8 @@ def test_a_damaged_folder_is_not_published(
     folder = copied(made.learngene, tmp_path / "mine")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
-    done = lgzoo("publish", folder, NAME)
-    assert (done.code, done.requests) == (1, [])
+    result = lgzoo("publish", folder, NAME)
+    assert (result.code, result.requests) == (1, [])
     assert lgzoo("publish", tmp_path / "nothing", NAME).code == 2
 
 
@@ -465,8 +468,8 @@ def test_large_files_go_by_xet_only_where_there_is_one(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
 ) -> None:
     pytest.importorskip("hf_xet")
-    done = lgzoo("publish", made.learngene, NAME)
-    names = [request.name for request in done.requests]
+    result = lgzoo("publish", made.learngene, NAME)
+    names = [request.name for request in result.requests]
     assert "GET /api/models/ID/xet-write-token/REV" in names
     assert "PUT /lfs/SHA256" in names
     assert _lacks_xet(NAME)
@@ -476,10 +479,10 @@ def test_large_files_go_by_xet_only_where_there_is_one(
 
 def test_large_files_go_up_in_parts(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
     hub.multipart = 10_000
-    done = lgzoo("publish", made.learngene, NAME)
-    assert done.code == 0, done.error
+    result = lgzoo("publish", made.learngene, NAME)
+    assert result.code == 0, result.error
     size = (made.learngene / "model.safetensors").stat().st_size
-    assert [request.received for request in done.requests if "/part/" in request.path][:-1] == [
+    assert [request.received for request in result.requests if "/part/" in request.path][:-1] == [
         10_000
     ] * (size // 10_000)
 
@@ -507,10 +510,10 @@ def test_a_dry_run_without_a_network_lists_the_files(
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     else:
         hub.fail("GET .*", why, times=10**9)  # type: ignore[arg-type]
-    done = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json")
-    assert done.code == 0, done.error
-    assert f"nothing was compared with {NAME}" in done.told
-    rows = json.loads(done.out)
+    result = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json")
+    assert result.code == 0, result.error
+    assert f"nothing was compared with {NAME}" in result.told
+    rows = json.loads(result.out)
     assert {row["change"] for row in rows} == {"unknown"}
     sizes = {row["file"]: row["bytes"] for row in rows}
     assert set(sizes) == {"README.md", "config.json", "manifest.json", "model.safetensors"}
@@ -523,10 +526,10 @@ def test_a_name_that_fetch_would_refuse_is_not_published(
 ) -> None:
     folder = shutil.copytree(made.learngene, tmp_path / "learngene")
     (folder / name).write_bytes(b"x")
-    done = lgzoo("publish", folder, NAME)
-    assert (done.code, done.requests) == (1, [])
-    assert "cannot be published" in done.error
-    assert "rename it" in done.error
+    result = lgzoo("publish", folder, NAME)
+    assert (result.code, result.requests) == (1, [])
+    assert "cannot be published" in result.error
+    assert "rename it" in result.error
 
 
 def test_the_marker_is_not_published(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:

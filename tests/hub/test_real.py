@@ -80,10 +80,10 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"LGZOO_{task.upper()}", str(tmp_path / task))
         for split in ("train", "validation", "test"):
             for label in range(entry.classes):
-                place = tmp_path / task / split / f"{label:03}"
-                place.mkdir(parents=True)
+                folder = tmp_path / task / split / f"{label:03}"
+                folder.mkdir(parents=True)
                 Image.fromarray(pixels.integers(0, 256, (12, 20, 3), dtype=np.uint8)).save(
-                    place / "0.jpg"
+                    folder / "0.jpg"
                 )
 
 
@@ -111,12 +111,12 @@ def test_the_card_names_the_call_without_what_changes_no_number(real: ModuleType
 def test_the_size_of_data_is_what_the_hub_lists(
     real: ModuleType, hub: StandIn, data: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, asked = real.real_plan.data_size, []
+    size, calls = real.real_plan.data_size, []
 
     def listed(
         self: Any, name: str, *, revision: str | None, files_metadata: bool
     ) -> SimpleNamespace:
-        asked.append((name, revision, files_metadata))
+        calls.append((name, revision, files_metadata))
         return SimpleNamespace(siblings=[SimpleNamespace(size=2_500), SimpleNamespace(size=None)])
 
     assert size("cars", False) == "size unknown", "the stand-in has no data sets"
@@ -124,11 +124,11 @@ def test_the_size_of_data_is_what_the_hub_lists(
     assert [size(task, False) for task in ("decathlon-svhn", "decathlon-aircraft")] == [
         "2.50KB"
     ] * 2
-    assert asked == [
+    assert calls == [
         ("ufldl-stanford/svhn", None, True),
         ("HuggingFaceM4/FGVC-Aircraft", "refs/pr/1", True),
     ]
-    assert (size("pets", False), size("cars", True), len(asked)) == (
+    assert (size("pets", False), size("cars", True), len(calls)) == (
         "not from the Hub",
         "size unknown",
         2,
@@ -163,20 +163,20 @@ def test_what_it_takes_is_told_for_every_ancestry_model(
     monkeypatch.chdir(tmp_path)
     for name in real.ANCESTRIES:
         real.main([name, "--speed", "1000", "--offline"])
-        told = capsys.readouterr().out
+        message = capsys.readouterr().out
         # 50 epochs of the training images of cifar100, food101 and dtd; 20 of those of flowers102,
         # pets and cars, at 3 depths in 6 arms
-        assert f"{50 * (45_000 + 68_175 + 1_880) / 1e6:.2f}M" in told
-        assert f"{20 * 18 * (1_020 + 3_312 + 7_330) / 1e6:.2f}M" in told
-        assert "5, 9, 12 layers" in told
-        assert real.ANCESTRIES[name] in told
-        assert "cars (size unknown)" in told
-        assert "pets (not from the Hub)" in told
-        assert "nothing is started" in told
+        assert f"{50 * (45_000 + 68_175 + 1_880) / 1e6:.2f}M" in message
+        assert f"{20 * 18 * (1_020 + 3_312 + 7_330) / 1e6:.2f}M" in message
+        assert "5, 9, 12 layers" in message
+        assert real.ANCESTRIES[name] in message
+        assert "cars (size unknown)" in message
+        assert "pets (not from the Hub)" in message
+        assert "nothing is started" in message
     real.main(["deit-base", "--speed", "1000", "--offline", "--layers", "5,99"])
-    told = capsys.readouterr()
-    assert "; 5 layers" in told.out
-    assert "not 99 layers; skipped" in told.err
+    message = capsys.readouterr()
+    assert "; 5 layers" in message.out
+    assert "not 99 layers; skipped" in message.err
     for words, why in (
         (["--method", "pool"], "pool does not support models of the family 'eva'"),
         (["--task", "petz"], "no task named 'petz'"),

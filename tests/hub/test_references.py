@@ -72,8 +72,8 @@ def test_every_verb_takes_it(
             tmp_path / "tuned",
         ],
     ):
-        done = lgzoo(*words)
-        assert done.code == 0, (words, done.error)
+        result = lgzoo(*words)
+        assert result.code == 0, (words, result.error)
     lgzoo("publish", tmp_path / "tuned", "me/tuned", "--tag", "v1.0")
     assert lgzoo("evaluate", "me/tuned@v1.0").code == 0
     assert (
@@ -83,20 +83,22 @@ def test_every_verb_takes_it(
 
 
 def test_python_and_torch_hub_take_it(published: StandIn, made: SimpleNamespace) -> None:
-    wanted = lg.expand(made.learngene, layers=2).model().state_dict()
+    expected = lg.expand(made.learngene, layers=2).model().state_dict()
     for model in (
         lg.expand(TAGGED, layers=2).model(),
         torch_hub.build(TAGGED, layers=2),
         torch_hub.method_vit("lsamd", learngene=TAGGED, layers=2),
     ):
-        assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
+        assert all(
+            torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items()
+        )
     assert lg.load(f"{NAME}/three@v1.0").spec.layers == 3  # type: ignore[union-attr]
 
 
 def test_python_publishes_and_fetches(hub: StandIn, made: SimpleNamespace, tmp_path: Path) -> None:
-    done = lg.publish(made.learngene, NAME, tag="v1.0", descendants=[made.three])
-    assert str(done.repository) == f"{NAME}@{hub.repos[NAME].head}"
-    assert done.url == f"{hub.url}/{NAME}/tree/{hub.repos[NAME].head}"
+    result = lg.publish(made.learngene, NAME, tag="v1.0", descendants=[made.three])
+    assert str(result.repository) == f"{NAME}@{hub.repos[NAME].head}"
+    assert result.url == f"{hub.url}/{NAME}/tree/{hub.repos[NAME].head}"
     assert lg.fetch(TAGGED) == Path(lg.fetch(f"hf-hub:{NAME}"))
     assert lg.fetch(f"{NAME}/three@v1.0", tmp_path / "three") == tmp_path / "three"
     assert lg.load(tmp_path / "three").spec == lg.load(made.three).spec  # type: ignore[union-attr]
@@ -194,6 +196,6 @@ def test_names_are_read_as_they_are_written(text: str, wanted: Repository) -> No
 
 
 def test_expand_with_offline_asks_nobody(published: StandIn, lgzoo: Lgzoo) -> None:
-    done = lgzoo("expand", f"hf-hub:{NAME}", "--offline")
-    assert done.code == 1
+    result = lgzoo("expand", f"hf-hub:{NAME}", "--offline")
+    assert result.code == 1
     assert published.requests == []

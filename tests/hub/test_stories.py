@@ -67,8 +67,8 @@ def test_there_and_back(
     assert lgzoo("expand", "me/learngene@v1.0", "--layers", "3", "-o", tmp_path / "three").code == 0
     assert lgzoo("publish", tmp_path / "three", "me/three", "--tag", "v1.0").code == 0
     images = torch.linspace(-1, 1, 2 * 3 * 16 * 16).reshape(2, 3, 16, 16)
-    wanted = lg.expand(fetched, layers=3).model()(images).detach()
-    torch.save(wanted, tmp_path / "wanted.pt")
+    expected = lg.expand(fetched, layers=3).model()(images).detach()
+    torch.save(expected, tmp_path / "wanted.pt")
     # timm opens the model without this package
     assert float(process(opened("me/three@v1.0", 16, tmp_path / "wanted.pt"), hub, tmp_path)) == 0
     # torch.hub builds the same from a bare checkout, whose learngene is the one on the Hub

@@ -166,14 +166,14 @@ def trials(story: Story, top: Path, kills: int | None, seed: int) -> tuple[int, 
         done(story.old, place)
     before = fresh(place, top / "before")
     ops = done(story.line, place, story.renames)
-    whole = fresh(place, top / "whole")
+    full = fresh(place, top / "whole")
     chosen = list(range(len(ops)))
     if kills is not None and kills < len(chosen):
         chosen = sorted(random.Random(f"{seed}/{story.name}").sample(chosen, kills))
     wrong = []
     for number in chosen:
         fresh(before, place)
-        for problem in _trial(story, number, place, before, whole):
+        for problem in _trial(story, number, place, before, full):
             wrong.append(
                 f"{story.name}: killed before operation {number} ({ops[number]}): {problem}"
             )
@@ -193,8 +193,8 @@ def _trial(story: Story, number: int, place: Path, before: Path, whole: Path) ->
     if code != 0:
         yield f"the next call exits with {code}: {second.strip()[-300:]}"
         return
-    wanted, found = contents(whole), contents(place)
-    names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+    expected, actual = contents(whole), contents(place)
+    names = sorted(name for name in {*actual, *expected} if actual.get(name) != expected.get(name))
     if names:
         yield f"the next call leaves other files: {', '.join(names[:4])}"
     if UNEXPECTED in first + second:
@@ -331,11 +331,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if each[1] != 0
     ]
     total, wrong, began = 0, [], time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="lgzoo-kill-") as place:
-        prepare(Path(place), [story for story, _ in killed])
+    with tempfile.TemporaryDirectory(prefix="lgzoo-kill-") as folder:
+        prepare(Path(folder), [story for story, _ in killed])
         for story, kills in killed:
             start = time.monotonic()
-            count, found = trials(story, Path(place), kills, given.seed)
+            count, found = trials(story, Path(folder), kills, given.seed)
             total, wrong = total + count, wrong + found
             print(
                 f"{story.name}: {count} kills, {len(found)} wrong,"

@@ -24,10 +24,12 @@ def trials(*arguments: str, seconds: int) -> int:
     path = os.pathsep.join([str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, str(HARNESS), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "unexpected" not in done.stdout + done.stderr
-    return int(done.stdout.splitlines()[-1].split()[0])
+    process = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=seconds
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "unexpected" not in process.stdout + process.stderr
+    return int(process.stdout.splitlines()[-1].split()[0])
 
 
 def test_every_command_that_writes_is_killed() -> None:

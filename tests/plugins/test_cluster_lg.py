@@ -87,7 +87,7 @@ def test_every_block_is_watched_and_left_as_it_was() -> None:
     with record_distances(model, SPEC) as recorded, torch.no_grad():
         model(images)
         model(images[:1])
-    assert [[tuple(one.shape) for one in block] for block in recorded] == [
+    assert [[tuple(item.shape) for item in block] for block in recorded] == [
         [(3, 4), (1, 4)]
     ] * SPEC.layers
     assert not [module for module in model.modules() if module._forward_pre_hooks]
@@ -158,12 +158,12 @@ def test_head_i_is_centroid_i_mod_c(heads: int) -> None:
     state, actual = initial(SPEC, 3, "fan_in"), share(heads)
     for block, centroids in enumerate(([2, 3], [0, 1, 2, 3], [1, 2])):
         for name in (f"blocks.{block}.attn.qkv.weight", f"blocks.{block}.attn.qkv.bias"):
-            whole, shared_rows = (
+            full, shared_rows = (
                 state[name].unflatten(0, (3, 4, 16)),
                 actual[name].unflatten(0, (3, heads, 16)),
             )
             for head in range(heads):
-                assert torch.equal(shared_rows[:, head], whole[:, centroids[head % len(centroids)]])
+                assert torch.equal(shared_rows[:, head], full[:, centroids[head % len(centroids)]])
 
 
 def test_heads_of_clusters_of_one_each_are_the_ancestry_model() -> None:
@@ -174,7 +174,7 @@ def test_heads_of_clusters_of_one_each_are_the_ancestry_model() -> None:
     )
     alone: tuple[Clusters, ...] = (((2,), (0,), (3,), (1,)),) * SPEC.layers
     mlps = tuple(range(SPEC.layers))
-    whole = model_of(SPEC.with_(classes=3), state)
+    full = model_of(SPEC.with_(classes=3), state)
     for heads in (4, 8):
         actual = share_centroids(
             select_centroids(state, SPEC, alone, mlps), SPEC, alone, mlps, heads, "clusters"
@@ -184,7 +184,7 @@ def test_heads_of_clusters_of_one_each_are_the_ancestry_model() -> None:
             classes=3, heads=heads, attention_width=None if heads == 4 else 16 * heads
         )
         torch.testing.assert_close(
-            model_of(size, {**actual, **head})(images), whole(images), atol=1e-5, rtol=1e-4
+            model_of(size, {**actual, **head})(images), full(images), atol=1e-5, rtol=1e-4
         )
 
 
@@ -223,22 +223,27 @@ def test_layers_share_an_mlp() -> None:
     assert torch.equal(actual["blocks.1.norm2.weight"], state["blocks.1.norm2.weight"])
     learngene = extract(mlps=(0, 0, 2))
     assert "blocks.1.mlp.fc2.bias" not in learngene.state
-    built = lg.expand(learngene, layers=2, heads=2, classes=3)
+    descendant = lg.expand(learngene, layers=2, heads=2, classes=3)
     assert torch.equal(
-        built.state["blocks.1.mlp.fc2.bias"], learngene.state["blocks.0.mlp.fc2.bias"]
+        descendant.state["blocks.1.mlp.fc2.bias"], learngene.state["blocks.0.mlp.fc2.bias"]
     )
 
 
 def test_a_descendant_has_the_first_blocks_and_heads_as_wide_as_before() -> None:
-    built = lg.expand(extract(), layers=2, heads=3, classes=3)
-    assert (built.spec.layers, built.spec.heads, built.spec.attention_width, built.spec.width) == (
+    descendant = lg.expand(extract(), layers=2, heads=3, classes=3)
+    assert (
+        descendant.spec.layers,
+        descendant.spec.heads,
+        descendant.spec.attention_width,
+        descendant.spec.width,
+    ) == (
         2,
         3,
         48,
         64,
     )
     assert (
-        built.provenance["heads"]
+        descendant.provenance["heads"]
         == [[group[0] for group in block] for block in extract().config.details["clusters"]][:2]
     )
     plain = lg.expand(extract(), classes=3)

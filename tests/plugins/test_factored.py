@@ -161,14 +161,14 @@ def test_a_learngene_that_lost_a_factor_is_refused(name: str) -> None:
 )
 def test_a_narrower_model_has_the_first_heads(name: str, form: Factorisation) -> None:
     learngene = extract(name)
-    whole, narrow = lg.expand(learngene, classes=3), lg.expand(learngene, width=16, classes=3)
+    full, narrow = lg.expand(learngene, classes=3), lg.expand(learngene, width=16, classes=3)
     assert (narrow.spec.width, narrow.spec.heads) == (16, 1)
     for part in range(3):  # queries, keys, values
-        rows = whole.state["blocks.1.attn.qkv.weight"][32 * part : 32 * part + 16, :16]
+        rows = full.state["blocks.1.attn.qkv.weight"][32 * part : 32 * part + 16, :16]
         assert torch.equal(
             narrow.state["blocks.1.attn.qkv.weight"][16 * part : 16 * part + 16], rows
         )
-    assert torch.equal(narrow.state["pos_embed"], whole.state["pos_embed"][..., :16])
+    assert torch.equal(narrow.state["pos_embed"], full.state["pos_embed"][..., :16])
     scalers = {kind: learngene.state[f"blocks.1.{kind}"] for kind in list_matrices(SPEC)}
     factors, small = form.narrow(
         select_below(learngene.state, "blocks.shared"), scalers, narrow.spec

@@ -120,7 +120,7 @@ def test_more_layers_take_the_last_blocks_mean(ancestry: Ancestry) -> None:
 
 
 def test_a_learngene_that_lost_a_part_is_refused(ancestry: Ancestry) -> None:
-    whole = extract(ancestry)
+    full = extract(ancestry)
     for name, words in {
         "blocks.mlp.fc1.weight.mean": r"fc1\.weight\.mean is missing, or is not of 4 tensors",
         "pos_embed": "pos_embed is missing",
@@ -128,10 +128,10 @@ def test_a_learngene_that_lost_a_part_is_refused(ancestry: Ancestry) -> None:
         with pytest.raises(BadFile, match=words):
             lg.expand(
                 replace(
-                    whole, state={key: value for key, value in whole.state.items() if key != name}
+                    full, state={key: value for key, value in full.state.items() if key != name}
                 )
             )
     with pytest.raises(
         BadFile, match=r"pos_embed has shape \(1, 6, 24\); expected at most \(1, 5, 24\)"
     ):
-        lg.expand(replace(whole, state={**whole.state, "pos_embed": torch.zeros(1, 6, 24)}))
+        lg.expand(replace(full, state={**full.state, "pos_embed": torch.zeros(1, 6, 24)}))

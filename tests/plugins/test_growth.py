@@ -120,10 +120,10 @@ def test_deeper_ones_have_the_whole_stack_again_and_the_last_blocks_on_top() -> 
 
 def test_which_entries_are_copied() -> None:
     assert choose_entries(3, 7, "even", 0) == [0, 1, 2, 0, 1, 2, 0]
-    drawn = choose_entries(3, 40, "drawn", 0)
-    assert drawn[:3] == [0, 1, 2]
-    assert set(drawn[3:]) == {0, 1, 2}
-    assert drawn != choose_entries(3, 40, "drawn", 1)
+    draws = choose_entries(3, 40, "drawn", 0)
+    assert draws[:3] == [0, 1, 2]
+    assert set(draws[3:]) == {0, 1, 2}
+    assert draws != choose_entries(3, 40, "drawn", 1)
 
 
 @pytest.mark.parametrize(

@@ -140,13 +140,13 @@ def test_the_shares_of_an_epoch_are_the_mean_over_its_steps() -> None:
 
 
 def test_the_kept_blocks_have_learnt_one_task_after_another() -> None:
-    one, two = extract("heur_lg"), extract("heur_lg", tasks=2)
-    assert set(two.config.metrics) == {"tiny-0", "tiny-1", "variations"}
-    (kept,) = two.config.details["kept"]
-    assert two.config.metrics["variations"][kept - 1] == min(two.config.metrics["variations"])
-    assert one.config.metrics["tiny-0"] == two.config.metrics["tiny-0"]
+    first, second = extract("heur_lg"), extract("heur_lg", tasks=2)
+    assert set(second.config.metrics) == {"tiny-0", "tiny-1", "variations"}
+    (kept,) = second.config.details["kept"]
+    assert second.config.metrics["variations"][kept - 1] == min(second.config.metrics["variations"])
+    assert first.config.metrics["tiny-0"] == second.config.metrics["tiny-0"]
     name = "patch_embed.proj.weight"
-    assert not torch.equal(one.state[name], two.state[name])
+    assert not torch.equal(first.state[name], second.state[name])
     assert len(extract("heur_lg", tasks=2, epochs=1).config.metrics) == 3
     with pytest.raises(
         WrongCall, match="epochs is 1; gradients of two or more epochs are compared"
@@ -188,11 +188,11 @@ def test_named_blocks_need_no_task() -> None:
     assert torch.equal(
         model.state["blocks.1.mlp.fc1.weight"], learngene.state["blocks.1.mlp.fc1.weight"]
     )
-    for wrong, said in (
+    for wrong, text in (
         ((5,), "keep names block 5; the ancestry model has 4"),
         ((), "keep is empty"),
     ):
-        with pytest.raises(WrongCall, match=said):
+        with pytest.raises(WrongCall, match=text):
             extract("auto_lg", keep=wrong)
 
 
@@ -252,9 +252,9 @@ def test_the_meta_network_learns_from_the_loss_after_the_inner_steps() -> None:
 def _match(meta: MetaMatching, model: Any, batch: Any, tokens: Any, shares: Any) -> torch.Tensor:
     from learngene_zoo.training.distillation import record_features
 
-    with record_features(model, meta.blocks) as given:
+    with record_features(model, meta.blocks) as features:
         model(batch.images)
-    return matching_loss(tokens, given.blocks, shares)
+    return matching_loss(tokens, features.blocks, shares)
 
 
 def _finite_difference(meta: MetaMatching, batch: Any, expected: float, by: float = 0.1) -> None:

@@ -207,5 +207,7 @@ def test_the_method_file_is_cold() -> None:
         "import sys, lgzoo_lsamd.lsamd; print([m for m in ('torch', 'timm', 'numpy', 'matplotlib')"
         " if m in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    message = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert message.stdout.strip() == "[]"

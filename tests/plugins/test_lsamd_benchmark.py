@@ -46,14 +46,14 @@ def test_sets_that_share_a_beginning_share_its_computation(search: ModuleType) -
 
     blocks, start = [Counted(number) for number in range(1, 6)], torch.arange(3.0)
     orders = sorted(order_blocks(kept, 4) for kept in combinations(range(1, 6), 3))
-    found = dict(search.expanded(blocks, start, orders))
-    assert list(found) == orders
+    result = dict(search.expanded(blocks, start, orders))
+    assert list(result) == orders
     assert (
         len(runs)
         == len({sources[:length] for sources in orders for length in range(1, 5)})
         < 4 * len(orders)
     )
-    for sources, tokens in found.items():
+    for sources, tokens in result.items():
         by_hand = start
         for number in sources:
             by_hand = 2 * by_hand + number
@@ -89,15 +89,17 @@ def rows(placebo: list[tuple[int, ...]]) -> list[dict]:
     """Six sets that a probe ranks by their first block; the search keeps the two best ones."""
     kept = [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]
     probes = [
-        {"kind": "probe", "kept": one, "accuracy": {"t": 0.9 - 0.1 * place}}
-        for place, one in enumerate(kept)
+        {"kind": "probe", "kept": item, "accuracy": {"t": 0.9 - 0.1 * index}}
+        for index, item in enumerate(kept)
     ]
-    searches = [("search", one) for one in kept[:2] * 2] + [("0 epochs", one) for one in placebo]
-    found = [
-        {"kind": "search", "variant": name, "seed": seed, "kept": one}
-        for seed, (name, one) in enumerate(searches)
+    searches = [("search", item) for item in kept[:2] * 2] + [
+        ("0 epochs", item) for item in placebo
     ]
-    return [{"ancestry": "a", **row} for row in probes + found]
+    results = [
+        {"kind": "search", "variant": name, "seed": seed, "kept": item}
+        for seed, (name, item) in enumerate(searches)
+    ]
+    return [{"ancestry": "a", **row} for row in probes + results]
 
 
 @pytest.mark.parametrize(
@@ -111,16 +113,16 @@ def rows(placebo: list[tuple[int, ...]]) -> list[dict]:
 def test_the_sentence_says_beats_only_where_every_interval_is_above_0(
     summary: ModuleType, placebo: list[tuple[int, ...]], verdict: str
 ) -> None:
-    found = summary.Summary(rows(placebo), ["t"]).as_json()
-    assert (found["sets"], found["best"], found["worst"]) == (6, [(1, 2), 90.0], [(3, 4), 40.0])
-    line = found["variants"][0]
+    result = summary.Summary(rows(placebo), ["t"]).as_json()
+    assert (result["sets"], result["best"], result["worst"]) == (6, [(1, 2), 90.0], [(3, 4), 40.0])
+    line = result["variants"][0]
     assert (line["percentile"], line["percentiles"]) == (83.3, [91.7, 75.0, 91.7, 75.0])
     assert line["within"] == 66.7, (
         "of the three sets with block 1 they are the best (83.3) and the second (50)"
     )
-    assert found["with_block_1"] == [80.0, 50.0]
-    assert summary.sentence(found).startswith(verdict)
-    assert summary.sentence(found) in summary.table(found).replace("\n", " ")
+    assert result["with_block_1"] == [80.0, 50.0]
+    assert summary.sentence(result).startswith(verdict)
+    assert summary.sentence(result) in summary.table(result).replace("\n", " ")
 
 
 def test_rows_of_another_ancestry_model_are_dropped(search: ModuleType, tmp_path: Path) -> None:

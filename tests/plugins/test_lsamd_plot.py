@@ -64,12 +64,12 @@ def test_every_data_set_and_layer_has_its_cell() -> None:
         (round(patch.get_y() + 0.41), round(patch.get_x() + 0.43)): to_hex(patch.get_facecolor())
         for patch in figure.axes[0].patches
     }
-    wanted = {
+    expected = {
         (row, layer): BASE if base else SPECIFIC
         for row, path in enumerate(PATHS.values())
         for layer, base in enumerate(path, start=1)
     }
-    assert cells == wanted
+    assert cells == expected
 
 
 def test_usage_threshold_and_names_are_shown() -> None:

@@ -32,9 +32,9 @@ ONES = torch.ones(1, 2)
 
 def test_the_printed_equation(router: Router) -> None:
     router.noise = "printed"
-    wanted = softmax(1 + softplus(0.5), 2 + softplus(-1))
+    expected = softmax(1 + softplus(0.5), 2 + softplus(-1))
     for mode in (True, False):
-        assert router.train(mode)(ONES)[0].tolist() == pytest.approx(wanted)
+        assert router.train(mode)(ONES)[0].tolist() == pytest.approx(expected)
 
 
 def test_without_noise(router: Router) -> None:
@@ -47,8 +47,8 @@ def test_gaussian_noise_is_scaled_by_softplus_and_drawn_in_training_only(router:
     torch.manual_seed(7)
     first, second = torch.randn(1, 2)[0].tolist()
     torch.manual_seed(7)
-    wanted = softmax(1 + first * softplus(0.5), 2 + second * softplus(-1))
-    assert router.train()(ONES)[0].tolist() == pytest.approx(wanted)
+    expected = softmax(1 + first * softplus(0.5), 2 + second * softplus(-1))
+    assert router.train()(ONES)[0].tolist() == pytest.approx(expected)
 
 
 def test_noise_is_drawn_for_every_image_and_block(router: Router) -> None:

@@ -69,7 +69,7 @@ class Noise:
 def task(name: str, classes: int = 4, **changes: object) -> Task:
     sizes = {"train": 48, "validation": 20, "test": 8}
     seed = sum(map(ord, name))
-    whole = Task(
+    full = Task(
         name=name,
         title=name,
         classes=classes,
@@ -78,7 +78,7 @@ def task(name: str, classes: int = 4, **changes: object) -> Task:
         sizes=sizes,
         open_split=lambda split: Noise(sizes[split], classes, seed + len(split)),
     )
-    return replace(whole, **changes)
+    return replace(full, **changes)
 
 
 TASKS = [task("one"), task("two", classes=3), task("three", classes=2)]
@@ -175,13 +175,13 @@ def test_what_an_undecided_router_counts_for_is_a_setting(ancestry) -> None:
     ]
     assert printed == [[1, 1, 1]] * 4
     drawing = replace(untrained, tie="random")
-    drawn = [search(drawing, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in range(16)]
-    assert drawn[:3] == [
+    draws = [search(drawing, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in range(16)]
+    assert draws[:3] == [
         search(drawing, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in range(3)
     ]
-    assert len({tuple(record["paths"]) for record in drawn}) > 4
-    assert [record["shares"] for record in drawn] == [
-        [float(path) for path in record["paths"]] for record in drawn
+    assert len({tuple(record["paths"]) for record in draws}) > 4
+    assert [record["shares"] for record in draws] == [
+        [float(path) for path in record["paths"]] for record in draws
     ]
 
 
@@ -192,9 +192,9 @@ def test_equally_used_blocks_are_drawn_from_the_runs_seed(ancestry, monkeypatch,
         replace(SEARCH, top=1)([ancestry], TASKS[:2], Run(seed=seed)).config.details
         for seed in range(12)
     ]
-    assert {one["kept"][0] for one in details} == {1, 2, 3}
-    assert all(one["tied"] == [1, 2, 3] for one in details)
-    assert caplog.messages == [one["note"] for one in details]
+    assert {detail["kept"][0] for detail in details} == {1, 2, 3}
+    assert all(detail["tied"] == [1, 2, 3] for detail in details)
+    assert caplog.messages == [detail["note"] for detail in details]
 
 
 def test_routers_have_a_learning_rate_of_their_own_and_no_decay(ancestry) -> None:
@@ -271,12 +271,12 @@ class Halves:
 def test_a_segmentation_task_is_searched_with_a_dense_head(ancestry) -> None:
     halves = task("halves", classes=3, kind="segmentation", open_split=lambda split: Halves())
     learngene = with_settings(SEARCH, {"epochs": 4})([ancestry], [halves, TASKS[0]], Run())
-    found = learngene.config.details["datasets"]
-    assert (found["halves"]["metric"], found["one"]["metric"]) == ("mIoU", "accuracy")
+    result = learngene.config.details["datasets"]
+    assert (result["halves"]["metric"], result["one"]["metric"]) == ("mIoU", "accuracy")
     assert (
-        found["halves"]["validation_accuracy"] > 0.4
+        result["halves"]["validation_accuracy"] > 0.4
     )  # one class everywhere: at most half of that class, and no other
-    assert found["halves"]["validation_images"] == 40
+    assert result["halves"]["validation_images"] == 40
     assert not learngene.config.spec.dense
     assert not any(TABLE.is_head(name) for name in learngene.state)
 
@@ -331,11 +331,11 @@ def test_another_choice_in_the_same_place_takes_over_the_searches(
         return calls[:], made
 
     monkeypatch.setattr(loop, "train", spy)
-    done, first = searches()
-    assert done == ["one", "two"]
+    result, first = searches()
+    assert result == ["one", "two"]
     for changes in ({"top": 1}, {"top": 2}, {"threshold": 0.5}, {"threshold": 1.0}):
-        done, other = searches(**changes)
-        assert done == [], changes
+        result, other = searches(**changes)
+        assert result == [], changes
         assert other.config.details["datasets"] == first.config.details["datasets"]
     assert (
         len(searches(top=1)[1].config.details["kept"]),
@@ -380,7 +380,7 @@ def test_runs_that_share_parts_search_once_for_every_selection(
 
 
 def test_a_stopped_search_goes_on_and_ends_the_same(ancestry, tmp_path, monkeypatch) -> None:
-    whole = SEARCH([ancestry], TASKS[:2], Run(folder=tmp_path / "whole"))
+    full = SEARCH([ancestry], TASKS[:2], Run(folder=tmp_path / "whole"))
     run = Run(folder=tmp_path / "stopped")
     real, taken = loop.train, []
 
@@ -394,10 +394,10 @@ def test_a_stopped_search_goes_on_and_ends_the_same(ancestry, tmp_path, monkeypa
     monkeypatch.setattr(loop, "train", stopping)
     with pytest.raises(KeyboardInterrupt):
         SEARCH([ancestry], TASKS[:2], run)
-    done = load_result(run.folder / "parts" / "search" / "one" / "done")
+    result = load_result(run.folder / "parts" / "search" / "one" / "done")
     resumed = SEARCH([ancestry], TASKS[:2], replace(run, resume=True))
-    assert done[1] == whole.config.details["datasets"]["one"]
-    assert resumed.config == whole.config
+    assert result[1] == full.config.details["datasets"]["one"]
+    assert resumed.config == full.config
     assert taken.count("one") == 6, "the finished search was repeated"
 
 
@@ -476,10 +476,10 @@ def test_two_processes_search_together_and_find_the_same(tmp_path, torchrun) -> 
         PROCESS.format(folder=folder, out=str(out), place=str(tmp_path)), encoding="utf-8"
     )
     torchrun([str(script)], began=lambda output: any(out.rglob("metrics.jsonl")))
-    found = [
+    data = [
         json.loads((tmp_path / f"found-{rank}.json").read_text(encoding="utf-8"))
         for rank in range(2)
     ]
-    assert found[0] == found[1]
-    assert found[0]["one"]["validation_images"] == 21
-    assert load_result(out / "parts" / "search" / "one" / "done")[1] == found[0]["one"]
+    assert data[0] == data[1]
+    assert data[0]["one"]["validation_images"] == 21
+    assert load_result(out / "parts" / "search" / "one" / "done")[1] == data[0]["one"]

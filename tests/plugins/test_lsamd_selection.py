@@ -32,9 +32,9 @@ def found(**paths: tuple[int, ...]) -> dict[str, SearchResult]:
 
 
 def test_kept_blocks_that_no_data_set_prefers_are_told_apart() -> None:
-    drawn = select_blocks((1, 0, 0, 1), 1, top=3)
-    assert list_unused(drawn) == tuple({*drawn.kept} - {1, 4})
-    assert drawn.tied == (2, 3)
+    selection = select_blocks((1, 0, 0, 1), 1, top=3)
+    assert list_unused(selection) == tuple({*selection.kept} - {1, 4})
+    assert selection.tied == (2, 3)
     assert (
         list_unused(select_blocks((1, 0, 0, 1), 1, top=2))
         == list_unused(LsamdDetails(kept=(1, 2)))
@@ -75,9 +75,9 @@ def test_top_keeps_the_most_used() -> None:
 def test_of_equally_used_blocks_the_seed_draws_and_says_so() -> None:
     chosen = [select_blocks([2, 3, 2, 3, 1, 2], 3, top=3, seed=seed) for seed in range(60)]
     assert chosen == [select_blocks([2, 3, 2, 3, 1, 2], 3, top=3, seed=seed) for seed in range(60)]
-    drawn = [({*one.kept} - {2, 4}).pop() for one in chosen]
+    drawn = [({*item.kept} - {2, 4}).pop() for item in chosen]
     assert {block: drawn.count(block) for block in sorted({*drawn})} == {1: 23, 3: 19, 6: 18}
-    assert all({2, 4} < {*one.kept} and one.tied == (1, 3, 6) for one in chosen)
+    assert all({2, 4} < {*item.kept} and item.tied == (1, 3, 6) for item in chosen)
     note = (
         f"the blocks 1 3 6 are each used by 2 data sets (G = 2 3 2 3 1 2); the seed drew {drawn[0]}"
     )
@@ -86,7 +86,7 @@ def test_of_equally_used_blocks_the_seed_draws_and_says_so() -> None:
 
 def test_a_search_that_finds_nothing_returns_any_blocks_and_not_the_first() -> None:
     kept = [select_most_used([3] * 12, 5, seed) for seed in range(200)]
-    counts = [sum(block in one for one in kept) for block in range(1, 13)]
+    counts = [sum(block in item for item in kept) for block in range(1, 13)]
     assert min(counts) > 55  # 83 expected, standard deviation 7
     assert max(counts) < 111
 
@@ -155,8 +155,8 @@ def test_the_details_of_a_learngene() -> None:
     )
     assert record["datasets"]["a"] == to_json(details.datasets["a"])
     assert from_json(LsamdDetails, record, "details") == details
-    drawn = select_blocks((1, 1), 1, top=1)
-    assert encode_details(replace(drawn, datasets=found(a=(1, 1))))["tied"] == [1, 2]
+    selection = select_blocks((1, 1), 1, top=1)
+    assert encode_details(replace(selection, datasets=found(a=(1, 1))))["tied"] == [1, 2]
 
 
 def test_before_a_search_the_details_say_no_more_than_is_known() -> None:

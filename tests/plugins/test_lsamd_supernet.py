@@ -137,8 +137,8 @@ def test_image_routing_sends_each_image_its_own_way(ancestor) -> None:
     y_BND = block(x_BND)
     to_base_B = block.preferences_B2[:, BASE] >= block.preferences_B2[:, SPECIFIC]
     assert 0 < to_base_B.sum() < 6, "this test needs images on both sides"
-    wanted = torch.where(to_base_B[:, None, None], block.base(x_BND), block.specific(x_BND))
-    torch.testing.assert_close(y_BND, wanted)
+    expected = torch.where(to_base_B[:, None, None], block.base(x_BND), block.specific(x_BND))
+    torch.testing.assert_close(y_BND, expected)
 
 
 def seen_by_routers(model: nn.Module) -> list[torch.Tensor]:
@@ -197,8 +197,8 @@ def test_the_gates_gradients_are_those_of_the_formula() -> None:
         formula = h * scale if stream else x + (h - x) * scale
         got = torch.autograd.grad((ours * weight).sum(), [h, p])
         # h and x are independent here: the formula's gradient to x through the update is 1 - 1 = 0.
-        wanted = torch.autograd.grad((formula * weight).sum(), [h, p])
-        for ours_, theirs in zip(got, wanted):
+        expected = torch.autograd.grad((formula * weight).sum(), [h, p])
+        for ours_, theirs in zip(got, expected):
             torch.testing.assert_close(ours_, theirs)
 
 
@@ -252,12 +252,12 @@ def test_scaling_the_stream_leaves_the_last_router_without_a_signal(ancestor) ->
 def test_what_learns_is_the_copies_the_routers_and_the_head(ancestor) -> None:
     model = net(ancestor)
     free = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    wanted = {
+    expected = {
         n
         for n, _ in model.named_parameters()
         if ".specific." in n or ".router." in n or n.startswith("head.")
     }
-    assert free == wanted
+    assert free == expected
     before = {name: p.detach().clone() for name, p in model.named_parameters() if name not in free}
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1
@@ -316,8 +316,8 @@ torch.distributed.destroy_process_group()
 def test_two_processes_that_disagree_take_one_path(tmp_path) -> None:
     calls = [[sys.executable, "-c", RANK, str(rank), str(tmp_path / "store")] for rank in range(2)]
     processes = [subprocess.Popen(call, stdout=subprocess.PIPE, text=True) for call in calls]
-    said = [process.communicate(timeout=120)[0].strip() for process in processes]
-    assert said == [f"{SPECIFIC} {BASE}"] * 2
+    messages = [process.communicate(timeout=120)[0].strip() for process in processes]
+    assert messages == [f"{SPECIFIC} {BASE}"] * 2
 
 
 def test_a_processes_vote_is_everybodys() -> None:

@@ -181,17 +181,17 @@ def test_neither_board_nor_colours_nor_symbol_alone_tells_a_sign() -> None:
 
 
 def test_held_out_textures_are_made_in_manners_of_their_own() -> None:
-    for one, other in product(textures.TARGET.values(), textures.HELD_OUT.values()):
-        if one.kind == other.kind:
-            octaves = abs(np.log2(one.repeats / other.repeats))
+    for first, second in product(textures.TARGET.values(), textures.HELD_OUT.values()):
+        if first.kind == second.kind:
+            octaves = abs(np.log2(first.repeats / second.repeats))
             apart = [
                 octaves > textures.OCTAVES,
-                max(one.width, other.width) > 1.4 * min(one.width, other.width),
-                max(one.stretch, other.stretch) > 1.2 * min(one.stretch, other.stretch),
-                abs(one.bend - other.bend) > 0.25,
-                abs(one.rough - other.rough) > 0.25,
+                max(first.width, second.width) > 1.4 * min(first.width, second.width),
+                max(first.stretch, second.stretch) > 1.2 * min(first.stretch, second.stretch),
+                abs(first.bend - second.bend) > 0.25,
+                abs(first.rough - second.rough) > 0.25,
             ]
-            assert any(apart), (one, other)
+            assert any(apart), (first, second)
 
 
 @pytest.mark.parametrize("kind", surfaces.KINDS, ids=lambda kind: kind.__name__)

@@ -66,9 +66,9 @@ def test_every_class_is_shown_often_and_the_rims_do_not_count(whole: Samples) ->
 
 def test_a_thing_is_parted_from_all_else_by_its_rim(whole: Samples) -> None:
     masks = whole.masks.numpy().astype(int)  # type: ignore[union-attr]
-    for one, other in ((masks[:, 1:], masks[:, :-1]), (masks[:, :, 1:], masks[:, :, :-1])):
-        things = (one >= 3) | (other >= 3)
-        touching = things & (one != other) & (one != IGNORED) & (other != IGNORED)
+    for first, second in ((masks[:, 1:], masks[:, :-1]), (masks[:, :, 1:], masks[:, :, :-1])):
+        things = (first >= 3) | (second >= 3)
+        touching = things & (first != second) & (first != IGNORED) & (second != IGNORED)
         assert not touching.any()
 
 

@@ -71,8 +71,8 @@ def test_a_pose_says_where_a_thing_lies() -> None:
         name: np.array([value], dtype=np.float32)
         for name, value in {"x": 0.25, "y": -0.5, "size": 0.75}.items()
     }
-    found = shapes.pose(**numbers, angle=np.array([np.pi / 2]), stretch=np.ones(1))
-    assert {name: round(float(value[0]), 6) for name, value in found.items()} == {
+    result = shapes.pose(**numbers, angle=np.array([np.pi / 2]), stretch=np.ones(1))
+    assert {name: round(float(value[0]), 6) for name, value in result.items()} == {
         "x": 0.25,
         "y": -0.5,
         "size": 0.5,
@@ -143,9 +143,9 @@ def test_blur_keeps_the_sum_away_from_the_edge_and_finish_rounds() -> None:
     soft = canvas.blur(picture, 0.5)
     assert soft.sum() == pytest.approx(3, rel=1e-5)
     assert soft[0, 0, 10, 10] == pytest.approx(0.25)
-    done = canvas.finish(soft, np.full((1, GRAIN), 127, dtype=np.uint8), 0.0)
-    assert done[0, 0, 10, 10] == 64
-    assert done.dtype == torch.uint8
+    result = canvas.finish(soft, np.full((1, GRAIN), 127, dtype=np.uint8), 0.0)
+    assert result[0, 0, 10, 10] == 64
+    assert result.dtype == torch.uint8
 
 
 def test_hsv_gives_the_known_colours() -> None:
@@ -272,11 +272,11 @@ def test_a_picture_does_not_depend_on_its_company(generator: Generator) -> None:
     classes = np.arange(7) * 5 % (len(generator.classes) + len(generator.held_out))
     indices = np.array([3, 900_000, 17, 0, 5, 4_000_000_000, 12])
     together = generator.pictures(classes, 11, indices)
-    for place in range(7):
-        alone = generator.pictures(classes[place : place + 1], 11, indices[place : place + 1])
-        assert torch.equal(alone.images[0], together.images[place])
+    for index in range(7):
+        alone = generator.pictures(classes[index : index + 1], 11, indices[index : index + 1])
+        assert torch.equal(alone.images[0], together.images[index])
         for name, values in together.attributes.items():
-            assert alone.attributes[name][0] == values[place]
+            assert alone.attributes[name][0] == values[index]
 
 
 @every_generator
@@ -322,9 +322,9 @@ def test_the_draws_that_are_declared_are_the_draws_that_are_taken(
 @every_generator
 def test_attributes_keep_their_ranges(generator: Generator) -> None:
     classes = np.arange(300) % (len(generator.classes) + len(generator.held_out))
-    found = generator.pictures(classes, 2, np.arange(300)).attributes
-    assert {"x", "y", "size", "angle_x", "angle_y"} <= set(found) <= set(CATEGORIES)
-    for name, values in found.items():
+    result = generator.pictures(classes, 2, np.arange(300)).attributes
+    assert {"x", "y", "size", "angle_x", "angle_y"} <= set(result) <= set(CATEGORIES)
+    for name, values in result.items():
         assert values.shape == (300,)
         assert values.dtype == np.float32
         limit = CATEGORIES[name]

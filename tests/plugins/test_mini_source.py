@@ -45,7 +45,7 @@ def test_the_source_shows_contours_and_all_nine_families() -> None:
 
 
 def test_no_target_class_and_no_digit_is_among_the_sources_classes() -> None:
-    targets = {f"{name}/{one}" for name in MINI.tasks for one in generator(name).classes}
+    targets = {f"{name}/{item}" for name in MINI.tasks for item in generator(name).classes}
     shown = SOURCE.class_names
     assert len(set(shown)) == len(shown) == sum(len(family.held_out) for family in SOURCE.families)
     assert not targets & set(shown)

@@ -84,9 +84,9 @@ def test_pictures_are_the_same_to_the_eye_on_every_processor(
     nothing else.
     """
     monkeypatch.setattr(suite, "VERSION", 3)
-    found, kept = levels_of(name), LEVELS[name]
-    assert [len(values) for values in found] == [len(values) for values in kept]
-    for values, right in zip(found, kept):
+    result, kept = levels_of(name), LEVELS[name]
+    assert [len(values) for values in result] == [len(values) for values in kept]
+    for values, right in zip(result, kept):
         assert np.abs(np.array(values) - np.array(right)).max() <= 2
 
 

@@ -115,12 +115,12 @@ def test_gradients_reach_what_a_slice_has_and_nothing_else() -> None:
 
 
 def test_the_slice_of_a_step_is_a_function_of_seed_and_step() -> None:
-    drawn = [draw_slice(4, 3, step) for step in range(1, 4001)]
-    assert drawn == [draw_slice(4, 3, step) for step in range(1, 4001)]
-    assert drawn[:40] != [draw_slice(4, 4, step) for step in range(1, 41)]
+    draws = [draw_slice(4, 3, step) for step in range(1, 4001)]
+    assert draws == [draw_slice(4, 3, step) for step in range(1, 4001)]
+    assert draws[:40] != [draw_slice(4, 4, step) for step in range(1, 41)]
     for number in range(4):
         assert (
-            abs(drawn.count(number) - 1000) < 4 * (4000 * 3 / 16) ** 0.5
+            abs(draws.count(number) - 1000) < 4 * (4000 * 3 / 16) ** 0.5
         )  # four standard deviations
 
 

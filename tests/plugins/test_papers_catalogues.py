@@ -212,7 +212,7 @@ HUB_FAULTS: dict[str, tuple[str, Mapping[str, str], str]] = {
     "more classes": (
         "cars",
         {"image": "image", "label": "class"},
-        "has 2 classes and cars has 196",
+        "has 2 classes, but cars has 196",
     ),
 }
 
@@ -303,7 +303,7 @@ def test_imagenet_from_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for wnid in wnids:
         (tmp_path / "val" / wnid).rmdir()
     with pytest.raises(
-        BadData, match=r"val holds pictures \(n.*\) but no class folders; sort them"
+        BadData, match=r"val contains images \(n.*\) but no class folders; sort them"
     ):
         open_entry(small("imagenet-1k", 2), offline=True)
 

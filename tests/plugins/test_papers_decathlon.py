@@ -50,8 +50,8 @@ def test_its_validation_split_is_the_test_and_validation_is_cut_from_train(base:
     assert members["train"] | members["validation"] == set(range(40))
     test = task.split("test")
     assert test.labels.tolist() == [0, 1] * 5
-    wanted = decode_image(str(base / "data/daimlerpedcls/val/0002/000003.jpg"), "here")
-    assert torch.equal(test.__getitems__([3])[0], wanted)
+    expected = decode_image(str(base / "data/daimlerpedcls/val/0002/000003.jpg"), "here")
+    assert torch.equal(test.__getitems__([3])[0], expected)
 
 
 def test_packed_pictures_are_the_same_as_unpacked_ones(base: Path) -> None:
@@ -164,7 +164,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a way out": (
         lambda base: edit(val(base), lambda c: c["images"][0].update(file_name="data/../../x.jpg")),
-        "outside of its folder",
+        "outside the data folder",
     ),
     "no pictures": (
         lambda base: (base / "data/daimlerpedcls").rename(base / "x"),
@@ -231,7 +231,7 @@ def test_another_number_of_classes_is_refused(base: Path) -> None:
         write_annotations(
             base, "daimlerpedcls", split, files, [number % 3 for number in range(count)], 3
         )
-    with pytest.raises(BadData, match=f"has 3 classes and {NAME} has 2"):
+    with pytest.raises(BadData, match=f"has 3 classes, but {NAME} has 2"):
         open_task(NAME)
 
 

@@ -43,15 +43,15 @@ def test_fashion_mnist_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_idx_files_are_read_strictly(tmp_path: Path) -> None:
     path = idx_folder(tmp_path, 20, 20) / "train-labels-idx1-ubyte.gz"
-    whole = gzip.decompress(path.read_bytes())
+    data = gzip.decompress(path.read_bytes())
     assert read_idx(path, 1).tolist() == [number % 10 for number in range(20)]
     with pytest.raises(BadData, match="it is not the right IDX file"):
         read_idx(path, 3)
-    for content in (whole[:-1], whole + b"x"):
+    for content in (data[:-1], data + b"x"):
         path.write_bytes(gzip.compress(content))
         with pytest.raises(BadData, match="bytes for shape"):
             read_idx(path, 1)
-    for torn in (gzip.compress(whole)[:-9], b"no archive", b""):
+    for torn in (gzip.compress(data)[:-9], b"no archive", b""):
         path.write_bytes(torn)
         with pytest.raises(BadData, match="train-labels"):
             read_idx(path, 1)

@@ -83,7 +83,7 @@ def test_masks_of_the_hub(hub: Callable[[Path], None], tmp_path: Path) -> None:
     row = first_row("voc2012", offline=False)
     assert (row["mask_column"], row["missing"]) == ("mask", [])
     assert row["first_mask"].startswith("12x20 with values 0,1,2")
-    assert any("validation split is the test" in note for note in row["notes"])
+    assert any("validation split is used for testing" in note for note in row["notes"])
 
 
 def test_an_empty_split_is_said(hub: Callable[[Path], None], tmp_path: Path) -> None:

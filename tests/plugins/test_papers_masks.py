@@ -67,7 +67,7 @@ def test_ade20k_leaves_zero_out_and_counts_from_one(
     assert samples.masks[0].dtype == torch.uint8
     assert (samples.masks[0].numpy() == np.where(stored == 0, 255, stored.astype(int) - 1)).all()
     assert (stored == 0).any()
-    assert any("validation split is the test" in note for note in task.notes)
+    assert any("validation split is used for testing" in note for note in task.notes)
 
 
 def test_ade20k_reads_its_class_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,12 +210,12 @@ DISK_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an empty list": (
         lambda b: (b / "ImageSets/Segmentation/val.txt").write_text("\n"),
-        "no pictures for this split",
+        "no images for this split",
     ),
-    "turned": (turned_mask, r"2007_001002\.png: the mask is 20x12 and the picture 12x20 pixels"),
+    "turned": (turned_mask, r"2007_001002\.png: the mask is 20x12 and the image 12x20 pixels"),
     "another size": (
         smaller_mask,
-        r"2007_001002\.png: the mask is 1x2 and the picture 12x20 pixels",
+        r"2007_001002\.png: the mask is 1x2 and the image 12x20 pixels",
     ),
     "a torn mask": (torn_mask, r"2007_001002\.png: the image cannot be read"),
 }

@@ -139,7 +139,7 @@ def test_where_nothing_is_mixed_the_ancestry_model_comes_back() -> None:
         **expand_tensors(condensed, SPEC, [itself] * 3, mlps),
         **{name: state[name] for name in ("head.weight", "head.bias")},
     }
-    actual, whole = (model_of(SPEC.with_(classes=3), one)(images) for one in (again, state))
+    actual, whole = (model_of(SPEC.with_(classes=3), item)(images) for item in (again, state))
     torch.testing.assert_close(actual, whole, atol=1e-4, rtol=1e-4)
 
 
@@ -157,16 +157,22 @@ def test_what_is_stored() -> None:
 
 
 def test_descendants_have_the_layers_and_heads_that_are_named() -> None:
-    built, wide = (
+    descendant, wide = (
         lg.expand(extract(), layers=2, classes=3),
         lg.expand(extract(), layers=2, heads=6, classes=3),
     )
-    assert (built.spec.layers, built.spec.heads, built.spec.attention_width) == (2, 4, None)
+    assert (descendant.spec.layers, descendant.spec.heads, descendant.spec.attention_width) == (
+        2,
+        4,
+        None,
+    )
     assert (wide.spec.heads, wide.spec.attention_width) == (6, 96)
     assert torch.equal(
-        built.state["blocks.1.norm1.weight"], extract().state["blocks.1.norm1.weight"]
+        descendant.state["blocks.1.norm1.weight"], extract().state["blocks.1.norm1.weight"]
     )
-    assert built.inherited == {name for name in built.state if not name.startswith("head.")}
+    assert descendant.inherited == {
+        name for name in descendant.state if not name.startswith("head.")
+    }
 
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:

@@ -26,15 +26,17 @@ def test_every_hypernetwork_has_the_decoder_of_its_paper() -> None:
     """GHN-3 decodes by convolutions, LoGAH by factors of low rank; TAL takes either."""
     for method, decoder in (("ghn3", "conv"), ("logah", "low_rank")):
         presets = METHODS.load(method).presets
-        found = {name: preset.hypernet.build_spec().decoder for name, preset in presets.items()}  # type: ignore[attr-defined]
-        assert found == dict.fromkeys(presets, decoder)
+        results = {name: preset.hypernet.build_spec().decoder for name, preset in presets.items()}  # type: ignore[attr-defined]
+        assert results == dict.fromkeys(presets, decoder)
 
 
 def test_sizes_of_logah_are_the_papers() -> None:
     """Li et al. 2024, Table 1: hidden width, layers, heads and rank."""
     presets = METHODS.load("logah").presets
     specs = {name: presets[name].hypernet.build_spec() for name in ("tiny", "base", "large")}  # type: ignore[attr-defined]
-    assert {name: (one.hidden, one.layers, one.heads, one.rank) for name, one in specs.items()} == {
+    assert {
+        name: (item.hidden, item.layers, item.heads, item.rank) for name, item in specs.items()
+    } == {
         "tiny": (64, 3, 8, 32),
         "base": (256, 5, 16, 128),
         "large": (256, 12, 16, 256),
@@ -102,9 +104,9 @@ def test_the_legend_of_sizes_has_the_smallest_the_middle_and_the_largest() -> No
     specs = tuple(TINY.with_(layers=layers) for layers in (1, 2, 3, 4, 5))
     cloud = Cloud(task=None, number=0, specs=specs, points=np.zeros((5, 2)))
     sizes = [human_count(count_params(specs[place])) for place in (0, 2, 4)]
-    found = build_size_legend([cloud])
-    assert [line.get_label() for line in found] == [*sizes[:2], f"{sizes[2]} parameters"]
-    areas = [line.get_markersize() ** 2 for line in found]
+    result = build_size_legend([cloud])
+    assert [line.get_label() for line in result] == [*sizes[:2], f"{sizes[2]} parameters"]
+    areas = [line.get_markersize() ** 2 for line in result]
     assert areas == sorted(areas)
 
 

@@ -115,12 +115,12 @@ def test_the_rival_of_equal_storage_learns_from_labels_alone() -> None:
 
 
 def test_claims_that_share_their_pools_cost_nothing_twice() -> None:
-    found = {}
+    results = {}
     for name in ("pool-snnet", "pool-tm-ls", "pool-snnet-source"):
         claim = load_claim(name)
-        found[name] = [*tuning_cells(claim), *cells_of(claim)]
-    keys = {name: {cell.key for cell in cells} for name, cells in found.items()}
-    extractions = {name: {cell.extraction.key for cell in cells} for name, cells in found.items()}
+        results[name] = [*tuning_cells(claim), *cells_of(claim)]
+    keys = {name: {cell.key for cell in cells} for name, cells in results.items()}
+    extractions = {name: {cell.extraction.key for cell in cells} for name, cells in results.items()}
     assert keys["pool-tm-ls"] <= keys["pool-snnet"]
     assert extractions["pool-snnet-source"] <= extractions["pool-snnet"]
     assert len(extractions["pool-snnet-source"]) == 3 * 6
@@ -149,7 +149,7 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
     )
     assert len(list((tmp_path / PARTS).glob("*/done"))) == parts
     cost = {cell.arm.name: read_cost(cell.extraction, tmp_path) for cell in cells_of(claim)}
-    assert {name: one.images for name, one in cost.items()} == {
+    assert {name: item.images for name, item in cost.items()} == {
         "pool": 56,
         "pool ls": 56,
         "snnet labels": 48,
@@ -177,11 +177,11 @@ def test_a_depth_of_a_pool_is_its_largest_path_and_a_named_size_is_that_path() -
         "a path": replace(cell, size={"low": 3, "high": 3}),
         "another path": replace(cell, layers=7, size={"low": 6, "high": 1}),
     }
-    found = {}
-    for name, one in sizes.items():
-        target, expander = size_of(one, learngene, open_task("digits"))
-        found[name] = (target.layers, target.width, expander.low, expander.high)
-    assert found == {
+    results = {}
+    for name, item in sizes.items():
+        target, expander = size_of(item, learngene, open_task("digits"))
+        results[name] = (target.layers, target.width, expander.low, expander.high)
+    assert results == {
         "a depth": (6, 96, 0, 6),
         "a depth of its narrow width": (6, 32, 6, 0),
         "a path": (6, 96, 3, 3),

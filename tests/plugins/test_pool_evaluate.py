@@ -75,11 +75,11 @@ def test_what_paths_share_is_computed_once() -> None:
 def test_every_path_does_as_its_own_model_does(batch_size: int | None) -> None:
     network, details = stitched((2, 2))
     paths = details.layout.paths[::-1]
-    found = evaluate_paths(network, paths, TASK, "test", VIEW, Run(), batch_size=batch_size)
-    assert found == tuple(
+    result = evaluate_paths(network, paths, TASK, "test", VIEW, Run(), batch_size=batch_size)
+    assert result == tuple(
         evaluate(Alone(network, path), TASK, "test", VIEW, Run()) for path in paths
     )
-    assert len({one.correct for one in found}) > 1  # so that an order mistaken would show
+    assert len({item.correct for item in result}) > 1  # so that an order mistaken would show
 
 
 def test_rows_hold_the_settings_and_what_was_found() -> None:
@@ -90,7 +90,7 @@ def test_rows_hold_the_settings_and_what_was_found() -> None:
         network, details.layout.paths, TASK, "validation", VIEW, Run(), images=10
     )
     assert rows == [
-        {"config": i, "accuracy": one.value, "images": 10} for i, one in enumerate(values)
+        {"config": i, "accuracy": item.value, "images": 10} for i, item in enumerate(values)
     ]
     assert measure_paths(network, settings, TASK, VIEW, Run(), images=0) == {}
     every = measure_paths(network, settings, TASK, VIEW, Run())["paths"]

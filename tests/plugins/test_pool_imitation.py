@@ -67,9 +67,9 @@ def objective(
     alpha: float = 0.1,
     tau: float = 1.0,
 ) -> Distilled:
-    specs = (spec(one.embed_dim, len(one.blocks)) for one in (model, master))
+    specs = (spec(first.embed_dim, len(first.blocks)) for first in (model, master))
     made = imitation(*specs, count, tau=tau)
-    frozen = Teacher(master, [other for _, other in made.levels])
+    frozen = Teacher(master, [second for _, second in made.levels])
     blocks = [own for own, _ in made.levels]
     return Distilled(
         labels or Classification(model), model, frozen, made, (alpha, 1 - alpha), blocks
@@ -99,9 +99,9 @@ def test_the_temperature_divides_both_logits() -> None:
         z / 2 - math.log(sum(math.exp(other / 2) for other in (4.0, 0.0, -2.0)))
         for z in (4.0, 0.0, -2.0)
     ]
-    wanted = -sum(share / sum(shares) * log for share, log in zip(shares, logs))
-    assert wanted == pytest.approx(2.2000, abs=1e-4)
-    assert prediction_loss(student, teacher, tau=2.0).item() == pytest.approx(wanted)
+    expected = -sum(share / sum(shares) * log for share, log in zip(shares, logs))
+    assert expected == pytest.approx(2.2000, abs=1e-4)
+    assert prediction_loss(student, teacher, tau=2.0).item() == pytest.approx(expected)
 
 
 def test_answers_for_every_patch_are_averaged_over_images_and_patches() -> None:
@@ -215,8 +215,8 @@ class _Sum(torch.nn.Module):
 
 
 def matrices(width: int, levels: int = 3, seed: int = 0) -> dict[str, torch.Tensor]:
-    found = imitation(spec(width), spec(D), levels, seed).state_dict()
-    return {name: value.detach() for name, value in found.items()}
+    result = imitation(spec(width), spec(D), levels, seed).state_dict()
+    return {name: value.detach() for name, value in result.items()}
 
 
 def test_where_the_widths_match_there_is_no_parameter() -> None:
@@ -228,14 +228,14 @@ def test_where_the_widths_match_there_is_no_parameter() -> None:
 
 
 def test_one_matrix_for_each_level_and_kind_of_output() -> None:
-    found = matrices(L)
-    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
+    result = matrices(L)
+    assert {name: tuple(tensor.shape) for name, tensor in result.items()} == {
         f"{kind}.{level}.weight": (L, D) for kind in ("blocks", "attentions") for level in range(3)
     }
-    assert len({tensor.sum().item() for tensor in found.values()}) == 6
+    assert len({tensor.sum().item() for tensor in result.values()}) == 6
     again, other = matrices(L), matrices(L, seed=1)
-    assert all(torch.equal(again[name], found[name]) for name in found)
-    assert not any(torch.equal(other[name], found[name]) for name in found)
+    assert all(torch.equal(again[name], result[name]) for name in result)
+    assert not any(torch.equal(other[name], result[name]) for name in result)
 
 
 def test_what_a_matrix_makes_has_the_size_of_what_it_is_given() -> None:
@@ -245,9 +245,9 @@ def test_what_a_matrix_makes_has_the_size_of_what_it_is_given() -> None:
 
 
 def test_the_mean_is_over_the_block_matrices_alone() -> None:
-    found = matrices(L)
-    mean = sum(found[f"blocks.{level}.weight"].double() for level in range(3)) / 3
-    torch.testing.assert_close(average_matrices(found, D, L), mean)
+    result = matrices(L)
+    mean = sum(result[f"blocks.{level}.weight"].double() for level in range(3)) / 3
+    torch.testing.assert_close(average_matrices(result, D, L), mean)
     with pytest.raises(ValueError, match="no level was distilled"):
         average_matrices({"attentions.0.weight": torch.ones(L, D)}, D, L)
 

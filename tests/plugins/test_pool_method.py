@@ -96,11 +96,11 @@ def test_paths_are_evaluated_on_as_many_images_as_the_setting_says() -> None:
 def test_stitches_start_as_the_matrices_say() -> None:
     """Without fine-tuning they stay as they started. All are alike, and their biases 0."""
     run = Run(seed=1)
-    found = made(run, tuning_epochs=0, blocks=3, low_levels=3)
-    weights = [found.state[f"stitches.0.{window}.weight"] for window in range(2)]
+    result = made(run, tuning_epochs=0, blocks=3, low_levels=3)
+    weights = [result.state[f"stitches.0.{window}.weight"] for window in range(2)]
     assert torch.equal(weights[0], weights[1])
-    assert not any(found.state[f"stitches.0.{window}.bias"].any() for window in range(2))
-    learnt = _matrices(found, low_levels=3, blocks=3)
+    assert not any(result.state[f"stitches.0.{window}.bias"].any() for window in range(2))
+    learnt = _matrices(result, low_levels=3, blocks=3)
     torch.testing.assert_close(weights[0], learnt.mean(dim=0).T)
     other = made(run, tuning_epochs=0, blocks=3, low_levels=3, stitch="pinv")
     eye = torch.eye(32, dtype=torch.float64)
@@ -148,11 +148,11 @@ def test_with_alpha_one_the_ancestry_is_never_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(distillation, "teacher_for", used)
     monkeypatch.setattr(distillation, "Teacher", used)
     settings = {"alpha": 1.0, "stitch": "ls", "low_levels": 3}
-    found = made(**settings)
+    result = made(**settings)
     other = tiny_ancestry(9, classes=3)
     again = made(ancestry=replace(other, class_names=tiny_task().class_names), **settings)
-    assert same(found.state, again.state), "the ancestry's weights made a difference"
-    assert "teacher" not in found.config.metrics
+    assert same(result.state, again.state), "the ancestry's weights made a difference"
+    assert "teacher" not in result.config.metrics
 
 
 def test_the_ancestry_makes_a_difference_and_guidance_too(pool: Learngene) -> None:
@@ -201,7 +201,7 @@ def test_attributes_are_learnt_beside_the_class_in_every_part(tmp_path: Path) ->
 
 def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(seed=1, folder=tmp_path / "run", resume=True)
-    whole = made(Run(seed=1, folder=tmp_path / "whole"))
+    full = made(Run(seed=1, folder=tmp_path / "whole"))
 
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -211,7 +211,7 @@ def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(KeyboardInterrupt):
             made(run)
     monkeypatch.setattr("lgzoo_pool.modules.objectives.Imitation.forward", killed)
-    assert same(made(run).state, whole.state)
+    assert same(made(run).state, full.state)
 
 
 def test_arms_that_share_parts_compute_the_auxiliary_models_once(
@@ -257,8 +257,8 @@ def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
 
 
 def test_layers_alone_take_the_largest_path(pool: Learngene) -> None:
-    found = PoolExpander()(pool, Target(layers=2, classes=5), Run())
-    assert (found.spec.width, found.spec.front) == (32, ())
+    result = PoolExpander()(pool, Target(layers=2, classes=5), Run())
+    assert (result.spec.width, result.spec.front) == (32, ())
     stitched = PoolExpander()(pool, Target(layers=3, classes=5), Run())
     assert [(s.layers, s.width) for s in stitched.spec.segments] == [(1, 16), (2, 32)]
 
@@ -301,9 +301,9 @@ def test_widths_and_heads(
     ancestry: ViTSpec, settings: dict[str, int], widths: list[tuple[int, int]]
 ) -> None:
     """A quarter of the ancestry's width, in whole heads of its head width."""
-    found = PoolSettings(**settings).derive_auxiliaries(ancestry)
-    assert [(spec.width, spec.heads) for spec in found] == widths
-    assert {spec.layers for spec in found} == {settings.get("blocks", 6)}
+    result = PoolSettings(**settings).derive_auxiliaries(ancestry)
+    assert [(spec.width, spec.heads) for spec in result] == widths
+    assert {spec.layers for spec in result} == {settings.get("blocks", 6)}
 
 
 @pytest.mark.parametrize(
@@ -413,9 +413,9 @@ def test_details_of_another_number_of_models_are_refused(pool: Learngene, anchor
 
 
 def test_the_paths_survive_the_folder(pool: Learngene, tmp_path: Path) -> None:
-    kept = load_learngene(pool.save(tmp_path / "pool"))
-    assert PoolExpander().family(kept.config) == PoolExpander().family(pool.config)
-    assert kept.config.metrics["paths"] == pool.config.metrics["paths"]
+    loaded = load_learngene(pool.save(tmp_path / "pool"))
+    assert PoolExpander().family(loaded.config) == PoolExpander().family(pool.config)
+    assert loaded.config.metrics["paths"] == pool.config.metrics["paths"]
 
 
 def test_the_work_is_known_beforehand() -> None:

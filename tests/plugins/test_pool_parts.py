@@ -52,16 +52,16 @@ class Recorder:
     ) -> Part:
         key = key_of(name, settings, inputs, run.seed)
         self.calls[run.name] = Call(name, settings, inputs, key)
-        start = next((one for one in inputs if isinstance(one, Descendant)), None)
+        start = next((item for item in inputs if isinstance(item, Descendant)), None)
         return Part(start.state if start is not None else {}, {}, key)
 
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    found = Recorder()
+    result = Recorder()
     for module in ("lgzoo_pool.pool", "lgzoo_pool.snnet", "learngene_zoo.training.distillation"):
-        monkeypatch.setattr(f"{module}.once", found)
-    return found
+        monkeypatch.setattr(f"{module}.once", result)
+    return result
 
 
 def extraction(name: str) -> tuple[Extractor, list[Ancestry]]:
@@ -136,11 +136,11 @@ def test_every_field_of_a_parts_settings_is_in_its_key(name: str, recorder: Reco
     extractor, ancestries = extraction(name)
     extractor(ancestries, [TASK], Run(seed=1))
     for call in recorder.calls.values():
-        found = [
+        results = [
             key_of(call.name, other, call.inputs, 0)
             for other in (call.settings, *variants(call.settings))
         ]
-        assert len(set(found)) == len(found) > 1
+        assert len(set(results)) == len(results) > 1
 
 
 def test_what_a_part_does_not_use_is_not_in_its_key(recorder: Recorder) -> None:

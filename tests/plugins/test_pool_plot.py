@@ -41,8 +41,8 @@ def learngene(depths: Sequence[int] = (3, 3), method: str = "pool", **metrics: A
 def scored(images: Any = 50, **changes: Any) -> dict[str, Any]:
     """Metrics of the nine paths of a pool of three blocks: the more FLOPs the better."""
     rows = [
-        {**one.settings, "accuracy": 0.5, "images": images}
-        for one in POOL.expander.family(learngene().config)
+        {**item.settings, "accuracy": 0.5, "images": images}
+        for item in POOL.expander.family(learngene().config)
     ]
     for row in rows:
         row["accuracy"] += 0.02 * row["low"] + 0.1 * row["high"]
@@ -137,29 +137,31 @@ def test_points_are_what_was_measured_of_each_path() -> None:
     figure = picture(learngene(**scored()), PoolExpander(low=2, high=1))
     members = list(POOL.expander.family(learngene().config))
     expected = [
-        (one.cost().flops / 1e6, 50 + 2 * one.settings["low"] + 10 * one.settings["high"])
-        for one in members
+        (member.cost().flops / 1e6, 50 + 2 * member.settings["low"] + 10 * member.settings["high"])
+        for member in members
     ]
-    found = points(figure)
-    assert found[:-1] == [pytest.approx(point) for point in expected]
-    assert found[-1] == expected[[one.settings for one in members].index({"low": 2, "high": 1})]
+    result = points(figure)
+    assert result[:-1] == [pytest.approx(point) for point in expected]
+    assert (
+        result[-1] == expected[[member.settings for member in members].index({"low": 2, "high": 1})]
+    )
     assert {"accuracy in % on 50 validation images", "FLOPs of one image, M"} <= set(
         words(figure).split(" | ")
     )
-    for said in (
+    for text in (
         "6 blocks, 2 stitches, 9 paths",
         "low 2, high 1",
         "64.0 % accuracy",
         "best so far",
     ):
-        assert said in words(figure)
+        assert text in words(figure)
 
 
 def test_without_accuracies_parameters_are_drawn() -> None:
     figure = picture(learngene())
     expected = [
-        (one.cost().flops / 1e6, one.cost().params / 1e6)
-        for one in POOL.expander.family(learngene().config)
+        (item.cost().flops / 1e6, item.cost().params / 1e6)
+        for item in POOL.expander.family(learngene().config)
     ]
     assert points(figure)[:-1] == [pytest.approx(point) for point in expected]
     assert "no accuracies are recorded" in words(figure)
@@ -175,7 +177,7 @@ def test_every_word_lies_on_the_figure(depths: tuple[int, ...]) -> None:
     texts = [
         *figure.texts,
         *figure.axes[0].get_yticklabels(),
-        *(text for one in figure.legends for text in one.get_texts()),
+        *(text for legend in figure.legends for text in legend.get_texts()),
     ]
     boxes = [text.get_window_extent() for text in texts]
     assert min(min(box.x0, box.y0) for box in boxes) >= 0
@@ -218,26 +220,26 @@ def test_metrics_that_are_wrong(metrics: dict[str, Any], said: str) -> None:
 
 
 def test_the_command_takes_the_expanders_options(tmp_path: Path) -> None:
-    place, out = tmp_path / "pool", tmp_path / "pool.svg"
-    learngene(**scored()).save(place)
-    done = CliRunner().invoke(
-        main, ["plot", "--low", "1", str(place), "--high", "2", "-o", str(out)]
+    folder, out = tmp_path / "pool", tmp_path / "pool.svg"
+    learngene(**scored()).save(folder)
+    result = CliRunner().invoke(
+        main, ["plot", "--low", "1", str(folder), "--high", "2", "-o", str(out)]
     )
-    assert (done.exit_code, done.stdout) == (0, f"{out}\n"), done.stderr
+    assert (result.exit_code, result.stdout) == (0, f"{out}\n"), result.stderr
     assert out.read_bytes().startswith(b"<?xml")
     wrong = CliRunner().invoke(
-        main, ["plot", str(place), "--low", "9", "-o", str(tmp_path / "no.png")]
+        main, ["plot", str(folder), "--low", "9", "-o", str(tmp_path / "no.png")]
     )
     assert wrong.exit_code == 2
     assert "no path with low 9" in wrong.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pool", "pool.svg"]
-    assert "--high INTEGER" in CliRunner().invoke(main, ["plot", str(place), "--help"]).stdout
+    assert "--high INTEGER" in CliRunner().invoke(main, ["plot", str(folder), "--help"]).stdout
 
 
 def test_show_tells_how_good_each_path_is(tmp_path: Path) -> None:
     learngene(**scored()).save(tmp_path / "pool")
-    done = CliRunner().invoke(main, ["show", str(tmp_path / "pool"), "--json"])
-    rows = json.loads(done.stdout)
+    result = CliRunner().invoke(main, ["show", str(tmp_path / "pool"), "--json"])
+    rows = json.loads(result.stdout)
     rows_shown = {(row["low"], row["high"]): (row["accuracy"], row["images"]) for row in rows}
     assert rows_shown == {
         (row["low"], row["high"]): (row["accuracy"], 50) for row in scored()["paths"]

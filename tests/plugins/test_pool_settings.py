@@ -22,14 +22,14 @@ def test_the_papers_levels() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_levels_of_any_depth_are_distinct_and_end_with_the_last_block(count: int) -> None:
     for blocks in range(count, 40):
-        found = select_levels(blocks, count)
-        assert len(set(found)) == count
-        assert list(found) == sorted(found)
-        assert found[0] >= 0
-        assert found[-1] == blocks - 1
+        levels = select_levels(blocks, count)
+        assert len(set(levels)) == count
+        assert list(levels) == sorted(levels)
+        assert levels[0] >= 0
+        assert levels[-1] == blocks - 1
         assert all(
             abs((block + 1) - level * blocks / 3) <= 0.5
-            for block, level in zip(found, range(4 - count, 4))
+            for block, level in zip(levels, range(4 - count, 4))
         )
 
 

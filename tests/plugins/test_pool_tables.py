@@ -62,10 +62,10 @@ def family(blocks: int) -> dict[tuple[int, int], tuple[int, int]]:
 
 @pytest.mark.parametrize(("blocks", "table", "paths"), [(6, TABLE_1, 18), (9, TABLE_2, 27)])
 def test_every_row_of_the_tables(blocks: int, table: str, paths: int) -> None:
-    found = family(blocks)
-    assert len(found) == paths
+    members = family(blocks)
+    assert len(members) == paths
     for low, high, params, flops in rows(table + TABLE_5[blocks]):
-        assert found[low, high] == (params, flops)
+        assert members[low, high] == (params, flops)
 
 
 @pytest.mark.parametrize("blocks", [6, 9])
@@ -101,16 +101,16 @@ def test_plan_says_so_on_the_command_line_without_torch(checkout: Path) -> None:
         "--json",
     ]
     path = {"PYTHONPATH": f"{checkout}:{checkout / 'plugins'}"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"{block} sys.exit(main({command}))"],
         env=path,
         capture_output=True,
         text=True,
         check=True,
     )
-    found = [
+    data = [
         tuple(row[name] for name in ("low", "high", "params", "flops"))
-        for row in json.loads(done.stdout)
+        for row in json.loads(process.stdout)
     ]
-    assert set(rows(TABLE_1 + TABLE_5[6])) <= set(found)
-    assert [row[2:] for row in found] == sorted(row[2:] for row in found)
+    assert set(rows(TABLE_1 + TABLE_5[6])) <= set(data)
+    assert [row[2:] for row in data] == sorted(row[2:] for row in data)

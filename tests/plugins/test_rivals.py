@@ -175,11 +175,11 @@ def test_a_stack_is_deeper_than_the_ancestry_model() -> None:
 def select_as_published(teacher: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Return the authors' selection: in one dimension after the other, entries at equal steps."""
     for dimension, size in enumerate(shape):
-        whole = teacher.shape[dimension]
+        full = teacher.shape[dimension]
         places = (
-            torch.arange(size) * (whole // size)
-            if whole % size == 0
-            else torch.linspace(0, whole - 1, size).round()
+            torch.arange(size) * (full // size)
+            if full % size == 0
+            else torch.linspace(0, full - 1, size).round()
         )
         teacher = teacher.index_select(dimension, places.long())
     return teacher
@@ -221,8 +221,8 @@ def test_the_selected_entries() -> None:
 def test_the_full_size_is_the_ancestry_model_and_blocks_are_the_first() -> None:
     ancestry = perturb(VIT)
     learngene = extract("weight_selection", ancestry)
-    whole = lg.expand(learngene)
-    assert all(torch.equal(whole.state[name], ancestry.state[name]) for name in whole.inherited)
+    full = lg.expand(learngene)
+    assert all(torch.equal(full.state[name], ancestry.state[name]) for name in full.inherited)
     assert lg.expand(learngene, layers=2).provenance["blocks"] == [0, 1]
     assert lg.expand(learngene, layers=2, blocks="uniform").provenance["blocks"] == [0, 2]
 

@@ -69,23 +69,23 @@ def assert_close(ours: StateDict, theirs: StateDict, most: float = 1e-6) -> None
 def test_it_is_the_solution_of_every_pair_averaged(depths: tuple[int, ...], nearest: bool) -> None:
     network, details = stitched(depths, nearest=nearest)
     pictures = images(24)
-    found = solve_stitches(compute_moments(network, pictures.split(10)))
-    assert_close(found, one_by_one(network, pictures))
-    assert set(found) == {
+    stitches = solve_stitches(compute_moments(network, pictures.split(10)))
+    assert_close(stitches, one_by_one(network, pictures))
+    assert set(stitches) == {
         f"{stitch.name}.{kind}"
         for stitch, _ in details.layout.stitches
         for kind in ("weight", "bias")
     }
-    network.load_state_dict({**network.state_dict(), **found})
+    network.load_state_dict({**network.state_dict(), **stitches})
 
 
 def test_where_the_rank_is_not_full_it_is_the_smallest_solution() -> None:
     """Two images have 10 rows of 16 and one columns; and an anchor may repeat a channel."""
     network, _ = stitched((2, 2))
-    found = solve_stitches(compute_moments(network, [images(2)]))
-    assert all(tensor.isfinite().all() for tensor in found.values())
-    assert_close(found, one_by_one(network, images(2)), most=2e-4)
-    large = max(tensor.abs().max().item() for tensor in found.values())
+    stitches = solve_stitches(compute_moments(network, [images(2)]))
+    assert all(tensor.isfinite().all() for tensor in stitches.values())
+    assert_close(stitches, one_by_one(network, images(2)), most=2e-4)
+    large = max(tensor.abs().max().item() for tensor in stitches.values())
     assert large < 10 * max(
         tensor.abs().max().item() for tensor in one_by_one(network, images(24)).values()
     )
@@ -106,10 +106,10 @@ def test_a_known_map_is_found_again() -> None:
         end.pos_embed.copy_(front.pos_embed @ weight.T)
         end.cls_token.copy_(front.cls_token @ weight.T + bias)
     counted = compute_moments(network, [images(24)])
-    found = solve_stitches(counted)
-    torch.testing.assert_close(found["stitches.0.0.weight"], weight, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(found["stitches.0.0.bias"], bias, rtol=1e-3, atol=1e-3)
-    fit = measure_fit(counted, found)
+    stitches = solve_stitches(counted)
+    torch.testing.assert_close(stitches["stitches.0.0.weight"], weight, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(stitches["stitches.0.0.bias"], bias, rtol=1e-3, atol=1e-3)
+    fit = measure_fit(counted, stitches)
     assert fit["missed"]["mean"] == pytest.approx(0, abs=1e-6)
     assert fit["norm_ratio"]["stitches.0.0"] == pytest.approx(1, abs=1e-4)
     assert len(details.layout.stitches) == 1
@@ -186,9 +186,9 @@ def test_processes_add_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.distributed.all_reduce", lambda total: total.add_(waiting.pop(0)))
     added = compute_moments(network, [images(24)[:12]])
     assert not waiting
-    for one, two, half in zip(every(added), every(both), every(ours)):
-        torch.testing.assert_close(one, two)
-        assert not torch.equal(one, half)
+    for first, second, half in zip(every(added), every(both), every(ours)):
+        torch.testing.assert_close(first, second)
+        assert not torch.equal(first, half)
 
 
 def test_every_block_runs_once_per_batch() -> None:

@@ -72,16 +72,18 @@ def test_what_an_extraction_holds(gene: Learngene) -> None:
 
 def test_the_recorded_accuracy_is_that_of_the_descendant(gene: Learngene) -> None:
     for number in (1, 4):
-        built = lifecycle.expand(
+        descendant = lifecycle.expand(
             gene, target=Target(task="tiny", classes=4, dense=False), config=number
         )
-        found = evaluate(built.model(), TASK, "validation", built.input_format, Run())
-        assert found.value == pytest.approx(gene.config.metrics["paths"][number]["accuracy"])
-        assert built.task == "tiny"
+        evaluation = evaluate(
+            descendant.model(), TASK, "validation", descendant.input_format, Run()
+        )
+        assert evaluation.value == pytest.approx(gene.config.metrics["paths"][number]["accuracy"])
+        assert descendant.task == "tiny"
 
 
 def test_every_part_is_done_once(tmp_path: Path) -> None:
-    whole = made(anchors((2, 2)), Run(folder=tmp_path / "run", seed=2))
+    full = made(anchors((2, 2)), Run(folder=tmp_path / "run", seed=2))
     assert {path.name for path in (tmp_path / "run" / "parts").iterdir()} == {
         "stitches",
         "training",
@@ -92,8 +94,8 @@ def test_every_part_is_done_once(tmp_path: Path) -> None:
     assert before == {
         path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")
     }
-    assert again.config == whole.config
-    assert all(torch.equal(again.state[name], tensor) for name, tensor in whole.state.items())
+    assert again.config == full.config
+    assert all(torch.equal(again.state[name], tensor) for name, tensor in full.state.items())
 
 
 def test_a_teacher_with_the_tasks_head_is_not_trained_and_heads_are_kept() -> None:
@@ -103,9 +105,9 @@ def test_a_teacher_with_the_tasks_head_is_not_trained_and_heads_are_kept() -> No
     ancestries = knowing()
     gene = made(ancestries, trained="stitches", judged=0)
     assert set(gene.config.metrics) == {"stitches", "training"}
-    for place, ancestry in enumerate(ancestries):
+    for index, ancestry in enumerate(ancestries):
         for name, tensor in ancestry.state.items():
-            same = torch.equal(gene.state[f"anchors.{place}.{name}"], tensor)
+            same = torch.equal(gene.state[f"anchors.{index}.{name}"], tensor)
             assert same or name == "cls_token", name
     assert not torch.equal(gene.state["stitches.0.0.bias"], torch.zeros(32))
 

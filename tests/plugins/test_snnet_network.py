@@ -90,10 +90,10 @@ def test_every_descendant_is_its_path_to_the_last_bit(sizes: dict[str, Any]) -> 
     every = list_candidates(gene.config, name_path)
     assert len(every) == len(details.layout.paths) > 20
     for choice in every[:: 5 if sizes else 1]:
-        made = build_descendant(gene, choice, task="t", seed=0)
-        assert difference(made.model()(images()), network(images(), choice.path)) == 0
-        assert made.spec == choice.member.spec
-        assert made.inherited == set(shapes(made.spec))
+        descendant = build_descendant(gene, choice, task="t", seed=0)
+        assert difference(descendant.model()(images()), network(images(), choice.path)) == 0
+        assert descendant.spec == choice.member.spec
+        assert descendant.inherited == set(shapes(descendant.spec))
 
 
 def test_tensors_have_the_learngenes_names() -> None:
@@ -151,11 +151,13 @@ def gene_of(depths: tuple[int, ...] = (3, 3), **details: Any) -> tuple[StitchedN
 def test_another_tasks_head_is_fresh_and_a_function_of_the_seed() -> None:
     _, gene = gene_of()
     choice = choose_candidate(gene.config, name_path, Target(classes=7), {"config": 4})
-    one, same, other = (build_descendant(gene, choice, task="u", seed=seed) for seed in (1, 1, 2))
-    assert one.spec.classes == 7
-    assert torch.equal(one.state["head.weight"], same.state["head.weight"])
-    assert not torch.equal(one.state["head.weight"], other.state["head.weight"])
-    assert set(shapes(one.spec)) - one.inherited == {"head.weight", "head.bias"}
+    first, same, second = (
+        build_descendant(gene, choice, task="u", seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.spec.classes == 7
+    assert torch.equal(first.state["head.weight"], same.state["head.weight"])
+    assert not torch.equal(first.state["head.weight"], second.state["head.weight"])
+    assert set(shapes(first.spec)) - first.inherited == {"head.weight", "head.bias"}
     for target, task in [(Target(), None), (Target(), "u"), (Target(classes=7), "t")]:
         choice = choose_candidate(gene.config, name_path, target, {"config": 4})
         assert "head.weight" not in build_descendant(gene, choice, task=task, seed=0).inherited
@@ -164,10 +166,10 @@ def test_another_tasks_head_is_fresh_and_a_function_of_the_seed() -> None:
 def test_positions_follow_the_image_size() -> None:
     _, gene = gene_of()
     choice = choose_candidate(gene.config, name_path, Target(image_size=32), {"config": 5})
-    made = build_descendant(gene, choice, task=None, seed=0)
-    assert made.state["pos_embed"].shape == (1, 17, 16)
-    assert torch.equal(made.state["pos_embed"][:, 0], gene.state["anchors.0.pos_embed"][:, 0])
-    assert made.model()(images(2, 32)).shape == (2, 4)
+    descendant = build_descendant(gene, choice, task=None, seed=0)
+    assert descendant.state["pos_embed"].shape == (1, 17, 16)
+    assert torch.equal(descendant.state["pos_embed"][:, 0], gene.state["anchors.0.pos_embed"][:, 0])
+    assert descendant.model()(images(2, 32)).shape == (2, 4)
 
 
 @torch.no_grad()
@@ -177,18 +179,18 @@ def test_legacy_leaves_the_last_norm_out_of_stitched_paths_alone() -> None:
     assert [choice.member.spec.final_norm for choice in every] == [True, True] + [False] * (
         len(every) - 2
     )
-    made = build_descendant(gene, every[3], task="t", seed=0)
-    assert not any(name.startswith("norm.") for name in made.state)
+    descendant = build_descendant(gene, every[3], task="t", seed=0)
+    assert not any(name.startswith("norm.") for name in descendant.state)
     last = network.get_anchor(1)
     last.norm = nn.Identity()
-    assert difference(made.model()(images()), network(images(), every[3].path)) == 0
+    assert difference(descendant.model()(images()), network(images(), every[3].path)) == 0
 
 
 @torch.no_grad()
 def test_an_anchor_is_a_plain_folder(tmp_path: Path) -> None:
     network, gene = gene_of()
-    made = SnnetExpander(config=1)(gene, Target(task="t"), Run())
-    made.save(tmp_path / "anchor")
+    descendant = SnnetExpander(config=1)(gene, Target(task="t"), Run())
+    descendant.save(tmp_path / "anchor")
     assert (
         read_json(tmp_path / "anchor" / "config.json")["architecture"] == "vit_base_patch16_224"
     ), "timm knows it alone"
@@ -199,10 +201,10 @@ def test_an_anchor_is_a_plain_folder(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_a_stitched_folder_opens_in_timm_and_here(tmp_path: Path) -> None:
     network, gene = gene_of()
-    made = SnnetExpander(config=7)(
+    descendant = SnnetExpander(config=7)(
         load_learngene(gene.save(tmp_path / "learngene")), Target(task="t"), Run()
     )
-    made.save(tmp_path / "stitched")
+    descendant.save(tmp_path / "stitched")
     expected = network(images(), network.layout.paths[7])
     reopened = timm.create_model(f"local-dir:{tmp_path / 'stitched'}", pretrained=True).eval()
     assert difference(reopened(images()), expected) == 0

@@ -36,20 +36,20 @@ SIX = "(0,0)(0,1)(1,0)(1,1)(1,2)(2,1)(2,2)(2,3)(3,2)(3,3)(3,4)(4,3)(4,4)(4,5)(5,
 
 
 def test_six_blocks_have_the_sixteen_pairs_of_the_pool_in_their_order() -> None:
-    found = pair_blocks(6, 6)
-    assert "".join(f"({pair.j},{pair.k})" for pair in found) == SIX
-    assert [pair.window for pair in found] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    pairs = pair_blocks(6, 6)
+    assert "".join(f"({pair.j},{pair.k})" for pair in pairs) == SIX
+    assert [pair.window for pair in pairs] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 
 @pytest.mark.parametrize("blocks", [2, 6, 9, 12])
 def test_windows_of_two_are_every_pair_of_neighbours(blocks: int) -> None:
-    found = pair_blocks(blocks, blocks)
-    assert sorted((j, k) for j, k, _ in found) == [
+    pairs = pair_blocks(blocks, blocks)
+    assert sorted((j, k) for j, k, _ in pairs) == [
         (j, k) for j in range(blocks) for k in range(blocks) if abs(j - k) <= 1
     ]
-    assert len(found) == 3 * blocks - 2
-    assert {window for _, _, window in found} == set(range(blocks - 1))
-    for j, k, window in found:
+    assert len(pairs) == 3 * blocks - 2
+    assert {window for _, _, window in pairs} == set(range(blocks - 1))
+    for j, k, window in pairs:
         assert window == (min(j, k) if j != k else max(j - 1, 0))
 
 
@@ -92,14 +92,14 @@ def test_of_unequal_depths_the_window_slides_over_the_shallower() -> None:
     """Blocks of the deeper one stand where they would after shrinking: two beside each of the
     shallower.
     """
-    found = pair_blocks(3, 6)
-    assert {(j, k) for j, k, window in found if window == 0} == {
+    pairs = pair_blocks(3, 6)
+    assert {(j, k) for j, k, window in pairs if window == 0} == {
         (j, k) for j in (0, 1) for k in range(4)
     }
-    assert {(j, k) for j, k, window in found if window == 1} == {
+    assert {(j, k) for j, k, window in pairs if window == 1} == {
         (j, k) for j in (1, 2) for k in range(2, 6) if not (j == 1 and k < 4)
     }
-    assert {(k, j, window) for j, k, window in pair_blocks(6, 3)} == set(found)
+    assert {(k, j, window) for j, k, window in pair_blocks(6, 3)} == set(pairs)
     for deep, shallow in [(5, 4), (12, 5)]:
         ends = {j for j, _, _ in pair_blocks(deep, shallow)}
         assert ends == set(range(deep)), "every block of the deeper one takes part"
@@ -178,14 +178,14 @@ def test_the_released_table_to_the_last_parameter_and_flop() -> None:
     method = METHODS.load("snnet")
     legacy = with_settings(method.expander, {"legacy": True})
     rows = lifecycle.plan("snnet", ancestries=DEIT, expander=legacy, convention="fvcore")
-    found = {row.settings["config"]: row.cost("fvcore") for row in rows}
+    results = {row.settings["config"]: row.cost("fvcore") for row in rows}
     assert {row["config"]: (row["params"], row["flops"]) for row in RELEASED} == {
-        number: (cost.params, cost.flops) for number, cost in found.items()
+        number: (cost.params, cost.flops) for number, cost in results.items()
     }
-    assert [row.cost("fvcore") for row in rows] == sorted(found.values()), "smallest first"
+    assert [row.cost("fvcore") for row in rows] == sorted(results.values()), "smallest first"
     exact = {row.settings["config"]: row.cost() for row in lifecycle.plan("snnet", ancestries=DEIT)}
-    assert exact[3].params - found[3].params == 197 * 192 + 192
-    assert exact[3].flops - found[3].flops == 5 * 197 * 384
+    assert exact[3].params - results[3].params == 197 * 192 + 192
+    assert exact[3].flops - results[3].flops == 5 * 197 * 384
 
 
 def test_a_path_is_a_stitched_model_and_an_anchor_a_plain_one() -> None:

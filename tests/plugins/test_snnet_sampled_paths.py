@@ -43,10 +43,10 @@ def state(network: StitchedNetwork) -> dict[str, torch.Tensor]:
 
 def test_paths_are_uniform_and_a_function_of_seed_and_step() -> None:
     paths = StitchLayout(depths=(6, 6)).paths
-    drawn = [draw_path(paths, 5, step) for step in range(1, 1801)]
-    assert drawn == [draw_path(paths, 5, step) for step in range(1, 1801)]
-    assert drawn[:50] != [draw_path(paths, 6, step) for step in range(1, 51)]
-    counts = Counter(drawn)
+    draws = [draw_path(paths, 5, step) for step in range(1, 1801)]
+    assert draws == [draw_path(paths, 5, step) for step in range(1, 1801)]
+    assert draws[:50] != [draw_path(paths, 6, step) for step in range(1, 51)]
+    counts = Counter(draws)
     assert set(counts) == set(paths)
     assert max(counts.values()) < 150
     assert min(counts.values()) > 60
@@ -76,28 +76,28 @@ def test_a_step_trains_what_lies_on_its_path_and_nothing_else() -> None:
 
 
 def test_a_seed_gives_one_training_whatever_was_drawn_before() -> None:
-    one, other = stitched()[0], stitched()[0]
-    trained(one, Run(seed=3))
+    first, second = stitched()[0], stitched()[0]
+    trained(first, Run(seed=3))
     torch.rand(7)
-    trained(other, Run(seed=3))
-    assert all(torch.equal(tensor, state(other)[name]) for name, tensor in state(one).items())
+    trained(second, Run(seed=3))
+    assert all(torch.equal(tensor, state(second)[name]) for name, tensor in state(first).items())
     third = stitched()[0]
     trained(third, Run(seed=4))
-    assert any(not torch.equal(tensor, state(third)[name]) for name, tensor in state(one).items())
-    assert not one.training
+    assert any(not torch.equal(tensor, state(third)[name]) for name, tensor in state(first).items())
+    assert not first.training
 
 
 def test_resuming_continues_with_the_path_of_the_step(tmp_path: Path) -> None:
     """Checkpoints after every step, an interruption after the fifth of eight, and a bit-equal
     result.
     """
-    whole = stitched()[0]
-    trained(whole, Run(seed=3))
+    full = stitched()[0]
+    trained(full, Run(seed=3))
     trained(stitched()[0], Run(seed=3, folder=tmp_path), until=6)
     assert (tmp_path / "checkpoint-5").is_dir()
     resumed = stitched()[0]
     trained(resumed, Run(seed=3, folder=tmp_path, resume=True))
-    assert all(torch.equal(tensor, state(resumed)[name]) for name, tensor in state(whole).items())
+    assert all(torch.equal(tensor, state(resumed)[name]) for name, tensor in state(full).items())
     steps = [
         line.split('"step": ')[1].split(",")[0]
         for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -148,13 +148,13 @@ def test_the_teacher_is_neither_trained_nor_saved() -> None:
 
 
 def test_without_a_teacher_or_with_the_guidance_none_labels_alone_count() -> None:
-    one, other = stitched()[0], stitched()[0]
-    trained(one, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="none")
-    trained(other, Run(seed=3))
-    assert all(torch.equal(tensor, state(other)[name]) for name, tensor in state(one).items())
+    first, second = stitched()[0], stitched()[0]
+    trained(first, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="none")
+    trained(second, Run(seed=3))
+    assert all(torch.equal(tensor, state(second)[name]) for name, tensor in state(first).items())
     third = stitched()[0]
     trained(third, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="hard")
-    assert any(not torch.equal(tensor, state(third)[name]) for name, tensor in state(one).items())
+    assert any(not torch.equal(tensor, state(third)[name]) for name, tensor in state(first).items())
 
 
 @pytest.mark.parametrize("heads", [True, False])
@@ -228,11 +228,11 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path: Path, torchru
     ours, theirs = Tensors(tmp_path / "two.safetensors"), Tensors(tmp_path / "one.safetensors")
     assert set(ours) == set(theirs)
     for name in ours:
-        one, other = ours[name], theirs[name]
+        first, second = ours[name], theirs[name]
         if name.endswith(
             "qkv.bias"
         ):  # what a key's bias adds is the same for every key: its gradient is rounding alone
-            one, other = (torch.cat(tensor.chunk(3)[::2]) for tensor in (one, other))
+            first, second = (torch.cat(tensor.chunk(3)[::2]) for tensor in (first, second))
         torch.testing.assert_close(
-            one, other, rtol=1e-3, atol=2e-5, msg=lambda text, n=name: f"{n}: {text}"
+            first, second, rtol=1e-3, atol=2e-5, msg=lambda text, n=name: f"{n}: {text}"
         )

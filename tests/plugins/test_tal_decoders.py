@@ -113,8 +113,11 @@ def test_the_low_rank_decoder_equals_its_formula() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @torch.no_grad()
 def test_ghn3s_decoders_return_the_released_codes_numbers(mode: str) -> None:
-    known = load_vectors("ghn3")
-    hypernet, expected = build_frozen_hypernet(known.spec, known.state()), known.within(f"{mode}/")
+    vectors = load_vectors("ghn3")
+    hypernet, expected = (
+        build_frozen_hypernet(vectors.spec, vectors.state()),
+        vectors.within(f"{mode}/"),
+    )
     graph = build_graph(TARGET, msa=mode == "msa")
     chosen = [
         node for node, shape in enumerate(graph.shapes) if shape is not None and len(shape) == 1

@@ -28,9 +28,9 @@ def build_target_graph(msa: bool = True) -> Graph:
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_node_features_are_the_released_codes(name: str, mode: str) -> None:
-    known, read = load_vectors(name), build_target_graph(mode == "msa")
-    hypernet = build_frozen_hypernet(known.spec, known.state())
-    expected = known.within(f"{mode}/")
+    vectors, read = load_vectors(name), build_target_graph(mode == "msa")
+    hypernet = build_frozen_hypernet(vectors.spec, vectors.state())
+    expected = vectors.within(f"{mode}/")
     first = hypernet.gnn[0]
     assert isinstance(first, Layer)
     features = hypernet.embed(read.types) + hypernet.shape_enc(read)
@@ -40,7 +40,7 @@ def test_node_features_are_the_released_codes(name: str, mode: str) -> None:
     assert_close(
         first.attn.compute_edge_bias(read).permute(1, 2, 0)[:5], expected["edges"], **close
     )
-    assert_close(hypernet.encode(read, known.tensors.get("task")), expected["nodes"], **close)
+    assert_close(hypernet.encode(read, vectors.tensors.get("task")), expected["nodes"], **close)
 
 
 def test_the_edge_bias_is_the_pairs_own() -> None:

@@ -44,16 +44,16 @@ def select_stored(name: str, tensor: Tensor, stored: Tensor, step: int) -> Tenso
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_predictions_are_the_released_codes(name: str, mode: str) -> None:
-    known = load_vectors(name)
-    hypernet = build_frozen_hypernet(known.spec, known.state(NEVER_READ))
-    graph, task = build_graph(TARGET, msa=mode == "msa"), known.tensors.get("task")
-    expected = known.within(f"{mode}/made/")
+    vectors = load_vectors(name)
+    hypernet = build_frozen_hypernet(vectors.spec, vectors.state(NEVER_READ))
+    graph, task = build_graph(TARGET, msa=mode == "msa"), vectors.tensors.get("task")
+    expected = vectors.within(f"{mode}/made/")
     for predicted in (hypernet(graph, task=task), hypernet.predict(graph, task=task)):
         assert {key: tuple(tensor.shape) for key, tensor in predicted.items()} == shapes(TARGET)
         assert expected.keys() == predicted.keys() - {"cls_token"}
         for key, numbers in expected.items():
             assert_close(
-                select_stored(key, predicted[key], numbers, known.step),
+                select_stored(key, predicted[key], numbers, vectors.step),
                 numbers,
                 rtol=1e-5,
                 atol=1e-5,
@@ -63,10 +63,12 @@ def test_predictions_are_the_released_codes(name: str, mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_and_gradients_are_the_released_codes(name: str, mode: str) -> None:
-    known = load_vectors(name)
-    hypernet = build_frozen_hypernet(known.spec, known.state(NEVER_READ)).requires_grad_().train()
-    recorded, logits, cross_entropy, regulariser = _compute_losses(hypernet, known, mode)
-    assert_close(logits, known.tensors[f"{mode}/logits"], rtol=1e-5, atol=1e-5)
+    vectors = load_vectors(name)
+    hypernet = (
+        build_frozen_hypernet(vectors.spec, vectors.state(NEVER_READ)).requires_grad_().train()
+    )
+    recorded, logits, cross_entropy, regulariser = _compute_losses(hypernet, vectors, mode)
+    assert_close(logits, vectors.tensors[f"{mode}/logits"], rtol=1e-5, atol=1e-5)
     assert cross_entropy.item() == pytest.approx(recorded["ce_label_smoothing_0_1"], rel=1e-5)
     assert regulariser.item() == pytest.approx(recorded["predparam_wd_3e_5"], rel=1e-5)
     (cross_entropy + regulariser).backward()

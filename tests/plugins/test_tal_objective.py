@@ -104,9 +104,9 @@ def _with_gradient(meta: MetaObjective, loaded: TaskBatch) -> tuple[dict[str, fl
 
 def test_the_next_step_has_the_next_architecture_whatever_was_done_before() -> None:
     meta = build_objective()
-    drawn = [meta.get_architecture(draw) for draw in range(12)]
-    assert drawn == [build_objective().get_architecture(draw) for draw in range(12)]
-    assert {(spec.layers, spec.width) for spec in drawn} == {
+    draws = [meta.get_architecture(draw) for draw in range(12)]
+    assert draws == [build_objective().get_architecture(draw) for draw in range(12)]
+    assert {(spec.layers, spec.width) for spec in draws} == {
         (spec.layers, spec.width) for spec in ZOO
     }
 
@@ -250,30 +250,30 @@ def build_mixture(seed: int = 0, temperature: float = 2.0, batch_size: int = 16)
 
 
 def test_an_epoch_of_a_mixture_is_as_many_images_as_its_tasks_have() -> None:
-    made = build_mixture()
-    assert made.steps == 5  # 32 + 48 images in batches of 16
-    batches = list(made.epoch(0))
+    mixture = build_mixture()
+    assert mixture.steps == 5  # 32 + 48 images in batches of 16
+    batches = list(mixture.epoch(0))
     assert len(batches) == 5
-    assert {int(shown.tasks[0]) for shown in [*batches, *made.epoch(1)]} == {0, 1}
+    assert {int(shown.tasks[0]) for shown in [*batches, *mixture.epoch(1)]} == {0, 1}
     assert all(int(shown.labels.max()) < (3, 4)[int(shown.tasks[0])] for shown in batches)
 
 
 def test_a_task_goes_through_its_own_images_epoch_by_epoch() -> None:
-    made = build_mixture()
-    shown = [step for epoch in range(4) for step in made.epoch(epoch)]
+    mixture = build_mixture()
+    shown = [step for epoch in range(4) for step in mixture.epoch(epoch)]
     for number, images in ((0, 32), (1, 48)):
         own = [step.indices.tolist() for step in shown if int(step.tasks[0]) == number]
-        whole = images // 16
-        used = sorted(made.loaders[number]._source.used.tolist())  # type: ignore[attr-defined]
-        for start in range(0, len(own) // whole * whole, whole):
-            assert sorted(index for step in own[start : start + whole] for index in step) == used
+        full = images // 16
+        used = sorted(mixture.loaders[number]._source.used.tolist())  # type: ignore[attr-defined]
+        for start in range(0, len(own) // full * full, full):
+            assert sorted(index for step in own[start : start + full] for index in step) == used
 
 
 def test_a_mixture_can_be_entered_anywhere() -> None:
-    whole = [step for epoch in range(3) for step in build_mixture().epoch(epoch)]
+    full = [step for epoch in range(3) for step in build_mixture().epoch(epoch)]
     for start in (0, 3):
         late = list(build_mixture().epoch(2, start=start))
-        for ours, theirs in zip(late, whole[10 + start :], strict=True):
+        for ours, theirs in zip(late, full[10 + start :], strict=True):
             assert torch.equal(ours.tasks, theirs.tasks)
             assert torch.equal(ours.images, theirs.images)
     assert [build_mixture(1).get_task_index(step) for step in range(40)] != [
@@ -285,34 +285,34 @@ def train_objective(
     folder: Path | None = None, stop: int | None = None, poison: int | None = None, **run: Any
 ) -> MetaObjective:
     """Train six steps over a mixture, or as many as are asked for."""
-    made = MetaObjective(build_hypernet(), ZOO, (TaskSpec(classes=3), TaskSpec(classes=4)), 7)
+    objective = MetaObjective(build_hypernet(), ZOO, (TaskSpec(classes=3), TaskSpec(classes=4)), 7)
     settings = Run(folder=folder, **run)
     for step in train(
-        made,
+        objective,
         build_mixture(batch_size=32),
         RECIPE_3,
         settings,
         unused=True,
         seconds_between_checkpoints=0,
     ):
-        made.finished.fill_(step.step)
+        objective.finished.fill_(step.step)
         if step.step == poison:
             with torch.no_grad():
-                made.hypernet.embed.weight.fill_(float("nan"))
+                objective.hypernet.embed.weight.fill_(float("nan"))
         if step.step == stop:
             break
-    return made
+    return objective
 
 
 RECIPE_3 = type(RECIPE)(epochs=2, batch_size=32, lr=1e-3, ema=0.9, clip=5.0)
 
 
 def test_a_resumed_training_ends_with_the_same_numbers(tmp_path: Path) -> None:
-    whole = train_objective().state_dict()
+    full = train_objective().state_dict()
     train_objective(tmp_path / "run", stop=4)
     resumed = train_objective(tmp_path / "run", resume=True).state_dict()
-    assert set(resumed) == set(whole)
-    assert all(torch.equal(resumed[name], tensor) for name, tensor in whole.items())
+    assert set(resumed) == set(full)
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in full.items())
 
 
 def test_what_is_not_finite_stops_the_training_and_leaves_the_last_good_checkpoint(

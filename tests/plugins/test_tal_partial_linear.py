@@ -73,13 +73,13 @@ def test_gradients_of_cuts_that_overlap_are_added() -> None:
         plain = [
             weight[cut]
             for cut, part in zip(slices, parts, strict=True)
-            if any(part is one for one in needed)
+            if any(part is item for item in needed)
         ]
         expected = torch.stack(
             [(number + 1) * part.sin().sum() for number, part in enumerate(plain)]
         ).sum()
         (actual,), (reference,) = (
-            torch.autograd.grad(one, weight, retain_graph=True) for one in (loss, expected)
+            torch.autograd.grad(item, weight, retain_graph=True) for item in (loss, expected)
         )
         torch.testing.assert_close(actual, reference)
 

@@ -369,6 +369,6 @@ def test_all_three_methods_draw_with_it_and_the_command_writes_it(tmp_path: Path
     assert {TAL.name, LOGAH.name, GHN3.name} == set(NAMES)
     path, out = tmp_path / "gene", tmp_path / "tal.svg"
     build_learngene().save(path)
-    done = CliRunner().invoke(main, ["plot", str(path), "-o", str(out)])
-    assert (done.exit_code, done.stdout) == (0, f"{out}\n"), done.stderr
+    result = CliRunner().invoke(main, ["plot", str(path), "-o", str(out)])
+    assert (result.exit_code, result.stdout) == (0, f"{out}\n"), result.stderr
     assert out.read_bytes().startswith(b"<?xml")

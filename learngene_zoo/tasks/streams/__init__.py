@@ -1,3 +1,1 @@
-"""Streams: data that does not fit on the disk or in memory, read in order, shard after shard, in
-windows.
-"""
+"""Streams: data that does not fit on disk or in memory, read in order, shard by shard."""

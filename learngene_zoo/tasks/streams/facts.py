@@ -1,8 +1,8 @@
-"""Cache the facts found when a stream is opened: the images of each shard and the classes; and make
-its task.
+"""Cache facts about a stream (the number of images of each shard, and the classes), and build its
+task.
 
-The cache is in the folder LGZOO_CACHE, else ~/.cache/learngene_zoo, under a name that changes with
-the data's sizes and times.
+The cache is in the folder LGZOO_CACHE (default ~/.cache/learngene_zoo), under a name that changes
+with the data's sizes and times.
 """
 
 import hashlib
@@ -27,8 +27,9 @@ Facts = dict[str, Any]
 
 
 def load_facts(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
-    """Return the result of `find`, JSON, for the data that `stamps` describe: computed once, then
-    read from the cache.
+    """Return the JSON result of `find` for the data that `stamps` describe, from the cache.
+
+    It is computed if it is not in the cache.
     """
     file = (
         cache_folder()
@@ -40,7 +41,7 @@ def load_facts(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> F
         if isinstance(facts, dict):
             return facts
     facts = find()
-    # A folder that cannot be written only costs time.
+    # Failing to write only costs time in the next run.
     with suppress(OSError, ZooError), new_file(file, force=True) as draft:
         draft.write_text(json.dumps(facts), encoding="utf-8")
     return facts
@@ -54,7 +55,7 @@ def cache_folder() -> Path:
 def sort_classes(name: str, labels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the labels of the training images, sorted by number if all are numbers, else by name.
 
-    Raises `BadData` if another split has further ones.
+    Raises `BadData` if another split has further labels.
     """
     train = check_train_classes(name, labels)
     return tuple(sorted(train, key=int if all(map(str.isdecimal, train)) else None))
@@ -67,7 +68,7 @@ def make_stream_task(
     notes: Sequence[str] = (),
     **fields: Any,
 ) -> Task:
-    """Return the task of the stored streams, missing splits made of the training images.
+    """Build the task of the stored streams; missing splits are taken from the training images.
 
     Args:
         name: the name of the task.

@@ -1,5 +1,5 @@
-"""Open `hf-stream:org/name[:config][@revision]`: a data set of the Hub, read in order, nothing
-stored on disk.
+"""Open `hf-stream:org/name[:config][@revision]`: a data set of the Hub, read in order without
+storing it on disk.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -49,7 +49,10 @@ READ_ERRORS = (
 
 @dataclass(frozen=True)
 class HubRows:
-    """One split, read a file at a time. `numbers` has the number of every label, as text."""
+    """One split, read a file at a time.
+
+    `numbers` maps every label, as text, to the number of its class.
+    """
 
     table: Any
     name: str
@@ -60,9 +63,9 @@ class HubRows:
     repository: str = ""
 
     def read(self, shard: int, selected: np.ndarray) -> Generator[Sample | None]:
-        """Yield the samples as `Stream.read`.
+        """Yield the samples as `Stream.read` does.
 
-        Rows that are not wanted come over the network too.
+        Unselected rows are downloaded too.
         """
         last, row = int(np.flatnonzero(selected)[-1]), 0
         for row, stored in enumerate(islice(_iterate_rows(self.table, shard, self.name), last + 1)):
@@ -80,13 +83,13 @@ class HubRows:
     def _sample(self, stored: Mapping[str, Any], where: str) -> Sample:
         label = _read_text(stored[self.label], self.label, where)
         if label not in self.numbers:
-            raise BadData(f"{where}: label {label} is none of the {len(self.numbers)} classes")
+            raise BadData(f"{where}: label {label} is not one of the {len(self.numbers)} classes")
         image = _fetch_image(stored[self.image], where, self.repository)
         return Sample(image, where, self.numbers[label])
 
 
 def open_hub_stream(reference: str, offline: bool) -> Task:
-    """Open the task of `org/name[:config][@revision]`.
+    """Open the data set `org/name[:config][@revision]` as a stream.
 
     Raises `WrongCall`, `Unavailable`, or `BadData` if it cannot be used.
     """
@@ -123,7 +126,7 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
 
 
 def _read_text(value: Any, column: str, where: str) -> str:
-    """Return a row's label as text. Raises `BadData` for any other value."""
+    """Return a row's label as text. Raises `BadData` for a value that is not a label."""
     try:
         return str(read_label(value))
     except ValueError as error:
@@ -145,10 +148,7 @@ def _select_splits(reference: str, splits: Tables) -> dict[str, Any]:
 
 
 def _select_labels(reference: str, commit: str, needed: list[str], tables: Tables) -> Tables:
-    """Return the same splits.
-
-    If they are stored in Parquet, only the labels come over the network.
-    """
+    """Return the same splits; of data stored in Parquet only the needed columns are read."""
     from datasets import load_dataset, load_dataset_builder
 
     repository, config, _ = parse_reference(reference)
@@ -192,9 +192,7 @@ def _iterate_rows(table: Any, shard: int, name: str) -> Iterator[Any]:
     """Yield the rows of one file. Raises `Unavailable` or `BadData` if it cannot be read."""
     try:
         yield from table.shard(table.num_shards, shard)
-    except (
-        Exception
-    ) as error:  # the HTTP library's own family, which differs between versions of huggingface_hub
+    except Exception as error:  # the HTTP errors differ between versions of huggingface_hub
         if not isinstance(error, READ_ERRORS) and not is_network_error(error):
             raise
         reason = " ".join(str(error).split())[:120] or type(error).__name__
@@ -205,9 +203,10 @@ def _iterate_rows(table: Any, shard: int, name: str) -> Iterator[Any]:
 
 
 def _fetch_image(stored: Any, where: str, repository: str) -> Any:
-    """Return the encoded image; if only an address in this data set is stored, download it.
+    """Return the encoded image; an address of a file in this data set is downloaded.
 
-    Raises `BadData` for any other address, of this machine or another, and if it cannot be read.
+    Other addresses, of this machine or another, are not read. Raises `BadData` if the download
+    fails.
     """
     cell = make_stored_image(stored)
     if cell.data is not None or not cell.path or not _is_in_repository(cell.path, repository):
@@ -224,9 +223,7 @@ def _fetch_image(stored: Any, where: str, repository: str) -> Any:
 
 
 def _is_in_repository(address: Any, repository: str) -> bool:
-    """Return whether an address is that of a file in a data set of the Hub, or of a file in a zip
-    there.
-    """
+    """Return whether an address is that of a file in a data set, or in a zip file there."""
     inner, chain, outer = address.rpartition("::") if isinstance(address, str) else ("", "", "")
     if chain and not (inner.startswith("zip://") and "::" not in inner):
         return False

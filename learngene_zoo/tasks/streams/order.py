@@ -1,16 +1,15 @@
-"""Define which images of a stream an epoch shows and when, and which split a training image belongs
-to.
+"""Define the order of a stream's images in an epoch, and the split of each training image.
 
-`EpochOrder`: the shards come in a drawn order. The images in this order are cut into windows, and
-every window is shuffled. So a reader holds one window at most, and knows the position of an image
-in the epoch before reading it: an image of another process, or before the step at which a run
-resumes, is skipped. All is a function of (seed, epoch) and the sizes of the shards.
+`EpochOrder`: the shards come in a random order. The images in this order are cut into windows, and
+every window is shuffled. So a reader holds at most one window in memory, and knows the position of
+an image in the epoch before reading it: an image of another process, or before the step at which a
+run resumes, is skipped. Everything is a function of (seed, epoch) and the sizes of the shards.
 
-`complete_streams`: splits that a stream lacks are made of its training images, the same ones every
-time. Of every five consecutive images one goes to a missing test split, of every ten that are left
-one to a missing validation split; which one is drawn, so that no period in the data coincides with
-it. From fifty shards on, whole shards are dealt out instead, so that validation does not read the
-training images.
+`complete_streams`: splits that a stream lacks are taken from its training images, the same ones
+every time. Of every five consecutive images one goes to a missing test split, of every ten
+remaining ones one to a missing validation split; which one is random, so that it does not coincide
+with a period in the data. From fifty shards on, entire shards are assigned instead, so that
+validation does not read the training images.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -23,32 +22,32 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.seeds import bits, derive_seed
 from learngene_zoo.tasks.task import SPLITS, Sample, Stream
 
-SEED = 0  # of the splits that are made
-SHARES = {"test": 5, "validation": 10}  # one in so many of the remaining images, in this order
-MIN_SHARDS = 50  # from which on whole shards are dealt out
+SEED = 0  # of the splits that are taken from the training images
+SHARES = {"test": 5, "validation": 10}  # one in 5, then one in 10 of the remaining images
+MIN_SHARDS = 50  # number of shards from which entire shards are assigned to splits
 
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The order of an epoch: `window` images are shuffled together; None leaves them in the order
-    of the shards.
+    """The order of an epoch: shards in random order, then shuffled in windows of `window` images.
+
+    If `window` is None, nothing is shuffled.
     """
 
     seed: int
     window: int | None
 
     def shards(self, epoch: int, count: int) -> np.ndarray:
-        """Return the numbers of `count` shards in the order in which they are read."""
+        """Return the numbers of `count` shards in reading order."""
         if self.window is None:
             return np.arange(count)
         generator = np.random.Generator(np.random.PCG64(derive_seed(self.seed, "shards", epoch)))
         return generator.permutation(count)
 
     def places(self, epoch: int, first: int, count: int, total: int) -> np.ndarray:
-        """Return the positions at which an epoch of `total` images shows those read as number
-        first, first + 1, …
+        """Return the positions in an epoch of the images read as number first, first + 1, …
 
-        int64 (count,).
+        int64 (count,); the epoch has `total` images.
         """
         if self.window is None:
             return np.arange(first, first + count)
@@ -69,11 +68,16 @@ def iterate_shown(
     epoch: int,
     mine: Callable[[np.ndarray], np.ndarray],
 ) -> Iterator[tuple[int, Sample]]:
-    """Yield index and sample of the images that an epoch shows at the positions which are `mine`,
-    in order.
+    """Yield index and sample of the images at the positions selected by `mine`, in order.
 
-    The epoch has the first `used[i]` images of shard i. A shard without a wanted image is not
-    opened.
+    A shard without a selected image is not opened.
+
+    Args:
+        stream: the images.
+        used: the epoch has the first `used[i]` images of shard i.
+        order: the order of the epoch.
+        epoch: the number of the epoch.
+        mine: takes positions, int64 (N,), and returns which are selected, bool (N,).
     """
     offsets, total = np.cumsum([0, *stream.counts]), sum(used)
     samples: dict[int, tuple[int, Sample]] = {}
@@ -97,10 +101,10 @@ def _take_samples(samples: dict[int, tuple[int, Sample]]) -> Iterator[tuple[int,
 
 
 def count_used(counts: Sequence[int], images: int | None, seed: int) -> tuple[int, ...]:
-    """Return how many images of each shard are used if at most `images` are.
+    """Return the number of images used of each shard if at most `images` are used in total.
 
-    They are those of the first shards of an order drawn from the seed; of the last of these shards
-    its first images. A larger number includes every smaller one.
+    They are those of the first shards in an order drawn from the seed, and the first ones of the
+    last of these shards. A larger number includes every smaller one.
     """
     if images is None:
         return tuple(counts)
@@ -115,8 +119,9 @@ def count_used(counts: Sequence[int], images: int | None, seed: int) -> tuple[in
 
 
 def assign_splits(numbers: np.ndarray, missing: Sequence[str]) -> np.ndarray:
-    """Return the split of each of these numbers, as an index of `SPLITS`: int64, a function of each
-    number alone.
+    """Return the split of each of these numbers, as an index of `SPLITS`, int64.
+
+    The split depends only on the number and `missing`.
     """
     roles = np.zeros(len(numbers), dtype=np.int64)
     left, among = np.arange(len(numbers)), np.asarray(numbers, dtype=np.int64)
@@ -136,7 +141,7 @@ def assign_splits(numbers: np.ndarray, missing: Sequence[str]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class StreamPart:
-    """The images of a stream, or those of its shards, that go to one split."""
+    """The images, or the shards, of a stream that are assigned to one split."""
 
     stream: Stream
     split: str
@@ -165,9 +170,7 @@ class StreamPart:
         return assign_splits(numbers, self.missing) == SPLITS.index(self.split)
 
     def _chosen(self, shard: int) -> np.ndarray:
-        """Return which images of a shard of the stream belong to it: bool
-        (stream.counts[shard],).
-        """
+        """Return which images of a shard belong to it, bool (stream.counts[shard],)."""
         images = np.arange(self.stream.counts[shard])
         return (
             np.ones(len(images), dtype=bool)
@@ -176,7 +179,7 @@ class StreamPart:
         )
 
     def read(self, shard: int, selected: np.ndarray) -> Generator[Sample | None]:
-        """Yield the samples as `Stream.read`."""
+        """Yield the samples as `Stream.read` does."""
         number = self.shards[shard]
         chosen = self._chosen(number)
         among_all = chosen.copy()
@@ -188,20 +191,18 @@ class StreamPart:
 
 @dataclass(frozen=True)
 class StreamSelection:
-    """A selection of the images of a stream: `members` of each shard, bool
-    (stream.counts[shard],).
-    """
+    """A selection of a stream's images: `members` of each shard, bool (stream.counts[shard],)."""
 
     stream: Stream
     members: tuple[np.ndarray, ...]
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """The number of its images in each shard."""
+        """The number of selected images in each shard."""
         return tuple(int(mine.sum()) for mine in self.members)
 
     def read(self, shard: int, selected: np.ndarray) -> Generator[Sample | None]:
-        """Yield the samples as `Stream.read`."""
+        """Yield the samples as `Stream.read` does."""
         among_all = self.members[shard].copy()
         among_all[self.members[shard]] = selected
         for is_member, sample in zip(
@@ -212,7 +213,7 @@ class StreamSelection:
 
 
 def complete_streams(name: str, stored: Mapping[str, Stream]) -> dict[str, Stream]:
-    """Return every split; missing ones are made of the training images.
+    """Return every split; missing ones are taken from the training images.
 
     Raises `BadData` if there are too few.
     """
@@ -233,7 +234,7 @@ def complete_streams(name: str, stored: Mapping[str, Stream]) -> dict[str, Strea
 
 
 def note_made_splits(stored: Mapping[str, Stream]) -> tuple[str, ...]:
-    """Return a note for each split that is made."""
+    """Return a note for each split that is taken from the training images."""
     unit = "shard" if len(stored["train"].counts) >= MIN_SHARDS else "image"
     return tuple(
         f"there is no {split} split: one training {unit} in {SHARES[split]} is used"

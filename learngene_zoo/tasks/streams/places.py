@@ -1,12 +1,11 @@
-"""Find tars and the files beside them, and read those at an http address.
+"""List tars and the files beside them, and read those at an http address.
 
-A pattern is a path, a folder, a wildcard, or a path or address with `{000..009}` ranges. Beside the
-tars may lie `classes.txt` or `classes.json`, and `sizes.json` or `_info.json` with the number of
-images in each tar.
+A pattern is a path, a folder, a wildcard, or a path or address with `{000..009}` ranges.
+`classes.txt` or `classes.json`, and `sizes.json` or `_info.json` with the number of images in each
+tar, may be in the same folder.
 
-An address is read forwards; a broken connection is resumed where it broke. (fsspec reads such
-addresses only with `aiohttp`, which none of our dependencies installs, and stops where a connection
-breaks.)
+An address is read sequentially; a broken connection is resumed at the same position. (fsspec needs
+`aiohttp` for such addresses, which none of our dependencies installs, and does not resume.)
 """
 
 import io
@@ -26,15 +25,15 @@ from learngene_zoo.tasks.layout import normalize_name
 from learngene_zoo.tasks.splits import find_roles
 
 TRIES = 5
-SECONDS = 60  # without a byte, before a connection counts as broken
+SECONDS = 60  # without a byte, after which a connection counts as broken
 CHUNK = 2**20
 HUB = "https://huggingface.co/"
 
 
 class RemoteFile(io.RawIOBase):
-    """The file at `address`, from its beginning.
+    """The file at `address`, read from its beginning.
 
-    Raises `BadData` if there is nothing, `Unavailable` if it cannot be read.
+    Raises `BadData` if it does not exist, `Unavailable` if it cannot be read.
     """
 
     def __init__(self, address: str) -> None:
@@ -43,11 +42,11 @@ class RemoteFile(io.RawIOBase):
         self._connect()
 
     def readable(self) -> bool:
-        """Return True. It cannot seek: skipped bytes come over the network as well."""
+        """Return True. Seeking is not supported: skipped bytes are downloaded too."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read into a buffer, as `io.RawIOBase.readinto`.
+        """Read into a buffer, see `io.RawIOBase.readinto`.
 
         Raises `Unavailable` if the connection keeps breaking.
         """
@@ -75,14 +74,14 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def _connect(self) -> None:
-        """Request everything from the byte that was reached."""
+        """Request the file from the current position on."""
         request = Request(self.address)
         if self.position:
             request.add_header("Range", f"bytes={self.position}-")
         if self.address.startswith(HUB):
             from huggingface_hub import get_token
 
-            if token := get_token():  # of the user; not sent on to where the Hub redirects
+            if token := get_token():  # the user's token is not forwarded to redirects
                 request.add_unredirected_header("Authorization", f"Bearer {token}")
         try:
             self._answer = urlopen(request, timeout=SECONDS)
@@ -96,7 +95,7 @@ class RemoteFile(io.RawIOBase):
 
 
 def _explain_refusal(address: str, error: Exception) -> Exception:
-    code = getattr(error, "code", None)  # of an answer, where there was one
+    code = getattr(error, "code", None)  # of the response, if there was one
     if code in (401, 403):
         return Unavailable(
             f"access to {address} is denied ({code}); ask its owner for access and log in to the "
@@ -109,7 +108,7 @@ def _explain_refusal(address: str, error: Exception) -> Exception:
 
 
 MAX_TARS = 100_000
-MAX_BYTES = 64 * 2**20  # of a file beside the tars
+MAX_BYTES = 64 * 2**20  # that are read of a file beside the tars
 INNERMOST = re.compile(r"\{([^{}]*)\}")
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 WILDCARD = re.compile(r"[*?\[]")
@@ -118,7 +117,7 @@ SIZES = ("sizes.json", "_info.json")
 
 
 def is_remote(location: str) -> bool:
-    """Return whether a location is an address."""
+    """Return whether a location is an http address."""
     return location.startswith(("https://", "http://"))
 
 
@@ -136,7 +135,7 @@ def open_file(location: str) -> BinaryIO:
 
 
 def list_tars(pattern: str) -> list[str]:
-    """Return the tars that a pattern names, in order, each once.
+    """Return the tars that match a pattern, in order and without duplicates.
 
     Raises `WrongCall` or `BadData`.
     """
@@ -163,11 +162,10 @@ def list_tars(pattern: str) -> list[str]:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Return the names that a shell would make of a pattern: `{000..009}` counts, `{train,val}`
-    lists.
+    """Expand the braces of a pattern as a shell does: `{000..009}` counts, `{train,val}` lists.
 
-    The innermost brace is expanded first; where it stands in a list, the list's other names come
-    several times and are kept once. Raises `WrongCall`.
+    The innermost brace is expanded first, so other names of an enclosing list are repeated;
+    duplicates are removed. Raises `WrongCall`.
     """
     match = INNERMOST.search(pattern)
     if match is None:
@@ -213,8 +211,9 @@ def _list_local(name: str) -> list[str]:
 
 
 def read_class_names(location: str) -> tuple[str, ...] | None:
-    """Return the classes in a file beside the tar at `location`, in order; None if there is no such
-    file. Raises `BadData`.
+    """Return the classes in a file beside the tar at `location`, in order.
+
+    None if there is no such file. Raises `BadData`.
     """
     where, content = _read_beside(location, CLASSES)
     if not where:
@@ -223,15 +222,16 @@ def read_class_names(location: str) -> tuple[str, ...] | None:
     names = None if listed is None else tuple(map(normalize_name, listed))
     if names is None or len(set(names)) != len(names):
         raise BadData(
-            f"{where} is not a list of distinct classes; write one a line, in the order of their "
+            f"{where} is not a list of distinct classes; write one per line, in the order of their "
             "numbers"
         )
     return names
 
 
 def read_sizes(location: str) -> dict[str, int]:
-    """Return the images of each tar by its name, from a file beside `location`; {} if there is
-    none. Raises `BadData`.
+    """Return the number of images of each tar by its name, from a file beside `location`.
+
+    {} if there is no such file. Raises `BadData`.
     """
     where, sizes = _read_beside(location, SIZES)
     if not where:
@@ -254,10 +254,9 @@ def read_sizes(location: str) -> dict[str, int]:
 
 
 def _read_beside(location: str, names: Sequence[str]) -> tuple[str, Any]:
-    """Return the first of these files beside a tar, or above the folder of its split, and its JSON
-    or lines.
+    """Return the path and the content, JSON or lines, of the first existing file of `names`.
 
-    Its path is "" if there is none.
+    It is searched beside a tar, and above the folder of its split. The path is "" if none exists.
     """
     path, mark, query = location.partition("?") if is_remote(location) else (location, "", "")
     folder = path.replace("\\", "/").rpartition("/")[0] or "."
@@ -286,7 +285,8 @@ def _parse_json(where: str, data: bytes) -> Any:
 
 
 def _list_names(content: Any) -> tuple[str, ...] | None:
-    """Return the names of a list, {name: number} or {number: name}, in the order of the numbers;
+    """Return the names of a list, {name: number} or {number: name}, in the order of the numbers.
+
     None for other JSON.
     """
     if isinstance(content, dict):

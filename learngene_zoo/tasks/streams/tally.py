@@ -1,4 +1,4 @@
-"""Tally the labels of a stream in one pass: images and classes of each split, and the splits named
+"""Count the labels of a stream in one pass: images and classes of each split, and the splits named
 in the samples.
 """
 
@@ -17,14 +17,12 @@ from learngene_zoo.tasks.streams.order import MIN_SHARDS, SHARES, StreamSelectio
 from learngene_zoo.tasks.task import SPLITS, Stream
 
 Facts = dict[str, Any]
-Shards = list[list[str]]  # a text for each image of each shard
+Shards = list[list[str]]  # one text for each image of each shard
 
 
 @dataclass
 class Tally:
-    """The labels of every shard of each split, and the splits that the samples name ("" for
-    none).
-    """
+    """The labels of every shard of each split, and the splits that the samples name ("": none)."""
 
     labels: dict[str, Shards] = field(default_factory=dict)
     words: dict[str, Shards] = field(default_factory=dict)
@@ -35,18 +33,18 @@ class Tally:
         self.words.setdefault(split, []).append([])
 
     def add(self, split: str, label: str = "", word: str = "") -> None:
-        """Add an image to the shard that was begun."""
+        """Add an image to the current shard of a split."""
         self.labels[split][-1].append(sys.intern(label))
         self.words[split][-1].append(sys.intern(word))
 
     def facts(self, name: str) -> Facts:
-        """Return, as JSON, the images of each shard and the classes of each split; also which
-        classes keep training images.
+        """Return the number of images of each shard, the classes of each split, and roles, as JSON.
 
-        `roles` has a digit for every image of every shard, its index in `SPLITS`, where the samples
-        divide the stream.
+        `trained` and `tested` are the classes of training and test images once missing splits are
+        made. If the samples divide the stream, `roles` has a digit for every image of every shard:
+        the index of its split in `SPLITS`.
 
-        Raises `BadData` for a sample whose split is not clear.
+        Raises `BadData` for a sample whose split is unclear.
         """
         roles = self._read_roles(name)
         parts = self.labels if roles is None else self._divide(roles)
@@ -63,8 +61,9 @@ class Tally:
         }
 
     def _read_roles(self, name: str) -> list[str] | None:
-        """Return the digits of every shard; None if the samples name no splits, or those of their
-        shards.
+        """Return the digits of every shard.
+
+        None if the samples name no splits, or only those of their shards.
         """
         words_of = {split: set(chain.from_iterable(shards)) for split, shards in self.words.items()}
         roles_of = {word: find_roles(word) for words in words_of.values() for word in words}
@@ -109,9 +108,7 @@ def _list_distinct(shards: Shards) -> list[str]:
 
 
 def _split_train(parts: Mapping[str, Shards]) -> tuple[list[str], list[str]]:
-    """Return the labels of the training images and of the test images, after missing splits are
-    made.
-    """
+    """Return the labels of training and of test images, once missing splits are made."""
     missing = [split for split in SHARES if not any(parts.get(split, ()))]
     shards = parts.get("train", [])
     labels = list(chain.from_iterable(shards))
@@ -133,7 +130,7 @@ def _split_train(parts: Mapping[str, Shards]) -> tuple[list[str], list[str]]:
 
 
 def divide_stream(stored: Mapping[str, Stream], facts: Facts) -> dict[str, Stream]:
-    """Return the streams of each split: of one whose samples name their splits, the parts."""
+    """Return the stream of each split; one whose samples name splits is divided by them."""
     roles = facts["roles"]
     if roles is None:
         return dict(stored)
@@ -149,14 +146,14 @@ def divide_stream(stored: Mapping[str, Stream], facts: Facts) -> dict[str, Strea
 
 
 def check_trained(name: str, facts: Facts) -> None:
-    """Check that every class keeps an image for training once the missing splits are made.
+    """Check that every class keeps a training image once missing splits are made.
 
     Raises `BadData` otherwise.
     """
     lost = sorted(set(facts["labels"].get("train", ())) - set(facts["trained"]))
     if lost:
         other_classes = (
-            f" (nor have {', '.join(lost[1:5])}{' and more' if len(lost) > 5 else ''})"
+            f" (also: {', '.join(lost[1:5])}{' and more' if len(lost) > 5 else ''})"
             if lost[1:]
             else ""
         )
@@ -172,7 +169,7 @@ def note_untested(
 ) -> Iterator[str]:
     """Yield a line that names the classes without test images, if there are any.
 
-    Masks have no such labels.
+    Tasks with masks, which have no `numbers`, are skipped.
     """
     if not numbers:
         return

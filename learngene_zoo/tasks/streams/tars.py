@@ -1,8 +1,8 @@
 """Open `wds:PATTERN`: images and labels in tars, in the format of WebDataset, read in order.
 
-A sample is consecutive files that share a key, such as `00042.jpg` and `00042.cls`. Nothing is
-unpacked to disk or unpickled. Python's `tarfile` takes a damaged header for the end of the archive,
-so that a data set would silently shrink; here it is an error.
+A sample consists of consecutive files with the same key, such as `00042.jpg` and `00042.cls`.
+Nothing is unpacked to disk or unpickled. Python's `tarfile` takes a damaged header for the end of
+the archive, so that a data set would silently shrink; here it is an error.
 """
 
 import os
@@ -44,13 +44,13 @@ IMAGES = ("jpg", "jpeg", "png", "webp")
 MASK = "seg.png"
 LABELS = ("cls", "json")  # in order of preference
 MAX_LABEL = 1000  # characters
-MAX_LABEL_BYTES = 2**20  # a record may hold captions beside the label
+MAX_LABEL_BYTES = 2**20  # a record may contain captions beside the label
 PICKLES = ("pyd", "pkl", "pickle", "pth", "pt", "ckpt", "joblib")
 
 
 @dataclass
 class Group:
-    """The files of one sample, and the bytes of those that were read."""
+    """The files of one sample, and the content of those that were read."""
 
     key: str
     tar: str
@@ -72,7 +72,7 @@ class Group:
 
     @property
     def labelled_by(self) -> str:
-        """The kind of the file that holds its label or mask. Raises `BadData` if there is none."""
+        """The kind of the file with its label or mask. Raises `BadData` if there is none."""
         for kind in (*LABELS, MASK):
             if kind in self.names:
                 return kind
@@ -80,11 +80,11 @@ class Group:
 
     @property
     def where(self) -> str:
-        """The tar and the key."""
+        """The tar and the key, for errors."""
         return f"{self.tar}: {self.key}"
 
     def label(self) -> str:
-        """Return the label, whole numbers without leading zeros. Raises `BadData`."""
+        """Return the label; integers without leading zeros. Raises `BadData`."""
         kind = self.labelled_by
         where = f"{self.tar}: {self.names[kind]}"
         try:
@@ -109,7 +109,7 @@ class Group:
         return str(int(text)) if text.isdecimal() else text
 
     def split_word(self) -> str:
-        """Return the value of the record's field of the split; "" if there is none."""
+        """Return the split that the JSON record names, "" if it names none."""
         with suppress(ValueError, RecursionError):
             record = parse_json(self.data["json"]) if "json" in self.data else None
             word = record.get(SPLIT_COLUMN) if isinstance(record, dict) else None
@@ -118,7 +118,7 @@ class Group:
 
 
 def _read_record_label(record: object) -> object:
-    """Return the label in a record; None if it has none that can be read."""
+    """Return the label in a record; None if it has no usable label."""
     if not isinstance(record, dict):
         return None
     value = next((record[key] for key in LABEL_COLUMNS if key in record), None)
@@ -130,13 +130,13 @@ def _read_record_label(record: object) -> object:
 
 
 class _Header(tarfile.TarInfo):
-    """A header of a member; `tarfile` itself ends silently at a damaged or a missing one."""
+    """The header of a member; a damaged one is an error, which `tarfile` takes for the end."""
 
     @classmethod
     def fromtarfile(cls, archive: Any) -> Any:
         try:
             return super().fromtarfile(archive)
-        # The zeros that end an archive.
+        # The zero blocks that end an archive.
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             raise
         except tarfile.HeaderError as error:
@@ -149,17 +149,17 @@ def iterate_groups(file: Any, name: str, is_wanted: Callable[[int, str], bool]) 
     Args:
         file: the open tar.
         name: its path or address.
-        is_wanted: returns for the number of a sample and a kind whether its file of that kind is
-            read.
+        is_wanted: takes the number of a sample and a kind, and returns whether to read its file of
+            that kind.
 
     Raises:
-        BadData: for a damaged tar, a link, a pickle, and two files of one name.
+        BadData: for a damaged tar, a link, a pickle, or two files with the same name.
     """
     group, number, last_name = None, -1, "its beginning"
     try:
         with _open_tar(file) as archive:
             while (member := archive.next()) is not None:
-                archive.members.clear()  # else it keeps every header
+                archive.members.clear()  # otherwise every header stays in memory
                 last_name = member.name
                 key, kind = _split_name(member, name)
                 if not kind:
@@ -170,7 +170,7 @@ def iterate_groups(file: Any, name: str, is_wanted: Callable[[int, str], bool]) 
                     group, number = Group(key, name), number + 1
                 if kind in group.names:
                     raise BadData(
-                        f"{name}: {member.name} is there twice; give every image a name of its own"
+                        f"{name} contains {member.name} twice; give every image another name"
                     )
                 group.names[kind] = member.name
                 if kind in LABELS and member.size > MAX_LABEL_BYTES:
@@ -184,7 +184,7 @@ def iterate_groups(file: Any, name: str, is_wanted: Callable[[int, str], bool]) 
         tarfile.TarError,
         OverflowError,
         ValueError,
-    ) as error:  # the last two for sizes that no file has
+    ) as error:  # the last two for impossible sizes
         reason = str(error).replace("unexpected end of data", "it ends too early")
         raise BadData(
             f"{name} is damaged or cut short after {last_name} ({reason}); download or write it "
@@ -199,7 +199,7 @@ def _open_tar(file: Any) -> Any:
 
 
 def _split_name(member: tarfile.TarInfo, tar: str) -> tuple[str, str]:
-    """Split a name into key and kind: "a/7.seg.png" is "a/7" and "seg.png".
+    """Split a name into key and kind: "a/7.seg.png" into "a/7" and "seg.png".
 
     The kind is "" for a folder, a hidden file, or one without a dot.
     """
@@ -222,7 +222,7 @@ def _split_name(member: tarfile.TarInfo, tar: str) -> tuple[str, str]:
 class Tars:
     """Tars with `counts` images each.
 
-    `numbers` has the number of every label; None: there are masks instead.
+    `numbers` maps every label to the number of its class; it is None if there are masks.
     """
 
     places: tuple[str, ...]
@@ -230,9 +230,9 @@ class Tars:
     numbers: Mapping[str, int] | None
 
     def read(self, shard: int, selected: np.ndarray) -> Generator[Sample | None]:
-        """Yield the samples as `Stream.read`.
+        """Yield the samples as `Stream.read` does.
 
-        Unselected files are skipped, without being read if the tar is local.
+        Unselected files are skipped; those of a local tar are not read.
         """
         tar, count, last = self.places[shard], self.counts[shard], int(np.flatnonzero(selected)[-1])
         number_of_group = 0
@@ -240,7 +240,7 @@ class Tars:
             if number_of_group <= last:
                 yield self._sample(group) if selected[number_of_group] else None
             elif last < count - 1:
-                return  # only the last image of the tar shows whether the count is right
+                return  # the count can be checked only after the last image of the tar
             number_of_group += 1
         if number_of_group != count:
             raise BadData(
@@ -259,7 +259,7 @@ class Tars:
         if label not in self.numbers:
             classes = len(set(self.numbers.values()))
             raise BadData(
-                f"{group.where} has the label {label}, which is none of the {classes} classes"
+                f"{group.where} has the label {label}, which is not one of the {classes} classes"
             )
         return Sample(image, group.where, self.numbers[label])
 
@@ -271,9 +271,9 @@ def read_tar(tar: str, is_wanted: Callable[[int, str], bool]) -> Generator[Group
 
 
 def open_tars(pattern: str, offline: bool) -> Task:
-    """Open the task in the tars that a pattern names.
+    """Open the task in the tars that match a pattern.
 
-    Raises `BadData`, `WrongCall`, or `Unavailable` if they are remote.
+    Raises `BadData`, `WrongCall`, or `Unavailable` if remote tars cannot be read.
     """
     name, tars = f"wds:{pattern}", list_tars(pattern)
     if offline and any(map(is_remote, tars)):
@@ -293,7 +293,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
         if names is None and masks:
             raise BadData(
                 f"{name} holds masks and no list of classes; put a classes.txt beside the tars, "
-                "one class a line"
+                "one class per line"
             )
         names = names or sort_classes(name, facts["labels"])
     numbers = None if masks else _number_labels(names)
@@ -314,9 +314,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
 
 
 def _name_tars(splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """Return each tar by its split and its name, a remote one by its address, in the form that a
-    stamp takes.
-    """
+    """Return (split/name, path) of each tar for a stamp; of a remote one split/address."""
     return [
         (f"{split}/{tar if is_remote(tar) else os.path.basename(tar)}", tar)
         for split, tars in splits.items()
@@ -331,7 +329,7 @@ def _list_facts(names: Sequence[str], counts: Sequence[tuple[str, int]]) -> Iter
 
 
 def _read_first_sample(name: str, tars: Sequence[str]) -> Group:
-    """Return the first training image, with its record but without the image.
+    """Return the first training image, with its record but without the image's content.
 
     Raises `BadData` if there is none.
     """
@@ -343,8 +341,9 @@ def _read_first_sample(name: str, tars: Sequence[str]) -> Group:
 
 
 def _read_counts(splits: Mapping[str, Sequence[str]]) -> dict[str, int] | None:
-    """Return the images of every tar, from the files beside them; None if those do not name every
-    tar.
+    """Return the number of images of every tar, from the files beside them.
+
+    None if those do not list every tar.
     """
     counts: dict[str, int] = {}
     for tars in splits.values():
@@ -359,9 +358,7 @@ def _read_counts(splits: Mapping[str, Sequence[str]]) -> dict[str, int] | None:
 
 
 def _count_images(name: str, splits: Mapping[str, Sequence[str]], masks: bool) -> Facts:
-    """Count the images of every tar, and list the labels of each split, by reading every header and
-    label.
-    """
+    """Count the images of every tar and list the labels, by reading all headers and labels."""
 
     def find() -> Facts:
         tally = Tally()
@@ -380,7 +377,7 @@ def _count_images(name: str, splits: Mapping[str, Sequence[str]], masks: bool) -
 
 
 def _make_stamp(tar: str) -> str:
-    """Return the text that changes when the tar does; of a remote one only the address is known."""
+    """Return a text that changes when the tar does; for a remote one its address."""
     if is_remote(tar):
         return tar
     facts = os.stat(tar)
@@ -388,9 +385,7 @@ def _make_stamp(tar: str) -> str:
 
 
 def _number_labels(names: Sequence[str]) -> dict[str, int]:
-    """Return the number of every label: the name of a class, or its index unless a class has that
-    name.
-    """
+    """Return the number of every label: the name of a class, or else its index."""
     return {
         **{str(index): index for index in range(len(names))},
         **{name: index for index, name in enumerate(names)},

@@ -1,1 +1,1 @@
-"""Kinds of forms that only the task `forms` shows."""
+"""Families of forms that only the task `forms` uses."""

@@ -1,7 +1,7 @@
-"""`composites`: two or three simple shapes in a fixed arrangement, a kind of `forms`.
+"""`composites`: two or three simple shapes in a fixed arrangement, a family of `forms`.
 
-A class is which shapes, how large, turned how, where, and which of them are only outlines. Their
-colours and surfaces carry no information. Shapes as in `canvas`; C classes.
+A class determines the shapes, their sizes, rotations and positions, and which of them are hollow.
+Colours and surfaces carry no information. Shapes as in `canvas`; C classes.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,9 @@ OUTLINES: tuple[Callable[[Frame], np.ndarray], ...] = (
 
 
 class Arrangements(NamedTuple):
-    """The features of C classes, (C, PARTS) each, but for the first."""
+    """The features of C classes, (C, PARTS) each except `parts`."""
 
-    parts: np.ndarray  # how many there are (C,)
+    parts: np.ndarray  # the number of parts (C,)
     outline: np.ndarray  # the index in `OUTLINES`
     x: np.ndarray
     y: np.ndarray
@@ -46,7 +46,7 @@ class Arrangements(NamedTuple):
 
 @cache
 def table() -> Arrangements:
-    """Of every class. No two parts lie on each other."""
+    """Draw the arrangement of every class. The parts of a class do not overlap much."""
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "composites", "classes")))
     shape = (CLASSES, PARTS)
     places = np.stack([arrange_parts(draws) for _ in range(CLASSES)])
@@ -62,7 +62,7 @@ def table() -> Arrangements:
 
 
 def arrange_parts(draws: np.random.Generator) -> np.ndarray:
-    """Places float32 (PARTS, 2) that are not close to each other."""
+    """Draw positions, float32 (PARTS, 2), until no two are close to each other."""
     while True:
         places = draws.uniform(-0.6, 0.6, (PARTS, 2))
         if min(np.abs(places[i] - places[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.5:
@@ -70,7 +70,7 @@ def arrange_parts(draws: np.random.Generator) -> np.ndarray:
 
 
 def draw_outline(numbers_N: np.ndarray, place: Frame) -> np.ndarray:
-    """The distance NSS from each picture's outline."""
+    """Return the distance from each image's outline, NSS."""
     found = np.zeros(place.x.shape, dtype=np.float32)
     for number, outline in enumerate(OUTLINES):
         some = np.flatnonzero(numbers_N == number)
@@ -80,7 +80,7 @@ def draw_outline(numbers_N: np.ndarray, place: Frame) -> np.ndarray:
 
 
 def lay(dice: Dice, seen: Scene, these: Arrangements, part: int, whole: Frame) -> None:
-    """One of the parts laid over the picture, in the scene's ink or a colour of its own.
+    """Lay one of the parts over the image, in the scene's ink or in a random colour.
 
     Takes 17 draws.
     """
@@ -103,7 +103,7 @@ def lay(dice: Dice, seen: Scene, these: Arrangements, part: int, whole: Frame) -
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice, these = Dice(draws_NK), Arrangements(*(part[classes_N] for part in table()))
     seen, whole = scene(dice), view(dice)
     for part in range(PARTS):

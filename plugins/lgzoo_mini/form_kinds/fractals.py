@@ -1,9 +1,10 @@
-"""`fractals`: attractors of random affine maps, a kind of `forms` (Kataoka et al., "Pre-training
-without Natural Images", IJCV 2022, section 3: every class is an iterated function system, and its
-pictures vary the system's parameters).
+"""`fractals`: attractors of random affine maps, a family of `forms`.
 
-A class is two to five maps. Points wander by maps chosen at random, and where many come by is ink.
-Shapes as in `canvas`; C classes, P points.
+After Kataoka et al., "Pre-training without Natural Images", IJCV 2022, section 3: every class is an
+iterated function system, and its images vary the system's parameters.
+
+A class has two to five maps. Points are moved by maps chosen at random, and pixels that many points
+visit are inked. Shapes as in `canvas`; C classes, P points.
 """
 
 from functools import cache
@@ -18,16 +19,16 @@ from lgzoo_mini.painting.views import develop_pictures, scene
 from lgzoo_mini.suite import SIZE, Generator, Picture
 
 CLASSES, MAPS = 150, 5
-# Points that wander, their steps, and the last of these, which leave ink
+# Number of points, of their steps, and of the last steps, which are drawn
 POINTS, STEPS, SEEN = 160, 22, 10
-LISTS = 4096  # of choices of maps, from which every picture takes a run of `POINTS`
+LISTS = 4096  # lists of choices of maps, of which every image takes `POINTS` consecutive ones
 
 
 class Systems(NamedTuple):
     """The features of C systems, float32 (C, ...)."""
 
-    maps: np.ndarray  # (C, MAPS, 2, 3); a point (x, y, 1) goes to its product with one of them
-    up_to: np.ndarray  # (C, MAPS - 1) a draw below the first is the first map, and so on
+    maps: np.ndarray  # (C, MAPS, 2, 3); a map takes a point (x, y, 1) to its product with it
+    up_to: np.ndarray  # (C, MAPS - 1) cumulative probabilities of the maps but the last
     centre: np.ndarray  # (C, 2) of the attractor
     scale: np.ndarray  # (C,) half its extent
 
@@ -37,9 +38,9 @@ def _rotate(angle: float) -> np.ndarray:
 
 
 def system(draws: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Maps (M, 2, 3) that turn, shrink, turn again, sometimes mirror, and move.
+    """Draw maps (M, 2, 3) that rotate, shrink, rotate again, sometimes mirror, and translate.
 
-    With their chances (M,), by their areas.
+    Returns the maps and their probabilities (M,), proportional to their areas.
     """
     maps, areas = [], []
     for _ in range(draws.integers(2, MAPS + 1)):
@@ -55,9 +56,7 @@ def system(draws: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def spread(
     draws: np.random.Generator, maps: np.ndarray, chances: np.ndarray
 ) -> tuple[np.ndarray, float, float]:
-    """Centre (2,) and half extent of the attractor, and the share of a grid over it that it
-    touches.
-    """
+    """Return centre (2,) and half extent of the attractor, and the share of grid cells hit."""
     points = np.zeros((512, 2))
     for _ in range(30):
         chosen = maps[draws.choice(len(maps), len(points), p=chances)]
@@ -71,8 +70,10 @@ def spread(
 
 @cache
 def table() -> Systems:
-    """Of every class: systems are drawn in turn, and kept where the attractor fills enough to be
-    seen and is no mere disc.
+    """Draw systems until every class has one.
+
+    A system is used if its attractor fills enough of its bounding square to be visible, but not
+    most of it.
     """
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "fractals", "classes")))
     kept = Systems(
@@ -98,14 +99,17 @@ def table() -> Systems:
 
 @cache
 def lists() -> np.ndarray:
-    """float32 (STEPS, LISTS) in [0, 1): which map a point takes at each step."""
+    """Return float32 (STEPS, LISTS) in [0, 1): the draws that choose the map of each step."""
     return np.random.Generator(np.random.PCG64(derive_seed(0, "fractals", "lists"))).random(
         (STEPS, LISTS), np.float32
     )
 
 
 def iterate_points(dice: Dice, systems: Systems) -> tuple[np.ndarray, np.ndarray]:
-    """Where points come by, float32 (N, POINTS * SEEN) each, about -1 to 1. Takes 31 draws."""
+    """Return the coordinates of visited points, float32 (N, POINTS * SEEN) each, about -1 to 1.
+
+    Takes 31 draws.
+    """
     changed = np.stack([dice.around(0.055) for _ in range(MAPS * 6)], axis=1).reshape(
         systems.maps.shape
     )
@@ -126,7 +130,7 @@ def iterate_points(dice: Dice, systems: Systems) -> tuple[np.ndarray, np.ndarray
 
 
 def visits(dice: Dice, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """How many points fall into each pixel, NSS. Takes 7 draws."""
+    """Count the points in each pixel, NSS. Takes 7 draws."""
     angle, size, side = dice.around(0.5), dice.between(0.5, 0.92)[:, None], dice.side()[:, None]
     cosine, sine, slant = np.cos(angle)[:, None], np.sin(angle)[:, None], dice.around(0.25)[:, None]
     x, y = x * side + slant * y, y * np.exp(dice.around(0.25))[:, None]
@@ -146,7 +150,7 @@ def visits(dice: Dice, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice, systems = Dice(draws_NK), Systems(*(part[classes_N] for part in table()))
     seen = scene(dice)
     count = visits(dice, *iterate_points(dice, systems))

@@ -1,8 +1,8 @@
-"""`gestures`: one to four bowed strokes, as of a pen, a kind of `forms`.
+"""`gestures`: one to four curved pen strokes, a family of `forms`.
 
-A class is where its strokes start, end and how they bow; each may go on where the one before ended
-or branch off from it. How thick they are, and every point a little, changes from picture to
-picture. Shapes as in `canvas`; C classes.
+A class determines where its strokes start and end and how they curve; each may continue where the
+previous one ended or branch off from it. Thickness and, slightly, every point vary between images.
+Shapes as in `canvas`; C classes.
 """
 
 from functools import cache
@@ -16,13 +16,15 @@ from lgzoo_mini.painting.views import develop_pictures, scene, view
 from lgzoo_mini.suite import Generator, Picture
 
 CLASSES, STROKES = 400, 4
-PIECES = 5  # straight ones, of which a bow is made
+PIECES = 5  # straight pieces that approximate a curve
 
 
 @cache
 def table() -> tuple[np.ndarray, np.ndarray]:
-    """How many strokes every class has, int64 (C,), and their starts, handles and ends (x, y),
-    float32 (C, STROKES, 3, 2).
+    """Draw the strokes of every class.
+
+    Returns their numbers, int64 (C,), and their starts, handles and ends (x, y), float32 (C,
+    STROKES, 3, 2).
     """
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "gestures", "classes")))
     counts = draws.choice([1, 2, 3, 4], CLASSES, p=[0.15, 0.35, 0.33, 0.17])
@@ -39,7 +41,7 @@ def table() -> tuple[np.ndarray, np.ndarray]:
 
 
 def bow(draws: np.random.Generator, start: np.ndarray) -> np.ndarray:
-    """Start, handle and end (3, 2) of a stroke that is not short; three in ten are straight."""
+    """Draw start, handle and end (3, 2) of a stroke of some length; 3 in 10 are straight."""
     end = draws.uniform(-0.85, 0.85, 2)
     while np.abs(end - start).max() < 0.55:
         end = draws.uniform(-0.85, 0.85, 2)
@@ -48,7 +50,7 @@ def bow(draws: np.random.Generator, start: np.ndarray) -> np.ndarray:
 
 
 def draw_strokes(dice: Dice, classes_N: np.ndarray, place: Frame) -> np.ndarray:
-    """The distance NSS of every pixel from the strokes. Takes 26 draws."""
+    """Return the distance of every pixel from the strokes, NSS. Takes 26 draws."""
     counts, points = (part[classes_N] for part in table())
     moved = np.stack([dice.around(0.11) for _ in range(STROKES * 6)], axis=1).reshape(points.shape)
     points = points + moved
@@ -67,7 +69,7 @@ def draw_strokes(dice: Dice, classes_N: np.ndarray, place: Frame) -> np.ndarray:
 def draw_curve(
     place: Frame, points_32N: np.ndarray, thick: np.ndarray, thin: np.ndarray
 ) -> np.ndarray:
-    """The distance from a quadratic Bezier curve, cut into straight pieces that grow thinner."""
+    """Return the distance from a quadratic Bezier curve, cut into straight, tapering pieces."""
     start, handle, end = points_32N
     steps = [np.float32(step / PIECES) for step in range(PIECES + 1)]
     path = [(1 - t) * (1 - t) * start + 2 * t * (1 - t) * handle + t * t * end for t in steps]
@@ -80,7 +82,7 @@ def draw_curve(
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice = Dice(draws_NK)
     seen, place = scene(dice), view(dice)
     distance = draw_strokes(dice, classes_N, place)

@@ -1,8 +1,9 @@
-"""`silhouettes`: bodies of waves with limbs, most of them mirrored about an axis, a kind of
+"""`silhouettes`: bodies with wavy outlines and limbs, most of them mirror-symmetric, a family of
 `forms`.
 
-A class is a body's waves, where its limbs sit, how they bend and taper, how long it is drawn out,
-and whether it has a hole. Surface and light carry no information. Shapes as in `canvas`; C classes.
+A class determines the waves of a body's outline, where its limbs sit, how they bend and taper, its
+elongation, and whether it has a hole. Surface and light carry no information. Shapes as in
+`canvas`; C classes.
 """
 
 from functools import cache
@@ -25,16 +26,16 @@ class Bodies(NamedTuple):
 
     height: np.ndarray  # of every wave (C, WAVES), whose lobes are 1 to WAVES
     phase: np.ndarray  # of every wave (C, WAVES)
-    mirrored: np.ndarray  # whether left and right are alike (C,)
-    limbs: np.ndarray  # how many limbs, on each side if mirrored (C,)
+    mirrored: np.ndarray  # 1 if the body is mirror-symmetric, else 0 (C,)
+    limbs: np.ndarray  # the number of limbs, on each side if mirrored (C,)
     limb: np.ndarray  # angle, start, length, bend, radius, radius at the tip (C, LIMBS, 6)
-    drawn_out: np.ndarray  # (C,)
-    hole: np.ndarray  # x, y and radius, which is 0 without one (C, 3)
+    drawn_out: np.ndarray  # the elongation (C,)
+    hole: np.ndarray  # x, y and radius; radius 0: no hole (C, 3)
 
 
 @cache
 def table() -> Bodies:
-    """Of every class."""
+    """Draw the features of every class."""
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "silhouettes", "classes")))
     lobes = np.arange(1, WAVES + 1)
     height = np.abs(draws.normal(0, 0.28, (CLASSES, WAVES))) / lobes**0.7
@@ -61,7 +62,7 @@ def table() -> Bodies:
 
 
 def body(dice: Dice, bodies: Bodies, place: Frame) -> np.ndarray:
-    """The distance NSS from the body without its limbs. Takes 12 draws."""
+    """Return the distance from the body without its limbs, NSS. Takes 12 draws."""
     rho, theta = polar(place)
     reach = np.ones_like(rho)
     for wave in range(WAVES):
@@ -73,7 +74,7 @@ def body(dice: Dice, bodies: Bodies, place: Frame) -> np.ndarray:
 
 
 def limb(bodies: Bodies, number: int, angle: np.ndarray, place: Frame) -> np.ndarray:
-    """The distance NSS from one limb of these bodies, or from it and its mirror image."""
+    """Return the distance from one limb of these bodies, or from it and its mirror image, NSS."""
     _, start, far, bend, radius, tip = (
         np.ascontiguousarray(part) for part in bodies.limb[:, number].T
     )
@@ -85,7 +86,7 @@ def limb(bodies: Bodies, number: int, angle: np.ndarray, place: Frame) -> np.nda
 
 
 def outline(dice: Dice, bodies: Bodies, place: Frame) -> np.ndarray:
-    """The distance NSS from the whole. Takes 15 draws."""
+    """Return the distance from the body with its limbs and its hole, NSS. Takes 15 draws."""
     found = body(dice, bodies, place)
     for number in range(LIMBS):
         angle = bodies.limb[:, number, 0] + dice.around(0.2)
@@ -101,7 +102,7 @@ def outline(dice: Dice, bodies: Bodies, place: Frame) -> np.ndarray:
 
 
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
-    """The pictures of these classes."""
+    """Paint the images of these classes."""
     dice, bodies = Dice(draws_NK), Bodies(*(part[classes_N] for part in table()))
     seen, place = scene(dice), view(dice)
     stretch = wide(bodies.drawn_out * np.exp(dice.around(0.14)))

@@ -1,9 +1,8 @@
-"""What pictures are painted with: random draws, colours, patterns, layers and backgrounds; and how
-pictures are finished.
+"""Random draws, colours, patterns, layers and backgrounds of generated images.
 
-A pattern goes from -1 to 1; its frequencies are in cycles from one side of a frame to the other. As
-in `shapes` everything is float32 and computed element by element. Shapes: NSS is (N, SIZE, SIZE),
-N3SS has colours; settings are (N,) or plain numbers.
+Patterns have values from -1 to 1; their frequencies are in cycles from one side of a frame to the
+other. As in `shapes` everything is float32 and computed element by element. Shapes: NSS is (N,
+SIZE, SIZE), N3SS has colours; settings are (N,) or plain numbers.
 """
 
 import numpy as np
@@ -26,9 +25,9 @@ _PI = np.float32(np.pi)
 
 
 class Dice:
-    """Random draws, float32 (N, K) in [0, 1), read one stream after the other.
+    """Random draws, float32 (N, K) in [0, 1), consumed stream by stream.
 
-    Every method returns one value per picture.
+    Every method returns one value per image.
     """
 
     def __init__(self, draws_NK: np.ndarray) -> None:
@@ -36,37 +35,37 @@ class Dice:
         self.taken = 0
 
     def share(self) -> np.ndarray:
-        """float32 (N,) in [0, 1)."""
+        """Return the next draw, float32 (N,) in [0, 1)."""
         self.taken += 1
         return self._draws[self.taken - 1]
 
     def between(self, low: float, high: float) -> np.ndarray:
-        """float32 (N,) in [low, high)."""
+        """Return a number in [low, high), float32 (N,)."""
         return self.share() * np.float32(high - low) + np.float32(low)
 
     def around(self, reach: float) -> np.ndarray:
-        """float32 (N,) in [-reach, reach)."""
+        """Return a number in [-reach, reach), float32 (N,)."""
         return self.between(-reach, reach)
 
     def turn(self) -> np.ndarray:
-        """An angle in [0, 2 pi)."""
+        """Return an angle in [0, 2 pi)."""
         return self.between(0, 2 * np.pi)
 
     def choice(self, count: int) -> np.ndarray:
-        """int64 (N,), 0 to count - 1."""
+        """Return an integer from 0 to count - 1, int64 (N,)."""
         return np.minimum((self.share() * np.float32(count)).astype(np.int64), count - 1)
 
     def side(self) -> np.ndarray:
-        """-1 or 1, float32 (N,)."""
+        """Return -1 or 1, float32 (N,)."""
         return np.where(self.share() < np.float32(0.5), np.float32(-1), np.float32(1))
 
     def happens(self, chance: float) -> np.ndarray:
-        """1 with this chance, else 0; float32 (N,)."""
+        """Return 1 with this probability, else 0; float32 (N,)."""
         return (self.share() < np.float32(chance)).astype(np.float32)
 
 
 def hsv(hue: np.ndarray, saturation: Number, value: Number) -> np.ndarray:
-    """Colours (N, 3) of a hue (0 to 1, around), a saturation and a value (0 to 1 each)."""
+    """Return colours (N, 3) of a hue (0 to 1, periodic), a saturation and a value (0 to 1 each)."""
     turn = hue.astype(np.float32) * np.float32(6)
     bright = np.broadcast_to(np.asarray(value, dtype=np.float32), hue.shape)
     depth = bright * np.asarray(saturation, dtype=np.float32)
@@ -77,13 +76,14 @@ def hsv(hue: np.ndarray, saturation: Number, value: Number) -> np.ndarray:
 
 
 def lightness(colour_N3: np.ndarray) -> np.ndarray:
-    """How light a colour looks, float32 (N,): the weights of ITU-R BT.601."""
+    """Return the lightness of a colour, float32 (N,), with the weights of ITU-R BT.601."""
     return 0.299 * colour_N3[:, 0] + 0.587 * colour_N3[:, 1] + 0.114 * colour_N3[:, 2]
 
 
 def apart(ink_N3: np.ndarray, paper_N3: np.ndarray, least: float = 0.3) -> np.ndarray:
-    """`ink_N3` moved towards white or black until its lightness is at least `least` away from the
-    paper's.
+    """Move `ink_N3` towards white or black until its lightness differs enough from the paper's.
+
+    `least` is the minimal difference.
     """
     ink, paper = lightness(ink_N3), lightness(paper_N3)
     up = np.where(np.abs(ink - paper) < np.float32(1e-3), paper < np.float32(0.5), ink > paper)
@@ -102,24 +102,24 @@ def any_colour(
     saturation: tuple[float, float] = (0.0, 1.0),
     value: tuple[float, float] = (0.15, 1.0),
 ) -> np.ndarray:
-    """A colour of any hue. Takes 3 draws."""
+    """Draw a colour of any hue. Takes 3 draws."""
     return hsv(dice.share(), dice.between(*saturation), dice.between(*value))
 
 
 def ink_and_paper(dice: Dice, least: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-    """Two colours of clearly different lightness. Takes 6 draws."""
+    """Draw two colours of clearly different lightness. Takes 6 draws."""
     paper = any_colour(dice)
     return apart(any_colour(dice), paper, least), paper
 
 
 def mix(first_N3: np.ndarray, second_N3: np.ndarray, share: Number) -> np.ndarray:
-    """The first colour with a share of the second."""
+    """Blend the first colour with a share of the second."""
     part = np.asarray(share, dtype=np.float32)
     return first_N3 + (part[:, None] if part.ndim else part) * (second_N3 - first_N3)
 
 
 def hue_of(colour_N3: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of a colour's hue times its saturation: 0 for grey. float32 (N,) each."""
+    """Return cosine and sine of a colour's hue, float32 (N,) each, scaled by its saturation."""
     red, green, blue = colour_N3[:, 0], colour_N3[:, 1], colour_N3[:, 2]
     across = red - 0.5 * (green + blue)
     up = np.float32(3**0.5 / 2) * (green - blue)
@@ -128,20 +128,20 @@ def hue_of(colour_N3: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hues(ink: np.ndarray, paper: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """The hues of what is drawn and of what it is drawn on (where that has one), colours (N, 3)."""
+    """Return the attributes of the hues of `ink` and, if given, of `paper`, colours (N, 3)."""
     found = (*hue_of(ink), *(() if paper is None else hue_of(paper)))
     return dict(zip(("ink_hue_x", "ink_hue_y", "paper_hue_x", "paper_hue_y"), found))
 
 
 def plain(colour_N3: np.ndarray) -> np.ndarray:
-    """Pictures of one colour each, N3SS."""
+    """Return images of one colour each, N3SS."""
     return np.full((len(colour_N3), 3, SIZE, SIZE), colour_N3[:, :, None, None], dtype=np.float32)
 
 
 def over(picture: np.ndarray, colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """`picture` N3SS with a colour, (N, 3) or N3SS, laid over it where `alpha` NSS is 1.
+    """Lay a colour, (N, 3) or N3SS, over `picture` N3SS with opacity `alpha` NSS.
 
-    The picture itself is changed.
+    Modifies `picture` in place and returns it.
     """
     ink = colour[:, :, None, None] if colour.ndim == 2 else colour
     difference = ink - picture
@@ -151,14 +151,18 @@ def over(picture: np.ndarray, colour: np.ndarray, alpha: np.ndarray) -> np.ndarr
 
 
 def shade(picture: np.ndarray, light: np.ndarray) -> np.ndarray:
-    """`picture` N3SS with every colour multiplied by `light` NSS. The picture itself is changed."""
+    """Multiply every colour of `picture` N3SS by `light` NSS.
+
+    Modifies `picture` in place and returns it.
+    """
     picture *= light[:, None]
     return picture
 
 
 def blur(picture: np.ndarray, amount: Number) -> np.ndarray:
-    """Each pixel mixed with its neighbours: weights (a, 1, a) / (1 + 2a) along both sides, `amount`
-    a from 0 to 1.
+    """Mix each pixel with its neighbours.
+
+    The weights along both sides are (a, 1, a) / (1 + 2a), where a is `amount`, 0 to 1.
     """
     side = np.asarray(amount, dtype=np.float32).reshape(-1, 1, 1, 1)
     whole = 1 / (1 + 2 * side)
@@ -169,9 +173,9 @@ def blur(picture: np.ndarray, amount: Number) -> np.ndarray:
 
 
 def finish(picture: np.ndarray, grain: np.ndarray, strength: Number = 0.1) -> torch.Tensor:
-    """Pictures as bytes, uint8 (N, 3, SIZE, SIZE).
+    """Convert images to bytes, uint8 (N, 3, SIZE, SIZE).
 
-    `grain` uint8 (N, GRAIN) adds noise up to half of `strength` to a side.
+    `grain` uint8 (N, GRAIN) adds noise of up to half of `strength` in either direction.
     """
     assert picture.dtype == np.float32, "something was computed in float64"
     noise = grain.reshape(-1, 3, SIZE, SIZE).astype(np.float32)
@@ -187,13 +191,14 @@ def finish(picture: np.ndarray, grain: np.ndarray, strength: Number = 0.1) -> to
 def stripes(
     place: Frame, frequency: Number, angle: Number = 0.0, phase: Number = 0.0
 ) -> np.ndarray:
-    """Waves across the direction of `angle`."""
+    """Return waves in the direction of `angle`."""
     return np.sin(half_plane(place, angle) * (wide(frequency) * _PI) + wide(phase))
 
 
 def _lattice(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """A number from -1 to 1 for every lattice point: the bits of its place, mixed (xxhash's
-    primes).
+    """Return a number from -1 to 1 for every lattice point, by mixing the bits of its coordinates.
+
+    The constants are xxhash's primes.
     """
     bits = x * np.uint32(0x9E3779B1) + y * np.uint32(0x85EBCA77) + key
     bits ^= bits >> np.uint32(15)
@@ -205,15 +210,15 @@ def _lattice(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def value_noise(place: Frame, frequency: Number, key: Number) -> np.ndarray:
-    """Smooth random hills: values at lattice points, joined by smoothsteps.
+    """Return smooth random values, interpolated between lattice points with smoothstep.
 
-    `key` in [0, 1) chooses which.
+    `key` in [0, 1) is the seed.
     """
     x, y = place.x * (wide(frequency) / 2), place.y * (wide(frequency) / 2)
     low_x, low_y = np.floor(x), np.floor(y)
     x, y = x - low_x, y - low_y
     x, y = x * x * (3 - 2 * x), y * y * (3 - 2 * y)
-    # Through int32: a negative float has no defined value as an unsigned number.
+    # Through int32: converting a negative float to an unsigned integer is undefined
     column, row = low_x.astype(np.int32).astype(np.uint32), low_y.astype(np.int32).astype(np.uint32)
     bits = (wide(key) * np.float32(2.0**24)).astype(np.uint32) * np.uint32(0x165667B1)
     one = np.uint32(1)
@@ -225,7 +230,7 @@ def value_noise(place: Frame, frequency: Number, key: Number) -> np.ndarray:
 
 
 def hills(place: Frame, frequency: Number, key: Number) -> np.ndarray:
-    """Value noise of three octaves, from about -1 to 1."""
+    """Return value noise of three octaves, from about -1 to 1."""
     rough = value_noise(place, frequency, key)
     fine = value_noise(
         place, np.asarray(frequency) * np.float32(2), np.mod(np.asarray(key) + np.float32(0.37), 1)
@@ -237,12 +242,12 @@ def hills(place: Frame, frequency: Number, key: Number) -> np.ndarray:
 
 
 def gradient(first_N3: np.ndarray, second_N3: np.ndarray, angle: Number) -> np.ndarray:
-    """Pictures N3SS that go from one colour to another in the direction of `angle`."""
+    """Return images N3SS with a gradient between two colours in the direction of `angle`."""
     return over(plain(first_N3), second_N3, np.clip(0.5 + 0.5 * half_plane(PICTURE, angle), 0, 1))
 
 
 def backdrop(dice: Dice, contrast: float = 0.35) -> np.ndarray:
-    """Pictures N3SS of any two colours that are not far apart, in a gradient under hills.
+    """Draw images N3SS: a gradient between two similar colours, shaded by noise.
 
     Takes 9 draws.
     """
@@ -254,7 +259,7 @@ def backdrop(dice: Dice, contrast: float = 0.35) -> np.ndarray:
 
 
 def middle(picture: np.ndarray) -> np.ndarray:
-    """The colour in the middle of pictures N3SS, (N, 3)."""
+    """Return the colour in the middle of images N3SS, (N, 3)."""
     return picture[:, :, SIZE // 2, SIZE // 2].copy()
 
 
@@ -266,16 +271,16 @@ def clutter(
     size: tuple[float, float] = (0.08, 0.3),
     strength: float = 0.8,
 ) -> np.ndarray:
-    """Paint blobs, bars and rings of random colours over a picture, in place.
+    """Paint blobs, bars and rings of random colours over a picture, in place, and return it.
 
-    Takes 11 draws for each.
+    Takes 11 draws for each of the `things`.
     """
     for _ in range(things):
         x, y, across, angle = dice.around(1), dice.around(1), dice.between(*size), dice.turn()
         place = frame(x=x, y=y, size=across, angle=angle, stretch=dice.between(0.5, 2.2))
         blob = contour(place, [(dice.choice(4) + 2, dice.between(0, 0.35), 0.0)])
         hollow = dice.happens(0.3)
-        # Without one it lies inside every blob
+        # Without a hole, the disc is so small that it lies inside every blob
         hole = wide(1.55 * hollow - 1) - length(place.x, place.y)
         alpha = cover(np.maximum(blob, hole), place.pixel) * np.float32(strength)
         over(picture, any_colour(dice), alpha)

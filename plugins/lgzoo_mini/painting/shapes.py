@@ -1,14 +1,14 @@
-"""Frames, in which things lie, and outlines of shapes in them.
+"""Frames (coordinate systems of things) and outlines of shapes in them.
 
-An outline says how far each pixel lies outside, in a frame's units and negative inside; unions are
-`np.minimum`, intersections `np.maximum`, and `cover` turns distances into coverage. Distances are
-exact near the edge, where coverage is computed, and only ordered elsewhere. `moulds` computes
-outlines once on a fine grid of G x G points, so that any of these M can be put into the frames of N
-pictures; `stamped` does so with masks.
+An outline gives the distance of each pixel from a shape in a frame's units, negative inside; unions
+are `np.minimum`, intersections `np.maximum`, and `cover` converts distances to coverage. Distances
+are exact near the edge, where coverage is computed, and only monotonic elsewhere. `moulds` computes
+outlines once on a fine grid of G x G points, and `draw_mould` puts any of these M into the frames
+of N images; `stamp_masks` does so with masks.
 
 Everything is float32 and computed element by element with numpy: no matrix product, no sum along an
-axis, no loop over N. So a picture is the same, bit by bit, whichever pictures are made with it.
-Shapes: NSS is (N, SIZE, SIZE); settings are (N,), one for each picture, or a plain number.
+axis, no loop over N. So an image is bitwise the same, regardless of the batch it is drawn in.
+Shapes: NSS is (N, SIZE, SIZE); settings are (N,), one for each image, or a plain number.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +21,15 @@ from torch.nn import functional
 
 from lgzoo_mini.suite import SIZE
 
-Number = np.ndarray | float  # one for each picture, float32 (N,), or one for all
-PIXEL = 2.0 / SIZE  # width of a pixel; a picture reaches from -1 to 1
+Number = np.ndarray | float  # one value for each image, float32 (N,), or one for all
+PIXEL = 2.0 / SIZE  # width of a pixel; an image extends from -1 to 1
 _AXIS = ((np.arange(SIZE, dtype=np.float32) * 2 + 1) / SIZE - 1).astype(np.float32)
 
 
 class Frame(NamedTuple):
-    """Where every pixel lies as seen from the frame's centre: x to the right, y down, NSS each.
+    """The coordinates of every pixel in a frame: x to the right, y down, NSS each.
 
-    In its units the frame reaches from -1 to 1; a picture's pixel is `pixel` wide, (N, 1, 1).
+    The frame extends from -1 to 1; a pixel of the image is `pixel` wide in it, (N, 1, 1).
     """
 
     x: np.ndarray
@@ -38,7 +38,7 @@ class Frame(NamedTuple):
 
 
 def wide(values: Number) -> np.ndarray:
-    """One number for each picture as float32 (N, 1, 1), to meet NSS; a field passes unchanged."""
+    """Reshape one number per image to float32 (N, 1, 1), for NSS; return a field unchanged."""
     numbers = np.asarray(values, dtype=np.float32)
     return numbers if numbers.ndim == 3 else numbers.reshape(-1, 1, 1)
 
@@ -59,12 +59,18 @@ def frame(
     mirror: Number = 1.0,
     inside: Frame = PICTURE,
 ) -> Frame:
-    """A frame that lies at (x, y) in another, `size` times as large, turned clockwise by `angle`
-    radians.
+    """Return a frame at (x, y) in `inside`, `size` times as large, rotated by `angle`.
 
-    `stretch` makes it wider and as much lower, `shear` pushes its foot aside, `tilt_x` and `tilt_y`
-    turn it out of the picture's plane (less than 1 / its reach; 0.3 is much), and `mirror` -1 swaps
-    left and right.
+    Args:
+        x, y: the centre, in units of `inside`.
+        size: the size relative to `inside`.
+        angle: clockwise rotation, in radians.
+        stretch: factor on the width; the height is divided by it.
+        shear: horizontal shift per unit of height.
+        tilt_x, tilt_y: perspective tilt out of the image plane, less than 1 / the frame's reach
+            (0.3 is much).
+        mirror: -1 swaps left and right.
+        inside: the enclosing frame.
     """
     scale = 1 / wide(size)
     right, down = (inside.x - wide(x)) * scale, (inside.y - wide(y)) * scale
@@ -91,7 +97,7 @@ def _is_zero(values: Number) -> bool:
 
 
 class Placed(TypedDict):
-    """Where a thing lies, float32 (N,) each: settings of `frame`."""
+    """Position, size and rotation of a thing, float32 (N,) each: arguments of `frame`."""
 
     x: np.ndarray
     y: np.ndarray
@@ -100,7 +106,7 @@ class Placed(TypedDict):
 
 
 class Pose(Placed, total=False):
-    """And how it is deformed."""
+    """Position, size, rotation and deformation of a thing."""
 
     stretch: np.ndarray
     shear: np.ndarray
@@ -109,7 +115,7 @@ class Pose(Placed, total=False):
 
 
 def cover(distance: np.ndarray, pixel: np.ndarray, soft: Number = 1.0) -> np.ndarray:
-    """How much of each pixel lies inside, 0 to 1: `distance` is negative there.
+    """Return the share of each pixel that lies inside, 0 to 1, where `distance` is negative inside.
 
     The edge is `soft` pixels wide.
     """
@@ -117,8 +123,9 @@ def cover(distance: np.ndarray, pixel: np.ndarray, soft: Number = 1.0) -> np.nda
 
 
 def stamp_masks(masks: torch.Tensor, place: Frame) -> np.ndarray:
-    """The coverage of each pixel, float32 (N, C, SIZE, SIZE), by C layers of masks (N, C, B, B)
-    that fill their frames.
+    """Return the coverage of each pixel, float32 (N, C, SIZE, SIZE), by masks in their frames.
+
+    `masks` (N, C, B, B) has C layers, each of which fills the frame `place`.
     """
     grid = np.empty((len(masks), SIZE, SIZE, 2), dtype=np.float32)
     grid[..., 0], grid[..., 1] = place.x, place.y
@@ -130,9 +137,7 @@ def stamp_masks(masks: torch.Tensor, place: Frame) -> np.ndarray:
 def pose(
     x: np.ndarray, y: np.ndarray, size: np.ndarray, angle: np.ndarray, **_: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The attributes that say where the main thing is: its centre, its diameter as a share of the
-    picture, its rotation.
-    """
+    """Return the attributes of a pose: centre, diameter as a share of the image, and rotation."""
     return {
         "x": x,
         "y": y,
@@ -143,8 +148,8 @@ def pose(
 
 
 Outline = Callable[[Frame], np.ndarray]
-POINTS = 128  # of a mould's side
-# Of the grid, in a frame's units; farther out a pixel is as far as it is outside the grid
+POINTS = 128  # points along a side of the grid of a mould
+# Half the side of the grid, in a frame's units; pixels outside take the value at its border
 REACH = 1.5
 _STEP = 2 * REACH / POINTS
 _GRID = (np.arange(POINTS, dtype=np.float32) + np.float32(0.5)) * np.float32(_STEP) - np.float32(
@@ -154,29 +159,32 @@ _TINY = np.float32(1e-6)
 
 
 def length(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The distance from the centre."""
+    """Return the distance from the centre."""
     return np.sqrt(x * x + y * y)
 
 
 def polar(place: Frame) -> tuple[np.ndarray, np.ndarray]:
-    """Distance from the centre, and the angle, -pi to pi, clockwise from the right."""
+    """Return the distance from the centre, and the angle, -pi to pi, clockwise from the right."""
     return length(place.x, place.y), np.arctan2(place.y, place.x)
 
 
 def disc(place: Frame, radius: Number = 1.0) -> np.ndarray:
-    """A circle around the centre."""
+    """Return the outline of a circle around the centre."""
     return length(place.x, place.y) - wide(radius)
 
 
 def ellipse(place: Frame, across: Number, down: Number) -> np.ndarray:
-    """An ellipse with these two radii."""
+    """Return the outline of an ellipse with these two radii."""
     x, y = place.x / wide(across), place.y / wide(down)
     far = length(x, y)
     return far * (far - 1) / (length(x / wide(across), y / wide(down)) + _TINY)
 
 
 def box(place: Frame, across: Number, down: Number, corner: Number = 0.0) -> np.ndarray:
-    """A rectangle, half as wide and as high as said, its corners rounded by `corner`."""
+    """Return the outline of a rectangle with these half width and half height.
+
+    Its corners are rounded by `corner`.
+    """
     x, y = (
         np.abs(place.x) - wide(across) + wide(corner),
         np.abs(place.y) - wide(down) + wide(corner),
@@ -192,9 +200,9 @@ def capsule(
     radius: Number,
     tip: Number | None = None,
 ) -> np.ndarray:
-    """Everything within `radius` of a line from start to end (x, y each).
+    """Return the outline of all points within `radius` of a line from start to end (x, y each).
 
-    Towards the end the radius becomes `tip`.
+    The radius changes linearly to `tip` at the end.
     """
     (x0, y0), (x1, y1) = ((wide(x), wide(y)) for x, y in (start, end))
     along_x, along_y = x1 - x0, y1 - y0
@@ -207,12 +215,12 @@ def capsule(
 
 
 def half_plane(place: Frame, angle: Number, offset: Number = 0.0) -> np.ndarray:
-    """What lies less than `offset` from the centre in the direction of `angle`."""
+    """Return the outline of the half plane up to `offset` from the centre towards `angle`."""
     return place.x * np.cos(wide(angle)) + place.y * np.sin(wide(angle)) - wide(offset)
 
 
 def convex(place: Frame, points: Sequence[tuple[Number, Number]]) -> np.ndarray:
-    """The convex polygon of these points (x, y), which go around clockwise as seen."""
+    """Return the outline of a convex polygon with these corners (x, y), clockwise on the screen."""
     sides = []
     for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]]):
         along_x, along_y = wide(x1) - wide(x0), wide(y1) - wide(y0)
@@ -224,7 +232,7 @@ def convex(place: Frame, points: Sequence[tuple[Number, Number]]) -> np.ndarray:
 
 
 def polygon(place: Frame, sides: Number, inner: Number = 1.0) -> np.ndarray:
-    """Return a regular polygon with a point at the top, its points at distance 1.
+    """Return the outline of a regular polygon with a corner at the top; corners are at distance 1.
 
     `inner` below 1 pulls in the middles of its sides by that factor, which makes it a star.
     """
@@ -242,9 +250,9 @@ def polygon(place: Frame, sides: Number, inner: Number = 1.0) -> np.ndarray:
 def contour(
     place: Frame, waves: Sequence[tuple[Number, Number, Number]], radius: Number = 1.0
 ) -> np.ndarray:
-    """The closed curve r(theta) = radius (1 + sum of amplitude cos(lobes theta + phase)).
+    """Return the outline of a closed curve, r(theta) = radius (1 + sum of waves).
 
-    `waves` (lobes, amplitude, phase).
+    A wave (lobes, amplitude, phase) is amplitude cos(lobes theta + phase).
     """
     rho, theta = polar(place)
     reach = 1.0 + sum(
@@ -255,13 +263,13 @@ def contour(
 
 
 def band(distance: np.ndarray, width: Number) -> np.ndarray:
-    """A line of this width along an outline."""
+    """Return a line of this width along an outline."""
     return np.abs(distance) - wide(width) / 2
 
 
 @cache
 def moulds(*outlines: Outline) -> np.ndarray:
-    """The distances of these outlines, float32 (M, G, G). Made once in a process."""
+    """Return the distances of these outlines, float32 (M, G, G). Cached per process."""
     grid = Frame(_GRID[None, None, :], _GRID[None, :, None], wide(_STEP))
     return np.concatenate(
         [np.broadcast_to(outline(grid), (1, POINTS, POINTS)) for outline in outlines]
@@ -269,8 +277,9 @@ def moulds(*outlines: Outline) -> np.ndarray:
 
 
 def draw_mould(moulds_MGG: np.ndarray, numbers_N: np.ndarray, place: Frame) -> np.ndarray:
-    """The outline with each picture's number in its frame, float32 NSS: the distance at the nearest
-    point of the grid.
+    """Return the outline with each image's number in its frame, float32 NSS.
+
+    The distance is that of the nearest point of the grid.
     """
     column, row = (
         np.clip((way + np.float32(REACH)) * np.float32(1 / _STEP), 0, POINTS - 1).astype(np.int64)

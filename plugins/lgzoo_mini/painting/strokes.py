@@ -1,8 +1,8 @@
-"""Strokes: lines with a thickness at either end, of which the `figures` are made; they are moved,
-turned and drawn.
+"""Strokes, lines with a thickness at either end, of which the `figures` consist; they are moved,
+rotated and drawn.
 
 `THINGS` are drawn with ten strokes each: the held-out classes of `figures`, none of which walks
-upright. Shapes: S strokes, N pictures; every field is float32 (S, N).
+upright. Shapes: S strokes, N images; every field is float32 (S, N).
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,7 @@ from lgzoo_mini.painting.shapes import Frame, capsule
 
 
 class Strokes(NamedTuple):
-    """A stroke's middle, its half (the way from the middle to its end), and its radius at start and
-    end.
-    """
+    """Middle, half (the vector from middle to end), and radii at start and end of strokes."""
 
     x: np.ndarray
     y: np.ndarray
@@ -31,8 +29,9 @@ Point = tuple[np.ndarray, np.ndarray]
 
 
 def place_limb(joint: Point, length: float, angle: np.ndarray) -> Point:
-    """Where a limb ends that hangs from a joint, `angle` radians from straight down towards the
-    right.
+    """Return the end of a limb that hangs from a joint.
+
+    `angle` is in radians, from straight down towards the right.
     """
     return joint[0] + np.float32(length) * np.sin(angle), joint[1] + np.float32(length) * np.cos(
         angle
@@ -40,7 +39,7 @@ def place_limb(joint: Point, length: float, angle: np.ndarray) -> Point:
 
 
 def join_lines(lines: Sequence[tuple[Point, Point, float, float]]) -> Strokes:
-    """Strokes from start to end, with a radius at either."""
+    """Build strokes from lines: start, end, and the radius at either."""
     fields = []
     for (x0, y0), (x1, y1), start, end in lines:
         radii = (np.full_like(x0, start), np.full_like(x0, end))
@@ -49,21 +48,21 @@ def join_lines(lines: Sequence[tuple[Point, Point, float, float]]) -> Strokes:
 
 
 def turn_strokes(strokes: Strokes, angle: np.ndarray) -> Strokes:
-    """Every stroke turned about its own middle."""
+    """Rotate every stroke about its middle."""
     cosine, sine = np.cos(angle), np.sin(angle)
     half_x = cosine * strokes.half_x - sine * strokes.half_y
     return strokes._replace(half_x=half_x, half_y=sine * strokes.half_x + cosine * strokes.half_y)
 
 
 def rotate_strokes(strokes: Strokes, angle: np.ndarray) -> Strokes:
-    """All strokes turned together about the centre."""
+    """Rotate all strokes together about the centre."""
     cosine, sine = np.cos(angle), np.sin(angle)
     x, y = cosine * strokes.x - sine * strokes.y, sine * strokes.x + cosine * strokes.y
     return turn_strokes(strokes, np.broadcast_to(angle, strokes.x.shape))._replace(x=x, y=y)
 
 
 def exchange_strokes(strokes: Strokes, steps_N: np.ndarray) -> Strokes:
-    """Every stroke at the place of the one so many steps further on."""
+    """Move every stroke to the position of the stroke `steps_N` further on, cyclically."""
     count = len(strokes.x)
     source = (np.arange(count)[:, None] + steps_N) % count
     return strokes._replace(
@@ -72,12 +71,12 @@ def exchange_strokes(strokes: Strokes, steps_N: np.ndarray) -> Strokes:
 
 
 def either(condition_N: np.ndarray, first: Strokes, second: Strokes) -> Strokes:
-    """The first where the condition holds, else the second."""
+    """Select the first strokes where the condition holds, else the second."""
     return Strokes(*(np.where(condition_N, one, other) for one, other in zip(first, second)))
 
 
 def outline(place: Frame, strokes: Strokes, chosen: Sequence[int]) -> np.ndarray:
-    """The union of the chosen strokes, a distance NSS."""
+    """Return the outline of the union of the chosen strokes, NSS."""
     distances = (
         capsule(place, (x - half_x, y - half_y), (x + half_x, y + half_y), start, end)
         for x, y, half_x, half_y, start, end in (
@@ -87,7 +86,7 @@ def outline(place: Frame, strokes: Strokes, chosen: Sequence[int]) -> np.ndarray
     return reduce(np.minimum, distances)
 
 
-# X and y of start and end, radius at start and end
+# x and y of start and end, radius at start and end
 Stroke = tuple[float, float, float, float, float, float]
 
 THINGS: dict[str, tuple[Stroke, ...]] = {

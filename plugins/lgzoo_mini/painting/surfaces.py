@@ -1,9 +1,8 @@
-"""Twelve kinds of texture as fields: 1 where ink is, -1 where paper is, with edges about two pixels
-wide.
+"""Twelve kinds of texture as fields: 1 is ink, -1 is paper, with edges about two pixels wide.
 
-A texture lives in a frame whose unit is one repeat: places with equal fractions look alike, but for
-what the manner leaves to chance. `_far` is a number's distance from the nearest whole number.
-Shapes as in `shapes`.
+A texture is defined in a frame whose unit is one repeat: positions with equal fractions look alike,
+except for random variation. `_far` is the distance of a number from the nearest integer. Shapes as
+in `shapes`.
 """
 
 from collections.abc import Callable
@@ -18,15 +17,15 @@ _TURN = np.float32(2 * np.pi)
 
 
 class Manner(NamedTuple):
-    """How marks are made, (N, 1, 1) each; in repeats, but for `rough` (0 to 1)."""
+    """Style of the marks of a texture, (N, 1, 1) each; in repeats, except `rough` (0 to 1)."""
 
-    width: np.ndarray  # of a mark; of cells and scales, from 0.5 on, shading instead of outlines
-    # How far marks are pushed out of line, or how long the arms of a cross or a brick's offset are
+    width: np.ndarray  # of a mark; cells and scales are shaded instead of outlined from 0.5 on
+    # Displacement of marks; length of a cross's arms; offset of bricks
     bend: np.ndarray
-    rough: np.ndarray  # how irregular places are
+    rough: np.ndarray  # irregularity of positions
 
 
-# Where, how, and a number in [0, 1), (N, 1, 1), that chooses among those alike -> the field.
+# Frame, style, and a seed in [0, 1), (N, 1, 1) -> the field.
 Surface = Callable[[Frame, Manner, np.ndarray], np.ndarray]
 
 
@@ -35,13 +34,14 @@ def _far(values: np.ndarray) -> np.ndarray:
 
 
 def _edge(depth: np.ndarray, place: Frame) -> np.ndarray:
-    """The field of a shape that each pixel lies this deep inside."""
+    """Return the field of a shape from each pixel's depth inside it."""
     return np.clip(depth / place.pixel, -1, 1)
 
 
 def chance(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """A number in [0, 1) for every lattice point (whole numbers x, y): a bit mixer (constants of
-    MurmurHash3).
+    """Return a number in [0, 1) for every lattice point (integers x, y), by mixing bits.
+
+    The constants are MurmurHash3's.
     """
     bits = x.astype(np.int32).astype(np.uint32) * np.uint32(0x9E3779B1)
     bits += y.astype(np.int32).astype(np.uint32) * np.uint32(0x85EBCA77)
@@ -54,22 +54,22 @@ def chance(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def stripes(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Parallel stripes, bent by slow noise."""
+    """Return parallel stripes, bent by low-frequency noise."""
     u = place.x + manner.bend * value_noise(place, 1.0, key)
     return _edge(manner.width / 2 - _far(u), place)
 
 
 def checks(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Light and dark fields in turn."""
+    """Return a checkerboard of light and dark fields."""
     slow = manner.bend * value_noise(place, 1.0, key)
     wave = np.sin((place.x + slow) * (_TURN / 2)) * np.sin((place.y + slow) * (_TURN / 2))
     return np.clip(wave / (place.pixel * 3), -1, 1)
 
 
 def _scatter_marks(place: Frame, manner: Manner, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each pixel lies from the mark of its lattice cell.
+    """Return the offset of each pixel from the mark of its lattice cell.
 
-    `rough` moves marks, as far as their cells allow.
+    `rough` displaces marks, at most to the border of their cells.
     """
     column, row = np.floor(place.x), np.floor(place.y)
     x = (
@@ -88,12 +88,12 @@ def _scatter_marks(place: Frame, manner: Manner, key: np.ndarray) -> tuple[np.nd
 
 
 def dots(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """A round dot in every cell of a lattice."""
+    """Return a round dot in every cell of a lattice."""
     return _edge(manner.width / 2 - length(*_scatter_marks(place, manner, key)), place)
 
 
 def crosses(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """A plus sign in every cell; with arms of half a repeat they join to a grid."""
+    """Return a plus sign in every cell; arms of half a repeat join to a grid."""
     x, y = (np.abs(part) for part in _scatter_marks(place, manner, key))
     return _edge(
         np.minimum(manner.width / 2 - np.minimum(x, y), manner.bend - np.maximum(x, y)), place
@@ -126,13 +126,13 @@ def cells(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
 
 
 def noise(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Hills and valleys; `rough` is the share of the finest ones."""
+    """Return two octaves of noise; `rough` is the weight of the finer one."""
     slow, fast = value_noise(place, 2.0, key), value_noise(place, 6.0, key + np.float32(0.1))
     return np.clip(1.6 * ((1 - manner.rough) * slow + manner.rough * fast), -1, 1)
 
 
 def marble(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Veins: stripes in a turbulent medium (Perlin, "An image synthesizer", 1985)."""
+    """Return veins: stripes in a turbulent medium (Perlin, "An image synthesizer", 1985)."""
     wave = np.cos((place.x + manner.bend * hills(place, 1.2, key)) * _TURN)
     return np.clip(
         (wave + 2 * manner.width - 1) / np.maximum(place.pixel * 5, np.float32(0.5)), -1, 1
@@ -140,7 +140,7 @@ def marble(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
 
 
 def weave(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Threads over and under one another, round, so lighter in their middle."""
+    """Return interwoven round threads, lighter in their middle."""
     x, y = place.x - np.rint(place.x), place.y - np.rint(place.y)
     upright = np.mod(np.rint(place.x) + np.rint(place.y), 2) < 1
     over, under = np.where(upright, x, y), np.where(upright, y, x)
@@ -154,20 +154,20 @@ def weave(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
 
 
 def rings(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Circles around one centre."""
+    """Return circles around one centre."""
     return _edge(manner.width / 2 - _far(length(place.x, place.y) + key), place)
 
 
 def zigzag(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Stripes that turn back and forth; `bend` is how far."""
+    """Return zigzag stripes; `bend` is the amplitude."""
     return _edge(manner.width / 2 - _far(place.x + 2 * manner.bend * _far(place.y)), place)
 
 
 def scales(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Rows of discs, each row half hidden by the next one."""
+    """Return rows of discs, each row half hidden by the next one."""
     found = np.full(place.x.shape, 9, dtype=np.float32)
     first = np.floor(place.y * 2)
-    for back in (-1, 0, 1):  # from the rows below to those on top, which are written last
+    for back in (-1, 0, 1):  # from the lowest row to the topmost, which is written last
         row = first - back
         x = place.x - row / 2
         distance = length(x - np.rint(x), place.y - row / 2)
@@ -178,9 +178,9 @@ def scales(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
 
 
 def bricks(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """Courses of bricks with mortar of some width between them, each brick of its own tone.
+    """Return courses of bricks with mortar between them, each brick in a random tone.
 
-    `bend` is the offset.
+    `width` is the mortar's width, `bend` the offset of each course.
     """
     row = np.rint(place.y)
     x = place.x + row * manner.bend
@@ -196,7 +196,7 @@ KINDS = (stripes, checks, dots, cells, noise, marble, weave, rings, zigzag, scal
 
 
 def surface(kinds_N: np.ndarray, place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
-    """The fields of these kinds, NSS; the pictures of one kind are made together."""
+    """Return the fields of these kinds, NSS; images of one kind are computed together."""
     made = np.empty(place.x.shape, dtype=np.float32)
     for number in np.unique(kinds_N):
         of_kind = np.flatnonzero(kinds_N == number)

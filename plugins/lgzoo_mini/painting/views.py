@@ -1,7 +1,7 @@
-"""How the kinds of `forms` are seen: their place, surfaces, light and clutter, which no label asks
-for.
+"""Views of the families of `forms`: pose, surface, light and clutter, which carry no information
+about the class.
 
-Shapes as in `canvas`. Every function takes its draws from `dice`, whose number is said.
+Shapes as in `canvas`. Every function takes its draws from `dice` and states their number.
 """
 
 from typing import NamedTuple
@@ -25,13 +25,11 @@ from lgzoo_mini.painting.canvas import (
 )
 from lgzoo_mini.painting.shapes import PICTURE, Frame, cover, frame, half_plane, wide
 
-_GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # how light a colour looks (ITU-R BT.601)
+_GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # weights of lightness (ITU-R BT.601)
 
 
 class Scene(NamedTuple):
-    """What is there before the thing: pictures N3SS, and the colours (N, 3) of the thing and of
-    what lies behind it.
-    """
+    """A background: images N3SS, and the colours (N, 3) for the thing and of the paper."""
 
     picture: np.ndarray
     ink: np.ndarray
@@ -39,7 +37,7 @@ class Scene(NamedTuple):
 
 
 def view(dice: Dice, turn: float = 0.4) -> Frame:
-    """Where a thing lies and from where it is seen. Takes 8 draws."""
+    """Draw the pose and perspective of a thing. Takes 8 draws."""
     return frame(
         x=dice.around(0.28),
         y=dice.around(0.28),
@@ -53,13 +51,14 @@ def view(dice: Dice, turn: float = 0.4) -> Frame:
 
 
 def sometimes(dice: Dice, chance: float, most: float) -> np.ndarray:
-    """With this chance a number up to `most`, else 0. Takes 2 draws."""
+    """Return, with this probability, a number up to `most`, else 0. Takes 2 draws."""
     return dice.happens(chance) * dice.between(0, most)
 
 
 def surface(dice: Dice, place: Frame) -> np.ndarray:
-    """Waves, bars, checks, hills, a grid or nothing, from -1 to about 1 in a thing's own frame,
-    NSS. Takes 7 draws.
+    """Return waves, bars, checks, noise, a grid or nothing, from -1 to about 1, NSS.
+
+    The pattern is fixed to the frame `place`. Takes 7 draws.
     """
     kind, frequency, angle = (
         wide(dice.choice(6)),
@@ -84,9 +83,9 @@ def surface(dice: Dice, place: Frame) -> np.ndarray:
 
 
 def scene(dice: Dice) -> Scene:
-    """A background that is plain, shaded or patterned, a quarter of them dark.
+    """Draw a background that is plain, shaded or patterned, a quarter of them dark.
 
-    Clutter lies on some. Takes 44 draws.
+    Some have clutter. Takes 44 draws.
     """
     paper, ink, dark = any_colour(dice), any_colour(dice), dice.happens(0.25)
     paper = paper * (1 - dark * dice.between(0.8, 1))[:, None]
@@ -103,7 +102,7 @@ def scene(dice: Dice) -> Scene:
 def fill(dice: Dice, seen: Scene, distance: np.ndarray, place: Frame) -> np.ndarray:
     """Paint a thing over its scene, in place: filled, only outlined, or with a rim.
 
-    It has its own surface and light. Takes 20 draws.
+    It has a random surface and light. Takes 20 draws.
     """
     tone = 1 + wide(sometimes(dice, 0.6, 0.55)) * surface(dice, place)
     light = half_plane(place, dice.turn())
@@ -119,8 +118,9 @@ def fill(dice: Dice, seen: Scene, distance: np.ndarray, place: Frame) -> np.ndar
 
 
 def develop_pictures(dice: Dice, picture: np.ndarray, grain: np.ndarray) -> torch.Tensor:
-    """The finished pictures, a third of them grey, in a light from any side, dim or glaring,
-    blurred, grainy. Takes 8 draws.
+    """Finish images: light from any side, dim or glaring, blurred and grainy; a third are grey.
+
+    Takes 8 draws.
     """
     red, green, blue = (picture[:, channel : channel + 1] * _GREY[channel] for channel in range(3))
     grey = wide(dice.happens(0.33))[:, None]

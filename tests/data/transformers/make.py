@@ -99,13 +99,13 @@ def main() -> None:
     torch.manual_seed(0)
     images_BCHW = torch.linspace(-1, 1, 2 * 3 * 28 * 28).view(2, 3, 28, 28)
     for kind, (make, config) in KINDS.items():
-        model, place = make(config).eval(), Path(__file__).parent / kind
+        model, folder = make(config).eval(), Path(__file__).parent / kind
         with torch.no_grad():
             for tensor in model.parameters():
                 tensor.add_(0.1 * torch.randn_like(tensor))
             answers = answer(kind, model, images_BCHW)
-        model.save_pretrained(place)
-        save_file({"answers": answers.contiguous()}, place / "answers.safetensors")
+        model.save_pretrained(folder)
+        save_file({"answers": answers.contiguous()}, folder / "answers.safetensors")
 
 
 if __name__ == "__main__":
