@@ -387,8 +387,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
 
 
 def promises() -> list[str]:
-    """The promises of the page, one text each."""
-    part = PAGE.read_text().split("## What is promised\n")[1].split("\n## ")[0]
+    """The guarantees of the page, one text each."""
+    part = PAGE.read_text().split("## Guarantees\n")[1].split("\n## ")[0]
     return [
         " ".join(item.split())
         for item in re.split(r"^- ", part.split("\n### ", 1)[1], flags=re.MULTILINE)[1:]
@@ -421,7 +421,7 @@ def test_the_page_names_every_target_of_the_fuzzer() -> None:
     assert len(targets) >= 8
     messages = [
         re.findall(r"`(\w+)`", line.split(":")[0])
-        for line in PAGE.read_text().split("## What is fuzzed")[1].splitlines()
+        for line in PAGE.read_text().split("## Fuzzing")[1].splitlines()
         if line.startswith("| `")
     ]
     assert {name for names in messages for name in names} == targets
