@@ -15,7 +15,6 @@ from pathlib import Path
 
 import timm
 import torch
-from machine import medians, write
 from safetensors.torch import load_file
 
 from learngene_zoo.artifacts.descendant import assemble
@@ -25,6 +24,7 @@ from learngene_zoo.families.tensors import initial, take_blocks, without_head
 from learngene_zoo.families.vit.names import ARCHITECTURE, ARCHITECTURES
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import WEIGHTS
+from machine import medians, write
 
 SPEC = ARCHITECTURES["deit_base_patch16_224"]
 KEPT = 5

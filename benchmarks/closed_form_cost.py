@@ -27,12 +27,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import machine
 import numpy as np
 import timm
 from PIL import Image
 
 import learngene_zoo as lg
+import machine
 from learngene_zoo.runs.run import Run
 
 ARCHITECTURE, SIDE = "deit_base_patch16_224", 224

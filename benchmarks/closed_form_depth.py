@@ -19,17 +19,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import machine
 import torch
-from pages import DOCS, replace_between
-from probe_gate import split_batches
 
+import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+from pages import DOCS, replace_between
+from probes import load_images
 
 NAME = "closed_form_depth"
 WAYS: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
 def measured() -> list[dict[str, Any]]:
     """For every depth the objective and each way's error."""
     ancestry, learngene = open_ancestry("bundled"), load_learngene(find("closed_form"))
-    pictures, _ = split_batches(open_task(SOURCE_TASK), "validation", IMAGES)
+    pictures, _ = load_images(open_task(SOURCE_TASK), "validation", IMAGES)
     wanted = last_stream(ancestry.model(), pictures)
     variance = (wanted - wanted.mean(dim=(0, 1))).square().sum()
     rows = []

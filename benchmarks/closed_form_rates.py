@@ -22,12 +22,11 @@ from typing import Any
 
 import machine
 from grids import finished
-from pages import DOCS, ROOT, replace_between
-
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.grid import cells
 from learngene_zoo.bench.running.executors import InProcess
 from learngene_zoo.settings import Recipe
+from pages import DOCS, ROOT, replace_between
 
 NAME = "closed_form_rates"
 ARMS = (

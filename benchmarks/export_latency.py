@@ -15,12 +15,12 @@ import tempfile
 from pathlib import Path
 
 import torch
-from machine import medians, write
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle.runtimes import open_runner, write_file
+from machine import medians, write
 
 SMALL = ViTSpec(layers=5, width=96, heads=3, image_size=32, patch_size=4, classes=10)
 LARGE = ViTSpec(layers=7, width=384, heads=6, image_size=224, patch_size=16, classes=1000)

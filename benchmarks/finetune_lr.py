@@ -23,13 +23,12 @@ from statistics import mean
 from typing import Any
 
 import machine
-from pages import DOCS, replace_between
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.fit import fit
+from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "finetune_lr.jsonl"
 MODELS = (("lsamd", 96), ("tal", 96), ("tal", 64), ("tal", 32), ("random", 96), ("random", 192))

@@ -29,10 +29,9 @@ from multiprocessing import get_context
 from statistics import mean
 from typing import Any, NamedTuple
 
-import machine
 import numpy as np
-from pages import DOCS, replace_between
 
+import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
@@ -49,6 +48,7 @@ from learngene_zoo.training.evaluate import Evaluation, evaluate
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.tuning import Epoch, choose_epoch
+from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "finetune_rates.jsonl"
 # Learning rate and layer decay, of what inherits from a wide ancestry model and of the bundled one.

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import get_args
 
 import torch
-from pages import DOCS, replace_between
 
 from learngene_zoo.families.spec import Fit, fit_view
 from learngene_zoo.intervals import proportion
@@ -23,6 +22,7 @@ from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.probes import compute_features, is_right_left_out
+from pages import DOCS, replace_between
 
 TASKS = ("stamps", "clipart")
 IMAGES = 500

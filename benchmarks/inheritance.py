@@ -34,12 +34,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grids import keep_rows
+from grids import keep_rows, place_learngene
 from inheritance_page import Measured, write_methods, write_page
-from recommend_probes import probes_of
-from recommend_regret import regret_table
-from shelf_worth import place
-
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.bench.grid.cell import Arm, Cell, label
@@ -58,6 +54,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks.catalogue import open_task, version_of
+from recommend_probes import probes_of
+from recommend_regret import regret_table
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS_COMPARED = ("closed_form", "first_k", "weight_selection", "lsamd", "pool", "tal")
@@ -251,7 +249,7 @@ def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
     for cell in wanted:
         card = shelf.cards_folder() / f"{cell.arm.method}-mini"
         if cell.arm.method not in APART and (card / "model.safetensors").is_file():
-            place(cell.extraction, card, out)
+            place_learngene(cell.extraction, card, out)
 
 
 def charged(cell: Cell, row: Row) -> Row:

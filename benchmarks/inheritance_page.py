@@ -9,9 +9,6 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from machine import write
-from pages import DOCS, ROOT, replace_between
-
 from learngene_zoo.bench.claims.contrasts import Unit, Values, stronger, sum_weighted
 from learngene_zoo.bench.grid.cell import Cell, label
 from learngene_zoo.bench.report.pictures import parameter_axis
@@ -20,6 +17,8 @@ from learngene_zoo.bench.results.averages import Average, average
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
 from learngene_zoo.text import count_noun, human_count
+from machine import write
+from pages import DOCS, ROOT, replace_between
 
 OURS = "closed_form"
 SCRATCH = ("scratch timm", "scratch fan_in")

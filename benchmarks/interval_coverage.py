@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-import machine
 import numpy as np
-from pages import DOCS, replace_between
 
+import machine
 from learngene_zoo.bench.results.statistics import estimate, t_quantile
+from pages import DOCS, replace_between
 
 TABLES = 1000
 SHAPES = ((4, 3), (6, 3), (6, 5), (8, 5), (10, 8))  # tasks, seeds

@@ -26,8 +26,6 @@ from functools import cache
 from typing import Any
 
 import machine
-from pages import DOCS, ROOT, replace_between
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
@@ -36,6 +34,7 @@ from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+from pages import DOCS, ROOT, replace_between
 
 NAME = "joint_distillation"
 BUILD = ROOT / "build" / NAME

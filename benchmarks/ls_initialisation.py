@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from machine import write
 
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.timm_config import architecture
@@ -34,6 +33,7 @@ from learngene_zoo.storage import StateDict
 from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.modules.least_squares import compute_moments, solve_stitches
 from lgzoo_pool.modules.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
+from machine import write
 
 MOST_TIME = 0.7
 AT_ONCE = 16  # images whose features are in memory together

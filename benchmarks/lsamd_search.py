@@ -39,26 +39,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import machine
 import numpy as np
 import torch
-from lsamd_search_summary import (
-    AUGMENTED,
-    KEPT,
-    LAYERS,
-    SEARCH,
-    UNTRAINED,
-    Kept,
-    Summary,
-    own_place,
-    sentence,
-    table,
-)
-from pages import DOCS, ROOT, replace_between
-from probe_gate import ridge, split_batches, standardised
-from shelf import card_of, shown
 from torch.nn import functional
 
+import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
@@ -72,6 +57,20 @@ from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, open_task
 from learngene_zoo.training.fit import fit
 from lgzoo_lsamd.blocks import order_blocks, select_base_blocks
+from lsamd_search_summary import (
+    AUGMENTED,
+    KEPT,
+    LAYERS,
+    SEARCH,
+    UNTRAINED,
+    Kept,
+    Summary,
+    own_place,
+    sentence,
+    table,
+)
+from pages import CARDS, DOCS, ROOT, replace_between, show_on_card
+from probes import classify_by_ridge, load_images, standardise
 
 NAME = "lsamd_search"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -248,7 +247,7 @@ class Probe:
         pictures = []
         for name in plan.tasks:
             for split in ("train", "validation"):
-                images, labels = split_batches(open_task(name), split, plan.images)
+                images, labels = load_images(open_task(name), split, plan.images)
                 pictures.append(images)
                 self.parts.append((name, split, labels))
         with torch.no_grad():
@@ -270,7 +269,7 @@ class Probe:
         found = {}
         for name in self.plan.tasks:
             (train, labels), (validation, wanted) = split[name, "train"], split[name, "validation"]
-            guessed = ridge(*reordered(standardised(train, validation), labels))
+            guessed = classify_by_ridge(*reordered(standardise(train, validation), labels))
             found[name] = round(float((guessed == wanted).mean()), 4)
         return found
 
@@ -336,7 +335,7 @@ def main() -> None:
     if not given.smoke:
         machine.write(NAME, found)
         replace_between(DOCS / "methods" / "lsamd.md", "lsamd-search", text + own_place(summary))
-        shown(card_of("lsamd"), "lsamd-search", sentence(found) + own_place(summary))
+        show_on_card(CARDS / "lsamd-mini", "lsamd-search", sentence(found) + own_place(summary))
     print(text)
 
 

@@ -29,12 +29,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import machine
 import numpy as np
 import torch
 from filelock import FileLock
-from pages import DOCS, ROOT, replace_between
 
+import machine
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
@@ -44,6 +43,7 @@ from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
 from lgzoo_mini.suite import generator
+from pages import DOCS, ROOT, replace_between
 
 NAME = "mini_suite"
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)

@@ -12,7 +12,6 @@ part alone, on images in memory.
 from __future__ import annotations
 
 import torch
-from machine import medians, write
 from torch import nn
 
 from learngene_zoo.families.tensors import initial
@@ -30,6 +29,7 @@ from lgzoo_pool.modules.network import (
     merge_anchors,
 )
 from lgzoo_pool.paths import Path
+from machine import medians, write
 
 IMAGES, REPEATS = 128, 1
 SIZES = ((32, 1), (96, 3))

@@ -17,7 +17,6 @@ import sys
 from typing import Any
 
 import torch
-from machine import medians, write
 
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import architecture
@@ -29,6 +28,7 @@ from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
 from lgzoo_pool.modules.objectives import Imitation
 from lgzoo_pool.settings import ImitationSettings, PoolSettings
+from machine import medians, write
 
 MOST_TIME = 1.05
 REPEATS, ROUNDS = 2, 12  # many short rounds: the arms should meet the same machine

@@ -25,9 +25,7 @@ from itertools import groupby
 from pathlib import Path
 
 import real_plan
-from grids import finished
-from shelf_worth import line, source_of
-
+from grids import find_source, finished, summarise_gains
 from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults
 from learngene_zoo.bench.demo import spread_evenly
@@ -180,7 +178,7 @@ def worth(job: Job, rows: Sequence[Row]) -> CardResults:
     """What the learngene is worth, by task and depth."""
     asked = job.asked
     lines = [
-        line(Member(spec=job.spec.with_(layers=layers)), {}, list(group))
+        summarise_gains(Member(spec=job.spec.with_(layers=layers)), {}, list(group))
         for (_, layers), group in groupby(rows, key=lambda row: (row.task, row.layers))
     ]
     images = "all" if asked.images is None else f"at most {asked.images:,}"
@@ -195,7 +193,7 @@ def worth(job: Job, rows: Sequence[Row]) -> CardResults:
         " in points, over the shuffled model and over the better of the two from scratch, with 95"
         " % intervals over the test images."
     )
-    datasets = {row.task: source_of(row.task) for row in rows}
+    datasets = {row.task: find_source(row.task) for row in rows}
     return CardResults(
         command=job.command, split="test", how=how, rows=tuple(lines), datasets=datasets
     )

@@ -36,8 +36,6 @@ from statistics import mean
 from typing import Any, Literal
 
 import machine
-from pages import DOCS, replace_between
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
@@ -51,6 +49,7 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.probes import compute_features, run_probe
+from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "real_models.jsonl"
 PIXELS, IMAGES, TEST_IMAGES, SEEDS = 112, 500, 600, 3

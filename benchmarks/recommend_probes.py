@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from inheritance_page import Name
 
+from inheritance_page import Name
 from learngene_zoo import lifecycle
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.grid import family, select_members

@@ -20,11 +20,10 @@ from itertools import product
 from statistics import fmean
 
 from inheritance_page import OURS, SCRATCH, Measured, Name
-from recommend_probes import Option, Probes
-
 from learngene_zoo.bench.report.tables import TextTable
 from learngene_zoo.bench.results.averages import average
 from learngene_zoo.lifecycle.recommendation import sort_candidates
+from recommend_probes import Option, Probes
 
 
 @dataclass(frozen=True, kw_only=True)

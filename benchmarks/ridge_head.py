@@ -19,11 +19,10 @@ import tracemalloc
 from dataclasses import replace
 from typing import Any
 
-import machine
 import numpy as np
 import torch
-from pages import DOCS, replace_between
 
+import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.runs.run import Run
@@ -33,6 +32,7 @@ from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.probes import Features, fit_ridge
+from pages import DOCS, replace_between
 
 IMAGES, ROUNDS = 500, 3
 

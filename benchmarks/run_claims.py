@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from grids import keep_rows
-from pages import DOCS, ROOT, replace_between
-
 from learngene_zoo.bench.claims.contrasts import Finding
 from learngene_zoo.bench.claims.file import PROTOCOL, Claim, list_claims, load_claim
 from learngene_zoo.bench.claims.run import (
@@ -57,6 +55,7 @@ from learngene_zoo.plotting import (
 )
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import CONFIG
+from pages import DOCS, ROOT, replace_between
 
 # By verdict.
 COLOUR_OF = {

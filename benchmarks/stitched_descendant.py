@@ -18,7 +18,6 @@ from pathlib import Path
 
 import timm
 import torch
-from machine import medians, write
 from safetensors.torch import load_file
 
 from learngene_zoo.artifacts.descendant import assemble
@@ -32,6 +31,7 @@ from learngene_zoo.storage import WEIGHTS
 from lgzoo_pool.details import read_details
 from lgzoo_pool.modules.network import draw_stitches, merge_anchors
 from lgzoo_pool.pool import PoolExtractor
+from machine import medians, write
 
 MOST_TIME = 0.25
 PATHS = ((5, 1), (3, 3), (1, 5))  # low, high

@@ -24,11 +24,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import machine
 import numpy as np
 import torch
 from PIL import Image
 
+import machine
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader

@@ -22,7 +22,6 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from machine import medians, write
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -40,6 +39,7 @@ from lgzoo_lsamd.modules.supernet import (
     group_parameters,
     iterate_routed_blocks,
 )
+from machine import medians, write
 
 MOST_TIME = 1.15
 REPEATS, ROUNDS = 2, 8  # many short rounds: the arms should meet the same machine

@@ -25,10 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from pages import DOCS, ROOT, replace_between
-from run_claims import KEPT
-from shelf import ANCESTRY, PRETRAINING
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.bench.claims.cells import cells_of, rates_of
@@ -39,6 +35,9 @@ from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
+from pages import DOCS, ROOT, replace_between
+from run_claims import KEPT
+from shelf import ANCESTRY, PRETRAINING
 
 BUILD = ROOT / "build" / "tal_ancestries"
 PLACE = BUILD / "ancestry"

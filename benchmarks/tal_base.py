@@ -24,9 +24,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pages import ROOT
-from real_plan import entry_of, measured_speed
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.grid.cell import Arm, Extraction
@@ -39,6 +36,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import human_count, human_seconds
+from pages import ROOT
+from real_plan import entry_of, measured_speed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import machine
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene

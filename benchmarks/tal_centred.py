@@ -27,9 +27,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from machine import RESULTS
-from pages import DOCS, replace_between
-from tal_forms import ANCESTRY, RECIPE, SIZES, trained
 
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal.architectures import draw_training_set
@@ -37,6 +34,9 @@ from lgzoo_tal.hypernet_spec import Form, HypernetSpec
 from lgzoo_tal.modules.centred import CHANGES
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
+from machine import RESULTS
+from pages import DOCS, replace_between
+from tal_forms import ANCESTRY, RECIPE, SIZES, trained
 
 ROWS = RESULTS / "tal_centred.jsonl"
 RATES = (3e-4, 1e-3)

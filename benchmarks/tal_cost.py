@@ -19,9 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from machine import medians, write
-from pages import DOCS, replace_between
-from tal_forms import ANCESTRY
 
 from learngene_zoo.bench.claims.cells import arm_of
 from learngene_zoo.bench.claims.file import load_claim
@@ -35,6 +32,9 @@ from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.mixture import TaskBatch
 from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
+from machine import medians, write
+from pages import DOCS, replace_between
+from tal_forms import ANCESTRY
 
 ARMS = {  # arm -> the claim that describes it
     "tal": "tal-parts",

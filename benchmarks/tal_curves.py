@@ -25,11 +25,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import machine
 import torch
-from pages import ROOT, replace_between
-from run_claims import BUILD as CLAIMS
 
+import machine
 from learngene_zoo import plotting
 from learngene_zoo.bench.claims.cells import arm_of
 from learngene_zoo.bench.claims.file import load_claim
@@ -43,6 +41,8 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.fit import fit
+from pages import ROOT, replace_between
+from run_claims import BUILD as CLAIMS
 
 BUILD = ROOT / "build" / "tal_curves"
 IMAGE, PAGE = ROOT / "docs" / "images" / "tal_curves.png", ROOT / "docs" / "methods" / "tal.md"

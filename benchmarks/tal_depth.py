@@ -25,9 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from machine import RESULTS
-from pages import DOCS, replace_between
-from tal_forms import ANCESTRY, RECIPE, TASK, trained
 
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.runs.run import Run
@@ -38,6 +35,9 @@ from lgzoo_tal.logah import MINI
 from lgzoo_tal.modules.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
 from lgzoo_tal.modules.places import WRITERS
+from machine import RESULTS
+from pages import DOCS, replace_between
+from tal_forms import ANCESTRY, RECIPE, TASK, trained
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from machine import read, write
-from pages import DOCS, replace_between
 from torch import nn
 
 from learngene_zoo.families.tensors import initial, model_of
@@ -40,6 +38,8 @@ from lgzoo_tal.logah import MINI
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.mixture import TaskMixture
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
+from machine import read, write
+from pages import DOCS, replace_between
 
 RECIPE = Recipe(
     epochs=12, batch_size=64, lr=3e-4, warmup=0.6, weight_decay=0.01, clip=5.0, augment="none"

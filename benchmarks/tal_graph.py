@@ -15,12 +15,12 @@ from functools import partial
 
 import networkx
 import torch
-from machine import medians, write
 
 from learngene_zoo.families.tensors import _shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.modules import graph
 from lgzoo_tal.modules.graph import CUTOFF, Graph, build_graph
+from machine import medians, write
 
 MOST_MILLISECONDS = 5.0
 LAYERS = (12, 24)

@@ -16,10 +16,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from machine import write
-from pages import DOCS, replace_between
-from tal_forms import ANCESTRY, trained
-
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from lgzoo_tal.architectures import draw_training_set
@@ -27,6 +23,9 @@ from lgzoo_tal.config import Guidance
 from lgzoo_tal.logah import MINI
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
+from machine import write
+from pages import DOCS, replace_between
+from tal_forms import ANCESTRY, trained
 
 TASK = open_task(SOURCE_TASK)
 RECIPE = Recipe(

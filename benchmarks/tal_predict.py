@@ -30,7 +30,6 @@ from typing import Any
 
 import timm
 import torch
-from machine import read, write
 from torch import Tensor
 from torch.nn import functional
 
@@ -44,6 +43,7 @@ from lgzoo_tal.modules.graph import Graph, build_graph
 from lgzoo_tal.modules.hypernet import Hypernet, compute_class_position
 from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder
 from lgzoo_tal.modules.tensors import TensorGroup, get_kernel, is_vector
+from machine import read, write
 
 SIZES = ("tiny", "small", "base")
 RELEASED = {

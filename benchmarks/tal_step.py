@@ -31,8 +31,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from machine import write
-from tal_predict import Plain
 from torch import Tensor
 from torch.nn import functional
 
@@ -55,6 +53,8 @@ from lgzoo_tal.modules.objective import (
     draw_random_matrix,
     sum_norms,
 )
+from machine import write
+from tal_predict import Plain
 
 TARGET = ViTSpec(layers=6, width=192, heads=3)
 TEACHER, HYPERNET = ARCHITECTURES["vit_base_patch16_224"], SMALL.build_spec()

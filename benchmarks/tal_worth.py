@@ -16,7 +16,6 @@ benchmarks/results/tal_worth.json.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,16 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from grids import best_rates, finished, gain_text
-
-from learngene_zoo.atomic import new_file
+from grids import best_rates, finished, gain_text, place_learngene
 from learngene_zoo.bench.claims.contrasts import gains_over_images
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import SCRATCH, cells
 from learngene_zoo.bench.results.rows import Row
-from learngene_zoo.bench.running.extraction import ExtractionCost
-from learngene_zoo.settings import Recipe, to_json
-from learngene_zoo.storage import write_json
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import find_entry, suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +51,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Measure, print, and write."""
     if "--table" not in arguments:
         for seed in (*SEEDS, TUNING_SEED):
-            place(Extraction(arm=replace(TAL, name=""), seed=seed))
+            place_learngene(Extraction(arm=replace(TAL, name=""), seed=seed), CARD, BUILD)
         before = finished([cell for size in SIZES for cell in untrained(*size)], BUILD)
         rates = chosen_rates(TUNING_TASKS)
         after = finished(trained(TASKS, SEEDS, rates, "test"), BUILD)
@@ -81,15 +76,6 @@ def unseen() -> dict[str, Any]:
 def read() -> dict[str, Any]:
     """The results as they were written."""
     return machine.read("tal_worth")
-
-
-def place(extraction: Extraction) -> None:
-    """Copy the bundled learngene to where a grid looks for extractions."""
-    folder = extraction.folder(BUILD)
-    if not folder.exists():
-        shutil.copytree(CARD, folder)
-        with new_file(extraction.record(BUILD), force=True) as draft:
-            write_json(draft, to_json(ExtractionCost(finished=True)))
 
 
 def summary() -> dict[str, Any]:

@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-import machine
 import numpy as np
 
+import machine
 from learngene_zoo.bench.grid.search import SIGMAS
 from learngene_zoo.bench.results.rows import Row, read_rows, unpack_flags
 from learngene_zoo.tasks.catalogue import entries

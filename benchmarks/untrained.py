@@ -20,8 +20,6 @@ from itertools import product
 from typing import Any
 
 import machine
-from pages import DOCS, replace_between
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
@@ -31,6 +29,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from lgzoo_closed_form.elastic import ElasticDetails
 from lgzoo_closed_form.pruning import PruningExtractor, Scoring
+from pages import DOCS, replace_between
 
 NAME = "untrained"
 Size = dict[str, Any]

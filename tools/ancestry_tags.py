@@ -1,26 +1,29 @@
-"""How many of timm's pretrained ViTs open as ancestry models, and why the others do not. No
-weights, no network.
+"""Count timm's pretrained ViTs that open as ancestry models, and list why the others do not.
 
-    python benchmarks/ancestry_tags.py    about two minutes
+    python tools/ancestry_tags.py   about two minutes
 
 Every pretrained tag of timm's registry is built on the meta device and read as a spec; it opens if
-the config.json that its descendants would have leads back to that spec. Results in
-benchmarks/results/ancestry_tags.json, the tables in docs/ancestries.md.
+the config.json that its descendants would have leads back to that spec. No weights and no network
+are needed. Results: benchmarks/results/ancestry_tags.json. Page: docs/ancestries.md.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import timm
-from machine import write
-from pages import DOCS, replace_between
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import families
 from learngene_zoo.families.timm_config import OBSTACLES, architecture_of_timm, spec_in, timm_config
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from machine import write
+from pages import DOCS, replace_between
 
 # What people look for, by words in the names.
 KNOWN = {

@@ -1,19 +1,22 @@
-"""One line for every learngene on the shelf: what its middle size is worth, from the cards.
+"""Make README's table of the learngenes on the shelf: the results of each one's middle size.
 
-python benchmarks/shelf.py table          writes README's table; `shelf.py worth` measures
+python tools/shelf.py table     from the cards; `shelf.py worth` measures
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from shelf_worth import DESCENDANT, TASKS
 
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CardCost, LearngeneConfig, Measured
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import human_count, human_seconds
+from shelf_worth import TASKS
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from grids import DESCENDANT
 
 RIVALS = {"stem": "over stem", "scratch": "over scratch"}
 COSTS = ("kept", "images", "extraction")

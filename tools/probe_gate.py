@@ -1,12 +1,10 @@
-"""The second gate of an ancestry model: what its features say before any training, against pixels
-and against no training at all.
+"""Judge an ancestry model by probes before any training, against pixels and random ViTs.
 
-    python benchmarks/probe_gate.py
-            the bundled one; its table is kept in benchmarks/results
-    python benchmarks/probe_gate.py ancestry/ --out FILE    any other one
-    python benchmarks/probe_gate.py ancestry.run/ --out FILE
-            one that is being trained: its newest checkpoint
-    python benchmarks/probe_gate.py --table                 the table again, from the results
+    python tools/probe_gate.py                          the bundled one
+    python tools/probe_gate.py ancestry/ --out FILE     any other one
+    python tools/probe_gate.py ancestry.run/ --out FILE
+            the newest checkpoint of one that is being trained
+    python tools/probe_gate.py --table                  print the table from the results
 
 On 1,000 training images of a task, two probes are fitted: a ridge regression onto the classes and
 the nearest class mean, both of standardised features. They are judged on up to 1,000 validation
@@ -17,18 +15,18 @@ the ancestry model's shape and weights of standard deviation 1/sqrt(fan_in).
 The gate is passed if on every real task and every left-out family, by both probes, the last block
 is above pixels and above the random ViTs at their best depth (mean of the seeds), and is clearly
 above the third: its interval over images lies above 0. A left-out family counts as such only for a
-model that was not trained on it, as the table says."""
+model that was not trained on it, as the table says. Results: benchmarks/results/probe_gate.json.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import machine
 import numpy as np
 import torch
 from safetensors.torch import load_file
@@ -43,19 +41,19 @@ from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import from_json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite
-from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.checkpoint import PREFIX, TENSORS, newest_step
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import machine
+from probes import PROBES, Arrays, load_images, standardise
 
 NAME = "probe_gate"
 REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
 TASKS = (*REAL, *LEFT_OUT, *(name for name in suite("mini").tasks if name not in LEFT_OUT))
 DEPTHS, EARLY = (0, 1, 2, 3, 4, 6, 8, 10, 12), 3
-IMAGES, JUDGED, SEEDS, DRAW = 1_000, 1_000, (0, 1, 2), 0
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the kept results
+IMAGES, JUDGED, SEEDS = 1_000, 1_000, (0, 1, 2)
 TOKENS = ("both", "class", "patches")  # of a ViT's features; `both` decides
-
-Arrays = tuple[np.ndarray, np.ndarray]  # of training images and of validation images
 
 
 class Judged(NamedTuple):
@@ -119,19 +117,6 @@ def untrained(spec: ViTSpec, seed: int) -> Model:
 # Features
 
 
-def split_batches(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.ndarray]:
-    """Normalised pictures float32 (N, 3, H, W), balanced over the classes, and their
-    labels (N,).
-    """
-    count = min(images, len(task.split(split)))
-    loader = Loader(task, split, task.input_format, batch_size=250, seed=DRAW, images=count)
-    batches = list(loader.epoch(0))
-    return (
-        torch.cat([batch.images for batch in batches]),
-        torch.cat([batch.labels for batch in batches]).numpy(),
-    )
-
-
 @torch.no_grad()
 def by_block(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
     """After each of `DEPTHS` blocks, float32 (N, 2, D): the class token and the mean of the
@@ -160,52 +145,6 @@ def chosen(features_N2D: np.ndarray, tokens: str) -> np.ndarray:
     return features_N2D[:, wanted].reshape(len(features_N2D), -1)
 
 
-# Probes
-
-
-def standardised(train: np.ndarray, validation: np.ndarray) -> Arrays:
-    """Both by the mean and standard deviation of the training images.
-
-    What does not vary becomes 0.
-    """
-    mean, std = train.mean(axis=0, dtype=np.float64), train.std(axis=0, dtype=np.float64)
-    scale = np.where(std > 1e-5, 1 / np.maximum(std, 1e-5), 0)
-    return (train - mean) * scale, (validation - mean) * scale
-
-
-def ridge(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> np.ndarray:
-    """The class of each validation image; the penalty has the least squared error on left-out
-    training images.
-    """
-    known, numbers = np.unique(labels, return_inverse=True)
-    targets = np.eye(len(known))[numbers]
-    mean = targets.mean(axis=0)
-    basis, singular, directions = np.linalg.svd(train, full_matrices=False)
-    projected, best, least = basis.T @ targets, None, np.inf
-    for penalty in PENALTIES:
-        kept = singular**2 / (singular**2 + penalty * len(train))
-        fitted = mean + basis @ (kept[:, None] * projected)
-        leverage = 1 / len(train) + (basis**2 * kept).sum(axis=1)
-        squared = float((((targets - fitted) / (1 - leverage)[:, None]) ** 2).sum())
-        if squared < least:
-            shrunk = kept / np.maximum(singular, 1e-9)
-            best, least = directions.T @ (shrunk[:, None] * projected), squared
-    return known[(validation @ best + mean).argmax(axis=1)]
-
-
-def nearest_mean(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> np.ndarray:
-    """The class whose mean each validation image is nearest to."""
-    known = np.unique(labels)
-    means = np.stack([train[labels == one].mean(axis=0) for one in known])
-    return known[(validation @ means.T - (means**2).sum(axis=1) / 2).argmax(axis=1)]
-
-
-PROBES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "ridge": ridge,
-    "nearest_mean": nearest_mean,
-}
-
-
 # The gate
 
 
@@ -214,10 +153,10 @@ def judged(task: Task, ancestry: Judged) -> dict[str, dict[str, Any]]:
     gains.
     """
     (train, labels), (validation, wanted) = (
-        split_batches(task, "train", IMAGES),
-        split_batches(task, "validation", JUDGED),
+        load_images(task, "train", IMAGES),
+        load_images(task, "validation", JUDGED),
     )
-    pixels = standardised(train.flatten(1).numpy(), validation.flatten(1).numpy())
+    pixels = standardise(train.flatten(1).numpy(), validation.flatten(1).numpy())
     models = [ancestry.model, *(untrained(ancestry.spec, seed) for seed in SEEDS)]
     seen = [(by_block(model, train), by_block(model, validation)) for model in models]
     found = {}
@@ -227,7 +166,7 @@ def judged(task: Task, ancestry: Judged) -> dict[str, dict[str, Any]]:
             return np.asarray(classify(arrays[0], labels, arrays[1]) == wanted)  # noqa: B023
 
         def at(number: int, depth: int, tokens: str = "both") -> np.ndarray:
-            return right(standardised(*(chosen(part[depth], tokens) for part in seen[number])))
+            return right(standardise(*(chosen(part[depth], tokens) for part in seen[number])))
 
         ours = {depth: at(0, depth) for depth in seen[0][0]}
         random = {depth: [at(1 + place, depth) for place in range(len(SEEDS))] for depth in ours}
@@ -377,7 +316,7 @@ def card_text(kept: Mapping[str, Any]) -> str:
         + f"\n\nBefore any training: validation accuracy in per cent of two probes on {IMAGES:,}"
         " images of real tasks and of the two families that its own training leaves out. Asked"
         " for: above pixels, above random ViTs at their best depth, and the last block above the"
-        f" third. {verdict} Made by `python benchmarks/probe_gate.py`."
+        f" third. {verdict} Made by `python tools/probe_gate.py`."
     )
 
 

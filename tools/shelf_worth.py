@@ -1,78 +1,60 @@
-"""What a learngene on the shelf is worth: descendants of three sizes, fine-tuned briefly, beside
-their controls and scratch.
+"""Evaluate a learngene on the shelf: descendants of three sizes, fine-tuned briefly, beside their
+controls and models from scratch.
 
-    python benchmarks/shelf.py worth          for every learngene on the shelf; resumable: run it
-                                              again after a stop
+    python tools/shelf.py worth     for every learngene on the shelf; resumable
 
 The sizes are the smallest, the middle and the largest of those that cost no more than the ancestry
-model. The tasks are two of real images and two drawn ones; what the extraction has seen is told on
-the card. Every arm has the same images in the same order, the same head and the same learning rate,
+model. The tasks are two of real images and two drawn ones; the card names those that the extraction
+has seen. Every arm has the same images in the same order, the same head and the same learning rate,
 which is not tuned for any, and no augmentation: with it every arm is worse after so short a
 training, and scratch and stem by most.
 """
 
 from __future__ import annotations
 
-import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from grids import finished
-
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.records import CONTROLS, CardResults, Measured
-from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.artifacts.records import CONTROLS, CardResults
 from learngene_zoo.bench.grid.cell import MORE_AXES, Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import RECIPE, SCRATCH, set_epochs
-from learngene_zoo.bench.results.rows import Row
-from learngene_zoo.bench.results.summary import STEMS
-from learngene_zoo.bench.running.extraction import ExtractionCost
 from learngene_zoo.families.family import cost
 from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.ancestry import ancestry_spec
-from learngene_zoo.settings import to_json
-from learngene_zoo.storage import write_json
-from learngene_zoo.tasks.catalogue import find_entry
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from grids import find_source, finished, place_learngene, summarise_gains
 
 TASKS = ("digits", "fashion_mnist", "textures", "numbers")
 IMAGES, EPOCHS, SEED = 500, 4, 0
 TRAINING = set_epochs(replace(RECIPE, images=IMAGES), EPOCHS)
-DESCENDANT, SHUFFLED = "descendant", "shuffled"
 
 
 def measured(arm: Arm, card: Path, out: Path) -> CardResults:
     """What the learngene on a card is worth; the results of all cards lie in one folder, with one
     scratch arm for all.
     """
-    place(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
+    place_learngene(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
     members = lifecycle.plan(card)
     sizes = three(members)
     named = {id(member): named_by(member, members) for member in sizes}
     grid = [cells_of(arm, member, named[id(member)], task) for member in sizes for task in TASKS]
     rows = {row.key: row for row in finished([cell for cells in grid for cell in cells], out)}
     found = [
-        line(member, named[id(member)], [rows[cell.key] for cell in cells])
+        summarise_gains(member, named[id(member)], [rows[cell.key] for cell in cells])
         for member, cells in zip([member for member in sizes for _ in TASKS], grid, strict=True)
     ]
     return CardResults(
-        command=f"python benchmarks/shelf.py {arm.method}",
+        command=f"python tools/shelf.py {arm.method}",
         split="test",
         how=sentence(),
         rows=tuple(sorted(found, key=lambda row: TASKS.index(row.task))),
-        datasets={task: source_of(task) for task in TASKS},
+        datasets={task: find_source(task) for task in TASKS},
     )
-
-
-def place(extraction: Extraction, card: Path, out: Path) -> None:
-    """Copy a bundled learngene to where a grid looks for extractions."""
-    folder = extraction.folder(out)
-    if not folder.exists():
-        shutil.copytree(card, folder)
-        with new_file(extraction.record(out), force=True) as draft:
-            write_json(draft, to_json(ExtractionCost(finished=True)))
 
 
 def three(members: Sequence[Member]) -> list[Member]:
@@ -126,36 +108,6 @@ def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, ob
     )
 
 
-def line(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measured:
-    """One line of a card's table: accuracies by arm, and what the descendant gains, with intervals
-    over the images.
-    """
-    ours, *others = rows
-    names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in others}}
-    scratch = [row.arm for row in others if row.control is None]
-    stems = [row.arm for row in others if row.control in STEMS]
-    rivals = {
-        SHUFFLED: [row.arm for row in others if row.control == SHUFFLED],
-        "stem": stems,
-        "scratch": scratch,
-    }
-    found = gains_over_images(rows, ours.arm, rivals)
-    ends = ("", "_low", "_high")
-    return Measured(
-        task=ours.task,
-        layers=ours.layers,
-        width=member.spec.width,
-        size=size,
-        params=ours.params,
-        flops=ours.flops,
-        images=ours.evaluated,
-        accuracy={name: round(found[arm], 4) for arm, name in names.items()},
-        gains={
-            name: tuple(round(found[f"over_{name}{end}"], 4) for end in ends) for name in rivals
-        },  # type: ignore[misc]
-    )
-
-
 def sentence() -> str:
     """What was measured, in words."""
     return (
@@ -169,10 +121,3 @@ def sentence() -> str:
         " stems and over the better of the two from scratch, with 95 % intervals over the test"
         " images."
     )
-
-
-def source_of(task: str) -> str:
-    """Where a task's images come from."""
-    entry = find_entry(task)
-    assert entry is not None
-    return entry.source

@@ -1,16 +1,14 @@
-"""The gate of the bundled ancestry model: is its knowledge worth inheriting at all? Decided before
-any claim.
+"""Judge the bundled ancestry model by fine-tuning, against shuffled and random weights.
 
-    python benchmarks/gate.py            about 25 minutes on two cores; resumable: run it again
-                                         after a stop
-    python benchmarks/gate.py --table    the table again, from the results
+    python tools/gate.py            about 25 minutes on two cores; resumable
+    python tools/gate.py --table    print the table from the results
 
 On `fashion_mnist` and on each target of the suite `mini`, at 1,000 training images: the ancestry
-model whole (every block inherited), the same weights shuffled, and scratch with standard deviation
+model with all its blocks, the same weights shuffled, and random weights of standard deviation
 1/sqrt(fan_in). Each arm has its best learning rate on validation images of three tasks, with a
 separate seed. Intervals are over the validation images, for the mean of three seeds; no test image
 is read. The gate is passed if `fashion_mnist` and at least six of the nine targets have both
-intervals above 0. Results in benchmarks/results/gate.json.
+intervals above 0. Results: benchmarks/results/gate.json. Page: the card of the ancestry model.
 """
 
 from __future__ import annotations
@@ -21,15 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import machine
-from grids import best_rates, finished, gain_text
-
 from learngene_zoo.bench.claims.contrasts import gains_over_images
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.grid import SCRATCH, cells
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import suite
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import machine
+from grids import best_rates, finished, gain_text
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "gate"
 LAYERS = 12
@@ -151,7 +150,7 @@ def sentence(kept: Mapping[str, Any]) -> str:
         f" the images. Learning rates ({rates}) were chosen on validation images with another seed."
         f" The gate is {verdict}: both gains are certain on {kept['targets']} of the nine targets"
         f" (six are wanted) and {'also' if kept['rows'][0]['passed'] else 'not'} on `{REAL}`. Made"
-        " by `python benchmarks/gate.py`."
+        " by `python tools/gate.py`."
     )
 
 

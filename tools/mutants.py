@@ -1,24 +1,23 @@
-"""What the tests see: small faults are put into the code, one at a time, and tests must fail with
-each.
+"""Measure the tests: small faults (mutants) are put into the code, one at a time, and a test must
+fail with each.
 
-    python benchmarks/mutants.py                     the mutants of the list that have no result
-                                                     yet, then the table
-    python benchmarks/mutants.py --draw 150 --seed 7 instead of the list, mutants drawn by chance
-        from all of the code
-    python benchmarks/mutants.py --only bench        those whose file or text contains the word
-    python benchmarks/mutants.py --list              print them, and try none
-    python benchmarks/mutants.py --fresh             all of them again
-    python benchmarks/mutants.py --map               measure which tests run which lines, which
-                                                     makes drawn ones quicker
+    python tools/mutants.py         the mutants of the list that have no result yet, then the table
+    python tools/mutants.py --draw 150 --seed 7
+            instead of the list, mutants drawn at random from all of the code
+    python tools/mutants.py --only bench    those whose file or text contains the word
+    python tools/mutants.py --list          print them, and try none
+    python tools/mutants.py --fresh         all of them again
+    python tools/mutants.py --map           measure which tests run which lines, which makes drawn
+                                            ones quicker
 
-`mutants.toml` has the list by file, with the tests that ought to see them. How others are drawn
-    says mutants_draw.py; their
-tests are chosen by what the files name, and by the map where it is measured (mutants_map.py). A
-test that fails must pass without the mutant. Each is applied to a copy of the checkout's files,
-never to the checkout itself. A result is kept as a line of results/mutants.jsonl or
-mutants_drawn.jsonl and counts until the file, the mutant or its tests change; one that survived is
-always tried again. Exits with 1 if fewer than 95 % of the list are killed, or one of it survives
-without a `why` (why no test can see it), or if fewer than 90 % of the drawn ones are killed.
+`mutants.toml` has the list by file, with the tests that should fail. mutants_draw.py draws others;
+their tests are chosen by the names in the files, and by the map where it is measured
+(mutants_map.py). A test that fails must pass without the mutant. Each is applied to a copy of the
+checkout's files, never to the checkout itself. A result is a line of mutants.jsonl or
+mutants_drawn.jsonl in benchmarks/results and counts until the file, the mutant or its tests change;
+a mutant that survived is always tried again. Exits with 1 if fewer than 95 % of the list are
+killed, or one of it survives without a `why` (why no test can fail), or if fewer than 90 % of the
+drawn ones are killed.
 """
 
 from __future__ import annotations
@@ -49,11 +48,15 @@ from typing import Any, NoReturn
 
 import mutants_draw
 import mutants_map
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from machine import RESULTS, write
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST, ROWS = Path(__file__).with_name("mutants.toml"), RESULTS / "mutants.jsonl"
 REASONS, DRAWN = LIST.with_name("mutants_drawn.toml"), RESULTS / "mutants_drawn.jsonl"
+# A copy of the checkout has these folders, too.
+OUR_FOLDERS = (str(LIST.parent), str(RESULTS.parent))
 LEAST, LEAST_DRAWN = 0.95, 0.90  # of all mutants
 PRELOADED = (
     *(
@@ -443,7 +446,7 @@ def _work(tree: Path, work: Callable[[], int], output: int, home: str) -> NoRetu
         sys.path[:] = [
             str(tree),
             str(tree / "plugins"),
-            *(place for place in sys.path if place != str(LIST.parent)),
+            *(place for place in sys.path if place not in OUR_FOLDERS),
         ]
         os.environ.update(PYTHONPATH=os.pathsep.join(sys.path[:2]), TMPDIR=home)
         tempfile.tempdir = None

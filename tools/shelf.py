@@ -1,20 +1,19 @@
-"""Rebuild everything that is bundled, in order: the ancestry models, the learngenes, what they are
-worth, their cards, README's demo.
+"""Rebuild everything that is bundled, in order: the ancestry models, the learngenes, their
+evaluation, their cards, README's demo.
 
-    python benchmarks/shelf.py
-            whatever is out of date; resumable: run it again after a stop
-    python benchmarks/shelf.py worth           one stage only (see BEFORE, LEARNGENES, AFTER)
-    python benchmarks/shelf.py pool snnet
-            the learngenes of these methods only, and what they are worth
-    python benchmarks/shelf.py cost pool       one stage of one method, for the stages of LEARNGENES
-    torchrun --standalone --nproc_per_node 2 benchmarks/shelf.py ancestry
+    python tools/shelf.py                 whatever is out of date; resumable
+    python tools/shelf.py worth           one stage only (see BEFORE, LEARNGENES, AFTER)
+    python tools/shelf.py pool snnet      the learngenes of these methods and their evaluation
+    python tools/shelf.py cost pool       one stage of one method, for the stages of LEARNGENES
+    torchrun --standalone --nproc_per_node 2 tools/shelf.py ancestry
             the long part, on two cores at once
 
 There is a learngene of every registered method but those that keep no part of a model or every size
-of it (`SKIPPED`); a new method comes onto the shelf by itself. One that comes from today's ancestry
-models, tasks and settings stays as it is, so with another ancestry model the same command makes all
-of them anew. Every stage works in `build/shelf` and replaces what is committed only when it is
-whole."""
+of it (`SKIPPED`); a new method comes onto the shelf by itself. A learngene that comes from today's
+ancestry models, tasks and settings stays as it is, so with another ancestry model the same command
+makes all of them again. Every stage works in `build/shelf` and replaces what is committed only when
+it is complete.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +25,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import gate
-import machine
 import probe_gate
 import shelf_cost
 import shelf_table
 import shelf_worth
-import tal_blocks
-import tal_worth
-import torch
-from grids import finished
-from pages import DOCS, ROOT, replace_between
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.card import (
     END,
@@ -65,7 +59,14 @@ from learngene_zoo.settings import Recipe, Setting, fingerprint, from_json, sett
 from learngene_zoo.storage import CONFIG, WEIGHTS, read_json, write_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
-BUILD, CARDS = ROOT / "build" / "shelf", ROOT / "cards"
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import machine
+import tal_blocks
+import tal_worth
+from grids import finished
+from pages import CARDS, DOCS, ROOT, replace_between, show_on_card
+
+BUILD = ROOT / "build" / "shelf"
 
 # The bundled ancestry model: 3 MB of fp16. Each process takes one thread, because two threads on a
 # machine that is busy otherwise can be many times slower than one; under torchrun two processes
@@ -212,7 +213,7 @@ def shelve(trained: Descendant, name: str, stage: str, **facts: str) -> None:
         "test_accuracy": test.value,
         "test_images": test.images,
     }
-    about = to_json(CardRecord(command=f"python benchmarks/shelf.py {stage}"))
+    about = to_json(CardRecord(command=f"python tools/shelf.py {stage}"))
     kept = replace(
         bundled, provenance={**trained.provenance, "metrics": metrics, "card": about, **facts}
     )
@@ -230,14 +231,14 @@ def checksum(source: str) -> str | None:
 def probed() -> None:
     """What the ancestry model's features say (see probe_gate.py), on its card."""
     probe_gate.main([])
-    shown(CARDS / BUNDLED_CARD, "probe", probe_gate.card_text(machine.read(probe_gate.NAME)))
+    show_on_card(CARDS / BUNDLED_CARD, "probe", probe_gate.card_text(machine.read(probe_gate.NAME)))
 
 
 def judged() -> None:
     """Judge the ancestry model (see gate.py) and show the table on its card."""
     gate.main()
     kept = gate.read()
-    shown(CARDS / BUNDLED_CARD, "gate", f"{gate.markdown(kept)}\n\n{gate.sentence(kept)}")
+    show_on_card(CARDS / BUNDLED_CARD, "gate", f"{gate.markdown(kept)}\n\n{gate.sentence(kept)}")
 
 
 # The learngenes
@@ -365,7 +366,7 @@ def tal_depth() -> None:
     tal_blocks.main()
     text = tal_blocks.markdown(tal_blocks.read())
     replace_between(DOCS / "methods" / "tal.md", "blocks", text)
-    shown(card_of("tal"), "blocks", f"{text}\n\n{tal_blocks.SENTENCE}")
+    show_on_card(card_of("tal"), "blocks", f"{text}\n\n{tal_blocks.SENTENCE}")
 
 
 def tal_in_full() -> None:
@@ -382,7 +383,7 @@ def tal_in_full() -> None:
     )
     text = "\n\n".join(table(kept) for table in tables)
     replace_between(DOCS / "methods" / "tal.md", "worth", text)
-    shown(card_of("tal"), "worth", text)
+    show_on_card(card_of("tal"), "worth", text)
 
 
 # The cards
@@ -399,7 +400,7 @@ def cards() -> None:
         if config.is_file():
             data = read_json(config)
             data["learngene"] |= {
-                "card": to_json(CardRecord(command=f"python benchmarks/shelf.py {stage}"))
+                "card": to_json(CardRecord(command=f"python tools/shelf.py {stage}"))
             }
             write_json(config, data)
             rendered(config.parent, notes_of(config.parent / "README.md"))
@@ -424,17 +425,6 @@ def rendered(folder: Path, notes: str) -> None:
         else learngene_card(read_config(folder), place)
     )
     (folder / "README.md").write_text(page + (notes or f"\n{NOTES}\n{END}\n"), encoding="utf-8")
-
-
-def shown(folder: Path, name: str, text: str) -> None:
-    """Put a table among the notes of a card."""
-    card = folder / "README.md"
-    old = card.read_text(encoding="utf-8")
-    if f"<!-- {name} -->" not in old:
-        card.write_text(
-            old.replace(END, f"\n<!-- {name} -->\n<!-- /{name} -->\n\n{END}"), encoding="utf-8"
-        )
-    replace_between(card, name, text)
 
 
 def story() -> None:

@@ -1,7 +1,8 @@
-"""The table of `lgzoo list ancestries`: what timm's registry says of well-known ViTs. No weights,
-no network.
+"""Write the table of `lgzoo list ancestries`: timm's facts about well-known ViTs.
 
-python benchmarks/ancestries.py    rewrites learngene_zoo/pretrained/known.json (half a minute)
+    python tools/ancestries.py      half a minute
+
+It rewrites learngene_zoo/pretrained/known.json. No weights and no network are needed.
 """
 
 import json

@@ -1,13 +1,12 @@
-"""Which tests run which lines: each test file once, in a fork, under coverage.py (`pip install
-coverage`).
+"""Measure which tests run which lines: each test file once, in a fork, under coverage.py (`pip
+install coverage`).
 
-    python benchmarks/mutants.py --map            measure the test files that changed since they
-                                                  were measured
+    python tools/mutants.py --map   measure the test files that changed since they were measured
 
 The map is kept in `.mutants_map/`, a file of JSON for each test file, beside the text of the
 sources that it was measured on: where a source has changed since, its lines are found again by
 comparing the two texts. A line that a wide fixture runs (one of a module or session) belongs to
-every test that asks for the fixture, and a line that only a subprocess or the import of its module
+every test that uses the fixture, and a line that only a subprocess or the import of its module
 runs belongs to the test file.
 """
 

@@ -1,8 +1,7 @@
-"""What the learngenes on the shelf cost: seconds and images of the extraction, and the numbers that
-must be kept.
+"""Measure the cost of the learngenes on the shelf: seconds and images of the extraction, and the
+numbers that must be stored.
 
-    python benchmarks/shelf.py cost          for every learngene whose card does not say it;
-                                             resumable
+    python tools/shelf.py cost      for every learngene whose card does not have it; resumable
 
 An extraction that is repeated for its cost alone must give the learngene that is on the shelf,
 number for number. Seconds are those of the processor, of one thread: on a busy machine they are
