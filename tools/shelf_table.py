@@ -1,6 +1,8 @@
 """Make README's table of the learngenes on the shelf: the results of each one's middle size.
 
-python tools/shelf.py table     from the cards; `shelf.py worth` measures
+    python tools/shelf.py table
+
+It reads the cards; `shelf.py worth` measures.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
-"""Does TAL depend on its ancestry model? The claims' meta-training again, guided by an ancestry of
-another shape.
+"""Does TAL depend on its ancestry model?
 
-    python benchmarks/tal_ancestries.py            about 35 minutes on one core; resumable
-    python benchmarks/tal_ancestries.py --table    the table again, from the rows
+Varied: the ancestry model that guides the meta-training of the claim `tal-parts`: the bundled one
+(12 layers of width 96, a million images of the source task), one trained here with the same recipe
+(6 layers of width 128, 300,000 images), or none for the same time.
 
-The bundled ancestry model has 12 layers of width 96 and was trained on a million images of the
-source task. The other one is trained here with the same recipe: half as deep, wider, on fewer
-images. Its learngenes are evaluated like those of the claim
-`tal-parts`: untrained models of six sizes on four tasks, three seeds, against meta-training without
-    an ancestry model for the same
-time. These rows and those of the bundled ancestry are the claims' own (benchmarks/results/claims);
-those made here are in benchmarks/results/tal_ancestries.jsonl, the accuracies of both ancestry
-models in tal_ancestries.json, the table in docs/methods/tal.md.
+Measured: the accuracy of untrained models of six sizes on the test images of four tasks, three
+seeds, and that of both ancestry models on the source task. The rows of the bundled ancestry model
+and of none are the claims' (benchmarks/results/claims).
+
+Command: about 35 minutes on one core, resumable.
+
+    python benchmarks/archive/tal_ancestries.py
+    python benchmarks/archive/tal_ancestries.py --table    write the table from the rows
+
+Results: benchmarks/results/tal_ancestries.jsonl, the ancestry models in tal_ancestries.json.
+Page: docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.bench.claims.cells import cells_of, rates_of
@@ -35,6 +38,10 @@ from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
+import machine
 from pages import DOCS, ROOT, replace_between
 from run_claims import KEPT
 from shelf import ANCESTRY, PRETRAINING

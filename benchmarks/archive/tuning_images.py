@@ -1,32 +1,41 @@
-"""From how many validation images on does it pay to choose a learning rate among three?
+"""How many validation images are needed before choosing a learning rate among three is worth it?
 
-    python benchmarks/tuning_images.py        half a minute on one core; trains nothing
+Varied: the number n of validation images that choose.
 
-Every kept training of the claims that was evaluated on validation images
-(benchmarks/results/claims/results.jsonl) says of each image whether it was right. For an arm that
-was trained on a task at three rates, each two or four times the one before, n images are drawn; the
-rate that is best on them is chosen, and compared with the middle rate on the images that were not
-drawn. `gain` is what choosing brings over the middle rate, in points, `best` what the best of the
-three rates brings, `lost` how often (in per cent) choosing costs a point or more. Arms that learn
-nothing at any rate are left out: there is nothing to choose. A choice pays from the first n whose
-mean gain is at least half of `best`, and that costs a point in fewer than a tenth of the draws.
-Results in benchmarks/results/tuning_images.json;
-`MIN_IMAGES` in learngene_zoo/bench/grid/tuning.py is that n.
+Measured: every kept training of the claims that was evaluated on validation images has, for each
+image, whether it was classified correctly. For an arm that was trained on a task at three rates,
+each two or four times the one before, n images are drawn; the rate that is best on them is chosen,
+and compared with the middle rate on the other images. `gain` is the gain over the middle rate in
+points, `best` that of the best of the three rates, `lost` how often, in per cent, choosing costs a
+point or more. Arms that learn nothing at any rate are left out. Choosing is worth it from the first
+n whose mean gain is at least half of `best`, and that costs a point in fewer than a tenth of the
+draws. `MIN_IMAGES` in learngene_zoo/bench/grid/tuning.py is that n.
+
+Command: half a minute on one core; nothing is trained.
+
+    python benchmarks/archive/tuning_images.py
+
+Results: benchmarks/results/tuning_images.json.
+Page: docs/bench.md.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import machine
 from learngene_zoo.bench.grid.search import SIGMAS
 from learngene_zoo.bench.results.rows import Row, read_rows, unpack_flags
 from learngene_zoo.tasks.catalogue import entries
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import machine
 
 SIZES = (10, 20, 30, 50, 75, 100, 150, 200, 300)  # images that choose
 MIN_IMAGES = 500  # of a split: the rest must tell the rates apart

@@ -1,19 +1,26 @@
-"""How much of stage 1's loss should come from the ancestry? Cross-entropy on the source task for
-several shares alpha.
+"""How large should the ancestry model's share alpha of the loss of TAL's stage 1 be?
 
-    python benchmarks/tal_guidance.py             one thread, about eight minutes
-    python benchmarks/tal_guidance.py 0 0.2 0.9   these shares
+Varied: alpha; the paper gives none, its authors' code 0.2.
 
-TAL's paper gives none, its authors' code 0.2. The hypernetwork of the preset `mini` is trained on
-38,400 images, every step with another size of the set `tal+`; all shares see the same images. The
-numbers are the cross-entropy on the training images, with label smoothing and whatever its weight
-in the loss, the mean of each sixth of the steps; without any learning it stays at ln 326 = 5.79.
-Results in benchmarks/results/tal_guidance.json, the table in docs/methods/tal.md.
+Measured: the cross-entropy on the training images of the source task, the mean of each sixth of the
+steps, while the hypernetwork of the preset `mini` is trained on 38,400 images, every step with
+another size of the set `tal+`. All shares see the same images. Without any learning it stays at ln
+326 = 5.79. One seed.
+
+Command: one thread, about eight minutes.
+
+    python benchmarks/archive/tal_guidance.py
+    python benchmarks/archive/tal_guidance.py 0 0.2 0.9    these shares
+
+Results: benchmarks/results/tal_guidance.json.
+Page: docs/methods/tal.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 from typing import Any
 
 from learngene_zoo.settings import Recipe
@@ -23,6 +30,8 @@ from lgzoo_tal.config import Guidance
 from lgzoo_tal.logah import MINI
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from machine import write
 from pages import DOCS, replace_between
 from tal_forms import ANCESTRY, trained

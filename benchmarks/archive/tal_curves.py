@@ -1,19 +1,22 @@
-"""How models train whose weights hypernetworks predicted: loss curves, and the sparsity, change and
-diversity of their weights.
+"""How do models train whose weights were predicted by a hypernetwork?
 
-    python benchmarks/tal_curves.py            about eight minutes on one core, given the claims'
-                                               learngenes; resumable
-    python benchmarks/tal_curves.py --table    picture and table again, from the results
+Varied: the weights that a model of 12 layers of width 96 starts from: predicted by the
+hypernetworks of five arms of the claims (`run_claims.py`, in build/claims; missing ones are
+extracted, six minutes each), or random by two initialisations; three seeds, each with its own
+learngene.
 
-The learngenes are those of the claims (`run_claims.py`, in build/claims; missing ones are
-extracted, six minutes each). A model of 12 layers of width 96 is trained on `motion` (moving
-images, as the paper's UCF101) for ten epochs of 1,000 images with one recipe for all, as in the
-authors' answers to the reviewers; three seeds, each with its own learngene.
+Measured: on `motion` (moving images, as the paper's UCF101), over ten epochs of 1,000 images with
+one recipe for all, the training loss; the sparsity, which is the share of parameters closer to zero
+than 0.01 (the authors give no threshold); the change |after - before| / |before| over all inherited
+parameters; and the diversity, the mean cosine distance between the trained models of two seeds.
 
-Sparsity is the share of parameters closer to zero than 0.01 (the authors give no threshold), change
-|after - before| / |before| over all inherited parameters, diversity the mean cosine distance
-between the trained models of two seeds. Results in benchmarks/results/tal_curves.json, the picture
-in docs/images/tal_curves.png, the table in docs/methods/tal.md.
+Command: about eight minutes on one core, given the claims' learngenes; resumable.
+
+    python benchmarks/archive/tal_curves.py
+    python benchmarks/archive/tal_curves.py --table    draw picture and table from the results
+
+Results: benchmarks/results/tal_curves.json.
+Page: docs/methods/tal.md, with the picture docs/images/tal_curves.png.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-import machine
 from learngene_zoo import plotting
 from learngene_zoo.bench.claims.cells import arm_of
 from learngene_zoo.bench.claims.file import load_claim
@@ -41,6 +44,9 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.fit import fit
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import machine
 from pages import ROOT, replace_between
 from run_claims import BUILD as CLAIMS
 
