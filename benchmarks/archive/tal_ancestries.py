@@ -32,7 +32,8 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.bench.claims.cells import cells_of, rates_of
 from learngene_zoo.bench.claims.contrasts import Finding
-from learngene_zoo.bench.claims.file import ArmComparison, Claim, load_claim
+from learngene_zoo.bench.claims.file import ArmComparison, Claim
+from learngene_zoo.bench.claims.run import read_verdict
 from learngene_zoo.bench.claims.verdict import Verdict, judge
 from learngene_zoo.bench.results.rows import RESULTS, read_rows
 from learngene_zoo.bench.running.runner import run_grid
@@ -51,7 +52,7 @@ PLACE = BUILD / "ancestry"
 ROWS = machine.RESULTS / "tal_ancestries.jsonl"
 SPEC = ANCESTRY.with_(layers=6, width=128, heads=4)
 RECIPE = replace(PRETRAINING, images=300_000)
-CLAIM = load_claim("tal-parts")
+CLAIM, _ = read_verdict(KEPT / "tal-parts.json")  # as it was filed when it was decided
 BUNDLED, OTHER, WITHOUT = "tal", "tal of another ancestry", "tal without ancestry"
 PLACES = {BUNDLED: ROOT / "cards" / "ancestry-mini", OTHER: PLACE}
 RUN = Run(seed=0, threads=1, progress=True, resume=True)

@@ -33,7 +33,7 @@ import torch
 
 from learngene_zoo import plotting
 from learngene_zoo.bench.claims.cells import arm_of
-from learngene_zoo.bench.claims.file import load_claim
+from learngene_zoo.bench.claims.run import read_verdict
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.grid import SCRATCH
 from learngene_zoo.bench.report.pictures import looks_of
@@ -49,6 +49,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import machine
 from pages import ROOT, replace_between
 from run_claims import BUILD as CLAIMS
+from run_claims import KEPT
 
 BUILD = ROOT / "build" / "tal_curves"
 IMAGE, PAGE = ROOT / "docs" / "images" / "tal_curves.png", ROOT / "docs" / "methods" / "tal.md"
@@ -69,9 +70,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     if "--table" not in arguments:
         found = {}
         for name, arm in {**dict.fromkeys(ARMS), **{arm.name: arm for arm in SCRATCH}}.items():
-            runs = [
-                trained(arm or arm_of(load_claim(ARMS[name]), name, seed), seed) for seed in SEEDS
-            ]
+            runs = [trained(arm or load_arm(name, seed), seed) for seed in SEEDS]
             found[name] = row(runs)
             print(
                 f"{name:20} {' '.join(f'{loss:.2f}' for loss in found[name]['loss'])}", flush=True
@@ -81,6 +80,12 @@ def main(arguments: Sequence[str] = ()) -> None:
     draw(kept)
     replace_between(PAGE, "curves", markdown(kept))
     print(markdown(kept))
+
+
+def load_arm(name: str, seed: int) -> Arm:
+    """Return an arm of a claim as it was filed when it was decided."""
+    claim, _ = read_verdict(KEPT / f"{ARMS[name]}.json")
+    return arm_of(claim, name, seed)
 
 
 def trained(arm: Arm, seed: int) -> tuple[list[float], StateDict, StateDict]:

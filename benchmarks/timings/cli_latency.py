@@ -1,10 +1,8 @@
-"""How long the commands take that people wait for.
-
-    python benchmarks/cli_latency.py
+"""Time the commands that people wait for.
 
 Each command runs in fresh processes, with files in the page cache and compiled modules beside them.
 Wall seconds from starting the interpreter to its end; the median counts. A bare `python -c pass` of
-the same run is the interpreter's own share.
+the same run is the interpreter's share. Exits with 1 if a command is slower than its limit.
 """
 
 from __future__ import annotations
@@ -12,15 +10,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 
-from machine import medians, write
+from pages import ROOT
+from timings.case import Case, Row, measure_medians
 
-ROOT = Path(__file__).resolve().parent.parent
 REPEATS = 7
 PLAN = "plan lsamd --ancestry timm:deit_base_patch16_224 --keep 1,4,5,7,8 --classes 100"
-# What follows `lgzoo`, and the most seconds it may take.
+# The words after `lgzoo`, and the limit in seconds.
 COMMANDS = {
     "--help": 0.15,
     "--version": 0.15,
@@ -37,30 +35,30 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'
 ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-def process(*words: str) -> Callable[[], object]:
-    """A fresh interpreter, run to its end."""
+def run_python(*words: str) -> Callable[[], object]:
+    """Return a function that runs a fresh interpreter to its end."""
     line = [sys.executable, *words]
     return lambda: subprocess.run(line, check=True, capture_output=True, cwd=ROOT, env=ENVIRONMENT)
 
 
-def main() -> None:
-    """Measure, print, and keep the results; exits 1 if a command is slower than it may be."""
-    calls = [
-        process("-c", "pass"),
-        *(process("-m", "learngene_zoo", *line.split()) for line in COMMANDS),
-    ]
-    bare, *seconds = medians(calls, REPEATS)
-    print(f"{bare:.3f} s           python -c pass")
-    for (line, most), took in zip(COMMANDS.items(), seconds):
-        print(f"{took:.3f} s of {most:.2f}   lgzoo {line}")
-    rows = [
-        {"command": line, "seconds": s, "most": most}
-        for (line, most), s in zip(COMMANDS.items(), seconds)
-    ]
-    print(write("cli_latency", {"python_s": bare, "commands": rows}))
-    if any(took > most for took, most in zip(seconds, COMMANDS.values())):
-        sys.exit("a command is slower than it may be")
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Time the bare interpreter, then every command."""
+    calls = {line: run_python("-m", "learngene_zoo", *line.split()) for line in COMMANDS}
+    seconds = measure_medians({"": run_python("-c", "pass"), **calls}, REPEATS)
+    yield {"seconds": seconds[""]}, f"{seconds['']:.3f} s           python -c pass"
+    for line, most in COMMANDS.items():
+        row = {"command": line, "seconds": seconds[line], "most": most}
+        yield row, f"{seconds[line]:.3f} s of {most:.2f}   lgzoo {line}"
 
 
-if __name__ == "__main__":
-    main()
+def find_problem(numbers: Row, given: Namespace) -> str:
+    """Return a sentence if a command is too slow."""
+    late = any(row["seconds"] > row["most"] for row in numbers["commands"])
+    return "a command is slower than its limit" if late else ""
+
+
+CASE = Case(
+    measure=measure,
+    summarise=lambda rows, given: {"python_s": rows[0]["seconds"], "commands": rows[1:]},
+    find_problem=find_problem,
+)

@@ -1,28 +1,23 @@
-"""Stitches of a three-anchor family by least squares, against doing it pair by pair.
-
-    python benchmarks/ls_initialisation.py
-            one thread, about a minute: widths 48, 96 and 192
-    python benchmarks/ls_initialisation.py --deit
-            DeiT-Ti, -S and -B at 224 pixels, about ten minutes
+"""Time the least-squares stitches of a three-anchor family against solving pair by pair.
 
 All arms find the same stitches (checked), in float64, from the same images. Pair by pair means: for
 every two anchors that are joined both run over the images, and every pair (j, k) is then solved on
 its stacked rows by itself. The ratio is to doing that by `torch.linalg.lstsq`, as one would write
 it; beside it stands the same by the normal equations of every pair. Ours runs every anchor once,
 and no further than necessary, sums one Gram matrix per front block, and adds what shares a layer
-before it multiplies. It must take at most 0.7 times the seconds. Most of what is left is the
-anchors' own passes, printed too.
+before it multiplies. The exit code is 1 if it takes more than 0.7 times the seconds. Most of the
+rest is the anchors' passes, printed too.
 
 Seconds are those of the process, not of the clock: with one thread they are the same on an idle
-machine, and nearly so on a busy one."""
+machine, and nearly so on a busy one. One thread, about a minute for widths 48, 96 and 192; with
+`--deit` about ten minutes for DeiT-Ti, -S and -B at 224 pixels.
+"""
 
 from __future__ import annotations
 
-import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -33,7 +28,7 @@ from learngene_zoo.storage import StateDict
 from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.modules.least_squares import compute_moments, solve_stitches
 from lgzoo_pool.modules.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
-from machine import write
+from timings.case import Case, Row, measure_medians
 
 MOST_TIME = 0.7
 AT_ONCE = 16  # images whose features are in memory together
@@ -44,8 +39,8 @@ SMALL = tuple(
 Solver = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def network(specs: tuple[ViTSpec, ...]) -> StitchedNetwork:
-    """The anchors with random weights, large enough that blocks do something."""
+def build_anchors(specs: tuple[ViTSpec, ...]) -> StitchedNetwork:
+    """Build the anchors with random weights, large enough that blocks change the stream."""
     layout = StitchedDetails.from_specs(specs).layout
     states = [initial(spec, seed, "fan_in") for seed, spec in enumerate(specs)]
     return build_network(
@@ -54,8 +49,8 @@ def network(specs: tuple[ViTSpec, ...]) -> StitchedNetwork:
 
 
 @torch.no_grad()
-def pair_by_pair(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: Solver) -> StateDict:
-    """Two anchors after the other, and in them pair after pair."""
+def solve_pairs(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: Solver) -> StateDict:
+    """Return the stitches of two anchors after the other, and in them pair after pair."""
     solved: dict[str, torch.Tensor] = {}
     for joint, (front, end) in enumerate(stitched.layout.joints):
         outputs, inputs = (
@@ -87,89 +82,92 @@ def _streams(
 
 
 @torch.no_grad()
-def every_pass(stitched: StitchedNetwork, images_BCHW: torch.Tensor) -> None:
-    """All anchors over all images, once."""
+def run_anchors(stitched: StitchedNetwork, images_BCHW: torch.Tensor) -> None:
+    """Run all anchors over all images once."""
     for anchor in range(len(stitched.anchors)):
         for part in images_BCHW.split(AT_ONCE):
             _streams(stitched, anchor, part)
 
 
-def by_lstsq(rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Least squares on the rows."""
+def solve_by_lstsq(rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Solve by least squares on the rows."""
     return torch.linalg.lstsq(rows, target).solution
 
 
-def by_normal_equations(rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The same by X'X and X'Y, by the same pseudo-inverse as ours."""
+def solve_by_normal_equations(rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Solve by X'X and X'Y, with the same pseudo-inverse as ours."""
     return torch.linalg.pinv(rows.T @ rows, hermitian=True) @ (rows.T @ target)
 
 
-def main() -> None:
-    """Measure, print, keep the numbers; exit 1 if the limit is exceeded or the stitches differ."""
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of this case."""
+    parser.add_argument("--deit", action="store_true", help="DeiT-Ti, -S and -B at 224 pixels")
+
+
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Time all arms, and compare their stitches."""
     torch.set_num_threads(1)
-    deit = "--deit" in sys.argv[1:]
     specs = SMALL
-    if deit:
+    if given.deit:
         named = (architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base"))
         specs = tuple(spec for spec in named if spec is not None)
-    count = 32 if deit else 100
-    images = torch.randn(
-        count,
-        3,
-        specs[0].image_size,
-        specs[0].image_size,
-        generator=torch.Generator().manual_seed(0),
-    )
-    stitched = network(specs)
+    count, side = 32 if given.deit else 100, specs[0].image_size
+    images = torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
+    stitched = build_anchors(specs)
     arms: dict[str, Callable[[], StateDict]] = {
         "ours": lambda: solve_stitches(compute_moments(stitched, images.split(AT_ONCE))),
-        "pair by pair, lstsq": lambda: pair_by_pair(stitched, images, by_lstsq),
-        "pair by pair, normal equations": lambda: pair_by_pair(
-            stitched, images, by_normal_equations
+        "pair by pair, lstsq": lambda: solve_pairs(stitched, images, solve_by_lstsq),
+        "pair by pair, normal equations": lambda: solve_pairs(
+            stitched, images, solve_by_normal_equations
         ),
     }
-    passes = partial(every_pass, stitched, images)
-    found = {name: arm() for name, arm in arms.items()}
-    far = max(_difference(found["ours"], other) for other in found.values())
-    *measured, alone = medians([*arms.values(), passes], rounds=1 if deit else 3)
-    seconds = dict(zip(arms, measured))
-    ratio = seconds["ours"] / seconds["pair by pair, lstsq"]
-    widths = [spec.width for spec in specs]
-    print(f"widths {widths}, {count} images, {count * specs[0].tokens} rows")
-    for name, value in seconds.items():
-        print(f"  {name:32} {value:8.3f} s  {seconds['ours'] / value:6.3f}")
-    print(f"  {'one pass of every anchor':32} {alone:8.3f} s")
-    print(f"  largest difference of a stitch, relative to its largest number: {far:.1e}")
-    numbers = {
+    stitches = {name: arm() for name, arm in arms.items()}
+    difference = max(find_difference(stitches["ours"], other) for other in stitches.values())
+    seconds = measure_medians(
+        {**arms, "passes": lambda: run_anchors(stitched, images)},
+        repeats=1,
+        rounds=1 if given.deit else 3,
+        warm_ups=0,
+        clock=time.process_time,
+    )
+    passes = seconds.pop("passes")
+    ours, widths = seconds["ours"], [spec.width for spec in specs]
+    row = {
         "widths": widths,
         "images": count,
         "seconds": seconds,
-        "ratio": ratio,
+        "ratio": ours / seconds["pair by pair, lstsq"],
         "most": MOST_TIME,
-        "difference": far,
+        "difference": difference,
     }
-    print(write("ls_initialisation_deit" if deit else "ls_initialisation", numbers))
-    if ratio > MOST_TIME or far > 1e-5:
-        sys.exit("least squares costs more than it may, or is another solution")
+    lines = [f"widths {widths}, {count} images, {count * specs[0].tokens} rows"]
+    lines += [f"  {name:32} {value:8.3f} s  {ours / value:6.3f}" for name, value in seconds.items()]
+    lines.append(f"  {'one pass of every anchor':32} {passes:8.3f} s")
+    lines.append(
+        f"  largest difference of a stitch, relative to its largest number: {difference:.1e}"
+    )
+    yield row, "\n".join(lines)
 
 
-def medians(arms: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Median seconds of this process for each arm; they take turns."""
-    taken: list[list[float]] = [[] for _ in arms]
-    for _ in range(rounds):
-        for arm, kept in zip(arms, taken):
-            started = time.process_time()
-            arm()
-            kept.append(time.process_time() - started)
-    return [statistics.median(kept) for kept in taken]
-
-
-def _difference(one: StateDict, other: StateDict) -> float:
-    """The largest over all tensors."""
+def find_difference(first: StateDict, second: StateDict) -> float:
+    """Return the largest relative difference over all tensors."""
     return max(
-        ((one[name] - other[name]).abs().max() / other[name].abs().max()).item() for name in one
+        ((first[name] - second[name]).abs().max() / second[name].abs().max()).item()
+        for name in first
     )
 
 
-if __name__ == "__main__":
-    main()
+def find_problem(numbers: Row, given: Namespace) -> str:
+    """Return a sentence if ours takes too long or has other stitches."""
+    if numbers["ratio"] <= MOST_TIME and numbers["difference"] <= 1e-5:
+        return ""
+    return "least squares costs more than its limit, or is another solution"
+
+
+CASE = Case(
+    measure=measure,
+    summarise=lambda rows, given: rows[0],
+    add_options=add_options,
+    find_problem=find_problem,
+    name_suffix=lambda given: "_deit" if given.deit else "",
+)

@@ -1,15 +1,15 @@
-"""The cost of evaluating every path of a pool in one pass, against evaluating each of them by
-itself.
+"""Time the evaluation of every path of a pool in one pass against that of each by itself.
 
-    python benchmarks/path_evaluation.py          one thread, about a minute
-
-Both use the same images of the source task and a pool of 6 + 6 blocks of the bundled ancestry's
-shape, with equal results. By itself, every path reads the images again and runs the narrow model's
-blocks again; in one pass only the wide model's blocks run for each path. `network` is the network's
-part alone, on images in memory.
+Both use the same images of the source task and a pool of 6 + 6 blocks of the bundled ancestry
+model's shape, with equal results. By itself, every path reads the images again and runs the narrow
+model's blocks again; in one pass only the wide model's blocks run for each path. `network` is the
+network's part alone, on images in memory. One thread, about a minute.
 """
 
 from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -29,82 +29,86 @@ from lgzoo_pool.modules.network import (
     merge_anchors,
 )
 from lgzoo_pool.paths import Path
-from machine import medians, write
+from timings.case import Case, Row, measure_medians
 
 IMAGES, REPEATS = 128, 1
-SIZES = ((32, 1), (96, 3))
+SIZES = ((32, 1), (96, 3))  # width, heads
 
 
-class Alone(nn.Module):
-    """One path as a model of its own."""
+class PathModel(nn.Module):
+    """A path as a model."""
 
     def __init__(self, network: StitchedNetwork, path: Path) -> None:
         super().__init__()
         self.network, self.path = network, path
 
     def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        """Its logits."""
+        """Return the logits of the path."""
         logits: torch.Tensor = self.network(images_BCHW, self.path)
         return logits
 
 
-def main() -> None:
-    """Measure both, print the medians and their ratios, and keep them."""
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Time both ways, of the evaluation and of the network alone."""
     torch.set_num_threads(1)
     task, run = open_task(SOURCE_TASK), Run(threads=1)
-    sizes = [{"width": width, "heads": heads} for width, heads in SIZES]
-    specs = [
-        ViTSpec(layers=6, classes=task.classes, image_size=32, patch_size=8, **one) for one in sizes
-    ]
-    layout = StitchedDetails.from_specs(specs).layout
-    states = merge_anchors([initial(spec, seed) for seed, spec in enumerate(specs)])
-    network = build_network(specs, layout, {**states, **draw_stitches(specs, layout, 0)})
+    network = build_random_network(task.classes)
+    paths = network.layout.paths
     pixels = torch.randn(IMAGES, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
-    def together() -> tuple[Evaluation, ...]:
+    def evaluate_together() -> tuple[Evaluation, ...]:
         return evaluate_paths(
-            network, layout.paths, task, "validation", task.input_format, run, images=IMAGES
+            network, paths, task, "validation", task.input_format, run, images=IMAGES
         )
 
-    def apart() -> tuple[Evaluation, ...]:
-        models = [Alone(network, path) for path in layout.paths]
+    def evaluate_apart() -> tuple[Evaluation, ...]:
+        models = [PathModel(network, path) for path in paths]
         return tuple(
             evaluate(model, task, "validation", task.input_format, run, images=IMAGES)
             for model in models
         )
 
-    def network_together() -> list[torch.Tensor]:
-        with torch.no_grad():
-            return list(
-                build_forward_each(network, sorted(layout.paths, key=lambda path: path.parts))(
-                    pixels
-                )
-            )
+    @torch.no_grad()
+    def forward_together() -> list[torch.Tensor]:
+        return list(build_forward_each(network, sorted(paths, key=lambda path: path.parts))(pixels))
 
-    def network_apart() -> list[torch.Tensor]:
-        with torch.no_grad():
-            return [network(pixels, path) for path in layout.paths]
+    @torch.no_grad()
+    def forward_apart() -> list[torch.Tensor]:
+        return [network(pixels, path) for path in paths]
 
-    assert together() == apart()
-    whole, each, network_whole, network_each = medians(
-        [together, apart, network_together, network_apart], REPEATS
-    )
-    found = {"together_s": whole, "apart_s": each, "ratio": whole / each}
-    inner = {
-        "together_s": network_whole,
-        "apart_s": network_each,
-        "ratio": network_whole / network_each,
-    }
-    for name, row in (("all", found), ("network", inner)):
-        print(
-            f"{name:8} {len(layout.paths)} paths, {IMAGES} images   one pass"
-            f" {1e3 * row['together_s']:8.1f} ms   ",
-            end="",
+    assert evaluate_together() == evaluate_apart()
+    functions = [evaluate_together, evaluate_apart, forward_together, forward_apart]
+    seconds = measure_medians({function.__name__: function for function in functions}, REPEATS)
+    for name, part in (("all", "evaluate"), ("network", "forward")):
+        together, apart = seconds[f"{part}_together"], seconds[f"{part}_apart"]
+        row = {
+            "together_s": together,
+            "apart_s": apart,
+            "ratio": together / apart,
+            "paths": len(paths),
+        }
+        yield (
+            row,
+            f"{name:8} {len(paths)} paths, {IMAGES} images   one pass {1e3 * together:8.1f} ms  "
+            f" each by itself {1e3 * apart:8.1f} ms   ratio {row['ratio']:.3f}",
         )
-        print(f"each by itself {1e3 * row['apart_s']:8.1f} ms   ratio {row['ratio']:.3f}")
-    settings = {"paths": len(layout.paths), "images": IMAGES, "threads": 1}
-    print(write("path_evaluation", {**found, "network": inner, **settings}))
 
 
-if __name__ == "__main__":
-    main()
+def build_random_network(classes: int) -> StitchedNetwork:
+    """Return a pool of two anchors with random weights."""
+    specs = [
+        ViTSpec(layers=6, classes=classes, image_size=32, patch_size=8, width=width, heads=heads)
+        for width, heads in SIZES
+    ]
+    layout = StitchedDetails.from_specs(specs).layout
+    states = merge_anchors([initial(spec, seed) for seed, spec in enumerate(specs)])
+    return build_network(specs, layout, {**states, **draw_stitches(specs, layout, 0)})
+
+
+def summarise(rows: list[Row], given: Namespace) -> Row:
+    """Return the numbers of the evaluation and, below `network`, of the network alone."""
+    (paths, _) = [row.pop("paths") for row in rows]
+    return {**rows[0], "network": rows[1], "paths": paths, "images": IMAGES, "threads": 1}
+
+
+CASE = Case(measure=measure, summarise=summarise)

@@ -1,19 +1,17 @@
-"""The cost of a distillation step of Learngene Pool.
+"""Time a distillation step of Learngene Pool against its two unavoidable parts.
 
-    python benchmarks/pool_step.py          one thread, about a minute
-
-A step is compared with its two unavoidable parts, measured in the same run: the teacher's forward
-pass, and a step of the student on labels alone (forward, backward, AdamW). The rest are hooks,
-matrices and three more losses. It must take at most
-1.05 times the sum, for the narrow model (three levels, with matrices) and for the wide one (the
-    last block), of a DeiT-Ti.
-The bundled ancestry model is measured beside it: its narrow model, 32 wide, is so small that the
-products with the matrices, which belong to the method, are 3 % of such a step.
+The parts, measured in the same run, are the teacher's forward pass and a step of the student on
+labels alone (forward, backward, AdamW). The rest are hooks, matrices and three more losses. For the
+auxiliary models of a DeiT-Ti, the narrow one (three levels, with matrices) and the wide one (the
+last block), a step must take at most 1.05 times the sum; else the exit code is 1. The bundled
+ancestry model is measured beside it: its narrow model, 32 wide, is so small that the products with
+the matrices, which belong to the method, are 3 % of such a step. One thread, about a minute.
 """
 
 from __future__ import annotations
 
-import sys
+from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,7 +26,7 @@ from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
 from lgzoo_pool.modules.objectives import Imitation
 from lgzoo_pool.settings import ImitationSettings, PoolSettings
-from machine import medians, write
+from timings.case import Case, Row, measure_medians
 
 MOST_TIME = 1.05
 REPEATS, ROUNDS = 2, 12  # many short rounds: the arms should meet the same machine
@@ -37,9 +35,7 @@ BUNDLED = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8, cla
 
 
 class Trainer:
-    """A student, its optimizer, and a step on a batch; with `master` None it learns from labels
-    alone.
-    """
+    """A student and its optimizer; without an `ancestry` it learns from labels alone."""
 
     def __init__(
         self, spec: ViTSpec, master: Any = None, ancestry: ViTSpec | None = None, levels: int = 0
@@ -60,63 +56,71 @@ class Trainer:
         )
 
     def step(self, batch: Batch) -> None:
-        """Forward, backward, update."""
+        """Run forward, backward and the optimizer."""
         self.optimizer.zero_grad()
         torch.stack(list(self.objective(batch).values())).sum().backward()
         self.optimizer.step()
 
 
 def random_batch(spec: ViTSpec, images: int) -> Batch:
-    """Random images."""
+    """Return random images."""
     pixels = torch.randn(
         images, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0)
     )
     return Batch(pixels, torch.arange(images) % spec.classes, torch.arange(images))
 
 
-def compare(name: str, ancestry: ViTSpec, images: int) -> dict[str, Any]:
-    """Both auxiliary models of one ancestry model."""
-    print(f"{name}, {images} images a step")
-    models = dict(zip(("low", "high"), PoolSettings().derive_auxiliaries(ancestry)))
-    levels = {"low": PoolSettings().low_levels, "high": PoolSettings().high_levels}
-    found = {
-        which: _compared(which, spec, ancestry, levels[which], images)
-        for which, spec in models.items()
-    }
-    return {"model": name, "images": images, **found}
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Time the steps of both auxiliary models of each ancestry model."""
+    torch.set_num_threads(1)
+    assert DEIT_TINY is not None
+    for name, spec, images in (("bundled ancestry", BUNDLED, 64), ("DeiT-Ti", DEIT_TINY, 8)):
+        row, lines = {"model": name, "images": images}, [f"{name}, {images} images a step"]
+        levels = (PoolSettings().low_levels, PoolSettings().high_levels)
+        auxiliaries = PoolSettings().derive_auxiliaries(spec)
+        for which, auxiliary, count in zip(("low", "high"), auxiliaries, levels):
+            row[which] = compare_step(auxiliary, spec, count, images)
+            lines.append(describe_step(which, row[which]))
+        yield row, "\n".join(lines)
 
 
-def _compared(
-    which: str, spec: ViTSpec, ancestry: ViTSpec, levels: int, images: int
-) -> dict[str, Any]:
+def compare_step(spec: ViTSpec, ancestry: ViTSpec, levels: int, images: int) -> Row:
+    """Time a distillation step of one auxiliary model and its parts."""
     batch = random_batch(ancestry, images)
     master = model_of(ancestry, initial(ancestry, 0))
     plain, distilled = Trainer(spec), Trainer(spec, master, ancestry, levels)
 
-    def ask() -> torch.Tensor:
-        with torch.no_grad():
-            logits: torch.Tensor = master(batch.images)
+    @torch.no_grad()
+    def run_teacher() -> torch.Tensor:
+        logits: torch.Tensor = master(batch.images)
         return logits
 
-    tasks = [ask, lambda: plain.step(batch), lambda: distilled.step(batch)]
-    asked, learnt, both = medians(tasks, REPEATS, rounds=ROUNDS)
-    ratio = both / (asked + learnt)
-    print(
-        f"  {which:5} teacher {1e3 * asked:7.1f} ms + student {1e3 * learnt:7.1f} ms, step"
-        f" {1e3 * both:7.1f} ms: {ratio:.3f} x"
+    functions = {
+        "teacher_s": run_teacher,
+        "student_s": lambda: plain.step(batch),
+        "step_s": lambda: distilled.step(batch),
+    }
+    seconds = measure_medians(functions, REPEATS, ROUNDS)
+    return {**seconds, "ratio": seconds["step_s"] / (seconds["teacher_s"] + seconds["student_s"])}
+
+
+def describe_step(which: str, row: Row) -> str:
+    """Return the line that is printed for an auxiliary model."""
+    return (
+        f"  {which:5} teacher {1e3 * row['teacher_s']:7.1f} ms + student"
+        f" {1e3 * row['student_s']:7.1f} ms, step {1e3 * row['step_s']:7.1f} ms:"
+        f" {row['ratio']:.3f} x"
     )
-    return {"teacher_s": asked, "student_s": learnt, "step_s": both, "ratio": ratio}
 
 
-def main() -> None:
-    """Measure, print, keep the numbers; exit 1 if a step costs too much."""
-    torch.set_num_threads(1)
-    assert DEIT_TINY is not None
-    found = [compare("bundled ancestry", BUNDLED, 64), compare("DeiT-Ti", DEIT_TINY, 8)]
-    print(write("pool_step", {"most_times_parts": MOST_TIME, "threads": 1, "rows": found}))
-    if any(found[-1][which]["ratio"] > MOST_TIME for which in ("low", "high")):
-        sys.exit(f"a distillation step takes more than {MOST_TIME} times its parts")
+def find_problem(numbers: Row, given: Namespace) -> str:
+    """Return a sentence if a step of DeiT-Ti's auxiliary models takes too long."""
+    late = any(numbers["rows"][-1][which]["ratio"] > MOST_TIME for which in ("low", "high"))
+    return f"a distillation step takes more than {MOST_TIME} times its parts" if late else ""
 
 
-if __name__ == "__main__":
-    main()
+CASE = Case(
+    measure=measure,
+    summarise=lambda rows, given: {"most_times_parts": MOST_TIME, "threads": 1, "rows": rows},
+    find_problem=find_problem,
+)

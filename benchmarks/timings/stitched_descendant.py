@@ -1,18 +1,17 @@
-"""Time until a descendant of a learngene pool is ready, against building and loading a plain ViT of
-its size.
-
-    python benchmarks/stitched_descendant.py          one thread, about two minutes, 1 GB of memory
+"""Time the building of a descendant of a learngene pool against loading a plain ViT of its size.
 
 Ours starts from a saved pool of DeiT-B's size (6 blocks of width 192, 6 of 768) and ends with a
 path's model that owns its memory. The direct way is timm.create_model + safetensors load_file +
 load_state_dict of a ViT of as many layers and, by its width, as many parameters. All files are in
-the page cache. Target for every stitched path: at most 0.25 times.
+the page cache. One thread, about two minutes, 1 GB of memory. Exits with 1 if a stitched path takes
+more than 0.25 times as long.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,58 +30,61 @@ from learngene_zoo.storage import WEIGHTS
 from lgzoo_pool.details import read_details
 from lgzoo_pool.modules.network import draw_stitches, merge_anchors
 from lgzoo_pool.pool import PoolExtractor
-from machine import medians, write
+from timings.case import Case, Row, measure_medians
 
 MOST_TIME = 0.25
 PATHS = ((5, 1), (3, 3), (1, 5))  # low, high
 REPEATS = 7
 
 
-def main() -> None:
-    """Measure both for each path, print the medians and their ratios, and keep them; exit 1 if one
-    takes too long.
-    """
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Time both ways for each path."""
     torch.set_num_threads(1)
-    rows = []
-    with tempfile.TemporaryDirectory() as place:
-        pool = _pool().save(Path(place) / "pool")
+    with tempfile.TemporaryDirectory() as folder:
+        pool = make_pool().save(Path(folder) / "pool")
         for low, high in PATHS:
-            rows.append(_compared(pool, low, high, Path(place)))
-    print(write("stitched_descendant", {"most_times_plain": MOST_TIME, "threads": 1, "rows": rows}))
-    if any(row["ratio"] > MOST_TIME for row in rows):
-        sys.exit("a descendant takes longer than it may")
+            yield compare_path(pool, low, high, Path(folder))
 
 
-def _compared(pool: Path, low: int, high: int, place: Path) -> dict[str, float]:
-    task = Target(
-        task="imagenet", classes=1000, dense=False
-    )  # the pool's own: the head is loaded on both sides
+def compare_path(pool: Path, low: int, high: int, folder: Path) -> tuple[Row, str]:
+    """Time a path's model against a plain one of its size."""
+    # The pool's task, so that the head is loaded on both sides.
+    task = Target(task="imagenet", classes=1000, dense=False)
     spec = expand(pool, target=task, low=low, high=high).spec
-    alike = _as_large(spec)
-    settings = {"embed_dim": alike.width, "num_heads": alike.heads, "depth": alike.layers}
-    file = assemble(alike, {}, seed=0).save(place / f"plain-{low}-{high}") / WEIGHTS
+    plain_spec = find_plain_spec(spec)
+    settings = {
+        "embed_dim": plain_spec.width,
+        "num_heads": plain_spec.heads,
+        "depth": plain_spec.layers,
+    }
+    file = assemble(plain_spec, {}, seed=0).save(folder / f"plain-{low}-{high}") / WEIGHTS
 
-    def ours() -> torch.nn.Module:
+    def build_ours() -> torch.nn.Module:
         return expand(pool, target=task, low=low, high=high).model()
 
-    def theirs() -> torch.nn.Module:
-        model = timm.create_model(architecture_name(alike), **settings)
+    def build_plain() -> torch.nn.Module:
+        model = timm.create_model(architecture_name(plain_spec), **settings)
         model.load_state_dict(load_file(file))
         return model.eval()
 
-    sizes = [sum(parameter.numel() for parameter in make().parameters()) for make in (ours, theirs)]
-    built, loaded = medians([ours, theirs], REPEATS)
-    print(
-        f"{low}/{high}: {sizes[0] / 1e6:5.1f} M in {1e3 * built:6.1f} ms; a plain one of"
-        f" {sizes[1] / 1e6:5.1f} M in {1e3 * loaded:6.1f} ms: {built / loaded:.3f} x (target: at"
-        f" most {MOST_TIME})"
+    sizes = [
+        sum(parameter.numel() for parameter in build().parameters())
+        for build in (build_ours, build_plain)
+    ]
+    seconds = measure_medians({"ours_s": build_ours, "plain_s": build_plain}, REPEATS)
+    ours, plain = seconds.values()
+    counts = dict(zip(("params", "plain_params"), sizes))
+    row = {"low": low, "high": high, **counts, **seconds, "ratio": ours / plain}
+    return (
+        row,
+        f"{low}/{high}: {sizes[0] / 1e6:5.1f} M in {1e3 * ours:6.1f} ms; a plain one of"
+        f" {sizes[1] / 1e6:5.1f} M in {1e3 * plain:6.1f} ms: {ours / plain:.3f} x (target: at"
+        f" most {MOST_TIME})",
     )
-    names = ("params", "plain_params", "ours_s", "plain_s", "ratio")
-    return {"low": low, "high": high, **dict(zip(names, (*sizes, built, loaded, built / loaded)))}
 
 
-def _pool() -> Learngene:
-    """A pool of random numbers."""
+def make_pool() -> Learngene:
+    """Return a pool of random numbers."""
     config = PoolExtractor().outline([ARCHITECTURES["deit_base_patch16_224"]])
     details = read_details(config)
     specs = details.derive_specs(config.spec)
@@ -92,8 +94,8 @@ def _pool() -> Learngene:
     return Learngene(config=config, state={**state, **draw_stitches(specs, details.layout, 0)})
 
 
-def _as_large(spec: ViTSpec) -> ViTSpec:
-    """The plain model of as many layers whose width, in steps of 4, comes nearest to as many
+def find_plain_spec(spec: ViTSpec) -> ViTSpec:
+    """Return the plain model of as many layers whose width, in steps of 4, comes nearest to as many
     parameters.
     """
     from learngene_zoo.families.family import count_params
@@ -103,5 +105,14 @@ def _as_large(spec: ViTSpec) -> ViTSpec:
     return min(every, key=lambda plain: abs(count_params(plain) - target))
 
 
-if __name__ == "__main__":
-    main()
+def find_problem(numbers: Row, given: Namespace) -> str:
+    """Return a sentence if a path's model takes too long."""
+    late = any(row["ratio"] > MOST_TIME for row in numbers["rows"])
+    return "a descendant takes longer than its limit" if late else ""
+
+
+CASE = Case(
+    measure=measure,
+    summarise=lambda rows, given: {"most_times_plain": MOST_TIME, "threads": 1, "rows": rows},
+    find_problem=find_problem,
+)

@@ -1,23 +1,20 @@
-"""What a training step of LSAMD's super net costs, against a plain fine-tuning step of the same
-ancestry model.
-
-    python benchmarks/supernet_step.py          one thread, about two minutes
+"""Measure a training step of LSAMD's super net against a plain fine-tuning step of the same model.
 
 Both train with AdamW on the same batch; plain fine-tuning trains every weight. The super net is
 measured as it starts (the votes of its undecided routers fall evenly) and in its worst case, every
-vote for the specific block: a base block is frozen and costs no gradients of weights. The limits:
-at most 1.15 times the seconds, and at most the bytes of the plain step and one copy of the base
-weights.
+vote for the specific block: a base block is frozen and costs no gradients of weights. The exit code
+is 1 if it takes more than 1.15 times the seconds, or more than the bytes of the plain step and one
+copy of the base weights. One thread, about two minutes.
 
-Bytes are counted, not sampled: what lives between steps (weights, AdamW's moments), and on top of
-it the most that the allocator had handed out at any moment of one step, gradients and activations
-included, from torch's profiler.
+Bytes are counted, not sampled: those of weights and AdamW's moments, which live between steps, and
+on top of them the most that the allocator had handed out at any moment of one step, gradients and
+activations included, from torch's profiler.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -39,7 +36,7 @@ from lgzoo_lsamd.modules.supernet import (
     group_parameters,
     iterate_routed_blocks,
 )
-from machine import medians, write
+from timings.case import Case, Row, measure_medians
 
 MOST_TIME = 1.15
 REPEATS, ROUNDS = 2, 8  # many short rounds: the arms should meet the same machine
@@ -56,7 +53,7 @@ class Pictures(NamedTuple):
 
 
 class Trainer:
-    """One arm: a model, its optimizer, and a step on a fixed batch."""
+    """A model of an arm, its optimizer, and a fixed batch."""
 
     def __init__(self, arm: str, spec: ViTSpec, images: int) -> None:
         recipe = Recipe(lr=1e-4)
@@ -76,15 +73,13 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.lr, fused=True)
 
     def step(self) -> None:
-        """Forward, backward, update."""
+        """Run forward, backward and the optimizer."""
         self.optimizer.zero_grad()
         torch.stack(list(self.objective(self.batch).values())).sum().backward()
         self.optimizer.step()
 
     def standing_bytes(self) -> int:
-        """Weights and moments; the moments of every trainable weight, also of those no step has
-        touched yet.
-        """
+        """Return the bytes of weights and moments, also of weights that no step has changed yet."""
         weights = sum(parameter.nbytes for parameter in self.objective.parameters())
         moments = sum(
             2 * parameter.nbytes
@@ -94,7 +89,7 @@ class Trainer:
         return weights + moments
 
     def peak_bytes(self) -> int:
-        """The most that is allocated at any moment of a step."""
+        """Return the most bytes that are allocated at any moment of a step."""
         self.step()
         self.optimizer.zero_grad()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
@@ -107,22 +102,30 @@ class Trainer:
 
 
 def _for_specific(router: nn.Module, inputs: Any, p_B2: torch.Tensor) -> torch.Tensor:
-    """The router's probabilities, so ordered that the specific block wins; its gradient flows as
-    ever.
+    """Return the router's probabilities in the order in which the specific block wins; gradients
+    flow through it.
     """
     ordered = p_B2.sort(dim=1, descending=True).values
     return ordered if SPECIFIC < BASE else ordered.flip(1)
 
 
-def compare(name: str, spec: ViTSpec, images: int) -> dict[str, Any]:
-    """Seconds and bytes of every arm on one model, and whether they are within their limits."""
-    trainers = [Trainer(arm, spec, images) for arm in ARMS]
-    steps: list[Callable[[], object]] = [trainer.step for trainer in trainers]
-    seconds = dict(zip(ARMS, medians(steps, REPEATS, rounds=ROUNDS)))
-    peaks = {arm: trainer.peak_bytes() for arm, trainer in zip(ARMS, trainers)}
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Measure every arm on two models."""
+    torch.set_num_threads(1)
+    assert DEIT_TINY is not None
+    yield compare_arms("bundled ancestry", BUNDLED, 64)
+    yield compare_arms("DeiT-Ti", DEIT_TINY, 8)
+
+
+def compare_arms(name: str, spec: ViTSpec, images: int) -> tuple[Row, str]:
+    """Measure seconds and bytes of every arm on one model."""
+    trainers = {arm: Trainer(arm, spec, images) for arm in ARMS}
+    steps = {arm: trainer.step for arm, trainer in trainers.items()}
+    seconds = measure_medians(steps, REPEATS, ROUNDS)
+    peaks = {arm: trainer.peak_bytes() for arm, trainer in trainers.items()}
     base = 4 * sum(tensor.numel() for tensor in initial(spec, 0).values())
     rows = {}
-    print(f"{name}, {images} images a step, base weights {base / 1e6:.1f} MB")
+    lines = [f"{name}, {images} images a step, base weights {base / 1e6:.1f} MB"]
     for arm in ARMS:
         times, more = seconds[arm] / seconds["plain"], (peaks[arm] - peaks["plain"]) / base
         rows[arm] = {
@@ -131,36 +134,35 @@ def compare(name: str, spec: ViTSpec, images: int) -> dict[str, Any]:
             "peak_bytes": peaks[arm],
             "base_copies_more": more,
         }
-        print(
+        lines.append(
             f"  {arm:13} {1e3 * seconds[arm]:8.1f} ms {times:6.3f} x   {peaks[arm] / 1e6:8.1f} MB"
             f" {more:+.3f} copies"
         )
-    kept = all(
-        row["times_plain"] <= MOST_TIME and row["base_copies_more"] <= 1 for row in rows.values()
-    )
-    return {
+    row = {
         "model": name,
         "images": images,
         "base_bytes": base,
         "arms": rows,
-        "within_limits": kept,
+        "within_limits": all(
+            row["times_plain"] <= MOST_TIME and row["base_copies_more"] <= 1
+            for row in rows.values()
+        ),
     }
+    return row, "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, keep the numbers; exit 1 if a limit is exceeded."""
-    torch.set_num_threads(1)
-    assert DEIT_TINY is not None
-    found = [compare("bundled ancestry", BUNDLED, 64), compare("DeiT-Ti", DEIT_TINY, 8)]
-    print(
-        write(
-            "supernet_step",
-            {"most_times_plain": MOST_TIME, "most_base_copies_more": 1, "rows": found},
-        )
-    )
-    if not all(row["within_limits"] for row in found):
-        sys.exit("a super-net step costs more than it may")
+def find_problem(numbers: Row, given: Namespace) -> str:
+    """Return a sentence if a limit is exceeded."""
+    within = all(row["within_limits"] for row in numbers["rows"])
+    return "" if within else "a super-net step costs more than its limit"
 
 
-if __name__ == "__main__":
-    main()
+CASE = Case(
+    measure=measure,
+    summarise=lambda rows, given: {
+        "most_times_plain": MOST_TIME,
+        "most_base_copies_more": 1,
+        "rows": rows,
+    },
+    find_problem=find_problem,
+)

@@ -1,17 +1,17 @@
-"""Milliseconds to build a ViT's graph from its spec, against a search over the same edges.
-
-    python benchmarks/tal_graph.py     one thread, a few seconds
+"""Time the building of a ViT's graph from its spec against a search over the same edges.
 
 The search is networkx's, from every node over the edges of our graph, with its distances written
 into a matrix; the time to find these edges by tracing a forward pass is not counted. Both matrices
-are the same (checked). Uncached means that neither the paths of that depth nor the shapes of that
-spec were computed before. Target: at most 5 ms uncached for 12 layers.
+are equal (checked). Uncached means that neither the paths of that depth nor the shapes of that
+spec were computed before. One thread, a few seconds. Exits with 1 if 12 layers take more than 5 ms
+uncached.
 """
 
 from __future__ import annotations
 
 import sys
-from functools import partial
+from argparse import Namespace
+from collections.abc import Iterator
 
 import networkx
 import torch
@@ -20,66 +20,68 @@ from learngene_zoo.families.tensors import _shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.modules import graph
 from lgzoo_tal.modules.graph import CUTOFF, Graph, build_graph
-from machine import medians, write
+from timings.case import Case, Row, measure_medians
 
 MOST_MILLISECONDS = 5.0
 LAYERS = (12, 24)
+REPEATS = 9
 
 
-def cached(spec: ViTSpec) -> Graph:
-    """Its depth was met before."""
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Time the graph of each depth, uncached and cached, and the search."""
+    torch.set_num_threads(1)
+    for layers in LAYERS:
+        spec = ViTSpec(layers=layers, width=192, heads=3)
+        ours = build_graph(spec)
+        edges = networkx.DiGraph((ours.distances == 1).nonzero().tolist())
+        if not torch.equal(ours.distances, search_paths(edges)):
+            sys.exit(f"{layers} layers: the closed form and the search differ")
+        functions = {
+            "uncached": lambda spec=spec: build_uncached_graph(spec),
+            "search": lambda edges=edges: search_paths(edges),
+            "cached": lambda spec=spec: build_graph(spec),
+        }
+        seconds = measure_medians(functions, REPEATS)
+        first, search, again = (1000 * seconds[name] for name in functions)
+        row = {
+            "layers": layers,
+            "nodes": len(ours),
+            "uncached": first,
+            "cached": again,
+            "search": search,
+        }
+        yield (
+            row,
+            f"{layers:3} layers, {len(ours)} nodes: {first:.2f} ms, cached {again:.3f} ms, by"
+            f" search {search:.1f} ms",
+        )
+
+
+def build_uncached_graph(spec: ViTSpec) -> Graph:
+    """Build a graph as if it were the first of this process."""
+    graph._build_topology.cache_clear()
+    _shapes.cache_clear()
     return build_graph(spec)
 
 
-def uncached(spec: ViTSpec) -> Graph:
-    """As if it were the first one of this process."""
-    graph._build_topology.cache_clear()
-    _shapes.cache_clear()
-    return cached(spec)
-
-
-def searched(edges: networkx.DiGraph) -> torch.Tensor:
-    """All shortest paths by search."""
-    found = [[0] * len(edges) for _ in range(len(edges))]
+def search_paths(edges: networkx.DiGraph) -> torch.Tensor:
+    """Return the lengths of all shortest paths by search."""
+    distances = [[0] * len(edges) for _ in range(len(edges))]
     for start, reached in networkx.all_pairs_shortest_path_length(edges):
-        row = found[start]
+        row = distances[start]
         for end, steps in reached.items():
             row[end] = steps if steps <= CUTOFF else 0
-    return torch.tensor(found)
+    return torch.tensor(distances)
 
 
-def main() -> None:
-    """Measure, print, keep the numbers; exit 1 if the limit is exceeded or the paths differ."""
-    torch.set_num_threads(1)
-    rows = []
-    for layers in LAYERS:
-        spec = ViTSpec(layers=layers, width=192, heads=3)
-        ours = cached(spec)
-        edges = networkx.DiGraph((ours.distances == 1).nonzero().tolist())
-        if not torch.equal(ours.distances, searched(edges)):
-            sys.exit(f"{layers} layers: the closed form and the search differ")
-        seconds = medians(
-            [partial(uncached, spec), partial(searched, edges), partial(cached, spec)],
-            repeats=9,
-        )
-        first, search, again = (1000 * value for value in seconds)
-        rows.append(
-            {
-                "layers": layers,
-                "nodes": len(ours),
-                "uncached": first,
-                "cached": again,
-                "search": search,
-            }
-        )
-        print(
-            f"{layers:3} layers, {len(ours)} nodes: {first:.2f} ms, cached {again:.3f} ms, by"
-            f" search {search:.1f} ms"
-        )
-    print(write("tal_graph", {"milliseconds": rows, "most": MOST_MILLISECONDS}))
-    if rows[0]["uncached"] > MOST_MILLISECONDS:
-        sys.exit("a graph of 12 layers takes longer than it may")
+def find_problem(numbers: Row, given: Namespace) -> str:
+    """Return a sentence if the graph of 12 layers takes too long."""
+    late = numbers["milliseconds"][0]["uncached"] > MOST_MILLISECONDS
+    return f"a graph of 12 layers takes more than {MOST_MILLISECONDS} ms" if late else ""
 
 
-if __name__ == "__main__":
-    main()
+CASE = Case(
+    measure=measure,
+    summarise=lambda rows, given: {"milliseconds": rows, "most": MOST_MILLISECONDS},
+    find_problem=find_problem,
+)

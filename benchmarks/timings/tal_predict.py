@@ -1,31 +1,24 @@
-"""From a configuration to an initialised ViT of 12 layers: the cost of GHN-3 and LoGAH, once the
-hypernetwork is loaded.
+"""Time GHN-3 and LoGAH from a configuration to an initialised ViT of 12 layers.
 
-    python benchmarks/tal_predict.py
-            one thread, about five minutes, 6 GB of memory
-    python benchmarks/tal_predict.py logah-small --repeats 9
-    python benchmarks/tal_predict.py ghn3-t --device cuda     wall seconds on a GPU
-
-CPU seconds of the process, so that other programs disturb them less: the median over the repeats.
-Ours is the graph, the prediction and a timm model that holds it. It is compared with the same
-weights decoded like in the released code, everything and then cropped, with the edge bias of every
-pair, copied into a model as timm builds it; both must give the same tensors. The released code's
-own seconds were measured before, on another machine with two cores, also with one thread.
+CPU seconds of the process, so that other programs disturb them less (with `--device cuda` wall
+seconds of a GPU): the median over the repeats. Ours is the graph, the prediction and a timm model
+that holds it, with a loaded hypernetwork. It is compared with the same weights decoded like in the
+released code, everything and then cropped, with the edge bias of every pair, copied into a model as
+timm builds it; both must give the same tensors. The released code's seconds were measured before,
+on another machine with two cores, also with one thread.
 
 Memory is the peak of the process while ours ran, above its memory after all imports and a tiny
-prediction (which imports more), in units of the model and the hypernetwork together."""
+prediction (which imports more), in units of the model and the hypernetwork together. One thread,
+about five minutes, 6 GB of memory.
+"""
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import resource
-import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import Any
 
 import timm
@@ -43,7 +36,14 @@ from lgzoo_tal.modules.graph import Graph, build_graph
 from lgzoo_tal.modules.hypernet import Hypernet, compute_class_position
 from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder
 from lgzoo_tal.modules.tensors import TensorGroup, get_kernel, is_vector
-from machine import read, write
+from machine import read
+from timings.case import (
+    Case,
+    Row,
+    measure_medians,
+    run_part,
+    synchronise_and_read_clock,
+)
 
 SIZES = ("tiny", "small", "base")
 RELEASED = {
@@ -57,127 +57,99 @@ WANTED = {
     "logah-small": (20, 20, 10),
 }  # times faster than the released code
 WANTED_MEMORY = 1.5
+HEADER = (
+    "                     ours    plain  released*      x plain   x released* (target)   memory"
+    f" (target {WANTED_MEMORY})   (* another machine)"
+)
 
 
-def main() -> None:
-    """Measure each pair in its own process, print the table, and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("hypernets", nargs="*", default=[*RELEASED], help="which variants")
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of this case."""
+    parser.add_argument("--hypernets", nargs="+", choices=RELEASED, default=[*RELEASED])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--one", choices=SIZES, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(measured(given.hypernets[0], given.one, given.repeats, given.device)))
-        return
-    print(
-        "                     ours    plain  released*      x plain   x released* (target)   memory"
-        " (target 1.5)"
-    )
-    rows = []
+
+
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Measure each hypernetwork with each size in a process of its own."""
+    options = ["--device", given.device, "--repeats", str(given.repeats)]
+    header = f"{HEADER}\n"
     for hypernet in given.hypernets:
-        for place, size in enumerate(SIZES):
-            command = [sys.executable, __file__, hypernet, "--one", size, "--device", given.device]
-            command += ["--repeats", str(given.repeats)]
-            row = json.loads(
-                subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        for number, size in enumerate(SIZES):
+            row = run_part("tal_predict", [hypernet, size], options)
+            released, wanted = RELEASED[hypernet][number], WANTED[hypernet][number]
+            row |= {"released_elsewhere_s": released, "wanted_times": wanted}
+            yield (
+                row,
+                f"{header}{hypernet:12} {size:6} {row['ours_s']:6.3f} {row['plain_s']:8.3f}"
+                f" {released:8.2f} {row['plain_s'] / row['ours_s']:14.1f}"
+                f" {released / row['ours_s']:12.1f} ({wanted}){row['memory']:20.2f}      built in"
+                f" {row['built_s']:.2f} s",
             )
-            released, wanted = RELEASED[hypernet][place], WANTED[hypernet][place]
-            print(
-                f"{hypernet:12} {size:6} {row['ours_s']:6.3f} {row['plain_s']:8.3f} {released:8.2f}"
-                f" {row['plain_s'] / row['ours_s']:14.1f} {released / row['ours_s']:12.1f}"
-                f" ({wanted}){row['memory']:20.2f}      built in {row['built_s']:.2f} s"
-            )
-            rows.append({**row, "released_elsewhere_s": released, "wanted_times": wanted})
-    print("* another machine")
-    name = "tal_predict" if given.device == "cpu" else f"tal_predict_{given.device}"
-    print(write(name, {"rows": _with_others(name, rows), "threads": 1}))
+            header = ""
 
 
-def _with_others(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """These rows, and those of the variants that were not asked for as they were
-    measured before.
-    """
-    before = read(name).get("rows", [])
-    found = {(row["hypernet"], row["size"]): row for row in [*before, *rows]}
-    return [found[pair] for pair in itertools.product(RELEASED, SIZES) if pair in found]
-
-
-def measured(name: str, size: str, repeats: int, device: str) -> dict[str, Any]:
-    """Both ways of one hypernetwork and one size, in seconds; what was built, and in how many
-    bytes.
-    """
+def measure_pair(given: Namespace) -> Row:
+    """Return seconds and memory of both ways for one hypernetwork and one size."""
     torch.set_num_threads(1)
-    spec = ARCHITECTURES[f"vit_{size}_patch16_224"]
-    clock = time.process_time if device == "cpu" else _synchronised
+    name, size = given.part
+    spec, device = ARCHITECTURES[f"vit_{size}_patch16_224"], given.device
+    clock = time.process_time if device == "cpu" else synchronise_and_read_clock
     toy = Hypernet(LowRank(hidden=8, widest=64, chunk=2048).build_spec()).to(device)
-    model_from(toy, ViTSpec(layers=1, width=16, heads=1))
-    imported, started = _peak(), clock()
-    hypernet = Hypernet(variant(name), seed=0).requires_grad_(False).eval().to(device)
+    predict_model(toy, ViTSpec(layers=1, width=16, heads=1))
+    imported, started = measure_peak(), clock()
+    hypernet = Hypernet(get_variant(name), seed=0).requires_grad_(False).eval().to(device)
     built = clock() - started
-    ours = [_timed(lambda: model_from(hypernet, spec), clock) for _ in range(1 + repeats)][1:]
-    most = _peak() - imported
-    model = model_from(hypernet, spec)
+    ours = measure_medians(
+        {"ours_s": lambda: predict_model(hypernet, spec)}, given.repeats, rounds=1, clock=clock
+    )
+    most = measure_peak() - imported
+    model = predict_model(hypernet, spec)
     held = sum(
         4 * parameter.numel() for module in (hypernet, model) for parameter in module.parameters()
     )
-    theirs = [
-        _timed(lambda: plainly(hypernet, spec), clock) for _ in range(1 if name == "ghn3-xl" else 3)
-    ]
-    for key, tensor in plainly(hypernet, spec).state_dict().items():
+    plain = measure_medians(
+        {"plain_s": lambda: predict_plainly(hypernet, spec)},
+        repeats=1 if name == "ghn3-xl" else 3,
+        rounds=1,
+        warm_ups=0,
+        clock=clock,
+    )
+    for key, tensor in predict_plainly(hypernet, spec).state_dict().items():
         torch.testing.assert_close(model.state_dict()[key], tensor, rtol=1e-4, atol=1e-5, msg=key)
-    seconds = {
-        "ours_s": statistics.median(ours),
-        "plain_s": statistics.median(theirs),
-        "built_s": built,
-    }
-    return {"hypernet": name, "size": size, **seconds, "peak_bytes": most, "memory": most / held}
+    memory = {"peak_bytes": most, "memory": most / held}
+    return {"hypernet": name, "size": size, **ours, **plain, "built_s": built, **memory}
 
 
-def variant(name: str) -> HypernetSpec:
-    """A published hypernetwork, by method and size."""
+def get_variant(name: str) -> HypernetSpec:
+    """Return a published hypernetwork, by method and size."""
     method, _, size = name.partition("-")
     preset: Any = METHODS.load(method).presets[{"xl": "paper", "small": "paper"}.get(size, size)]
     spec: HypernetSpec = preset.hypernet.build_spec()
     return spec
 
 
-def model_from(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
-    """The model with the predicted tensors, which are not copied."""
+def predict_model(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
+    """Return the model with the predicted tensors, which are not copied."""
     model = empty(spec)
     model.load_state_dict(hypernet.predict(build_graph(spec)), strict=True, assign=True)
     return model.eval()
 
 
-def _timed(task: Callable[[], object], clock: Callable[[], float]) -> float:
-    started = clock()
-    result = task()
-    elapsed = clock() - started
-    del result
-    return elapsed
-
-
-def _synchronised() -> float:
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def _peak() -> int:
-    """The most memory that this process ever held, in bytes."""
+def measure_peak() -> int:
+    """Return the most memory that this process ever held, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @torch.no_grad()
-def plainly(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
-    """The model as the released code goes about it: build, encode every pair, decode everything,
+def predict_plainly(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
+    """Return the model as the released code makes it: build, encode every pair, decode everything,
     tile, normalise, copy.
     """
     model = timm.create_model("vit_base_patch16_224", **arguments(spec)).to(
         hypernet.embed.weight.device
     )
-    state, everything = model.state_dict(), Plain(hypernet)
+    state, everything = model.state_dict(), PlainHypernet(hypernet)
     for group, blocks, scale in everything.decode_blocks(build_graph(spec)):
         for name, block in zip(group.names, blocks):
             wanted = state[name][0, 1:] if group.role == "positions" else state[name]
@@ -193,15 +165,15 @@ def plainly(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
     return model
 
 
-class Plain(Hypernet):
-    """The same hypernetwork, its modules shared, decoding everything."""
+class PlainHypernet(Hypernet):
+    """The same hypernetwork, with shared modules, that decodes everything."""
 
     def __init__(self, hypernet: Hypernet) -> None:
         torch.nn.Module.__init__(self)
         self.__dict__.update(hypernet.__dict__)
 
     def encode(self, graph: Graph, task: Tensor | None = None) -> Tensor:
-        """With the edge bias of every pair of nodes."""
+        """Encode with the edge bias of every pair of nodes."""
         graph = graph.to(self.embed.weight.device)
         first = self.gnn[0]
         nodes = first.embed_places(self.embed(graph.types) + self.shape_enc(graph), graph)
@@ -227,7 +199,7 @@ class Plain(Hypernet):
 
 
 def _conv(decoder: MatrixDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
-    """All positions of all images, all channels of those that are kept."""
+    """Decode all positions of all images, and all channels of those that are kept."""
     side, wide, (rows, columns) = decoder.side, decoder.widest, get_kernel(group.shape)
     images = functional.relu(decoder.fc(nodes)).view(len(nodes), -1, side, side)
     low, left = side // 2 - rows // 2, side // 2 - columns // 2
@@ -240,7 +212,7 @@ def _conv(decoder: MatrixDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
 
 
 def _low_rank(decoder: LowRankDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
-    """All 2 r rows of Y for every node."""
+    """Decode all 2 r rows of Y for every node."""
     r, c, wide = decoder.rank, decoder.chunk, decoder.widest
     chosen = nodes[list(group.nodes)]
     y = decoder.l2(functional.relu(decoder.mlp.fc(chosen)).view(-1, 2 * r, r))
@@ -255,5 +227,23 @@ def _low_rank(decoder: LowRankDecoder, nodes: Tensor, group: TensorGroup) -> Ten
     return block[..., 0, 0] if (p, q) == (1, 1) else block
 
 
-if __name__ == "__main__":
-    main()
+def summarise(rows: list[Row], given: Namespace) -> Row:
+    """Return the content of the results file, with the kept rows of other hypernetworks."""
+    before = read(f"tal_predict{name_suffix(given)}").get("rows", [])
+    found = {(row["hypernet"], row["size"]): row for row in [*before, *rows]}
+    pairs = itertools.product(RELEASED, SIZES)
+    return {"rows": [found[pair] for pair in pairs if pair in found], "threads": 1}
+
+
+def name_suffix(given: Namespace) -> str:
+    """Return the end of the name of the results file."""
+    return "" if given.device == "cpu" else f"_{given.device}"
+
+
+CASE = Case(
+    measure=measure,
+    summarise=summarise,
+    add_options=add_options,
+    measure_part=measure_pair,
+    name_suffix=name_suffix,
+)

@@ -1,34 +1,27 @@
-"""A step of meta-training at TAL's size, compared with its unavoidable parts: the teacher, and the
-target's forward and backward.
+"""Time a step of meta-training at TAL's size against its unavoidable parts.
 
-    python benchmarks/tal_step.py                 one thread, about five minutes, 5 GB of memory
-    python benchmarks/tal_step.py --device cuda   wall seconds on a GPU
+The parts are the teacher's forward pass, and forward and backward of the target with given tensors.
+CPU seconds of the process, so that other programs disturb them less (with `--device cuda` wall
+seconds of a GPU); medians over all rounds, in which the measured parts take turns. A step is: four
+images of 224 pixels, a target of 6 layers and width 192 with 1000 classes, TAL's hypernetwork
+(LoGAH's small one); prediction, forward, backward, clipping, AdamW. Stage 1 has a ViT-B/16 as its
+teacher, with the guidance of the released code; in the second row M is predicted, as in the paper,
+which is our default. Stage 2 has the task layer and no teacher.
 
-CPU seconds of the process, so that other programs disturb them less; medians over all rounds, in
-which the measured parts take turns. A step is: four images of 224 pixels, a target of 6 layers and
-width 192 with 1000 classes, TAL's hypernetwork (LoGAH's small one); prediction, forward, backward,
-clipping, AdamW. Stage 1 has a ViT-B/16 as its teacher, with the guidance of the released code; in
-the second row M is predicted, as in the paper, which is our default. Stage 2 has the task layer and
-no teacher.
-
-It is compared with the same step like in the released code: everything decoded and then cropped,
-the edge bias of every pair of nodes, the target run twice if there is a teacher. Loss and gradients
-are equal (checked). The released code's own seconds were measured before, on another machine, also
-with one thread. The limit is the teacher's forward pass, and forward and backward of the target
-with given tensors.
+It is also compared with the same step like in the released code: everything decoded and then
+cropped, the edge bias of every pair of nodes, the target run twice if there is a teacher. Loss and
+gradients are equal (checked). The released code's seconds were measured before, on another machine,
+also with one thread. One thread, about five minutes, 5 GB of memory. Exits with 1 if a step on a
+processor is slower than its target.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
-import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -53,8 +46,8 @@ from lgzoo_tal.modules.objective import (
     draw_random_matrix,
     sum_norms,
 )
-from machine import write
-from tal_predict import Plain
+from timings.case import Case, Row, measure_medians, run_part, synchronise_and_read_clock
+from timings.tal_predict import PlainHypernet
 
 TARGET = ViTSpec(layers=6, width=192, heads=3)
 TEACHER, HYPERNET = ARCHITECTURES["vit_base_patch16_224"], SMALL.build_spec()
@@ -71,82 +64,53 @@ ROWS: dict[str, Guidance | None] = {
 RELEASED = {"stage 1": 7.99, "stage 2": 6.74}
 WANTED = {"stage 1": 2.5, "stage 2": 4.0}  # times faster than the released code
 
+HEADER = (
+    "                        ours    limit = teacher + target    plain  released*   x plain   x"
+    " released* (target)   GB   (* another machine)"
+)
+
 Parameters = Mapping[str, Tensor]
 
 
-def main() -> None:
-    """Measure each row in a process of its own, print and keep them; exit with 1 if a step is
-    slower than its target.
-    """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of this case."""
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--one", choices=ROWS, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(measured(given.one, given.rounds, given.device)))
-        return
-    print(
-        "                        ours    limit = teacher + target    plain  released*   x plain   x"
-        " released* (target)   GB"
-    )
-    rows = []
+
+
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Measure each row in a process of its own."""
+    options, header = ["--device", given.device, "--rounds", str(given.rounds)], f"{HEADER}\n"
     for name in ROWS:
-        command = [
-            sys.executable,
-            __file__,
-            "--one",
-            name,
-            "--rounds",
-            str(given.rounds),
-            "--device",
-            given.device,
-        ]
-        row = json.loads(
-            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        )
-        rows.append(
-            row | {"released_elsewhere_s": RELEASED.get(name), "wanted_times": WANTED.get(name)}
-        )
-        _print(rows[-1])
-    print("* another machine")
-    print(
-        write(
-            "tal_step" if given.device == "cpu" else f"tal_step_{given.device}",
-            {"rows": rows, "threads": 1},
-        )
-    )
-    late = [
-        name
-        for name in WANTED
-        for row in rows
-        if row["name"] == name and _times(row) < WANTED[name]
-    ]
-    if late and given.device == "cpu":
-        sys.exit(f"slower than the target: {', '.join(late)}")
+        row = run_part("tal_step", [name], options)
+        row |= {"released_elsewhere_s": RELEASED.get(name), "wanted_times": WANTED.get(name)}
+        yield row, f"{header}{describe(row)}"
+        header = ""
 
 
-def _times(row: Mapping[str, Any]) -> float:
+def count_times(row: Row) -> float:
+    """Return how many times faster than the released code a step is."""
     return float(row["released_elsewhere_s"] / row["ours_s"])
 
 
-def _print(row: Mapping[str, Any]) -> None:
+def describe(row: Row) -> str:
+    """Return the line that is printed for a row."""
     beside = ""
     if row["released_elsewhere_s"]:
-        beside = f"{row['released_elsewhere_s']:9.2f} {_times(row):21.1f} ({row['wanted_times']})"
-    print(
+        times = f"{count_times(row):21.1f} ({row['wanted_times']})"
+        beside = f"{row['released_elsewhere_s']:9.2f} {times}"
+    return (
         f"{row['name']:20} {row['ours_s']:7.3f} {row['limit_s']:8.3f} = {row['teacher_s']:6.3f} +"
         f" {row['target_s']:6.3f} {row['plain_s']:9.3f} {row['plain_s'] / row['ours_s']:19.1f}"
         f" {beside:38} {row['peak_bytes'] / 2**30:5.2f}"
     )
 
 
-def measured(name: str, rounds: int, device: str) -> dict[str, Any]:
-    """Seconds of a step, of its parts and of the plain one; the most bytes that the process held
-    before the plain one.
+def measure_row(given: Namespace) -> Row:
+    """Return the seconds of a step, of its parts and of the plain one, and the most bytes that the
+    process held before the plain one.
     """
+    (name,), device = given.part, given.device
     torch.set_num_threads(1)
     guidance, batch = ROWS[name], random_batch(device)
     guide = (
@@ -175,10 +139,11 @@ def measured(name: str, rounds: int, device: str) -> dict[str, Any]:
     parts: dict[str, Callable[[], object]] = {
         "ours_s": ours,
         "teacher_s": (lambda: guide.compute_tokens(batch.images)) if guide else lambda: None,
-        "target_s": lambda: _classified(tensors, batch).backward(),
+        "target_s": lambda: classification_loss(tensors, batch).backward(),
         "plain_s": plain,
     }
-    seconds = medians(parts, rounds, time.process_time if device == "cpu" else _synchronised)
+    clock = time.process_time if device == "cpu" else synchronise_and_read_clock
+    seconds = measure_medians(parts, repeats=1, rounds=given.rounds, clock=clock)
     return {
         "name": name,
         **seconds,
@@ -188,7 +153,7 @@ def measured(name: str, rounds: int, device: str) -> dict[str, Any]:
 
 
 class Step:
-    """A way to the loss, and what comes after it."""
+    """A step of meta-training, from a function that computes the loss."""
 
     def __init__(self, hypernet: Hypernet, loss: Callable[[], Tensor]) -> None:
         self.hypernet, self.loss = hypernet, loss
@@ -197,14 +162,14 @@ class Step:
         )
 
     def backward(self) -> float:
-        """The loss; the gradients are fresh."""
+        """Compute the gradients and return the loss."""
         self.optimizer.zero_grad()
         loss = self.loss()
         loss.backward()
         return loss.item()
 
     def __call__(self) -> None:
-        """A whole step."""
+        """Run the step."""
         self.backward()
         torch.nn.utils.clip_grad_norm_(self.hypernet.parameters(), CLIP)
         self.optimizer.step()
@@ -213,37 +178,43 @@ class Step:
 def plain_loss(
     hypernet: Hypernet, batch: TaskBatch, task_spec: TaskSpec, guide: Guide | None
 ) -> Tensor:
-    """The loss by its formula, from what is decoded in full."""
+    """Return the loss by its formula, from tensors that are decoded in full."""
     predicted = guide is not None and guide.settings.projection == "predicted"
     graph = build_graph(TARGET, sink=(TEACHER.width, TARGET.width) if predicted else None)
-    parameters = Plain(hypernet)(graph, task=task_spec.embedding)
-    told, norm = _classified(parameters, batch), NORM_WEIGHT * sum_norms(parameters)
+    parameters = PlainHypernet(hypernet)(graph, task=task_spec.embedding)
+    cross_entropy = classification_loss(parameters, batch)
+    norm = NORM_WEIGHT * sum_norms(parameters)
     if guide is None:
-        return told + norm
+        return cross_entropy + norm
+    settings = guide.settings
     with torch.no_grad():
-        wanted = guide.model.forward_features(batch.images)[:, 0]
-    again = compute_tokens(TARGET, parameters, batch.images)[:, 0]
-    random = [
-        tensor.to(again) for tensor in draw_random_matrix(TEACHER.width, TARGET.width, SEED, 0)
-    ]
-    given = functional.linear(
-        again, *((parameters[name] for name in SINK) if predicted else random)
+        target = guide.model.forward_features(batch.images)[:, 0]
+    # A second pass, as in the released code.
+    feature = compute_tokens(TARGET, parameters, batch.images)[:, 0]
+    matrix = (
+        [parameters[name] for name in SINK]
+        if predicted
+        else [
+            tensor.to(feature)
+            for tensor in draw_random_matrix(TEACHER.width, TARGET.width, SEED, 0)
+        ]
     )
-    asked = guide.settings
-    distance = divergence(given, wanted, asked.temperature, asked.direction)
-    if asked.reduction == "classes":
+    projected = functional.linear(feature, *matrix)
+    distance = divergence(projected, target, settings.temperature, settings.direction)
+    if settings.reduction == "classes":
         distance = distance / task_spec.classes
-    return (1 - asked.alpha) * told + asked.alpha * distance + norm
+    return (1 - settings.alpha) * cross_entropy + settings.alpha * distance + norm
 
 
-def _classified(parameters: Parameters, batch: TaskBatch) -> Tensor:
+def classification_loss(parameters: Parameters, batch: TaskBatch) -> Tensor:
+    """Return the cross-entropy of the target with given tensors."""
     feature = compute_tokens(TARGET, parameters, batch.images)[:, 0]
     logits = functional.linear(feature, parameters["head.weight"], parameters["head.bias"])
     return functional.cross_entropy(logits, batch.labels, label_smoothing=SMOOTHING)
 
 
 def check_equal(ours: Step, plain: Step) -> None:
-    """Exits unless loss and gradients are equal, but for rounding."""
+    """Exit unless loss and gradients are equal, but for rounding."""
     first, second = ours.backward(), plain.backward()
     if abs(first - second) > 1e-5 * abs(second):
         sys.exit(f"the losses differ: {first} and {second}")
@@ -255,34 +226,29 @@ def check_equal(ours: Step, plain: Step) -> None:
             sys.exit(f"the gradients of {name} are {away} apart, of {size}")
 
 
-def medians(
-    parts: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Of each part twice a round, of which the first meets the memory as another part left it and
-    does not count.
-    """
-    found: dict[str, list[float]] = {name: [] for name in parts}
-    for _ in range(rounds):
-        for name, part in parts.items():
-            part()
-            started = clock()
-            part()
-            found[name].append(clock() - started)
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
-
-
 def random_batch(device: str) -> TaskBatch:
-    """Images without a meaning."""
+    """Return random images."""
     images = torch.randn(IMAGES, 3, 224, 224, generator=torch.Generator().manual_seed(SEED))
     numbers = torch.arange(IMAGES)
     batch = TaskBatch(images, numbers, numbers, None, torch.zeros_like(numbers))
     return TaskBatch(*(None if part is None else part.to(device) for part in batch))  # type: ignore[arg-type]
 
 
-def _synchronised() -> float:
-    torch.cuda.synchronize()
-    return time.perf_counter()
+def find_problem(numbers: Row, given: Namespace) -> str:
+    """Return a sentence if a step on a processor is slower than its target."""
+    late = [
+        row["name"]
+        for row in numbers["rows"]
+        if row["name"] in WANTED and count_times(row) < WANTED[row["name"]]
+    ]
+    return f"slower than the target: {', '.join(late)}" if late and given.device == "cpu" else ""
 
 
-if __name__ == "__main__":
-    main()
+CASE = Case(
+    measure=measure,
+    summarise=lambda rows, given: {"rows": rows, "threads": 1},
+    add_options=add_options,
+    measure_part=measure_row,
+    find_problem=find_problem,
+    name_suffix=lambda given: "" if given.device == "cpu" else f"_{given.device}",
+)

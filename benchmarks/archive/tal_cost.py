@@ -1,28 +1,37 @@
-"""The cost of the meta-trainings of TAL's claims by stage: whether all took equally long, and v1
-and v2 compared with TAL.
+"""How long do the meta-trainings of TAL's claims take, and do all take equally long?
 
-    python benchmarks/tal_cost.py        about five minutes on one core
+Varied: the training: TAL, without its task layer, without its ancestry model, LoGAH v1 to v4, and
+GHN-3, as in the claims of protocol 1 (benchmarks/results/claims/tal-*.json), which choose the
+numbers of images for equal time.
 
-The claims (benchmarks/claims/tal-*.toml) choose the numbers of images so that all trainings take
-equally long. Here each kind of step is timed: forward, backward and update, on 64 images in memory,
-over the same 30 architectures for all kinds. The kinds take turns, so that a busy machine slows
-them alike. The seconds of a training are its images times the seconds of one, in both stages; the
-stored numbers are those of a learngene. The paper's TAL took 28.47 hours for stage 1 and 7.72 for
-stage 2 on an RTX 4090. Results in benchmarks/results/tal_cost.json, the table in
-docs/methods/tal.md.
+Measured: the seconds of each kind of step (forward, backward and update, on 64 images in memory),
+over the same 30 architectures for all kinds, which take turns, so that a busy machine slows them
+alike. The seconds of a training are its images times the seconds of one, in both stages; the stored
+numbers are those of a learngene. The paper's TAL took 28.47 hours for stage 1 and 7.72 for stage 2
+on an RTX 4090.
+
+Command: about five minutes on one core.
+
+    python benchmarks/archive/tal_cost.py
+
+Results: benchmarks/results/tal_cost.json.
+Page: docs/methods/tal.md.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import torch
 
 from learngene_zoo.bench.claims.cells import arm_of
-from learngene_zoo.bench.claims.file import load_claim
+from learngene_zoo.bench.claims.file import Claim
+from learngene_zoo.bench.claims.run import read_verdict
 from learngene_zoo.method.record import METHODS
+from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal import ghn3, logah, tal
@@ -32,9 +41,12 @@ from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.mixture import TaskBatch
 from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
-from machine import medians, write
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from machine import write
 from pages import DOCS, replace_between
-from tal_forms import ANCESTRY
+from run_claims import KEPT
+from timings.case import Row, measure_medians
 
 ARMS = {  # arm -> the claim that describes it
     "tal": "tal-parts",
@@ -47,12 +59,13 @@ ARMS = {  # arm -> the claim that describes it
     "ghn3": "tal-v1-ghn3",
 }
 Meta = tal.TalExtractor | logah.LogahExtractor | ghn3.Ghn3Extractor
+ANCESTRY = open_ancestry("bundled")
 BATCH, STEPS, CLASSES = 64, 30, {1: 326, 2: 43}  # of the source task, and of `signs`
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a step's time depends on."""
+    """Everything that the time of a step depends on."""
 
     stage: int
     hypernet: HypernetSpec
@@ -62,29 +75,34 @@ class Kind:
 def main() -> None:
     """Time every kind of step, print and keep the table."""
     torch.set_num_threads(1)
-    extractors = {name: extractor_of(name, claim) for name, claim in ARMS.items()}
-    kinds = list(
-        dict.fromkeys(kind for extractor in extractors.values() for kind, _ in stages(extractor))
+    extractors = {name: make_extractor(name, claim) for name, claim in ARMS.items()}
+    kinds = dict.fromkeys(
+        kind for extractor in extractors.values() for kind, _ in list_stages(extractor)
     )
     first, _ = extractors["tal"].build_stages(ANCESTRY.spec)
-    seconds = medians([Steps(kind, first) for kind in kinds], repeats=1)
-    each = {kind: taken / STEPS / BATCH for kind, taken in zip(kinds, seconds)}
-    rows = [row(name, extractor, each) for name, extractor in extractors.items()]
+    seconds = measure_medians({str(kind): Steps(kind, first) for kind in kinds}, repeats=1)
+    each = {kind: seconds[str(kind)] / STEPS / BATCH for kind in kinds}
+    rows = [make_row(name, extractor, each) for name, extractor in extractors.items()]
     print(write("tal_cost", {"rows": rows, "threads": 1}))
-    replace_between(DOCS / "methods" / "tal.md", "cost", markdown(rows))
-    print(markdown(rows))
+    replace_between(DOCS / "methods" / "tal.md", "cost", make_table(rows))
+    print(make_table(rows))
 
 
-def extractor_of(name: str, claim: str) -> Meta:
-    """The extractor of an arm of a claim."""
-    arm = arm_of(load_claim(claim), name, 0)
+def load_kept_claim(name: str) -> Claim:
+    """Return a claim as it was filed when it was decided; some are not filed any more."""
+    return read_verdict(KEPT / f"{name}.json")[0]
+
+
+def make_extractor(name: str, claim: str) -> Meta:
+    """Return the extractor of an arm of a claim."""
+    arm = arm_of(load_kept_claim(claim), name, 0)
     extractor = with_settings(METHODS.load(arm.method).preset(arm.preset), arm.settings)
     assert isinstance(extractor, Meta)
     return extractor
 
 
-def stages(extractor: Meta) -> Iterator[tuple[Kind, int]]:
-    """The kinds of step of a training, and the number of images that each is trained on."""
+def list_stages(extractor: Meta) -> Iterator[tuple[Kind, int]]:
+    """Yield the kinds of step of a training, with the number of images that each is trained on."""
     first, second = extractor.build_stages(ANCESTRY.spec)
     if extractor.curriculum.source is not None:
         assert first.recipe.images is not None
@@ -92,17 +110,17 @@ def stages(extractor: Meta) -> Iterator[tuple[Kind, int]]:
             Kind(1, first.hypernet, first.guidance is not None),
             first.recipe.images * first.recipe.epochs,
         )
-    images = sum(min(second.recipe.images or each, each) for each in tasks())
+    images = sum(min(second.recipe.images or each, each) for each in count_task_images())
     yield Kind(2, second.hypernet, False), images * second.recipe.epochs
 
 
-def tasks() -> list[int]:
-    """The training images of each task of stage 2."""
-    return [open_task(name).sizes["train"] for name in load_claim("tal-parts").targets]
+def count_task_images() -> list[int]:
+    """Return the number of training images of each task of stage 2."""
+    return [open_task(name).sizes["train"] for name in load_kept_claim("tal-parts").targets]
 
 
 class Steps:
-    """Trains with one kind of step, always the same steps."""
+    """A training with one kind of step; each call runs the same steps."""
 
     def __init__(self, kind: Kind, guided: Stage) -> None:
         classes = CLASSES[kind.stage]
@@ -124,7 +142,7 @@ class Steps:
         self.batch = TaskBatch(images, labels, place, None, torch.zeros_like(place))
 
     def __call__(self) -> None:
-        """One pass."""
+        """Run `STEPS` steps."""
         for step in range(STEPS):
             self.objective.finished.fill_(step)
             self.optimiser.zero_grad(set_to_none=True)
@@ -133,22 +151,23 @@ class Steps:
             self.optimiser.step()
 
 
-def row(name: str, extractor: Meta, each: dict[Kind, float]) -> dict[str, Any]:
-    """The images and seconds of both stages, and the numbers kept."""
-    found = {kind.stage: (images, images * each[kind]) for kind, images in stages(extractor)}
+def make_row(name: str, extractor: Meta, each: dict[Kind, float]) -> Row:
+    """Return the images and seconds of both stages, and the number of stored values."""
+    found = {kind.stage: (images, images * each[kind]) for kind, images in list_stages(extractor)}
     _, second = extractor.build_stages(ANCESTRY.spec)
     kept = sum(parameter.numel() for parameter in Hypernet(second.hypernet, None).parameters())
-    embeddings = (len(tasks()) + 1) * ANCESTRY.spec.width if extractor.curriculum.task_layer else 0
+    tasks = len(count_task_images())
+    embeddings = (tasks + 1) * ANCESTRY.spec.width if extractor.curriculum.task_layer else 0
     return {
         "name": name,
         "images": [found.get(stage, (0, 0.0))[0] for stage in (1, 2)],
         "seconds": [round(found.get(stage, (0, 0.0))[1], 1) for stage in (1, 2)],
-        "kept": kept * (1 if extractor.curriculum.joint else len(tasks())) + embeddings,
+        "kept": kept * (1 if extractor.curriculum.joint else tasks) + embeddings,
     }
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per training."""
+def make_table(rows: Sequence[Row]) -> str:
+    """Return the table in Markdown, a line per training."""
     lines = [
         (
             "| | images of stage 1 | seconds | images of stage 2 | seconds | together | beside TAL"
