@@ -1,6 +1,4 @@
-"""The page, the figure and the numbers of benchmarks/inheritance.py, from its
-cells and their rows.
-"""
+"""The page, the figure and the numbers of inheritance.py, from its cells and their rows."""
 
 from __future__ import annotations
 

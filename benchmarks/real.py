@@ -1,18 +1,25 @@
-"""A learngene of a real model, from the ancestry model to the Hub: extract, expand, fine-tune
-beside all controls, card, publish.
+"""How good is a learngene of a real pretrained model? From the ancestry model to the Hub.
+
+Varied: the depth of the descendants; beside them the same descendants shuffled and with nothing but
+their stem, and plain models from scratch with two initialisations.
+
+Measured: the test accuracy after fine-tuning on the tasks of `--task`, which the extraction on
+those of `--seen` has not seen. Every arm has the learning rate of `--rates` that is best on
+validation images, with a separate seed. The results become the learngene's card.
+
+Command: for one GPU and a network, resumable.
 
     python benchmarks/real.py --plan
-            what it takes: images, hours, bytes; nothing is trained
+            print images, hours and bytes; nothing is trained
     python benchmarks/real.py --yes
-            DeiT-B; resumable: run it again after a stop
+            DeiT-B
     python benchmarks/real.py dinov2-small --yes --publish me/learngene-dinov2-small
     python benchmarks/real.py --help
             other ancestry models, methods, tasks, depths, budgets
 
-For one GPU and a network. The extraction sees the tasks of `--seen`; descendants of several depths
-are fine-tuned on those of `--task`, beside the same descendants shuffled and with nothing but their
-stem, and plain models from scratch with two initialisations. Every arm has the learning rate of
-`--rates` that is best on validation images, with a seed of its own."""
+Results: build/real/NAME-METHOD; not yet run on real weights.
+Page: docs/real.md describes it.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,22 @@
-"""How good the bundled TAL learngene is: its descendants before any training, and after a short
-one.
+"""How good are the descendants of the bundled TAL learngene, before training and after a short one?
 
-    python benchmarks/tal_worth.py            about an hour of one core; resumable: run it again
-                                              after a stop
-    python benchmarks/tal_worth.py --table    the table again, from the results
+Varied: the size of the predicted models (three); and for 7 layers of width 96 the weights:
+predicted, the same shuffled, their stem alone and random (both with two initialisations).
 
-On each task that the extraction has seen: test accuracy of three sizes as they are predicted; and
-of the 7-layer one after three epochs of 1,000 images, beside the same weights shuffled, its stem
-alone and models from scratch (both with two initialisations), each arm with its best learning rate
-on validation images of two tasks, with a separate seed. Then the same arms on two real tasks and on
-the two families that no source task shows, none of which the extraction has seen, with rates chosen
-on these. Intervals are over the test images, for the mean of three seeds. Results in
-benchmarks/results/tal_worth.json.
+Measured: the test accuracy on each task that the extraction has seen: of the three sizes as they
+are predicted, and of all weights after three epochs of 1,000 images. Then the latter on two real
+tasks and on the two families that no source task shows, none of which the extraction has seen. Each
+arm has its best learning rate on validation images of tasks of each group, with a separate seed.
+Intervals are over the test images, for the mean of three seeds.
+
+Command: about an hour of one core, resumable; `python tools/shelf.py tal-worth` also writes the
+tables.
+
+    python benchmarks/tal_worth.py
+    python benchmarks/tal_worth.py --table    print the tables from the results
+
+Results: benchmarks/results/tal_worth.json.
+Page: docs/methods/tal.md, and the card of the learngene.
 """
 
 from __future__ import annotations
