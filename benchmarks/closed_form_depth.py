@@ -1,16 +1,20 @@
-"""Does a model by closed_form come nearer to its ancestry model with every further layer, as the
-objective of its cut promises?
+"""Does a model by closed_form come nearer to its ancestry model with every further layer?
 
-    python benchmarks/closed_form_depth.py            about four minutes of one core
-    python benchmarks/closed_form_depth.py --table    the table again, from the results
+Varied: the depth, at full width; beside the solved blocks of the best cut the same blocks as
+copies, and the first blocks solved.
 
-The objective of the best cut into k runs, which never rises with k, is a sum of errors that are
-measured on the ancestry model's own streams. Here every depth is built at full width, and its error
-is measured: the share of the variance of the ancestry model's last stream, over the tokens of 500
-validation images of the source task, by which the built model's differs from it. Depths whose error
-is larger than that of a shallower model are listed as violations. Beside it the same layers as they
-are copied, and the first blocks solved. Results in benchmarks/results/closed_form_depth.json, the
-table in docs/methods/closed_form.md.
+Measured: the share of the variance of the ancestry model's last stream, over the tokens of 500
+validation images of the source task, by which the built model's differs from it; and the objective
+of the best cut, which never rises with the depth but is a sum of errors on the ancestry model's own
+streams. Depths whose error is larger than that of a shallower model are listed as violations.
+
+Command: about four minutes of one core.
+
+    python benchmarks/closed_form_depth.py
+    python benchmarks/closed_form_depth.py --table    write the table from the results
+
+Results: benchmarks/results/closed_form_depth.json.
+Page: docs/methods/closed_form.md.
 """
 
 from __future__ import annotations
@@ -19,17 +23,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import machine
 import torch
-from pages import DOCS, replace_between
-from probe_gate import split_batches
 
+import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+from pages import DOCS, replace_between
+from probes import load_images
 
 NAME = "closed_form_depth"
 WAYS: dict[str, dict[str, Any]] = {
@@ -53,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
 def measured() -> list[dict[str, Any]]:
     """For every depth the objective and each way's error."""
     ancestry, learngene = open_ancestry("bundled"), load_learngene(find("closed_form"))
-    pictures, _ = split_batches(open_task(SOURCE_TASK), "validation", IMAGES)
+    pictures, _ = load_images(open_task(SOURCE_TASK), "validation", IMAGES)
     wanted = last_stream(ancestry.model(), pictures)
     variance = (wanted - wanted.mean(dim=(0, 1))).square().sum()
     rows = []

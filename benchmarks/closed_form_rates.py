@@ -1,15 +1,20 @@
-"""Half of the ancestry model's blocks at its full width, by learning rate: as they are, or solved
-by closed_form in several ways.
+"""Is half of the ancestry model better with solved layers or with its blocks as they are?
 
-    python benchmarks/closed_form_rates.py            about twelve minutes of one core; resumable
-    python benchmarks/closed_form_rates.py --table    the table again, from the results
+Varied: the blocks of six layers of width 96: `first_k`, `evenly_spaced`, closed_form, closed_form
+not solved (the first block of each run of its cut), of the first blocks instead of its cut, and
+with a hundred times stronger ridge; and the learning rate, because the claim
+`closed_form-shallower` gives all arms one rate, which two easy tasks choose.
 
-Six layers of width 96, as in the claim `closed_form-shallower` (3 epochs of 500 images in batches
-of 32, no augmentation), on four of its tasks, with seeds that are not its own, at every rate, on
-validation images: the claim gives all arms one rate, which two easy tasks choose. Beside
-closed_form as it is: not solved (the first block of each run of its cut), with the first blocks
-instead of its cut, and drawn a hundred times stronger to the copied weights. Results in
-benchmarks/results/closed_form_rates.json, the table in docs/methods/closed_form.md.
+Measured: the accuracy on validation images of four tasks of that claim after its training (3 epochs
+of 500 images in batches of 32, no augmentation), with two seeds that the claim does not use.
+
+Command: about twelve minutes of one core, resumable.
+
+    python benchmarks/closed_form_rates.py
+    python benchmarks/closed_form_rates.py --table    write the table from the results
+
+Results: benchmarks/results/closed_form_rates.json.
+Page: docs/methods/closed_form.md.
 """
 
 from __future__ import annotations
@@ -22,12 +27,11 @@ from typing import Any
 
 import machine
 from grids import finished
-from pages import DOCS, ROOT, replace_between
-
 from learngene_zoo.bench.grid.cell import Arm, Cell
 from learngene_zoo.bench.grid.grid import cells
 from learngene_zoo.bench.running.executors import InProcess
 from learngene_zoo.settings import Recipe
+from pages import DOCS, ROOT, replace_between
 
 NAME = "closed_form_rates"
 ARMS = (

@@ -1,18 +1,23 @@
 """Which learning rate and layer decay does fine-tuning need after the ridge head?
 
-    python benchmarks/finetune_rates.py --ancestry DINOV2 [--workers 2] [--only WORD ...]
-            [--rates LR:DECAY ...]     measure what is missing (resumable)
-    python benchmarks/finetune_rates.py --table
-            write the tables again, from the results
+Varied: the pairs of learning rate and layer decay (`WIDE_RATES`, `BUNDLED_RATES`), on models built
+from a real DINOv2-S at 112 pixels and from the bundled ancestry model, on tasks of the suite
+`pictures`, fashion_mnist and the suite `mini`.
 
-DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote; the tasks are those
-of the suite `pictures` and fashion_mnist, which must be installed (`lgzoo show clipart` says how).
-Models built from DINOv2-S at 112 pixels, and from the bundled model, are fine-tuned on 500 images
-of each task for 20 epochs with each of `RATES`; all other settings are those of `lgzoo finetune`.
-The accuracy is that on at most 1,000 other images of the task's training split. No validation or
-test image is read. Rows are kept in benchmarks/results/finetune_rates.jsonl, with the images that
-the model classifies correctly before training and after every second epoch. docs/training.md has
-the table of their means, and one of rules that choose an epoch.
+Measured: the accuracy after 20 epochs of 500 images, on at most 1,000 other images of the task's
+training split; all other settings are those of `lgzoo finetune`. No validation or test image is
+read. Rows have the images that the model classifies correctly before training and after every
+second epoch, from which rules that choose an epoch are compared.
+
+Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
+DINOV2` writes; the tasks must be installed (`lgzoo show clipart` prints how).
+
+    python benchmarks/finetune_rates.py --ancestry DINOV2 [--workers 2] [--only WORD ...]
+            [--rates LR:DECAY ...]
+    python benchmarks/finetune_rates.py --table    write the tables from the results
+
+Results: benchmarks/results/finetune_rates.jsonl.
+Page: docs/training.md.
 """
 
 from __future__ import annotations
@@ -29,10 +34,9 @@ from multiprocessing import get_context
 from statistics import mean
 from typing import Any, NamedTuple
 
-import machine
 import numpy as np
-from pages import DOCS, replace_between
 
+import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
@@ -49,6 +53,7 @@ from learngene_zoo.training.evaluate import Evaluation, evaluate
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.tuning import Epoch, choose_epoch
+from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "finetune_rates.jsonl"
 # Learning rate and layer decay, of what inherits from a wide ancestry model and of the bundled one.

@@ -1,12 +1,18 @@
-"""Which fit of pictures that are not square keeps most of what a pretrained model sees: crop, pad
-or stretch?
+"""Which fit of pictures that are not square is best for a pretrained model: crop, pad or stretch?
+
+Varied: the fit.
+
+Measured: the accuracy of a ridge regression from the features of DINOv2-S onto the classes, fitted
+to at most 500 training images of each task whose pictures are not square, each image left out in
+turn. No validation or test image is read.
+
+Command: DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small DINOV2` writes.
 
     python benchmarks/fit_pictures.py --ancestry DINOV2 [--pixels 112]
-            measure, and write the table of docs/training.md
 
-DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote. The ridge
-regression of its features onto the classes is fitted to at most 500 training images of each task
-whose pictures are not square, each image left out in turn. No validation or test image is read."""
+Results: only the table.
+Page: docs/training.md.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,6 @@ from dataclasses import replace
 from typing import get_args
 
 import torch
-from pages import DOCS, replace_between
 
 from learngene_zoo.families.spec import Fit, fit_view
 from learngene_zoo.intervals import proportion
@@ -23,6 +28,7 @@ from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.probes import compute_features, is_right_left_out
+from pages import DOCS, replace_between
 
 TASKS = ("stamps", "clipart")
 IMAGES = 500

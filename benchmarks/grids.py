@@ -1,21 +1,32 @@
-"""Shared by benchmarks that run grids: finished rows and where they are kept, the best learning
-rate of each arm, the text of a gain.
+"""Functions for programs that run grids: compute and keep rows, choose learning rates, use bundled
+learngenes, and summarise gains.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.bench.grid.cell import Arm, Cell
+from learngene_zoo.artifacts.records import Measured
+from learngene_zoo.atomic import new_file
+from learngene_zoo.bench.claims.contrasts import gains_over_images
+from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.results.rows import Row, read_rows
+from learngene_zoo.bench.results.summary import STEMS
 from learngene_zoo.bench.running.executors import Executor, Workers
+from learngene_zoo.bench.running.extraction import ExtractionCost
 from learngene_zoo.bench.running.runner import run_grid
+from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
+from learngene_zoo.storage import write_json
+from learngene_zoo.tasks.catalogue import find_entry
+
+DESCENDANT, SHUFFLED = "descendant", "shuffled"  # names of arms on a card
 
 
 def finished(
@@ -68,3 +79,49 @@ def gain_text(row: Mapping[str, Any], rival: str) -> str:
     """The gain over a rival in points, with its interval."""
     value, low, high = (100 * row[f"over_{rival}{end}"] for end in ("", "_low", "_high"))
     return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def place_learngene(extraction: Extraction, card: Path, out: Path) -> None:
+    """Copy a bundled learngene to the folder in which a grid looks for an extraction."""
+    folder = extraction.folder(out)
+    if not folder.exists():
+        shutil.copytree(card, folder)
+        with new_file(extraction.record(out), force=True) as draft:
+            write_json(draft, to_json(ExtractionCost(finished=True)))
+
+
+def summarise_gains(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measured:
+    """Return a row of a card's table: accuracies by arm, and the gains of the first row's arm, the
+    descendant, over the others, with intervals over the images.
+    """
+    ours, *others = rows
+    names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in others}}
+    scratch = [row.arm for row in others if row.control is None]
+    stems = [row.arm for row in others if row.control in STEMS]
+    rivals = {
+        SHUFFLED: [row.arm for row in others if row.control == SHUFFLED],
+        "stem": stems,
+        "scratch": scratch,
+    }
+    found = gains_over_images(rows, ours.arm, rivals)
+    ends = ("", "_low", "_high")
+    return Measured(
+        task=ours.task,
+        layers=ours.layers,
+        width=member.spec.width,
+        size=size,
+        params=ours.params,
+        flops=ours.flops,
+        images=ours.evaluated,
+        accuracy={name: round(found[arm], 4) for arm, name in names.items()},
+        gains={
+            name: tuple(round(found[f"over_{name}{end}"], 4) for end in ends) for name in rivals
+        },  # type: ignore[misc]
+    )
+
+
+def find_source(task: str) -> str:
+    """Return where a task's images come from."""
+    entry = find_entry(task)
+    assert entry is not None
+    return entry.source

@@ -1,29 +1,32 @@
-"""What is inherited, and what it costs: every method at three sizes, on pictures that no extraction
-has seen.
+"""How much do models inherit by each method, and what does it cost?
+
+Varied: the method; the size, which is half of the ancestry model's depth, two thirds of its width,
+or both (methods that only prune inside the blocks, or only grow, have other sizes, beside rivals
+that build them too: `other_sizes`); the training images and epochs. Beside them the controls,
+models from scratch, and distillation of each size from as many pictures as LSAMD's extraction sees
+and from ten times as many. Learngenes that the shelf has are taken from there (one extraction; the
+seeds are those of the fine-tuning).
+
+Measured: the test accuracy on two tasks of real pictures and two drawn families that are left out
+of the ancestry model's training; no extraction has seen any of them. Every arm has its own learning
+rate and augmentation, chosen on validation images with equal budgets (docs/bench.md). Then the
+regret of `lgzoo recommend` for every task, number of images and size (recommend_regret.py).
+
+Command: about two hours of two cores, resumable; works in build/inheritance.
 
     python benchmarks/inheritance.py
-            resumable: run it again after a stop; about two hours of two cores
     python benchmarks/inheritance.py --budget methods
             every method of the zoo, at two sizes with one fine-tuning and two seeds
     python benchmarks/inheritance.py --budget smoke
-            a few cells, to see that everything works; writes nothing into docs/
+            a few cells, to test the program; writes no page
     python benchmarks/inheritance.py --budget full     more tasks and seeds, for a GPU
     python benchmarks/inheritance.py --budget methods --only tleg --only sws
-            these methods' part of it; writes no page
+            the part of these methods; writes no page
 
-From one ancestry model come models of half its depth, of two thirds of its width, and of both. What
-only prunes inside the blocks, or only grows, has a size of its own among all methods
-(`OTHER_SIZES`), beside rivals that build it, too. The tasks are two of real pictures and two drawn
-families that are left out of the ancestry model's training. Learngenes that the shelf has are taken
-from there (one extraction; the seeds are those of the fine-tuning); distillation of each size sees
-as many pictures as LSAMD's extraction, and ten times as many. Every arm has its own learning rate
-and augmentation, chosen on validation images with equal budgets (docs/bench.md). Last, `lgzoo
-recommend` is asked for every task, number of images and size, and its regret measured
-(recommend_regret.py).
-
-Works in build/inheritance. Its rows are kept in benchmarks/results, in a file for each ancestry
-model, from where another checkout goes on. The page is docs/inheritance.md, its figure
-docs/images/inheritance.png, and the numbers are in benchmarks/results/inheritance.json."""
+Results: benchmarks/results/inheritance.json and methods.json; rows in a file for each ancestry
+model, from where another checkout goes on.
+Page: docs/inheritance.md, with the figure docs/images/inheritance.png.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grids import keep_rows
+from grids import keep_rows, place_learngene
 from inheritance_page import Measured, write_methods, write_page
-from recommend_probes import probes_of
-from recommend_regret import regret_table
-from shelf_worth import place
-
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.bench.grid.cell import Arm, Cell, label
@@ -58,6 +57,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks.catalogue import open_task, version_of
+from recommend_probes import probes_of
+from recommend_regret import regret_table
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS_COMPARED = ("closed_form", "first_k", "weight_selection", "lsamd", "pool", "tal")
@@ -252,7 +253,7 @@ def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
     for cell in wanted:
         card = shelf.cards_folder() / f"{cell.arm.method}-mini"
         if cell.arm.method not in APART and (card / "model.safetensors").is_file():
-            place(cell.extraction, card, out)
+            place_learngene(cell.extraction, card, out)
 
 
 def charged(cell: Cell, row: Row) -> Row:

@@ -1,6 +1,4 @@
-"""The page, the figure and the numbers of benchmarks/inheritance.py, from its
-cells and their rows.
-"""
+"""The page, the figure and the numbers of inheritance.py, from its cells and their rows."""
 
 from __future__ import annotations
 
@@ -8,9 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
-
-from machine import write
-from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo.bench.claims.contrasts import Unit, Values, stronger, sum_weighted
 from learngene_zoo.bench.grid.cell import Cell, label
@@ -20,6 +15,8 @@ from learngene_zoo.bench.results.averages import Average, average
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
 from learngene_zoo.text import count_noun, human_count
+from machine import write
+from pages import DOCS, ROOT, replace_between
 
 OURS = "closed_form"
 SCRATCH = ("scratch timm", "scratch fan_in")

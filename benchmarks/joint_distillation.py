@@ -1,22 +1,23 @@
-"""Whether training all sizes together is better begun from the closed form, where a narrower model
-is the first channels of a wider one.
+"""Is the training of all sizes together better when it starts from the closed form?
 
-    python benchmarks/joint_distillation.py     about fifteen minutes on one idle core; resumable;
-                                                prints the table and keeps it
-
-Four ways to the same sizes, at the bundled ancestry model:
+Varied: four ways to the same sizes, from the bundled ancestry model:
 
 - `closed_form`: each size solved by itself, without a gradient;
 - `turned`: slices of the closed form of the full size, whose stream is nested (`lgzoo expand
-    --nested`), as they are;
+  --nested`): a narrower model is the first channels of a wider one;
 - `nested`: slices of the ancestry model after the training of all sizes together, the bundled
-    learngene of `nested`;
-- `turned, nested`: the same training, begun from the turned model.
+  learngene of `nested`;
+- `turned, nested`: the same training, started from the turned model.
 
-What features know is probed before any fine-tuning: validation images are named after the nearest
-class mean of 1,000 training images. One seed. Results in benchmarks/results/joint_distillation.json
-(what stands there is not measured again), the table in docs/methods/closed_form.md. Works in
-build/joint_distillation.
+Measured: the probe of the features before any fine-tuning: validation images are classified by the
+nearest class mean of 1,000 training images, on three tasks; one seed.
+
+Command: about fifteen minutes on one idle core, resumable; works in build/joint_distillation.
+
+    python benchmarks/joint_distillation.py
+
+Results: benchmarks/results/joint_distillation.json; rows that are there are not measured again.
+Page: docs/methods/closed_form.md.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from functools import cache
 from typing import Any
 
 import machine
-from pages import DOCS, ROOT, replace_between
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
@@ -36,6 +35,7 @@ from learngene_zoo.method.record import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+from pages import DOCS, ROOT, replace_between
 
 NAME = "joint_distillation"
 BUILD = ROOT / "build" / NAME

@@ -1,31 +1,27 @@
-"""Does LSAMD's search find anything? What it keeps among all sets of five blocks, beside placebos
-that can find nothing.
+"""Does LSAMD's search find better blocks than chance?
 
-    python benchmarks/lsamd_search.py
-            searches, placebos, all 792 sets by probe: about an hour of one idle core
-    python benchmarks/lsamd_search.py --tune
-            and 100 of the sets by short fine-tuning: half an hour more
-    python benchmarks/lsamd_search.py --smoke
-            a minute, in a folder of its own: does it still run?
-    python benchmarks/lsamd_search.py --table          the page again, from the results
+Varied: the search, as `lgzoo extract lsamd` does it, with augmentation, and also with the patches'
+mean as the routers' input; and placebos: routers that were not trained (0 epochs), routers that see
+nothing of the images (constant), an ancestry model whose tensors have their entries shuffled. Each
+has several seeds. Every set of blocks that they keep is used with the true ancestry model.
 
-Resumable. Rows belong to one ancestry model: after the bundled one has changed, the same command
-measures everything anew.
+Measured: the percentile of the kept sets among all 792 sets of five blocks, by a probe of models of
+7 layers that are not trained: a ridge regression on the class token and the mean of the patches,
+fitted to training images of tasks that no search has seen, and judged on validation images; the
+mean of the tasks. With `--tune` also the accuracy of 100 random sets after a short fine-tuning. No
+test image is read.
 
-Variants: the search as `lgzoo extract lsamd` does it; with augmentation, also by the patches' mean;
-and the placebos: routers that were not trained (0 epochs), routers that see nothing of the images
-(constant), an ancestry model whose tensors have their entries shuffled. Each is repeated with
-several seeds. Every set that they keep is a set of blocks of the true ancestry model.
+Command: resumable. Rows belong to one ancestry model; after the bundled one has changed, everything
+is measured again.
 
-Probe: each of the 792 sets is expanded to 7 layers, which are not trained; a ridge regression on
-the class token and the mean of the patches after the last block is fitted to training images of
-tasks that no search has seen, and judged on validation images. A set's percentile is the share of
-all sets that are worse, by the mean of the tasks. Sets that share a beginning share its
-computation.
+    python benchmarks/lsamd_search.py            about an hour of one idle core
+    python benchmarks/lsamd_search.py --tune     and the fine-tunings: half an hour more
+    python benchmarks/lsamd_search.py --smoke    a minute, to test the program
+    python benchmarks/lsamd_search.py --table    write the page from the results
 
-Fine-tuning: the same for 100 sets drawn at random, each expanded to 7 layers and trained for a few
-epochs. No test image is read. Rows in benchmarks/results/lsamd_search.jsonl, the summary in
-lsamd_search.json, docs/methods/lsamd.md and the learngene's card."""
+Results: benchmarks/results/lsamd_search.jsonl, the summary in lsamd_search.json.
+Page: docs/methods/lsamd.md, and the card of the learngene.
+"""
 
 from __future__ import annotations
 
@@ -39,26 +35,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import machine
 import numpy as np
 import torch
-from lsamd_search_summary import (
-    AUGMENTED,
-    KEPT,
-    LAYERS,
-    SEARCH,
-    UNTRAINED,
-    Kept,
-    Summary,
-    own_place,
-    sentence,
-    table,
-)
-from pages import DOCS, ROOT, replace_between
-from probe_gate import ridge, split_batches, standardised
-from shelf import card_of, shown
 from torch.nn import functional
 
+import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
@@ -72,6 +53,20 @@ from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, open_task
 from learngene_zoo.training.fit import fit
 from lgzoo_lsamd.blocks import order_blocks, select_base_blocks
+from lsamd_search_summary import (
+    AUGMENTED,
+    KEPT,
+    LAYERS,
+    SEARCH,
+    UNTRAINED,
+    Kept,
+    Summary,
+    own_place,
+    sentence,
+    table,
+)
+from pages import CARDS, DOCS, ROOT, replace_between, show_on_card
+from probes import classify_by_ridge, load_images, standardise
 
 NAME = "lsamd_search"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -248,7 +243,7 @@ class Probe:
         pictures = []
         for name in plan.tasks:
             for split in ("train", "validation"):
-                images, labels = split_batches(open_task(name), split, plan.images)
+                images, labels = load_images(open_task(name), split, plan.images)
                 pictures.append(images)
                 self.parts.append((name, split, labels))
         with torch.no_grad():
@@ -270,7 +265,7 @@ class Probe:
         found = {}
         for name in self.plan.tasks:
             (train, labels), (validation, wanted) = split[name, "train"], split[name, "validation"]
-            guessed = ridge(*reordered(standardised(train, validation), labels))
+            guessed = classify_by_ridge(*reordered(standardise(train, validation), labels))
             found[name] = round(float((guessed == wanted).mean()), 4)
         return found
 
@@ -336,7 +331,7 @@ def main() -> None:
     if not given.smoke:
         machine.write(NAME, found)
         replace_between(DOCS / "methods" / "lsamd.md", "lsamd-search", text + own_place(summary))
-        shown(card_of("lsamd"), "lsamd-search", sentence(found) + own_place(summary))
+        show_on_card(CARDS / "lsamd-mini", "lsamd-search", sentence(found) + own_place(summary))
     print(text)
 
 

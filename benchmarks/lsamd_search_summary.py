@@ -1,4 +1,4 @@
-"""What the rows of `lsamd_search.py` say: percentiles, agreement between seeds, gains over the
+"""The summary of the rows of lsamd_search.py: percentiles, agreement between seeds, gains over the
 placebos, the sentence and the table.
 """
 

@@ -1,13 +1,10 @@
-"""Shared by all benchmarks: how times are measured, and on which machine."""
+"""Results files, each with the machine that its numbers come from."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import statistics
-import time
-from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,30 +12,8 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def medians(tasks: Sequence[Callable[[], object]], repeats: int, rounds: int = 3) -> list[float]:
-    """Median wall seconds of each task, over `rounds` times `repeats` runs.
-
-    The tasks take turns, so that a machine that slows down slows all of them alike. The first run
-    of each round is not counted: its caches hold the data of another task.
-    """
-    seconds: list[list[float]] = [[] for _ in tasks]
-    for _ in range(rounds):
-        for task, kept in zip(tasks, seconds):
-            kept += [_timed(task) for _ in range(1 + repeats)][1:]
-    return [statistics.median(kept) for kept in seconds]
-
-
-def _timed(task: Callable[[], object]) -> float:
-    """Wall seconds of one run; freeing what it returns is not timed."""
-    started = time.perf_counter()
-    result = task()
-    elapsed = time.perf_counter() - started
-    del result
-    return elapsed
-
-
 def machine() -> dict[str, Any]:
-    """The processor, its cores, the memory and the versions that the numbers depend on."""
+    """Return the processor, its cores, the memory and the versions that the numbers depend on."""
     return {
         "processor": _field("/proc/cpuinfo", "model name") or platform.processor(),
         "cores": os.cpu_count(),
@@ -50,7 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def _field(path: str, name: str) -> str | None:
-    """The value of the first line `name : value` of a file; None if there is no such file."""
+    """Return the value of the first line `name : value` of a file, None if there is none."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -59,7 +34,7 @@ def _field(path: str, name: str) -> str | None:
 
 
 def write(name: str, numbers: dict[str, Any]) -> Path:
-    """Keep the numbers, with the machine they come from, as benchmarks/results/NAME.json."""
+    """Write the numbers, with the machine that they come from, to benchmarks/results/NAME.json."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(
@@ -69,7 +44,7 @@ def write(name: str, numbers: dict[str, Any]) -> Path:
 
 
 def read(name: str) -> dict[str, Any]:
-    """What `write` has written under this name; empty if nothing."""
+    """Return the content of benchmarks/results/NAME.json; empty if there is no such file."""
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found

@@ -1,19 +1,23 @@
-"""How hard are the nine tasks of the suite `mini`? Images per second, linear probes on pixels, and
-ViTs from scratch.
+"""How hard are the nine tasks of the suite `mini`?
 
-    python benchmarks/mini_suite.py                 about an hour on one core; resumable: run it
-                                                    again after a stop
+Varied: the task; the model, which is a logistic regression on the pixels (1,000 and 4,000 images)
+or a ViT of the bundled ancestry model's shape from scratch (1,000 images, all of them, and 40,000
+new images of the same classes that are in no split, each seen once).
+
+Measured: the accuracy on validation images in per cent, and the images that are drawn per second.
+
+Command: about an hour on one core, resumable.
+
+    python benchmarks/mini_suite.py
     python benchmarks/mini_suite.py --workers 2     this many tasks at once
     python benchmarks/mini_suite.py wings petals    these tasks only
-    python benchmarks/mini_suite.py --quick         a few hundred images and one epoch, to see that
-                                                    it runs; nothing is written
+    python benchmarks/mini_suite.py --quick         a few hundred images and one epoch, to test the
+                                                    program; nothing is written
     python benchmarks/mini_suite.py --device cuda   the ViTs on a GPU
-    python benchmarks/mini_suite.py --table         write the table of the results into
-                                                    docs/tasks.md
+    python benchmarks/mini_suite.py --table         write the table from the results
 
-All accuracies are on validation images, in per cent. `plenty` trains on new images of the same
-classes that are in no split, each seen once: what can be learnt if images are not scarce. Results
-in benchmarks/results/mini_suite.json, one number at a time.
+Results: benchmarks/results/mini_suite.json.
+Page: docs/tasks.md.
 """
 
 from __future__ import annotations
@@ -29,12 +33,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import machine
 import numpy as np
 import torch
 from filelock import FileLock
-from pages import DOCS, ROOT, replace_between
 
+import machine
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
@@ -44,6 +47,7 @@ from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
 from lgzoo_mini.suite import generator
+from pages import DOCS, ROOT, replace_between
 
 NAME = "mini_suite"
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)

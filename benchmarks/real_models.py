@@ -1,24 +1,27 @@
-"""What every method makes of a real DINOv2-S: probes of its descendants before any training, and
-after fine-tuning.
+"""How good are the descendants of a real DINOv2-S by every method?
+
+Varied: the method and the size. Learngenes are extracted with the preset `mini`, those that need
+images from training images of the task; methods that train a learngene have 2 epochs of 500 images
+for it. Beside them are the ancestry model itself and the controls of the bench: closed_form's
+descendant shuffled, with its stem alone, and random weights by two initialisations, each with the
+better of two rates on validation images (the defaults of inherited and of random weights).
+
+Measured: with `probe` a ridge regression and the nearest neighbours before any training
+(training/probes.py); with `finetune` the test accuracy after `lgzoo finetune` with its defaults, of
+the epoch that validates best. Everything is at 112 pixels, with at most 500 training images and 600
+test images of a task.
+
+Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
+DINOV2` writes; the tasks are those of the suite `pictures` and fashion_mnist, which must be
+installed (`lgzoo show stamps` prints how).
 
     python benchmarks/real_models.py --ancestry DINOV2 probe [--workers 2] [--only WORD ...]
-            measure what is missing (resumable)
     python benchmarks/real_models.py --ancestry DINOV2 finetune [--workers 2] [--only WORD ...]
-    python benchmarks/real_models.py table
-            docs/real.md again, from the results
+    python benchmarks/real_models.py table    write the page from the results
 
-DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote; the tasks are those
-of the suite `pictures` and fashion_mnist, which must be installed (`lgzoo show stamps` says how).
-Everything is at 112 pixels, with at most 500 training images and 600 test images of a task.
-Learngenes are extracted with the preset `mini`, those that need images from training images of the
-task; methods that train a learngene have 2 epochs of 500 images for it.
-
-`probe` measures a ridge regression and the nearest neighbours (training/probes.py). `finetune`
-trains with the defaults of `lgzoo finetune`, and judges the epoch that validates best. The controls
-are those of the bench: closed_form's descendant shuffled, with its stem alone, and random weights
-by two initialisations. They are tuned: of the defaults of inherited weights and of random ones each
-has the rate that validates better. Beside them is the ancestry model itself. Rows are kept in
-benchmarks/results/real_models.jsonl; the last digits of a row depend on the machine."""
+Results: benchmarks/results/real_models.jsonl; the last digits of a row depend on the machine.
+Page: docs/real.md.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,6 @@ from statistics import mean
 from typing import Any, Literal
 
 import machine
-from pages import DOCS, replace_between
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
@@ -51,6 +52,7 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.probes import compute_features, run_probe
+from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "real_models.jsonl"
 PIXELS, IMAGES, TEST_IMAGES, SEEDS = 112, 500, 600, 3

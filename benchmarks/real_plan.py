@@ -1,7 +1,7 @@
-"""What `real.py` takes, before anything is trained: images, hours, and bytes to download.
+"""The plan of real.py, before anything is trained: images, hours, and bytes to download.
 
 Hours are those of training steps and evaluations, by their FLOPs, at the speed of the ancestry
-model. Reading the pictures is not in them: give it enough `--workers`.
+model. Reading the pictures is not included: use enough `--workers`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What `lgzoo recommend` sees of the grid of benchmarks/inheritance.py: every learngene's untrained
-descendants, probed.
+"""The probes of `lgzoo recommend` on the grid of inheritance.py: every learngene's untrained
+descendants.
 
-Probed on the very images that the fine-tuning of the cell sees: those that a user with so many
-images has. So a request with a seed has an answer of its own. Each probe is made once and kept in
-the folder of the rows.
+They are fitted to the images that the fine-tuning of the cell sees, which are those that a user
+with so many images has; so each seed has its own recommendation. Each probe is computed once and
+kept in the folder of the rows.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from inheritance_page import Name
 
+from inheritance_page import Name
 from learngene_zoo import lifecycle
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.grid import family, select_members

@@ -1,15 +1,14 @@
-"""What `lgzoo recommend` loses against the best arm of the grid of benchmarks/inheritance.py, and
-what simple policies lose.
+"""The regret of `lgzoo recommend` and of simple policies on the grid of inheritance.py.
 
 A request is a task, as many of its images as the user has, and the most parameters that the model
 may have: those of one size of the grid. Its regret is the test accuracy of the best arm that fits
-less that of the arm that was named, both after the fine-tuning. The best arm is that with the
-highest mean over seeds among all arms but controls, those from scratch included. It is chosen on
-the numbers that it is compared by, so every regret is a little too high: what the best arm of the
-other seeds loses says by how much.
+less that of the recommended arm, both after the fine-tuning. The best arm is that with the highest
+mean over seeds among all arms but controls, those from scratch included. It is chosen on the
+numbers that it is compared by, so every regret is a little too high: the regret of the best arm of
+the other seeds shows by how much.
 
-`recommend` uses no measurement of the cards; what is best on the other tasks says what these would
-    have named.
+`recommend` uses no measurement of the cards; the policy of the arm that is best on the other tasks
+shows what these measurements would recommend.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from itertools import product
 from statistics import fmean
 
 from inheritance_page import OURS, SCRATCH, Measured, Name
-from recommend_probes import Option, Probes
-
 from learngene_zoo.bench.report.tables import TextTable
 from learngene_zoo.bench.results.averages import average
 from learngene_zoo.lifecycle.recommendation import sort_candidates
+from recommend_probes import Option, Probes
 
 
 @dataclass(frozen=True, kw_only=True)

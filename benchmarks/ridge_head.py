@@ -1,14 +1,19 @@
-"""What the ridge regression that a head starts from costs, against one epoch of fine-tuning on the
-same images.
+"""What does the ridge regression cost that a head starts from?
+
+Varied: the model: a descendant of the bundled ancestry model on `digits`, and with DINOV2 the first
+six blocks of DINOv2-S on `stamps` at 112 pixels, each with at most 500 images.
+
+Measured: with one thread, the seconds of the head, of its regression alone (without the passes of
+the model over the images and their augmented copies) and of one epoch of fine-tuning on the same
+images, each the median of three runs; and the most memory that NumPy holds during the regression.
+
+Command: DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small DINOV2` writes.
 
     python benchmarks/ridge_head.py [--ancestry DINOV2]
-            writes benchmarks/results/ridge_head.json and docs/training.md
 
-Measured are a descendant of the bundled model on `digits`, and with DINOV2 (see real_ancestries.py)
-the first six blocks of DINOv2-S on `stamps` at 112 pixels, with at most 500 images and one thread:
-the median of three runs of each, and the largest amount of memory that NumPy holds during the
-regression. The regression alone is its arithmetic, without the passes of the model over the images
-and their augmented copies."""
+Results: benchmarks/results/ridge_head.json.
+Page: docs/training.md.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +24,10 @@ import tracemalloc
 from dataclasses import replace
 from typing import Any
 
-import machine
 import numpy as np
 import torch
-from pages import DOCS, replace_between
 
+import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.runs.run import Run
@@ -33,6 +37,7 @@ from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.probes import Features, fit_ridge
+from pages import DOCS, replace_between
 
 IMAGES, ROUNDS = 500, 3
 

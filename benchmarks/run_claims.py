@@ -1,17 +1,23 @@
-"""Decide every claim, and write the table of verdicts into docs/claims.md.
+"""Which claims of the papers hold? Decide those of benchmarks/claims.
 
-    python benchmarks/run_claims.py                more than a day on two cores; resumable: run it
-                                                   again after a stop
+Varied: the arms, sizes and seeds that each claim's file names, written before its results.
+
+Measured: the compared differences in points with their intervals, and the verdict (docs/claims.md
+describes how). Claims without a verdict are listed as filed.
+
+Command: more than a day on two cores, resumable; works in build/claims, where claims share cells.
+
+    python benchmarks/run_claims.py
     python benchmarks/run_claims.py NAME ...       some of them, in this order
     python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread
                                                    (default: 2)
-    python benchmarks/run_claims.py --judge        no training: every kept claim is judged again
-                                                   from what is kept
-    python benchmarks/run_claims.py --table        only the table, from the verdicts that are there
+    python benchmarks/run_claims.py --judge        judge every kept claim again, without
+                                                   training
+    python benchmarks/run_claims.py --table        only the tables, from the verdicts that are there
 
-Works in build/claims, where claims share cells. Kept in benchmarks/results/claims: verdicts, each
-with its claim as it was filed, the rows, and the config.json of every learngene that they come
-from. All claims can be judged again from these.
+Results: benchmarks/results/claims: verdicts, each with its claim as it was filed, the rows, and the
+config.json of every learngene that they come from. All claims can be judged again from these.
+Page: docs/claims.md.
 """
 
 from __future__ import annotations
@@ -24,8 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from grids import keep_rows
-from pages import DOCS, ROOT, replace_between
-
 from learngene_zoo.bench.claims.contrasts import Finding
 from learngene_zoo.bench.claims.file import PROTOCOL, Claim, list_claims, load_claim
 from learngene_zoo.bench.claims.run import (
@@ -57,6 +61,7 @@ from learngene_zoo.plotting import (
 )
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import CONFIG
+from pages import DOCS, ROOT, replace_between
 
 # By verdict.
 COLOUR_OF = {

@@ -1,20 +1,23 @@
-"""ViT-Base of 16 and 18 layers from TAL+, deeper than anything it is trained on: what its authors
-answered their reviewers.
+"""Does TAL+ predict ViT-Base of 16 and 18 layers, deeper than anything it is trained on?
 
-    python benchmarks/tal_base.py             what it takes: images, hours, the models; nothing is
-                                              started
-    python benchmarks/tal_base.py --yes       on a GPU for days; resumable: run it again after a
-                                              stop
+Varied: the depth: 12, 16 and 18 layers; beside them the same weights shuffled.
+
+Measured: the test accuracy on ImageNet-1K without any training of the models, after meta-training
+with the preset `plus` (TAL+'s set of architectures, 3 to 12 layers, up to ViT-Base) on ImageNet-1K
+alone, guided by ViT-Base as in the paper. The authors' answer to their reviewers, which does not
+say whether after one stage or both, reports 31.52 % with 16 layers (115 M parameters) and 22.25 %
+with 18 (129 M).
+
+Command: on a GPU for days, resumable.
+
+    python benchmarks/tal_base.py             print images, hours, the models; nothing is started
+    python benchmarks/tal_base.py --yes       start
     python benchmarks/tal_base.py --smoke     the same steps with the bundled ancestry model and a
                                               few pictures of digits, less than a minute
 
-Meta-training with the preset `plus` (TAL+'s set of architectures, 3 to 12 layers, up to ViT-Base)
-on ImageNet-1K alone, guided by ViT-Base as in the paper; then ViT-Base of 12, 16 and 18 layers is
-predicted and evaluated without any training, beside the same weights shuffled. The authors, who do
-not say whether after one stage or both, report 31.52 % with 16 layers (115 M parameters) and 22.25
-% with 18 (129 M). It has not been run here, where there is neither the data nor a GPU: what is
-tested is the smoke run, and that the preset's decoder predicts models of these sizes. The
-learngene, the models and table.md lie in build/tal_base.
+Results: build/tal_base; not yet run: neither the data nor a GPU was at hand. The smoke run, and
+that the preset's decoder predicts models of these sizes, are tested.
+Page: docs/methods/tal.md describes it.
 """
 
 from __future__ import annotations
@@ -23,9 +26,6 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from pages import ROOT
-from real_plan import entry_of, measured_speed
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import Control
@@ -39,6 +39,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import human_count, human_seconds
+from pages import ROOT
+from real_plan import entry_of, measured_speed
 
 
 @dataclass(frozen=True, kw_only=True)

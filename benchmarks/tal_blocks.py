@@ -1,12 +1,18 @@
-"""Whether the depth of what the bundled TAL learngene predicts counts.
+"""Do the later blocks of the bundled TAL learngene's predictions contribute?
 
-    python benchmarks/tal_blocks.py            two minutes of one core
+Varied: the depth of untrained descendants of width 96: 3, 6 and 12 layers, and 12 of which blocks 3
+to 11 add nothing (`attn.proj` and `mlp.fc2` zero).
 
-On every task that it has seen, untrained descendants of width 96 answer the test images: with 3, 6
-and 12 layers, and with 12 of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The
-share of those nine blocks is (whole - zeroed) / (whole - chance); what six layers are better than
-three has an interval over the images. Results in benchmarks/results/tal_blocks.json; the table is
-on the learngene's card and in docs/methods/tal.md.
+Measured: the accuracy on the test images of every task that the learngene has seen. The share of
+the nine blocks is (whole - zeroed) / (whole - chance); the gain of six layers over three has an
+interval over the images.
+
+Command: two minutes of one core; `python tools/shelf.py tal-depth` also writes the tables.
+
+    python benchmarks/tal_blocks.py
+
+Results: benchmarks/results/tal_blocks.json.
+Page: docs/methods/tal.md, and the card of the learngene.
 """
 
 from __future__ import annotations
@@ -15,7 +21,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import machine
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene

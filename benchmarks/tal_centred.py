@@ -1,20 +1,25 @@
-"""Which of the changes of the form `centred` pays: each is taken away alone, and one of them is put
-into the published form.
+"""Which of the changes of the form `centred` are worth it?
+
+Varied: the form of the hypernetwork: `centred` without each of its changes, and the published form,
+also with a last layer of the convolutional decoder that starts twelve times larger (`x 12`), the
+least change that lets it leave chance; the learning rate. Arms of task layers are trained on
+`signs`, `textures` and `numbers` together, with random unit vectors as the tasks' embeddings,
+because task layers start to matter with several tasks; all others on `signs`.
+
+Measured: the cross-entropy on the training images over six epochs, every step with another size of
+the set `tal+`, as in tal_forms.py. Every arm has the best of `RATES` for the first seed; the table
+has the mean of all seeds at that rate.
+
+Command: about an hour and a half of one core, resumable.
 
     python benchmarks/tal_centred.py
-            resumable; about an hour and a half of one core
     python benchmarks/tal_centred.py convolutional      only arms with this in their names
     python benchmarks/tal_centred.py --seeds 1          the first seed only, at every rate
-    python benchmarks/tal_centred.py --table            the table again, from the results
+    python benchmarks/tal_centred.py --table            write the table from the results
 
-As in benchmarks/tal_forms.py a hypernetwork is trained on `signs`, every step with another size of
-the set `tal+`, for six epochs. Task layers start to matter with several tasks: their arms are
-trained on `signs`, `textures` and `numbers` together, with random unit vectors as the tasks'
-embeddings. Every arm has its own learning rate, the best of `RATES` for the first seed; the table
-shows the cross-entropy of the last sixth of the steps, the mean of all seeds at that rate. `x 12`
-is the published form whose last layer of the convolutional decoder starts twelve times larger: the
-least change that lets it leave chance. Rows in benchmarks/results/tal_centred.jsonl, the table in
-docs/methods/tal.md."""
+Results: benchmarks/results/tal_centred.jsonl.
+Page: docs/methods/tal.md.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +32,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from machine import RESULTS
-from pages import DOCS, replace_between
-from tal_forms import ANCESTRY, RECIPE, SIZES, trained
 
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal.architectures import draw_training_set
@@ -37,6 +39,9 @@ from lgzoo_tal.hypernet_spec import Form, HypernetSpec
 from lgzoo_tal.modules.centred import CHANGES
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
+from machine import RESULTS
+from pages import DOCS, replace_between
+from tal_forms import ANCESTRY, RECIPE, SIZES, trained
 
 ROWS = RESULTS / "tal_centred.jsonl"
 RATES = (3e-4, 1e-3)

@@ -1,18 +1,22 @@
-"""Whether the blocks of predicted models count, by what tells the hypernetwork a block's place, and
-by what else might revive them.
+"""Which description of a block's place lets the later blocks of predicted models contribute?
 
-    python benchmarks/tal_depth.py                  three seeds, the first of all arms first; about
-                                                    50 minutes of one core
+Varied: the hypernetwork (the preset `mini`'s, without a task layer): places by the distance from
+the input or relative, writers scaled by depth; and its training: without models of 3 layers, or
+without the penalty of the norms.
+
+Measured: after twelve epochs on `signs`, every step with another size of the set `tal+`, the
+accuracy of untrained models of width 96 on validation images: with 3, 6 and 12 layers, and with 12
+of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks
+is (whole - zeroed) / (whole - chance).
+
+Command: about 50 minutes of one core for three seeds, resumable.
+
+    python benchmarks/tal_depth.py
     python benchmarks/tal_depth.py --seeds 1        the first seed only
     python benchmarks/tal_depth.py both             only arms with this in their names
 
-Each hypernetwork (the preset `mini`'s, without a task layer) is trained on `signs` for twelve
-epochs, every step with another size of the set `tal+`, which has about as many models of every
-depth; one arm leaves out those of 3 layers, one the penalty of the norms. Then it predicts models
-of width 96, which are measured untrained on validation images: with 3, 6 and 12 layers, and with 12
-of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks
-is (whole - zeroed) / (whole - chance). Rows, resumable, in benchmarks/results/tal_depth.jsonl; the
-table in docs/methods/tal.md.
+Results: benchmarks/results/tal_depth.jsonl.
+Page: docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -25,9 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from machine import RESULTS
-from pages import DOCS, replace_between
-from tal_forms import ANCESTRY, RECIPE, TASK, trained
 
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.runs.run import Run
@@ -38,6 +39,9 @@ from lgzoo_tal.logah import MINI
 from lgzoo_tal.modules.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
 from lgzoo_tal.modules.places import WRITERS
+from machine import RESULTS
+from pages import DOCS, replace_between
+from tal_forms import ANCESTRY, RECIPE, TASK, trained
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,21 @@
-"""How fast a hypernetwork learns in its two forms, compared with a ViT that is trained directly.
+"""How fast does a hypernetwork learn in each of its two forms, compared with a ViT?
 
-    python benchmarks/tal_forms.py                one thread, about ten minutes
+Varied: the decoder (low-rank or convolutional) and the form (published or centred); beside them a
+ViT of 6 layers of width 96 that is trained directly, with timm's initialisation.
+
+Measured: the cross-entropy on the training images of `signs`, the mean of each sixth of the steps
+over twelve epochs at the published learning rate, every step with another size of the set `tal+`.
+All see the same batches. Without any learning it stays at ln 43 = 3.76.
+
+Command: one thread, about ten minutes.
+
+    python benchmarks/tal_forms.py
     python benchmarks/tal_forms.py centred        only those with this in their names; the others
                                                   keep their results
     python benchmarks/tal_forms.py --seeds 3      this many runs of each
 
-Each hypernetwork is trained on `signs` for twelve epochs, every step with another size of the set
-`tal+`, at the published learning rate; the ViT (6 layers of width 96) has one size and timm's
-initialisation. All see the same batches. The numbers are the cross-entropy on the training images,
-the mean of each sixth of the steps; without any learning it stays at ln 43 = 3.76. Results in
-benchmarks/results/tal_forms.json, the table in docs/methods/tal.md.
+Results: benchmarks/results/tal_forms.json.
+Page: docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -22,8 +28,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from machine import read, write
-from pages import DOCS, replace_between
 from torch import nn
 
 from learngene_zoo.families.tensors import initial, model_of
@@ -40,6 +44,8 @@ from lgzoo_tal.logah import MINI
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.mixture import TaskMixture
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
+from machine import read, write
+from pages import DOCS, replace_between
 
 RECIPE = Recipe(
     epochs=12, batch_size=64, lr=3e-4, warmup=0.6, weight_decay=0.01, clip=5.0, augment="none"

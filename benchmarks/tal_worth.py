@@ -1,22 +1,26 @@
-"""How good the bundled TAL learngene is: its descendants before any training, and after a short
-one.
+"""How good are the descendants of the bundled TAL learngene, before training and after a short one?
 
-    python benchmarks/tal_worth.py            about an hour of one core; resumable: run it again
-                                              after a stop
-    python benchmarks/tal_worth.py --table    the table again, from the results
+Varied: the size of the predicted models (three); and for 7 layers of width 96 the weights:
+predicted, the same shuffled, their stem alone and random (both with two initialisations).
 
-On each task that the extraction has seen: test accuracy of three sizes as they are predicted; and
-of the 7-layer one after three epochs of 1,000 images, beside the same weights shuffled, its stem
-alone and models from scratch (both with two initialisations), each arm with its best learning rate
-on validation images of two tasks, with a separate seed. Then the same arms on two real tasks and on
-the two families that no source task shows, none of which the extraction has seen, with rates chosen
-on these. Intervals are over the test images, for the mean of three seeds. Results in
-benchmarks/results/tal_worth.json.
+Measured: the test accuracy on each task that the extraction has seen: of the three sizes as they
+are predicted, and of all weights after three epochs of 1,000 images. Then the latter on two real
+tasks and on the two families that no source task shows, none of which the extraction has seen. Each
+arm has its best learning rate on validation images of tasks of each group, with a separate seed.
+Intervals are over the test images, for the mean of three seeds.
+
+Command: about an hour of one core, resumable; `python tools/shelf.py tal-worth` also writes the
+tables.
+
+    python benchmarks/tal_worth.py
+    python benchmarks/tal_worth.py --table    print the tables from the results
+
+Results: benchmarks/results/tal_worth.json.
+Page: docs/methods/tal.md, and the card of the learngene.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,16 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from grids import best_rates, finished, gain_text
-
-from learngene_zoo.atomic import new_file
+from grids import best_rates, finished, gain_text, place_learngene
 from learngene_zoo.bench.claims.contrasts import gains_over_images
 from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import SCRATCH, cells
 from learngene_zoo.bench.results.rows import Row
-from learngene_zoo.bench.running.extraction import ExtractionCost
-from learngene_zoo.settings import Recipe, to_json
-from learngene_zoo.storage import write_json
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import find_entry, suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Measure, print, and write."""
     if "--table" not in arguments:
         for seed in (*SEEDS, TUNING_SEED):
-            place(Extraction(arm=replace(TAL, name=""), seed=seed))
+            place_learngene(Extraction(arm=replace(TAL, name=""), seed=seed), CARD, BUILD)
         before = finished([cell for size in SIZES for cell in untrained(*size)], BUILD)
         rates = chosen_rates(TUNING_TASKS)
         after = finished(trained(TASKS, SEEDS, rates, "test"), BUILD)
@@ -81,15 +81,6 @@ def unseen() -> dict[str, Any]:
 def read() -> dict[str, Any]:
     """The results as they were written."""
     return machine.read("tal_worth")
-
-
-def place(extraction: Extraction) -> None:
-    """Copy the bundled learngene to where a grid looks for extractions."""
-    folder = extraction.folder(BUILD)
-    if not folder.exists():
-        shutil.copytree(CARD, folder)
-        with new_file(extraction.record(BUILD), force=True) as draft:
-            write_json(draft, to_json(ExtractionCost(finished=True)))
 
 
 def summary() -> dict[str, Any]:

@@ -1,15 +1,19 @@
-"""What descendants of `pruning`, `elastic` and `nested` know before any training, at the bundled
-ancestry model.
+"""How good are descendants of `pruning`, `elastic` and `nested` before any training?
 
-    python benchmarks/untrained.py     about six minutes on one idle core; resumable; prints the
-                                       tables and keeps them
+Varied: the size; for `pruning` the criterion, each with a learngene that is extracted here, and
+with it and `elastic` whether the cuts are compensated. Learngenes of `elastic` and `nested` are the
+bundled ones.
 
-Learngenes of `pruning` are extracted here, by each criterion; those of `elastic` and `nested` are
-the bundled ones. What is pruned is built with compensation and without it, and its features are
-probed: validation images are named after the nearest class mean of 1,000 training images. Slices of
-`nested` answer validation images of the source task with the head that they have. One seed. Results
-in benchmarks/results/untrained.json (what stands there is not measured again), the tables in
-docs/methods.
+Measured: a probe of the features: validation images of three tasks are classified by the nearest
+class mean of 1,000 training images. Slices of `nested` classify validation images of the source
+task with their head. One seed.
+
+Command: about six minutes on one idle core, resumable.
+
+    python benchmarks/untrained.py
+
+Results: benchmarks/results/untrained.json; rows that are there are not measured again.
+Pages: docs/methods/pruning.md, docs/methods/elastic.md, docs/methods/nested.md.
 """
 
 from __future__ import annotations
@@ -20,8 +24,6 @@ from itertools import product
 from typing import Any
 
 import machine
-from pages import DOCS, replace_between
-
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
@@ -31,6 +33,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from lgzoo_closed_form.elastic import ElasticDetails
 from lgzoo_closed_form.pruning import PruningExtractor, Scoring
+from pages import DOCS, replace_between
 
 NAME = "untrained"
 Size = dict[str, Any]

@@ -23,14 +23,16 @@ PAGES = (
     "docs/images/*",
     "cards/*/README.md",
     "tests/exhaustive.md",
+    "benchmarks/archive/LOG.md",
 )
 LINKED = (
     "LICENSE",
     "CITATION.cff",
     "docs/*.ipynb",
-    "benchmarks/*.py",
+    "benchmarks/**/*.py",
     "benchmarks/claims/*.toml",
     "benchmarks/results/**/*",
+    "tools/*.py",
     "cards/*/config.json",
 )
 

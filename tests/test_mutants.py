@@ -1,4 +1,4 @@
-"""The mutants of benchmarks/mutants.toml still apply, and the command that tries them tells killed
+"""The mutants of tools/mutants.toml still apply, and the command that tries them tells killed
 ones from those that survive.
 """
 
@@ -13,19 +13,19 @@ import pytest
 
 @pytest.fixture
 def mutants(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(checkout / "benchmarks"))
+    monkeypatch.syspath_prepend(str(checkout / "tools"))
     return importlib.import_module("mutants")
 
 
 @pytest.fixture
 def draw(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(checkout / "benchmarks"))
+    monkeypatch.syspath_prepend(str(checkout / "tools"))
     return importlib.import_module("mutants_draw")
 
 
 @pytest.fixture
 def maps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(checkout / "benchmarks"))
+    monkeypatch.syspath_prepend(str(checkout / "tools"))
     return importlib.import_module("mutants_map")
 
 

@@ -85,7 +85,7 @@ def test_the_release_has_no_token() -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What the site is made of, copied."""
-    for name in ("docs", "cards", "benchmarks", "learngene_zoo", "plugins"):
+    for name in ("docs", "cards", "benchmarks", "tools", "learngene_zoo", "plugins"):
         shutil.copytree(
             ROOT / name,
             tmp_path / name,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
-FULL_RATE = 96  # the largest width that has FINETUNE's learning rate; see benchmarks/finetune_lr.py
+# The largest width that has FINETUNE's learning rate; see benchmarks/archive/finetune_lr.py.
+FULL_RATE = 96
 # Of models that inherit from an ancestry model wider than that; see benchmarks/finetune_rates.py.
 INHERITED_LR, INHERITED_DECAY = 1e-4, 0.75
 

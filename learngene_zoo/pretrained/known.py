@@ -1,6 +1,6 @@
 """The ancestry models that are listed: the bundled one, and widely used pretrained ViTs of timm.
 
-`known.json` beside this file holds timm's facts about each (`benchmarks/ancestries.py` writes it),
+`known.json` beside this file holds timm's facts about each (`tools/ancestries.py` writes it),
 so that `lgzoo list ancestries` imports nothing. Any other source opens as well.
 """
 

@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def counter() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "tools"))
     try:
         return importlib.import_module("ancestry_tags")
     finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+        sys.path.remove(str(ROOT / "tools"))
 
 
 def test_the_page_says_what_was_counted(counter: ModuleType) -> None:

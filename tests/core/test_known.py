@@ -41,7 +41,7 @@ def test_a_row_says_what_timm_says(tag: str | None) -> None:
         now = describe_tag(row.group, row.name.removeprefix("timm:"))
         assert replace(row, family=now.family) == now
         assert row.family in (now.family, None), (
-            "`python benchmarks/ancestries.py` writes the table anew"
+            "`python tools/ancestries.py` writes the table anew"
         )
 
 

@@ -156,7 +156,7 @@ def test_the_table_means_over_requests(found: Any) -> None:
 def test_a_probe_is_what_recommend_says_and_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shelf_worth
+    import grids
 
     arm = Arm(name="lsamd", method="lsamd")
     cell = Cell(
@@ -168,7 +168,9 @@ def test_a_probe_is_what_recommend_says_and_is_kept(
         extraction_seed=0,
         recipe=Recipe(images=40),
     )
-    shelf_worth.place(cell.extraction, Path(__file__).parents[2] / "cards" / "lsamd-mini", tmp_path)
+    grids.place_learngene(
+        cell.extraction, Path(__file__).parents[2] / "cards" / "lsamd-mini", tmp_path
+    )
     run = Run(threads=1, device="cpu")
     rows = [(cell, SimpleNamespace(error=None, width=96))]
     ((at, (made,)),) = asking.probes_of(rows, {(5, 96): "small"}, tmp_path, run).items()

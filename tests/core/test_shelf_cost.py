@@ -24,7 +24,7 @@ from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import read_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, find_entry
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
 shelf_cost = pytest.importorskip("shelf_cost")
 table = pytest.importorskip("shelf_table")
 

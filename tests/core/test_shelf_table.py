@@ -12,7 +12,7 @@ from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import Measured
 from learngene_zoo.storage import read_json, write_json
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
 table = pytest.importorskip("shelf_table")
 
 CARDS = Path(__file__).parents[2] / "cards"

@@ -91,7 +91,7 @@ def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -
 
 def test_every_method_that_condenses_a_learngene_has_a_card() -> None:
     every_size_or_none = {"distillation", "pretrain_finetune", "scratch"}
-    # Their learngenes are the ancestry model's name: `python benchmarks/shelf.py` makes and
+    # Their learngenes are the ancestry model's name: `python tools/shelf.py` makes and
     # measures them with the next one.
     named = {
         "evenly_spaced",

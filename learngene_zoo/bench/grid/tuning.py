@@ -11,7 +11,8 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.text import count_noun
 
 TUNING_SEED = 1000  # far from those of a grid itself
-MIN_IMAGES = 100  # validation images from which choosing a rate pays: benchmarks/tuning_images.py
+# Validation images from which choosing a rate pays: benchmarks/archive/tuning_images.py.
+MIN_IMAGES = 100
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,74 @@
+"""Probes of features before any training, and the images that they are fitted to and judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.task import Task
+
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the kept results
+DRAW = 0  # the seed that draws the images
+Arrays = tuple[np.ndarray, np.ndarray]  # of training images and of validation images
+
+
+def load_images(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Return normalised images float32 (N, 3, H, W), balanced over the classes, and their labels
+    (N,).
+    """
+    count = min(images, len(task.split(split)))
+    loader = Loader(task, split, task.input_format, batch_size=250, seed=DRAW, images=count)
+    batches = list(loader.epoch(0))
+    return (
+        torch.cat([batch.images for batch in batches]),
+        torch.cat([batch.labels for batch in batches]).numpy(),
+    )
+
+
+def standardise(train: np.ndarray, validation: np.ndarray) -> Arrays:
+    """Return both arrays, standardised by the mean and standard deviation of the training images.
+
+    Features that do not vary become 0.
+    """
+    mean, std = train.mean(axis=0, dtype=np.float64), train.std(axis=0, dtype=np.float64)
+    scale = np.where(std > 1e-5, 1 / np.maximum(std, 1e-5), 0)
+    return (train - mean) * scale, (validation - mean) * scale
+
+
+def classify_by_ridge(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> np.ndarray:
+    """Return the class of each validation image by a ridge regression onto the classes.
+
+    The penalty is that with the smallest squared error on training images left out in turn.
+    """
+    known, numbers = np.unique(labels, return_inverse=True)
+    targets = np.eye(len(known))[numbers]
+    mean = targets.mean(axis=0)
+    basis, singular, directions = np.linalg.svd(train, full_matrices=False)
+    projected, best, least = basis.T @ targets, None, np.inf
+    for penalty in PENALTIES:
+        kept = singular**2 / (singular**2 + penalty * len(train))
+        fitted = mean + basis @ (kept[:, None] * projected)
+        leverage = 1 / len(train) + (basis**2 * kept).sum(axis=1)
+        squared = float((((targets - fitted) / (1 - leverage)[:, None]) ** 2).sum())
+        if squared < least:
+            shrunk = kept / np.maximum(singular, 1e-9)
+            best, least = directions.T @ (shrunk[:, None] * projected), squared
+    return known[(validation @ best + mean).argmax(axis=1)]
+
+
+def classify_by_nearest_mean(
+    train: np.ndarray, labels: np.ndarray, validation: np.ndarray
+) -> np.ndarray:
+    """Return the class of each validation image by the nearest class mean."""
+    known = np.unique(labels)
+    means = np.stack([train[labels == one].mean(axis=0) for one in known])
+    return known[(validation @ means.T - (means**2).sum(axis=1) / 2).argmax(axis=1)]
+
+
+PROBES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "ridge": classify_by_ridge,
+    "nearest_mean": classify_by_nearest_mean,
+}

@@ -1,0 +1,1 @@
+"""The cases of benchmarks/speed.py, a module each."""

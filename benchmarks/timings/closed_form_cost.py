@@ -1,0 +1,138 @@
+"""Measure seconds and memory of extraction and expansion by closed_form at DeiT-B's size.
+
+The ancestry model is timm's deit_base_patch16_224 (12 x 768, 197 tokens) with random weights, the
+images (`--images`) are of noise: they decide only how many leading blocks the best cut leaves as
+they are, which need no solving at full width. The expansions start from the recorded streams of the
+extraction, with `--anew` also without them. Every step is a process: `cpu_s` are seconds of the
+processor, which other programs on the machine hardly change; `wall_s` is by the clock, with imports
+and files; `peak_mb` is the most resident memory (2^20 bytes). Linux only. About fifteen minutes on
+one core, 7 GB in a temporary folder; docs/methods/closed_form.md has the table of `--threads 2` on
+an idle machine.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import timm
+from PIL import Image
+
+import learngene_zoo as lg
+from learngene_zoo.runs.run import Run
+from timings.case import Case, Row, run_part
+
+ARCHITECTURE, SIDE = "deit_base_patch16_224", 224
+SIZES = {"full width": (6, 768), "half width": (6, 384)}  # layers, width
+AGAIN = ", recorded anew"  # the end of the names of expansions without recorded streams
+MB = 2**20
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of this case."""
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument(
+        "--anew", action="store_true", help="also expansions without recorded streams"
+    )
+
+
+def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+    """Measure every step in a process."""
+    steps = ["extract", *SIZES, *(f"{size}{AGAIN}" for size in SIZES if given.anew)]
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(Path(folder) / "ancestry")
+        make_images(Path(folder) / "images", given.images)
+        for name in steps:
+            began = time.monotonic()
+            part = run_part("closed_form_cost", [name, folder], ["--threads", str(given.threads)])
+            row = {"step": name, "wall_s": round(time.monotonic() - began), **part}
+            yield row, "  ".join(f"{key} {value}" for key, value in row.items())
+
+
+def measure_step(given: Namespace) -> Row:
+    """Do one step in this process, whose children load no images, and return its cost."""
+    name, folder = given.part
+    os.chdir(folder)
+    run = Run(threads=given.threads, device="cpu")
+    facts = extract(run) if name == "extract" else expand(name, run)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "cpu_s": round(used.ru_utime + used.ru_stime),
+        "peak_mb": round(used.ru_maxrss / 1024),
+        **facts,
+    }
+
+
+def extract(run: Run) -> Row:
+    """Extract a learngene with recorded streams, and copy it without them."""
+    from lgzoo_closed_form.closed_form import ClosedFormExtractor
+
+    extractor = ClosedFormExtractor(keep_streams=True)
+    lg.extract(
+        "closed_form",
+        ancestries="./ancestry",
+        tasks="folder:images",
+        extractor=extractor,
+        out="kept",
+        run=run,
+    )
+    shutil.copytree("kept", "plain")
+    return {
+        "learngene_mb": measure_megabytes(Path("kept")),
+        "streams_mb": measure_megabytes(Path("kept.run")),
+    }
+
+
+def expand(name: str, run: Run) -> Row:
+    """Expand to one of the sizes."""
+    layers, width = SIZES[name.removesuffix(AGAIN)]
+    source = "./plain" if name.endswith(AGAIN) else "./kept"
+    lg.expand(source, layers=layers, width=width, task="folder:images", out=name, run=run)
+    return {"layers": layers, "width": width}
+
+
+def make_model(folder: Path) -> None:
+    """Write the ancestry model as a folder in timm's layout, with random weights."""
+    model = timm.create_model(ARCHITECTURE, pretrained=False)
+    timm.models.save_for_hf(model, folder, safe_serialization=True)
+
+
+def make_images(folder: Path, images: int) -> None:
+    """Write images of noise, in two classes, for all splits."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", images), ("val", 4), ("test", 4)):
+        for number in range(count):
+            of_class = folder / split / str(number % 2)
+            of_class.mkdir(parents=True, exist_ok=True)
+            coarse = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            image = Image.fromarray(coarse).resize((SIDE, SIDE))
+            image.save(of_class / f"{number}.jpg", quality=90)
+
+
+def measure_megabytes(folder: Path) -> int:
+    """Return the size of the files in a folder."""
+    return round(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / MB)
+
+
+def summarise(rows: list[Row], given: Namespace) -> Row:
+    """Return the content of the results file."""
+    return {
+        "architecture": ARCHITECTURE,
+        "images": given.images,
+        "tokens": 64,
+        "threads": given.threads,
+        "rows": rows,
+    }
+
+
+CASE = Case(
+    measure=measure, summarise=summarise, add_options=add_options, measure_part=measure_step
+)

@@ -1,0 +1,346 @@
+"""Judge an ancestry model by probes before any training, against pixels and random ViTs.
+
+    python tools/probe_gate.py                          the bundled one
+    python tools/probe_gate.py ancestry/ --out FILE     any other one
+    python tools/probe_gate.py ancestry.run/ --out FILE
+            the newest checkpoint of one that is being trained
+    python tools/probe_gate.py --table                  print the table from the results
+
+On 1,000 training images of a task, two probes are fitted: a ridge regression onto the classes and
+the nearest class mean, both of standardised features. They are judged on up to 1,000 validation
+images; no test image is read. Features: the 3,072 pixels; or of a ViT, after some of its blocks,
+every token normalised, the class token and the mean of the patches side by side. Random ViTs have
+the ancestry model's shape and weights of standard deviation 1/sqrt(fan_in).
+
+The gate is passed if on every real task and every left-out family, by both probes, the last block
+is above pixels and above the random ViTs at their best depth (mean of the seeds), and is clearly
+above the third: its interval over images lies above 0. A left-out family counts as such only for a
+model that was not trained on it, as the table says. Results: benchmarks/results/probe_gate.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from learngene_zoo.artifacts.descendant import fill_missing_tensors
+from learngene_zoo.families.tensors import Model, model_of
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.intervals import paired_gain
+from learngene_zoo.method.contract import BUNDLED
+from learngene_zoo.pretrained.ancestry import open_ancestry
+from learngene_zoo.settings import from_json
+from learngene_zoo.storage import CONFIG, read_json
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.training.checkpoint import PREFIX, TENSORS, newest_step
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import machine
+from probes import PROBES, Arrays, load_images, standardise
+
+NAME = "probe_gate"
+REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
+TASKS = (*REAL, *LEFT_OUT, *(name for name in suite("mini").tasks if name not in LEFT_OUT))
+DEPTHS, EARLY = (0, 1, 2, 3, 4, 6, 8, 10, 12), 3
+IMAGES, JUDGED, SEEDS = 1_000, 1_000, (0, 1, 2)
+TOKENS = ("both", "class", "patches")  # of a ViT's features; `both` decides
+
+
+class Judged(NamedTuple):
+    """The ViT that is judged, and what is known of it."""
+
+    name: str
+    model: Model
+    spec: ViTSpec
+    source: str  # the task it was trained on
+    images: int | None  # seen, of a training that is not finished
+
+
+# Models
+
+
+def bundled_or_own(source: str) -> Judged:
+    """An ancestry model as every command opens it, or the newest checkpoint of a run's folder."""
+    if (Path(source) / "run.json").is_file():
+        return unfinished(Path(source))
+    found = open_ancestry(source)
+    assert isinstance(found.spec, ViTSpec)
+    return Judged(source, found.model(), found.spec, trained_on(source), None)
+
+
+def trained_on(source: str) -> str:
+    """The task that a model of `lgzoo train` was trained on, as its config.json says."""
+    if source == BUNDLED:
+        return SOURCE_TASK
+    own = (
+        read_json(Path(source) / CONFIG).get("learngene", {})
+        if (Path(source) / CONFIG).is_file()
+        else {}
+    )
+    return str(own.get("task") or "unknown")
+
+
+def unfinished(run: Path) -> Judged:
+    """The weights in the newest checkpoint of a training."""
+    settings, step = (
+        json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"],
+        newest_step(run),
+    )
+    spec = from_json(ViTSpec, settings["spec"], "run.json")
+    flat, prefix = load_file(run / f"{PREFIX}{step}" / TENSORS), "weights/model."
+    state = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in flat.items()
+        if name.startswith(prefix)
+    }
+    seen = step * settings["recipe"]["batch_size"]
+    return Judged(
+        f"{run.name}, step {step}", model_of(spec, state), spec, settings["task"]["name"], seen
+    )
+
+
+def untrained(spec: ViTSpec, seed: int) -> Model:
+    """A ViT of this shape with random weights."""
+    return model_of(spec, fill_missing_tensors(spec, {}, seed, "fan_in"))
+
+
+# Features
+
+
+@torch.no_grad()
+def by_block(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
+    """After each of `DEPTHS` blocks, float32 (N, 2, D): the class token and the mean of the
+    patches, normalised tokens.
+    """
+    found: dict[int, list[torch.Tensor]] = {
+        depth: [] for depth in DEPTHS if depth <= len(model.blocks)
+    }
+    for part in pictures.split(250):
+        tokens = model.norm_pre(model._pos_embed(model.patch_embed(part)))
+        for depth in range(len(model.blocks) + 1):
+            if depth:
+                tokens = model.blocks[depth - 1](tokens)
+            if depth in found:
+                normal = functional.layer_norm(tokens, tokens.shape[-1:], eps=1e-6)
+                first = model.num_prefix_tokens
+                found[depth].append(
+                    torch.stack([normal[:, 0], normal[:, first:].mean(dim=1)], dim=1)
+                )
+    return {depth: torch.cat(parts).numpy() for depth, parts in found.items()}
+
+
+def chosen(features_N2D: np.ndarray, tokens: str) -> np.ndarray:
+    """(N, D) or, of both, (N, 2 D)."""
+    wanted = {"both": slice(None), "class": slice(0, 1), "patches": slice(1, 2)}[tokens]
+    return features_N2D[:, wanted].reshape(len(features_N2D), -1)
+
+
+# The gate
+
+
+def judged(task: Task, ancestry: Judged) -> dict[str, dict[str, Any]]:
+    """By probe: accuracies of pixels, of random ViTs and of the ancestry model by depth, and its
+    gains.
+    """
+    (train, labels), (validation, wanted) = (
+        load_images(task, "train", IMAGES),
+        load_images(task, "validation", JUDGED),
+    )
+    pixels = standardise(train.flatten(1).numpy(), validation.flatten(1).numpy())
+    models = [ancestry.model, *(untrained(ancestry.spec, seed) for seed in SEEDS)]
+    seen = [(by_block(model, train), by_block(model, validation)) for model in models]
+    found = {}
+    for probe, classify in PROBES.items():
+
+        def right(arrays: Arrays) -> np.ndarray:
+            return np.asarray(classify(arrays[0], labels, arrays[1]) == wanted)  # noqa: B023
+
+        def at(number: int, depth: int, tokens: str = "both") -> np.ndarray:
+            return right(standardise(*(chosen(part[depth], tokens) for part in seen[number])))
+
+        ours = {depth: at(0, depth) for depth in seen[0][0]}
+        random = {depth: [at(1 + place, depth) for place in range(len(SEEDS))] for depth in ours}
+        singles = {
+            kind: {depth: float(at(0, depth, kind).mean()) for depth in ours} for kind in TOKENS[1:]
+        }
+        found[probe] = summary(right(pixels), random, ours, singles)
+    return found
+
+
+def summary(
+    pixels: np.ndarray,
+    random: Mapping[int, Sequence[np.ndarray]],
+    ours: Mapping[int, np.ndarray],
+    singles: Mapping[str, Mapping[int, float]],
+) -> dict[str, Any]:
+    """Accuracies, the gains with their 95 % intervals over images, and whether all of them are as
+    the gate asks.
+    """
+    means = {depth: float(np.mean(runs)) for depth, runs in random.items()}
+    last, best = max(ours), max(means, key=lambda depth: means[depth])
+    rivals = {"pixels": [pixels], "random": random[best], f"block_{EARLY}": [ours[EARLY]]}
+    gains = {
+        name: paired_gain([ours[last].tolist()], [run.tolist() for run in runs])
+        for name, runs in rivals.items()
+    }
+    passed = (
+        gains["pixels"].value > 0 and gains["random"].value > 0 and gains[f"block_{EARLY}"].low > 0
+    )
+    return {
+        "pixels": float(pixels.mean()),
+        "random": means,
+        "random_best": best,
+        "ancestry": {depth: float(flags.mean()) for depth, flags in ours.items()},
+        **singles,
+        "gains": {name: gain._asdict() for name, gain in gains.items()},
+        "passed": bool(passed),
+    }
+
+
+def measured(ancestry: Judged, tasks: Sequence[str]) -> dict[str, Any]:
+    """All tasks in turn, and the verdict."""
+    rows = []
+    for name in tasks:
+        task = open_task(name)
+        rows.append({"task": name, "probes": judged(task, ancestry)})
+        print(line(rows[-1]), file=sys.stderr, flush=True)
+    deciding = [row for row in rows if row["task"] in (*REAL, *LEFT_OUT)]
+    passed = [
+        row["task"] for row in deciding if all(probe["passed"] for probe in row["probes"].values())
+    ]
+    return {
+        "ancestry": ancestry.name,
+        "trained_on": ancestry.source,
+        "images_seen": ancestry.images,
+        "split": "validation",
+        "left_out": {name: left_out(name, ancestry.source) for name in LEFT_OUT},
+        "passed": len(passed) == len(REAL + LEFT_OUT),
+        "passed_on": passed,
+        "rows": rows,
+    }
+
+
+def left_out(family: str, source: str) -> bool:
+    """Whether a model trained on this task never saw the family: only `forms` is known to leave
+    these out.
+    """
+    return source == "forms" and family in LEFT_OUT
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """One row of the table, in per cent and points: the ridge, then the nearest mean."""
+    cells = []
+    for probe in row["probes"].values():
+        ours, best = probe["ancestry"], str(probe["random_best"])
+        ours, random = (
+            {str(depth): value for depth, value in part.items()} for part in (ours, probe["random"])
+        )
+        depths = " ".join(f"{100 * value:.0f}" for value in ours.values())
+        gains = (
+            f"{100 * g['value']:+.1f} ({100 * g['low']:+.1f} {100 * g['high']:+.1f})"
+            for g in probe["gains"].values()
+        )
+        cells += [f"{100 * probe['pixels']:.1f}", f"{100 * random[best]:.1f}", depths, *gains]
+        cells.append("yes" if probe["passed"] else "no")
+    return f"| `{row['task']}` | {' | '.join(cells)} |"
+
+
+def table(kept: Mapping[str, Any]) -> str:
+    """Markdown."""
+    depths = ", ".join(str(depth) for depth in DEPTHS)
+    one = (
+        "pixels",
+        "random",
+        f"blocks {depths}",
+        "over pixels",
+        "over random",
+        f"over block {EARLY}",
+        "passed",
+    )
+    heads = ["task", *(f"{name} {head}" for name in ("ridge:", "mean:") for head in one)]
+    lines = [
+        f"| {' | '.join(heads)} |",
+        "|---|" + "---:|" * (len(heads) - 1),
+        *map(line, kept["rows"]),
+    ]
+    verdict = (
+        "passed"
+        if kept["passed"]
+        else f"not passed (only on: {', '.join(kept['passed_on']) or 'none'})"
+    )
+    saw = [name for name, out in kept["left_out"].items() if not out]
+    note = f"; {' and '.join(saw)} were not left out of its training" if saw else ""
+    return "\n".join([*lines, "", f"{kept['ancestry']}: {verdict}{note}."])
+
+
+def card_text(kept: Mapping[str, Any]) -> str:
+    """What the ancestry model's card says: of the tasks that decide, accuracies in per cent and the
+    rise with depth.
+    """
+    last = max(DEPTHS)
+    lines = [
+        (
+            f"| task | probe | pixels | random ViT | block {EARLY} | block {last} | over block"
+            f" {EARLY} |"
+        ),
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in (row for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)):
+        for name, probe in row["probes"].items():
+            best, ours, gain = (
+                str(probe["random_best"]),
+                probe["ancestry"],
+                probe["gains"][f"block_{EARLY}"],
+            )
+            values = (probe["pixels"], probe["random"][best], ours[str(EARLY)], ours[str(last)])
+            told = " | ".join(f"{100 * value:.1f}" for value in values)
+            interval = (
+                f"{100 * gain['value']:+.1f} [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
+            )
+            lines.append(f"| `{row['task']}` | {name.replace('_', ' ')} | {told} | {interval} |")
+    missed = [row["task"] for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)]
+    missed = [task for task in missed if task not in kept["passed_on"]]
+    verdict = f"It does not pass on {', '.join(missed)}." if missed else "It passes on all."
+    return (
+        "\n".join(lines)
+        + f"\n\nBefore any training: validation accuracy in per cent of two probes on {IMAGES:,}"
+        " images of real tasks and of the two families that its own training leaves out. Asked"
+        " for: above pixels, above random ViTs at their best depth, and the last block above the"
+        f" third. {verdict} Made by `python tools/probe_gate.py`."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("ancestry", nargs="?", default=BUNDLED)
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args(arguments)
+    if given.table:
+        print(table(machine.read(NAME)))
+        return
+    torch.set_num_threads(1)
+    found = measured(bundled_or_own(given.ancestry), given.tasks)
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    elif given.ancestry == BUNDLED and tuple(given.tasks) == TASKS:
+        machine.write(NAME, found)
+    print(table(json.loads(json.dumps(found))))
+
+
+if __name__ == "__main__":
+    main()

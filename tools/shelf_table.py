@@ -1,0 +1,96 @@
+"""Make README's table of the learngenes on the shelf: the results of each one's middle size.
+
+    python tools/shelf.py table
+
+It reads the cards; `shelf.py worth` measures.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.artifacts.records import CardCost, LearngeneConfig, Measured
+from learngene_zoo.storage import CONFIG
+from learngene_zoo.text import human_count, human_seconds
+from shelf_worth import TASKS
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from grids import DESCENDANT
+
+RIVALS = {"stem": "over stem", "scratch": "over scratch"}
+COSTS = ("kept", "images", "extraction")
+
+
+def markdown(cards: Sequence[Path]) -> str:
+    """The table, the strongest on its first task first, and which learngenes have no
+    figures yet.
+    """
+    configs = [read_config(card) for card in cards if (card / CONFIG).is_file()]
+    lines = {config.method: middle(config) for config in configs}
+    shown = sorted(
+        (name for name in lines if lines[name]),
+        key=lambda name: -lines[name][TASKS[0]].accuracy[DESCENDANT],
+    )
+    costs = {config.method: config.card.cost if config.card else None for config in configs}
+    head = [
+        "learngene",
+        "layers x width",
+        "parameters",
+        *TASKS,
+        *RIVALS.values(),
+        *(COSTS if any(costs.values()) else ()),
+    ]
+    found = [[*row_of(name, lines[name]), *cost_of(costs[name])][: len(head)] for name in shown]
+    rows = [head, ["---", *["---:"] * (len(head) - 1)], *found]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    missing = ", ".join(f"`{name}`" for name in sorted(lines) if not lines[name])
+    return f"{table}\n\nNot measured yet: {missing}." if missing else table
+
+
+def cost_of(cost: CardCost | None) -> list[str]:
+    """The numbers that must be kept, the images that were trained on, and the seconds; nothing
+    where no card says it.
+    """
+    if cost is None:
+        return ["", "", ""]
+    return [
+        human_count(cost.params),
+        human_count(cost.images) if cost.images else "0",
+        human_seconds(cost.seconds),
+    ]
+
+
+def middle(config: LearngeneConfig) -> dict[str, Measured]:
+    """What was measured at the middle one of a card's three sizes, by task; nothing for a card
+    without figures.
+    """
+    worth = config.card.worth if config.card else None
+    if worth is None:
+        return {}
+    by_task = {task: [row for row in worth.rows if row.task == task] for task in TASKS}
+    if not all(by_task.values()):
+        return {}
+    return {
+        task: sorted(rows, key=lambda row: row.params)[len(rows) // 2]
+        for task, rows in by_task.items()
+    }
+
+
+def row_of(name: str, measured: Mapping[str, Measured]) -> list[str]:
+    """The cells of one line; gains are the means over the tasks."""
+    size = measured[TASKS[0]]
+    accuracies = [f"{100 * measured[task].accuracy[DESCENDANT]:.1f}" for task in TASKS]
+    gains = [
+        f"{100 * sum(row.gains[rival][0] for row in measured.values()) / len(TASKS):+.1f}"
+        for rival in RIVALS
+    ]
+    return [
+        f"`{name}`",
+        f"{size.layers} x {size.width}",
+        human_count(size.params),
+        *accuracies,
+        *gains,
+    ]

@@ -1,0 +1,123 @@
+"""Evaluate a learngene on the shelf: descendants of three sizes, fine-tuned briefly, beside their
+controls and models from scratch.
+
+    python tools/shelf.py worth     for every learngene on the shelf; resumable
+
+The sizes are the smallest, the middle and the largest of those that cost no more than the ancestry
+model. The tasks are two of real images and two drawn ones; the card names those that the extraction
+has seen. Every arm has the same images in the same order, the same head and the same learning rate,
+which is not tuned for any, and no augmentation: with it every arm is worse after so short a
+training, and scratch and stem by most.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.records import CONTROLS, CardResults
+from learngene_zoo.bench.grid.cell import MORE_AXES, Arm, Cell, Extraction
+from learngene_zoo.bench.grid.grid import RECIPE, SCRATCH, set_epochs
+from learngene_zoo.families.family import cost
+from learngene_zoo.method.contract import BUNDLED
+from learngene_zoo.method.sizes import Member
+from learngene_zoo.pretrained.ancestry import ancestry_spec
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from grids import find_source, finished, place_learngene, summarise_gains
+
+TASKS = ("digits", "fashion_mnist", "textures", "numbers")
+IMAGES, EPOCHS, SEED = 500, 4, 0
+TRAINING = set_epochs(replace(RECIPE, images=IMAGES), EPOCHS)
+
+
+def measured(arm: Arm, card: Path, out: Path) -> CardResults:
+    """What the learngene on a card is worth; the results of all cards lie in one folder, with one
+    scratch arm for all.
+    """
+    place_learngene(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
+    members = lifecycle.plan(card)
+    sizes = three(members)
+    named = {id(member): named_by(member, members) for member in sizes}
+    grid = [cells_of(arm, member, named[id(member)], task) for member in sizes for task in TASKS]
+    rows = {row.key: row for row in finished([cell for cells in grid for cell in cells], out)}
+    found = [
+        summarise_gains(member, named[id(member)], [rows[cell.key] for cell in cells])
+        for member, cells in zip([member for member in sizes for _ in TASKS], grid, strict=True)
+    ]
+    return CardResults(
+        command=f"python tools/shelf.py {arm.method}",
+        split="test",
+        how=sentence(),
+        rows=tuple(sorted(found, key=lambda row: TASKS.index(row.task))),
+        datasets={task: find_source(task) for task in TASKS},
+    )
+
+
+def three(members: Sequence[Member]) -> list[Member]:
+    """The smallest, the middle and the largest member that cost no more than the ancestry model;
+    fewer, if there are no three.
+    """
+    most = cost(ancestry_spec(BUNDLED)).params
+    fitting = [member for member in members if member.cost().params <= most]
+    return [fitting[place] for place in sorted({0, (len(fitting) - 1) // 2, len(fitting) - 1})]
+
+
+def named_by(member: Member, members: Sequence[Member]) -> dict[str, object]:
+    """What names this size beside layers and width: the expander's settings, and the axes that tell
+    it from others like it.
+    """
+    like = [
+        other.spec
+        for other in members
+        if (other.spec.layers, other.spec.width, other.settings)
+        == (member.spec.layers, member.spec.width, member.settings)
+    ]
+    differing = [axis for axis in MORE_AXES if len({getattr(spec, axis) for spec in like}) > 1]
+    return {**member.settings, **{axis: getattr(member.spec, axis) for axis in differing}}
+
+
+def cells_of(arm: Arm, member: Member, size: dict[str, object], task: str) -> list[Cell]:
+    """The trainings of one line: a descendant, its controls, and the plain models of as many layers
+    from scratch.
+    """
+    own = [
+        arm,
+        *(replace(arm, name=f"{arm.name} {control}", control=control) for control in CONTROLS),
+    ]
+    spec = member.spec
+    width = max(part.width for part in spec.sizes)
+    found = [cell(one, task, spec.layers, None if member.settings else width, size) for one in own]
+    return [*found, *(cell(one, task, spec.layers, width, {}) for one in SCRATCH)]
+
+
+def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, object]) -> Cell:
+    """One training; every arm of a task draws the same."""
+    return Cell(
+        arm=arm,
+        task=task,
+        layers=layers,
+        width=width,
+        size=size,
+        seed=SEED,
+        recipe=TRAINING,
+        look=False,
+    )
+
+
+def sentence() -> str:
+    """What was measured, in words."""
+    return (
+        f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images without"
+        f" augmentation, learning rate {RECIPE.lr:g}, which was tuned for no arm, one seed."
+        " Shuffled: the same inherited tensors, each with its numbers in another order. Stem:"
+        " nothing but patch embedding, tokens, positions and final norm inherited, in two"
+        " initialisations of the blocks. Scratch: plain models of as many layers, as wide as the"
+        " descendant's widest part, with timm's initialisation and with standard deviation"
+        " 1/sqrt(fan in). Gains are in points, over the shuffled model, over the better of the two"
+        " stems and over the better of the two from scratch, with 95 % intervals over the test"
+        " images."
+    )
