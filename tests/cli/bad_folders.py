@@ -80,7 +80,7 @@ def retensor(path: str, alter: Callable[[dict[str, Any]], Any]) -> Change:
     return change
 
 
-def unfinished(folder: str, **record: Any) -> Change:
+def write_unfinished_run(folder: str, **record: Any) -> Change:
     """A run's folder as a killed run leaves it, with a part that a resumed one takes over."""
     data = {"verb": "x", "seed": 0, "settings": {}, "finished": False, **record}
     files = both(write(f"{folder}/run.json", json.dumps(data)), write(f"{folder}/kept.json", "{}"))
@@ -156,7 +156,7 @@ def every_image(spoil: Callable[[bytes], bytes], kind: str = "png") -> Change:
     return change
 
 
-def halved(data: bytes) -> bytes:
+def halve(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
@@ -226,7 +226,7 @@ def tar(
     return change
 
 
-def sized(size: bytes) -> Callable[[bytearray], None]:
+def set_size(size: bytes) -> Callable[[bytearray], None]:
     """The size in the first header of a tar, with a checksum that is right."""
 
     def change(data: bytearray) -> None:

@@ -24,8 +24,8 @@ from bad_folders import (
     remove,
     reshape,
     retensor,
-    unfinished,
     write,
+    write_unfinished_run,
 )  # fmt: skip
 
 WRONG, FAILED = 2, 1
@@ -276,13 +276,13 @@ PLACES = [
         f"finetune model --task folder:photos {BRIEF} -o new",
         FAILED,
         ("unfinished run is in new.run", "--resume", "--force"),
-        unfinished("new.run"),
+        write_unfinished_run("new.run"),
     ),
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new --resume",
         FAILED,
         ("started with other settings", "verb: x then, finetune now"),
-        unfinished("new.run"),
+        write_unfinished_run("new.run"),
     ),
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new --force",

@@ -42,7 +42,7 @@ class Toy:
     tuning: Recipe = SECOND
 
 
-def typed(words: list[str], settings: object = Toy()) -> object:
+def parse_line(words: list[str], settings: object = Toy()) -> object:
     """What a command with these settings receives from a line."""
     received: list[object] = []
     command = SettingsCommand(
@@ -56,7 +56,7 @@ def typed(words: list[str], settings: object = Toy()) -> object:
 
 def usage_error(words: list[str]) -> str:
     with pytest.raises(click.UsageError) as caught:
-        typed(words)
+        parse_line(words)
     return caught.value.format_message()
 
 
@@ -84,7 +84,7 @@ def usage_error(words: list[str]) -> str:
     ],
 )
 def test_what_is_typed_is_what_changes(words: list[str], changes: dict[str, object]) -> None:
-    assert typed(words) == replace(Toy(), **changes)  # type: ignore[arg-type]
+    assert parse_line(words) == replace(Toy(), **changes)  # type: ignore[arg-type]
 
 
 def test_a_default_that_is_typed_overrides_another_presets_value() -> None:
@@ -102,9 +102,9 @@ def test_a_default_that_is_typed_overrides_another_presets_value() -> None:
 
 def test_settings_that_only_fit_together_are_set_together() -> None:
     spec = ViTSpec(layers=2, width=96, heads=3)
-    assert typed(["--heads", "5", "--width", "40"], spec) == replace(spec, width=40, heads=5)
+    assert parse_line(["--heads", "5", "--width", "40"], spec) == replace(spec, width=40, heads=5)
     recipe = Recipe(batch_size=128, accumulate=2)
-    assert typed(["--batch-size", "9", "--accumulate", "3"], recipe) == replace(
+    assert parse_line(["--batch-size", "9", "--accumulate", "3"], recipe) == replace(
         recipe, batch_size=9, accumulate=3
     )
 

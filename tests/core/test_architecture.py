@@ -112,7 +112,7 @@ def _home(base: str, name: str) -> str:
     return f"{base}.{name}" if f"{base}.{name}" in SOURCES else base
 
 
-def ring(name: str) -> int | None:
+def ring_of(name: str) -> int | None:
     """The ring of one of our modules.
 
     None for the package itself, whose names are fetched later.
@@ -130,7 +130,7 @@ def test_imports_go_down_only() -> None:
     wrong = []
     for name in (name for name in SOURCES if name.startswith("learngene_zoo.")):
         for used in imports(name, everywhere=True):
-            if used.startswith("learngene_zoo.") and ring(used) > ring(name):
+            if used.startswith("learngene_zoo.") and ring_of(used) > ring_of(name):
                 wrong.append(f"{name} imports {used}, of a higher ring")
             if used.startswith("lgzoo_"):
                 wrong.append(

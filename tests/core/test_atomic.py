@@ -24,7 +24,7 @@ from learngene_zoo.ownership import MARKER, remove_marked, write_draft_mark
 CONFIG = {"method": "toy", "spec": {}, "format": 1}
 
 
-def everything(place: Path) -> dict[str, str]:
+def read_all(place: Path) -> dict[str, str]:
     """Every file below a folder, hidden ones too, but for valid markers of what lgzoo wrote."""
     files = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
     return {
@@ -60,14 +60,14 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
         (draft / "file").write_text("x")
         assert (draft / DRAFT).exists()
         assert not path.exists()
-    assert everything(tmp_path) == {"a/b/file": "x"}
+    assert read_all(tmp_path) == {"a/b/file": "x"}
 
 
 def test_nothing_is_replaced_unless_asked(tmp_path: Path) -> None:
     fill(tmp_path / "out", "old")
     with pytest.raises(Refused, match="already exists"), new_folder(tmp_path / "out"):
         pass
-    assert everything(tmp_path)["out/README.md"] == "old"
+    assert read_all(tmp_path)["out/README.md"] == "old"
 
 
 def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str) -> None:
@@ -75,9 +75,9 @@ def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str
     fill(path, "old")
     with pytest.raises(Refused, match="--force"):
         fill(path, "new")
-    assert everything(tmp_path)["out/README.md"] == "old"
+    assert read_all(tmp_path)["out/README.md"] == "old"
     fill(path, "new", force=True)
-    assert everything(tmp_path) == {"out/README.md": "new", "out/config.json": json.dumps(CONFIG)}
+    assert read_all(tmp_path) == {"out/README.md": "new", "out/config.json": json.dumps(CONFIG)}
 
 
 ARTIFACT = {
@@ -120,7 +120,7 @@ def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str])
     ) as refused:
         fill(tmp_path / "out", "new", force=True)
     assert "\n" not in str(refused.value)
-    assert everything(tmp_path / "out") == names
+    assert read_all(tmp_path / "out") == names
 
 
 def test_a_marker_of_another_folder_marks_nothing_else(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_a_user_added_to_our_folder_is_named_and_stays(tmp_path: Path, name
     fill(tmp_path / "out", "old")
     (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
     (tmp_path / "out" / name).write_text("mine")
-    before = everything(tmp_path)
+    before = read_all(tmp_path)
     with pytest.raises(
         Refused, match=rf"holds {re.escape(name.partition('/')[0])}, which lgzoo did not write"
     ):
@@ -152,7 +152,7 @@ def test_what_a_user_added_to_our_folder_is_named_and_stays(tmp_path: Path, name
     remove_marked(
         tmp_path / "out"
     )  # what is removed is what the marker lists, whatever else is there
-    assert everything(tmp_path) == {f"out/{name}": before[f"out/{name}"]}
+    assert read_all(tmp_path) == {f"out/{name}": before[f"out/{name}"]}
 
 
 @pytest.mark.parametrize("change", ["edit", "link", "empty folder", "link to a folder"])
@@ -170,10 +170,10 @@ def test_what_a_user_changed_in_our_folder_is_named_and_stays(tmp_path: Path, ch
         (tmp_path / "out" / "data").mkdir()
     else:
         (tmp_path / "out" / "data").symlink_to(tmp_path / "mine")
-    before = everything(tmp_path)
+    before = read_all(tmp_path)
     with pytest.raises(Refused, match=r"holds (README\.md|data), which"):
         fill(tmp_path / "out", "new", force=True)
-    assert everything(tmp_path) == before
+    assert read_all(tmp_path) == before
 
 
 @pytest.mark.parametrize("way_there", ["copied", "moved", "a file is gone"])
@@ -190,7 +190,7 @@ def test_a_folder_of_ours_stays_ours(tmp_path: Path, way_there: str) -> None:
     if way_there == "a file is gone":
         (folder / "README.md").unlink()
     fill(folder, "new", force=True)
-    assert set(everything(folder)) == {"config.json", "README.md"}
+    assert set(read_all(folder)) == {"config.json", "README.md"}
 
 
 def test_force_fills_an_empty_folder(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_failure_in_the_middle_leaves_what_was_there(
     tmp_path: Path, error: BaseException
 ) -> None:
     fill(tmp_path / "out", "old")
-    before = everything(tmp_path)
+    before = read_all(tmp_path)
     kind = Unavailable if isinstance(error, OSError) else type(error)
 
     def half() -> None:
@@ -230,7 +230,7 @@ def test_a_failure_in_the_middle_leaves_what_was_there(
 
     with pytest.raises(kind) as raised:
         half()
-    assert everything(tmp_path) == before
+    assert read_all(tmp_path) == before
     if kind is Unavailable:
         assert "the disk is full; free some space" in str(raised.value)
         assert "nothing was changed" in str(raised.value)
@@ -288,7 +288,7 @@ def test_the_next_call_finishes_what_a_kill_interrupted(
     assert process.returncode == 9
     assert len(list(tmp_path.iterdir())) > 1
     atomic.recover(path)
-    assert everything(tmp_path)["out/README.md"] == ("new" if stop >= 2 else "old")
+    assert read_all(tmp_path)["out/README.md"] == ("new" if stop >= 2 else "old")
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
@@ -317,7 +317,7 @@ def test_a_draft_that_is_not_whole_takes_no_place(tmp_path: Path) -> None:
     fill(tmp_path / dead, "half")
     write_draft_mark(tmp_path / dead)
     atomic.recover(tmp_path / "out")
-    assert everything(tmp_path) == {"out/README.md": "old", "out/config.json": json.dumps(CONFIG)}
+    assert read_all(tmp_path) == {"out/README.md": "old", "out/config.json": json.dumps(CONFIG)}
 
 
 def test_what_is_half_removed_takes_no_place(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_what_is_half_removed_takes_no_place(tmp_path: Path) -> None:
     fill(tmp_path / f"{dead}.old", "old")
     (tmp_path / f"{dead}.old" / "config.json").unlink()
     atomic.recover(tmp_path / "out")
-    assert everything(tmp_path) == {}
+    assert read_all(tmp_path) == {}
 
 
 def test_drafts_of_living_processes_and_of_strangers_stay(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_new_file_keeps_its_suffix_and_appears_whole(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="bad"):
         half()
-    assert everything(tmp_path) == {"plot.png": "x"}
+    assert read_all(tmp_path) == {"plot.png": "x"}
     (tmp_path / "link.png").symlink_to(tmp_path / "plot.png")
     with new_file(tmp_path / "link.png", force=True) as draft:
         draft.write_text("y")
@@ -443,7 +443,7 @@ def test_tensors_that_do_not_fit_leave_what_was_there(tmp_path: Path) -> None:
     from learngene_zoo.storage import write_tensors
 
     fill(tmp_path / "out", "old")
-    before = everything(tmp_path)
+    before = read_all(tmp_path)
 
     def large() -> None:
         with new_folder(tmp_path / "out", force=True) as draft:
@@ -451,7 +451,7 @@ def test_tensors_that_do_not_fit_leave_what_was_there(tmp_path: Path) -> None:
 
     with pytest.raises(Unavailable, match="larger than this process may write"):
         in_a_full_file_system(large)
-    assert everything(tmp_path) == before
+    assert read_all(tmp_path) == before
 
 
 def test_drafts_of_everything_in_a_folder_are_removed_if_their_writers_have_ended(

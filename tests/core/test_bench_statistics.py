@@ -58,7 +58,7 @@ SPREADS = [
 def test_the_interval_covers_the_truth_as_often_as_it_says(
     spread: tuple[float, ...], shape: tuple[int, int]
 ) -> None:
-    covered = sum(low <= 3.0 <= high for low, high in _simulated(spread, shape, 300, mean=3.0))
+    covered = sum(low <= 3.0 <= high for low, high in _simulate(spread, shape, 300, mean=3.0))
     assert 0.93 <= covered / 300 <= 1.0
 
 
@@ -95,7 +95,7 @@ def test_an_interval_of_seeds_covers_the_mean_of_the_very_tasks() -> None:
     assert 0.91 <= covered / 300 <= 0.99
 
 
-def _simulated(
+def _simulate(
     spread: tuple[float, ...], shape: tuple[int, int], times: int, mean: float
 ) -> list[tuple[float, float]]:
     """Intervals of crossed tables of normal numbers: spread of tasks, seeds and the rest."""

@@ -91,7 +91,7 @@ def test_the_spec_is_read_off_the_module(kind: Any) -> None:
 
 def test_costs_are_what_hooks_count(kind: Any) -> None:
     _, spec, theirs = kind
-    products, attention, normed = _counted(
+    products, attention, normed = _count(
         theirs.requires_grad_(False), torch.zeros(1, 3, *[spec.image_size] * 2)
     )
     assert count_params(spec) == sum(tensor.numel() for tensor in theirs.parameters())
@@ -99,7 +99,7 @@ def test_costs_are_what_hooks_count(kind: Any) -> None:
     assert flops(spec, "thop") == products + 4 * normed
 
 
-def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
+def _count(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
     """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
     a LayerNorm.
     """

@@ -70,7 +70,7 @@ def test_an_input_without_an_identity_is_refused(value: Any) -> None:
         key_of("toy.work", Settings(), [value], 0)
 
 
-def wrapping(function: Any, hidden: int) -> Any:
+def wrap(function: Any, hidden: int) -> Any:
     """A function that passes for one from the top of a module."""
 
     @wraps(function)
@@ -83,7 +83,7 @@ def wrapping(function: Any, hidden: int) -> Any:
 def test_a_function_that_carries_more_than_its_arguments_is_refused() -> None:
     hidden = 3
     with pytest.raises(TypeError, match="top of a module"):
-        once(Run(), "toy.work", wrapping(work, hidden), Settings())
+        once(Run(), "toy.work", wrap(work, hidden), Settings())
 
     def inner(settings: Settings, run: Run) -> Any:
         return {}, hidden

@@ -126,7 +126,7 @@ def test_what_the_papers_leave_out() -> None:
 def test_against_the_model_itself(changes: dict[str, Any], spec: ViTSpec) -> None:
     spec = spec.with_(**changes)
     model = model_of(spec, initial(spec, 0))
-    products, attention, normed = _counted(model, torch.zeros(1, 3, 32, 32))
+    products, attention, normed = _count(model, torch.zeros(1, 3, 32, 32))
     enlarged = spec.classes * 32**2 if spec.dense else 0
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
     assert flops(spec) == products + attention + 5 * normed + 4 * enlarged
@@ -159,7 +159,7 @@ def test_its_cost_is_what_fvcore_counts(changes: dict[str, Any], spec: ViTSpec) 
     assert flops(spec) == counted.uncalled_modules_warnings(False).total()
 
 
-def _counted(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
+def _count(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
     """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
     a LayerNorm.
     """

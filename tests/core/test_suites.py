@@ -173,8 +173,8 @@ def test_what_to_do_instead_is_added_where_the_hub_is_not_available() -> None:
 
 @pytest.mark.parametrize("suite", catalogue.suites()[0], ids=lambda suite: suite.name)
 def test_every_suite_in_tree_keeps_the_contract(suite: Suite) -> None:
-    opened = check_suite(suite)
-    assert suite.name != "mini" or opened == tuple(entry.name for entry in suite.entries)
+    names = check_suite(suite)
+    assert suite.name != "mini" or names == tuple(entry.name for entry in suite.entries)
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ ENTRY = Entry(
 MASKED = replace(ENTRY, kind="segmentation")
 
 
-def opened(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
+def open_changed(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
     """The task of the entry with some fields changed, its images as `of_split` says."""
 
     def split(name: str) -> Noise:
@@ -239,7 +239,7 @@ def opened(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]]:
+def register_suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]]:
     """A function that makes and registers a suite whose only task departs from a good one in what
     it is given.
     """
@@ -249,7 +249,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]
             name="noises",
             title="-",
             entries=(entry,),
-            open=lambda e, offline: opened(e, changes, **(of_split or {})),
+            open=lambda e, offline: open_changed(e, changes, **(of_split or {})),
         )
         good, broken = catalogue.suites()
         monkeypatch.setattr(catalogue, "suites", lambda: ((*good, suite), broken))
@@ -261,9 +261,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]
 
 @pytest.mark.parametrize(("entry", "masks"), [(ENTRY, None), (MASKED, torch.uint8)])
 def test_a_suite_of_noise_keeps_the_contract(
-    registered: Callable[..., Suite], entry: Entry, masks: torch.dtype | None
+    register_suite: Callable[..., Suite], entry: Entry, masks: torch.dtype | None
 ) -> None:
-    assert check_suite(registered(entry, of_split={"masks": masks})) == ("noise",)
+    assert check_suite(register_suite(entry, of_split={"masks": masks})) == ("noise",)
 
 
 LAWS: list[tuple[dict[str, Any], str]] = [
@@ -305,16 +305,16 @@ LAWS += [
 
 @pytest.mark.parametrize(("changes", "words"), LAWS)
 def test_a_broken_law_is_named(
-    registered: Callable[..., Suite], changes: dict[str, Any], words: str
+    register_suite: Callable[..., Suite], changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(AssertionError, match=f"the suite noises .*{words}"):
-        check_suite(registered(**changes))
+        check_suite(register_suite(**changes))
 
 
 def test_an_error_of_a_suite_is_told_with_the_promise_that_it_breaks(
-    registered: Callable[..., Suite],
+    register_suite: Callable[..., Suite],
 ) -> None:
-    suite = replace(registered(), open=lambda entry, offline: {}["photos"])
+    suite = replace(register_suite(), open=lambda entry, offline: {}["photos"])
     with pytest.raises(
         AssertionError,
         match="'every task opens, or is Unavailable': noise raised KeyError: 'photos'",
@@ -324,7 +324,10 @@ def test_an_error_of_a_suite_is_told_with_the_promise_that_it_breaks(
 
 def test_a_suite_must_be_registered_and_cheap_to_list(site: Path) -> None:
     stranger = Suite(
-        name="noises", title="-", entries=(ENTRY,), open=lambda entry, offline: opened(entry, {})
+        name="noises",
+        title="-",
+        entries=(ENTRY,),
+        open=lambda entry, offline: open_changed(entry, {}),
     )
     with pytest.raises(AssertionError, match="the suite noises is not registered"):
         check_suite(stranger)

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 from PIL import Image
-from streaming_toy import encoded, shards
+from streaming_toy import encode, shards
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, WrongCall
@@ -149,7 +149,7 @@ def test_tables_are_read_and_streams_refused(
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    rows = {"image": [encoded(n) for n in range(20)], "label": list("ab") * 10}
+    rows = {"image": [encode(n) for n in range(20)], "label": list("ab") * 10}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "data.parquet")
     task = open_task(f"parquet:{tmp_path}/data.parquet")
     assert [row["status"] for row in check_task(task, 0)[0][:3]] == ["ok"] * 3

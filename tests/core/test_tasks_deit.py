@@ -32,7 +32,7 @@ FORMAT = InputFormat(
 )
 
 
-def seeded(seed: int) -> None:
+def seed_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -60,7 +60,7 @@ def test_it_is_timm_s_transform(flip: bool) -> None:
     )
     ours = apply_deit_augmentation(images, FORMAT, seeds, flip)
     for image, seed, made in zip(images, seeds, ours, strict=True):
-        seeded(seed)
+        seed_generators(seed)
         assert torch.equal(made, theirs(Image.fromarray(image.permute(1, 2, 0).numpy())))
 
 

@@ -34,13 +34,13 @@ from learngene_zoo.training.evaluate import evaluate
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shards(tmp_path_factory.mktemp("tars"))
 
 
 @pytest.fixture
-def task(stored: Path) -> Task:
-    return open_task(f"wds:{stored}")
+def task(folder: Path) -> Task:
+    return open_task(f"wds:{folder}")
 
 
 def test_every_image_comes_once_with_its_label_and_pixels(task: Task) -> None:
@@ -358,12 +358,12 @@ print("step", json.dumps([done.correct, [sorted(a + b) for a, b in zip(*shares)]
 
 @pytest.mark.slow
 def test_two_processes_read_as_one(
-    tmp_path: Path, stored: Path, torchrun: Callable[..., str]
+    tmp_path: Path, folder: Path, torchrun: Callable[..., str]
 ) -> None:
-    task = open_task(f"wds:{stored}")
+    task = open_task(f"wds:{folder}")
     expected = [sorted(by_index(iter([batch]))) for batch in loader(task).epoch(1)]
     program = tmp_path / "judge.py"
     program.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}){JUDGE}")
-    lines = torchrun([str(program), str(stored)], lambda out: "step" in out).splitlines()
+    lines = torchrun([str(program), str(folder)], lambda out: "step" in out).splitlines()
     told = json.dumps([[n % 3 != 0 for n in range(15)], expected, [6] * 8])
     assert [line for line in lines if line.startswith("step")] == [f"step {told}"] * 2

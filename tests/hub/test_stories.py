@@ -46,7 +46,7 @@ def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
     return ran.stdout.strip()
 
 
-def opened(name: str, size: int, wanted: Path) -> str:
+def code_that_opens(name: str, size: int, wanted: Path) -> str:
     """Code that opens a model of the Hub in timm, and prints how far it is from what is wanted."""
     return f"""
         import sys, timm, torch
@@ -70,7 +70,10 @@ def test_there_and_back(
     expected = lg.expand(fetched, layers=3).model()(images).detach()
     torch.save(expected, tmp_path / "wanted.pt")
     # timm opens the model without this package
-    assert float(process(opened("me/three@v1.0", 16, tmp_path / "wanted.pt"), hub, tmp_path)) == 0
+    assert (
+        float(process(code_that_opens("me/three@v1.0", 16, tmp_path / "wanted.pt"), hub, tmp_path))
+        == 0
+    )
     # torch.hub builds the same from a bare checkout, whose learngene is the one on the Hub
     copy = tmp_path / "checkout"
     for part in ("hubconf.py", "pyproject.toml"):
@@ -109,7 +112,10 @@ def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(
     assert lgzoo("publish", tmp_path / "two", "me/two", "--tag", "v1.0").code == 0
     images = torch.linspace(-1, 1, 2 * 3 * 28 * 28).reshape(2, 3, 28, 28)
     torch.save(model.model()(images).detach(), tmp_path / "wanted.pt")
-    assert float(process(opened("me/two@v1.0", 28, tmp_path / "wanted.pt"), hub, tmp_path)) == 0
+    assert (
+        float(process(code_that_opens("me/two@v1.0", 28, tmp_path / "wanted.pt"), hub, tmp_path))
+        == 0
+    )
     assert (
         lgzoo(
             "expand",

@@ -21,7 +21,7 @@ def picture(number: int, mode: str = "RGB", size: tuple[int, int] = SIZE) -> Ima
     )
 
 
-def encoded(image: Image.Image) -> bytes:
+def encode(image: Image.Image) -> bytes:
     stream = io.BytesIO()
     image.save(stream, "png")
     return stream.getvalue()
@@ -116,9 +116,9 @@ def parquet(
 
 def _cell(kind: str, number: int, names: Sequence[str]) -> Any:
     if kind == "image":
-        return {"bytes": encoded(picture(number)), "path": None}
+        return {"bytes": encode(picture(number)), "path": None}
     if kind == "mask":
-        return {"bytes": encoded(palette_mask(mask_values(number, 21))), "path": None}
+        return {"bytes": encode(palette_mask(mask_values(number, 21))), "path": None}
     return names[number % len(names)] if kind == "text" else number % len(names)
 
 

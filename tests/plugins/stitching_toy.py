@@ -61,7 +61,7 @@ def learngene(network: StitchedNetwork, details: StitchedDetails, **sizes: Any) 
     return Learngene(config=config, state=state)
 
 
-def trained(
+def train_stitches(
     network: StitchedNetwork,
     run: Run,
     recipe: Recipe,
@@ -101,7 +101,7 @@ def main() -> None:
         solve_stitches(compute_moments(network, iterate_images(task, input_format, 18, run)))
     )
     recipe = Recipe(epochs=4, batch_size=8, lr=1e-3, augment="none", ema=0.9, clip=1.0)
-    trained(network, run, recipe, task)
+    train_stitches(network, run, recipe, task)
     print("step done", flush=True)
     if is_first():
         write_tensors(result, network.state_dict())

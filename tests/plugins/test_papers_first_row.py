@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from papers_data import class_folders, decathlon, encoded, parquet, picture
+from papers_data import class_folders, decathlon, encode, parquet, picture
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Unavailable
@@ -119,7 +119,7 @@ def test_a_stream_s_first_image(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "train-000000.tar", "w") as tar:
         for number in range(20):
             for kind, data in (
-                ("png", encoded(picture(number))),
+                ("png", encode(picture(number))),
                 ("cls", str(number % 2).encode()),
             ):
                 member = tarfile.TarInfo(f"{number:05}.{kind}")

@@ -139,9 +139,9 @@ def test_masks_in_colours_are_the_same_as_in_a_palette() -> None:
 
 
 def as_bytes(image: Image.Image) -> bytes:
-    from papers_data import encoded
+    from papers_data import encode
 
-    return encoded(image)
+    return encode(image)
 
 
 def grey(*values: int) -> Image.Image:
