@@ -1,7 +1,6 @@
-"""More lines that cannot succeed: wrong in the same way for every verb that has the option or takes
-such a file.
+"""Further command lines that must fail, in the same way for every verb with this option or file.
 
-`EVERY_CASE` has those of bad_inputs.py too.
+`EVERY_CASE` includes those of bad_inputs.py.
 """
 
 from __future__ import annotations

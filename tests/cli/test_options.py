@@ -1,4 +1,4 @@
-"""Options derive from settings, and what was typed (and only that) comes back as settings."""
+"""Options derive from settings, and only options that were typed are returned as settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST, SECOND = Recipe(epochs=2), Recipe(epochs=5)
 
 @dataclass(frozen=True, kw_only=True)
 class Toy:
-    """One of every kind of setting."""
+    """A record with one setting of every kind."""
 
     rounds: Annotated[int, "how often"] = 3
     rate: float = 0.5
@@ -43,7 +43,7 @@ class Toy:
 
 
 def parse_line(words: list[str], settings: object = Toy()) -> object:
-    """What a command with these settings receives from a line."""
+    """Return the settings that a command receives from a command line."""
     received: list[object] = []
     command = SettingsCommand(
         "toy",

@@ -1,4 +1,4 @@
-"""What people see before they compute: help, lists, plans, completion. In-process."""
+"""Output of commands that compute little: help, lists, plans, completion. In this process."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ def test_the_help_costs_click_and_nothing_else() -> None:
 
 
 def complete(line: str) -> list[str]:
-    """What the shell is offered for the last word of a line."""
+    """Return the shell's completions for the last word of a command line."""
     environment = {
         "_LGZOO_COMPLETE": "bash_complete",
         "COMP_WORDS": line,

@@ -1,5 +1,5 @@
-"""Folders and files are written whole or not at all, and only what is ours is
-replaced or removed.
+"""Folders and files are written completely or not at all, and only our files are replaced or
+removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIG = {"method": "toy", "spec": {}, "format": 1}
 
 
 def read_all(place: Path) -> dict[str, str]:
-    """Every file below a folder, hidden ones too, but for valid markers of what lgzoo wrote."""
+    """Return every file below a folder, including hidden ones, except valid markers of lgzoo."""
     files = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
     return {
         name: path.read_text()
@@ -46,7 +46,7 @@ def fill(path: Path, text: str, force: bool = False) -> None:
 
 @pytest.fixture(params=["exchange", "renames"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With the system's atomic exchange, and without one."""
+    """Run with and without the system's atomic exchange."""
     if request.param == "renames":
         monkeypatch.setattr(atomic, "_renameat2", lambda: None)
     elif atomic._renameat2() is None:
@@ -107,10 +107,7 @@ ARTIFACT = {
     ids=range(10),
 )
 def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str]) -> None:
-    """Whatever a stranger's files are called and say.
-
-    A folder without a valid marker is not ours.
-    """
+    """A folder without a valid marker is not ours, whatever its files are called and contain."""
     for name, text in names.items():
         (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / name).write_text(text)
@@ -293,7 +290,7 @@ def test_the_next_call_finishes_what_a_kill_interrupted(
 
 
 def dead_name(place: Path) -> Path:
-    """The name of a draft of a process that has ended."""
+    """Return the name of a draft of a process that has ended."""
     return place.with_name(re.sub(r"-\d+-", "-999999999-", atomic._draft(place).name, count=1))
 
 
@@ -424,7 +421,7 @@ def test_a_digest_changes_with_every_file(tmp_path: Path) -> None:
 
 
 def in_a_full_file_system(function: Callable[[], None]) -> None:
-    """Run it where a file may hold 64 KiB only: the kernel's own limit, not a patched function."""
+    """Run where the kernel limits files to 64 KiB."""
     import resource
     import signal
 

@@ -200,8 +200,8 @@ def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds
 def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation(
     toy: Claim,
 ) -> None:
-    """Equal budgets: of every two arms the tuning cells differ in the arm alone, but for the rate
-    of the augmentations.
+    """Equal budgets: the tuning cells of any two arms differ only in the arm and in the rate of the
+    augmentations.
     """
     claim = replace(toy, tuning=replace(toy.tuning, augment=("light", "none")))
     best_rates = {"ours": 8e-3, "timm": 1e-3, "fan_in": 2e-3}

@@ -1,6 +1,4 @@
-"""The results file: nothing that was measured is lost, nothing that cannot be read is passed over
-in silence.
-"""
+"""The results file: no measurement is lost, and unreadable lines are reported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A grid in this process: what is measured, what is shared, what a failure and an interruption
-leave behind.
+"""A grid in this process: measured values, shared computations, and the state after failures and
+interruptions.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def grid_results(
     world: World, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Cell], list[Row]]:
-    """One grid, run without a hitch."""
+    """Run a grid without interruptions."""
     out = tmp_path_factory.mktemp("bench")
     cells = toy_cells(world, epochs=[0, 2])
     return out, cells, run_grid(cells, out, RUN)
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
-    """The calls of a function, from now on."""
+    """Record the calls of a function from now on."""
     calls: list[Any] = []
     original: Callable[..., Any] = getattr(owner, name)
     monkeypatch.setattr(
@@ -353,7 +353,7 @@ def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
 
 
 def stop(*args: Any, **kwargs: Any) -> Any:
-    """What the user does."""
+    """Interrupt, as the user does."""
     raise KeyboardInterrupt
 
 

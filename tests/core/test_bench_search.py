@@ -1,5 +1,5 @@
-"""The choice of rates and augmentations: until the best lies inside, where an arm knows something,
-at equal budgets.
+"""The search for learning rates and augmentations: until the best is inside the grid, on tasks
+where an arm is above chance, at equal budgets.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Value = Callable[[Trial], float]
 
 
 def peak(trial: Trial, at: float, height: float = 60.0) -> float:
-    """Falls by 5 per cent for every doubling away from the best rate."""
+    """Return a value that falls by 5 per cent for every factor of two away from the best rate."""
     return height - 5 * abs(math.log2(trial.lr / at))
 
 
 def run_search(
     space: Space, value: Value, least: float = 10.0, variance: float = 0.0
 ) -> tuple[dict[str, Choice], list[Trial]]:
-    """The choices, and every trial that was asked for, in its order."""
+    """Return the choices, and every requested trial in order."""
     results: dict[Trial, Result] = {}
     while True:
         choices, wanted = search(space, results.get)
@@ -61,7 +61,7 @@ def run_search(
 
 
 def budgets(trials: list[Trial], *parts: str) -> list[set[tuple[Any, ...]]]:
-    """What each arm was tried with."""
+    """Return the trials of each arm."""
     return [
         {tuple(getattr(t, part) for part in parts) for t in trials if t.arm == arm}
         for arm in SPACE.arms
@@ -78,9 +78,7 @@ def test_the_grid_widens_until_the_best_rate_lies_inside(best: float) -> None:
 
 
 def test_a_rate_that_one_arm_needs_is_tried_by_all() -> None:
-    """Arm a has its best rate far above the first grid, arm b inside it: both are trained equally
-    often, at equal rates.
-    """
+    """Arm a has its best rate far above the first grid, arm b inside it: both try the same rates."""
     choices, trials = run_search(
         SPACE, lambda trial: peak(trial, 1.6e-2 if trial.arm == "a" else 2e-3)
     )
@@ -99,8 +97,8 @@ def test_a_grid_does_not_widen_for_ever() -> None:
 
 
 def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
-    """Arm b learns the second task alone; its noise on the first decides nothing, and the third is
-    not needed.
+    """Arm b learns only the second task; its noise on the first one is ignored, and the third task
+    is not needed.
     """
 
     def value(trial: Trial) -> float:
@@ -121,8 +119,8 @@ def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
 
 
 def test_at_the_ceiling_of_a_task_another_one_joins_for_every_arm() -> None:
-    """On task one arm a is hardly ever wrong at any rate; on task two its rates differ, and the
-    best is another.
+    """On task one arm a is almost always right at any rate; on task two its rates differ, with
+    another best one.
     """
 
     def value(trial: Trial) -> float:
@@ -191,7 +189,7 @@ def test_the_augmentation_is_the_arms_own() -> None:
 def test_an_augmentation_within_a_standard_error_of_the_first_is_not_taken(
     better: float, chosen: str
 ) -> None:
-    """Both have a variance of 4 on the one task: the standard error of their difference is 2.83."""
+    """Both have a variance of 4 on one task: the standard error of their difference is 2.83."""
     choices, _ = run_search(
         SPACE, lambda trial: peak(trial, 2e-3) + better * (trial.augment == "none"), variance=4.0
     )

@@ -1,4 +1,4 @@
-"""Verdicts on claims, from rows that say what they should say, and how they are told."""
+"""Verdicts on claims from rows with given results, and their texts."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ from lgzoo_mini.suite import MINI
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Claim:
-    """The claim of `claims_toy.FILE`, with two rates that are not added to: how they are chosen is
-    tested elsewhere.
-    """
+    """Return the claim of `claims_toy.FILE` with two fixed rates; their search is tested elsewhere."""
     return replace(load_claim(write_claim(tmp_path)), protocol=1)
 
 
@@ -281,7 +279,7 @@ def test_a_closing_gap_is_a_difference_of_differences(toy: Claim) -> None:
 
 
 def test_two_things_are_judged_with_and_without_each_other(toy: Claim) -> None:
-    """The paper's own figures: each alone hurts, both together help."""
+    """The paper's figures: each change alone hurts, both together help."""
     arms = {"both": 53.37, "layer": 46.80, "guided": 40.71, "none": 49.23}
     compare = replace(toy.compare, kind="factorial", arms=tuple(arms))
     claim = replace(toy, arms=dict.fromkeys(arms, toy.arms["ours"]), compare=compare)
@@ -453,7 +451,7 @@ def test_everything_a_reader_needs_is_told(toy: Claim) -> None:
 def test_a_claim_on_extractions_is_judged_from_rows_and_configs_alone(
     toy: Claim, tmp_path: Path
 ) -> None:
-    """What benchmarks/results/claims keeps of a learngene is its config.json."""
+    """benchmarks/results/claims keeps only the config.json of a learngene."""
     claim = extraction(toy)
     cells = [*tuning_cells(claim), *cells_of(claim, at(claim, 1e-3))]
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Controls destroy what a descendant inherited and leave the rest; every way to ask for one gives
+"""Controls replace what a descendant inherited and leave the rest; every way to request one gives
 the same model.
 """
 
@@ -34,7 +34,7 @@ PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
 
 
 def make_descendant() -> Descendant:
-    """A descendant that inherits everything but its head."""
+    """Return a descendant that inherits everything except its head."""
     return assemble(SPEC, PARTS, seed=1, provenance={"method": "lsamd", "seed": 3})
 
 
@@ -77,7 +77,7 @@ def test_a_control_that_does_not_exist_is_refused() -> None:
 
 @pytest.fixture
 def learngene(tmp_path: Path) -> Path:
-    """All blocks of a model, as LSAMD keeps them."""
+    """Return a learngene with all blocks of a model, as LSAMD stores them."""
     config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 2]})
     return Learngene(config=config, state=PARTS).save(tmp_path / "learngene")
 

@@ -1,4 +1,4 @@
-"""The closed forms count what the papers' counters count: exact numbers, no tolerance."""
+"""The closed forms equal the papers' counters exactly."""
 
 import json
 from pathlib import Path
@@ -99,9 +99,7 @@ def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
 
 
 def _count(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
-    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
-    a norm.
-    """
+    """Return multiply-adds of layers and of attention by torch's counter, and elements of norms."""
     normed = []
     for module in model.modules():
         if isinstance(module, NORMS):

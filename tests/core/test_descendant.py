@@ -1,4 +1,4 @@
-"""Descendants: assembled from parts, written as timm reads them, opened strictly, and open without
+"""Descendants: assembled from parts, written in timm's format, opened strictly, and opened without
 this package.
 """
 
@@ -34,7 +34,7 @@ PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
 
 
 def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
-    """A descendant that inherits everything but its head."""
+    """Return a descendant that inherits everything except its head."""
     given = {
         "mean": (0.1, 0.2, 0.3),
         "std": (0.4, 0.5, 0.6),

@@ -1,4 +1,4 @@
-"""The whole chain for the family `eva`: from timm's own folder to models that timm opens without
+"""The complete chain for the family `eva`: from timm's folder to models that timm opens without
 this package.
 """
 
@@ -42,7 +42,7 @@ BRIEF = Recipe(epochs=1, images=32, batch_size=16, warmup=0.0)
 
 
 def small(name: str) -> EvaSpec:
-    """A model of that kind that a test can build."""
+    """Return a small model of this architecture."""
     architecture = ARCHITECTURES[name]
     return architecture.with_(
         layers=3,
@@ -55,7 +55,7 @@ def small(name: str) -> EvaSpec:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all kinds write their models."""
+    """Return the folder into which all kinds write their models."""
     return tmp_path_factory.mktemp("made")
 
 
@@ -162,7 +162,7 @@ assert images["input_size"][1:] == tuple(case["images"].shape[2:]) or model.dyna
 
 
 def test_timm_opens_all_of_them_without_this_package(folder: Path) -> None:
-    """After the tests above: what they wrote."""
+    """Uses the models that the tests above wrote."""
     if not any(folder.iterdir()):
         pytest.skip("the tests above write the models")
     expected = [f"{name}-{kind}" for name in sorted(KINDS) for kind in ("deeper", "tuned", "whole")]

@@ -1,6 +1,4 @@
-"""The page of benchmarks/inheritance.py: what its gains are taken over, and what its four parts
-are.
-"""
+"""The page of benchmarks/inheritance.py: the references of its gains, and its four parts."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ DEPTH = {"closed_form": 3.0, "scratch fan_in": 1.0}  # points for each layer
 
 
 def rows() -> list[tuple[Any, Any]]:
-    """Values that are sums of what arm, size, task and seed add; in per cent."""
+    """Return rows whose values are sums of terms of arm, size, task and seed, in per cent."""
     results = []
     for layers, width in NAMES:
         for arm, level in LEVELS.items():
@@ -94,7 +92,7 @@ def test_what_is_inherited_has_four_parts(measured: Any) -> None:
 
 
 def raise_rival(rival: str, by: float) -> Any:
-    """The same, with a rival that is better by this share."""
+    """Return the same measurements with a rival better by this much."""
     result = rows()
     for _, row in result:
         row.value += by * (row.arm == rival)

@@ -1,4 +1,4 @@
-"""A manifest is read only if it is whole and names nothing outside of its folder."""
+"""A manifest is read only if it is complete and names nothing outside its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What suits given pictures: the probe against its definition, the ranking, and the command."""
+"""Recommendations for given images: the probe against its definition, the ranking, and the command."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size
 
 
 def refit(features_ND: np.ndarray, labels_N: np.ndarray, penalty: float) -> np.ndarray:
-    """What `left_out` says in closed form, by as many regressions as there are pictures; all
-    features standardised before.
+    """Return the leave-one-out result by one regression for each image.
+
+    All features are standardised before.
     """
     standard_ND = (features_ND - features_ND.mean(axis=0)) / features_ND.std(axis=0)
     targets_NK, count = np.eye(labels_N.max() + 1)[labels_N], len(labels_N)

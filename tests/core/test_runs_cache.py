@@ -1,5 +1,5 @@
-"""Parts that several runs need: computed once, kept apart by what they depend on, and charged to
-everyone who uses them.
+"""Parts shared by several runs: computed once, keyed by everything they depend on, and charged to
+every user.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPEC = ViTSpec(layers=1, width=32, heads=1, image_size=16, patch_size=8)
 
 
 class Clock:
-    """Time that passes only where a test says so."""
+    """Simulated time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -48,7 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 class Computation:
     """A computation that counts its calls, writes a metric of eight images, and may be interrupted
-    after it.
+    afterwards.
     """
 
     def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
@@ -96,13 +96,13 @@ def outer(settings: Settings, run: Run) -> tuple[StateDict, Json]:
 
 
 def set_computation(computation: Computation) -> Computation:
-    """This is what `teacher` computes from now on."""
+    """Set the computation of `teacher`."""
     COMPUTATIONS[:] = [computation]
     return computation
 
 
 def run_in(folder: Path, name: str, seed: int = 0) -> Run:
-    """The part of a run that shares its parts with others in `folder`."""
+    """Return the part of a run that shares its parts in `folder`."""
     return Run(folder=folder / name, seed=seed, shared=folder / "parts").part("teacher")
 
 

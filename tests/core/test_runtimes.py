@@ -1,5 +1,5 @@
-"""Exported files: equal to the module at every batch, self-describing, opened without this package,
-whole or not there.
+"""Exported files: equal to the module at every batch size, self-describing, opened without this
+package, and complete or absent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NAMES = ("zero", "one", "two", "three", "four")
 
 
 def model(spec: ViTSpec = SPEC) -> Descendant:
-    """Random numbers, with a head that tells images apart."""
+    """Return a random model whose head distinguishes images."""
     names = NAMES if spec.classes else ()
     return assemble(
         spec,
@@ -70,7 +70,7 @@ def images(count: int) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def export_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Exported]:
-    """A function that exports one of `SPECS` in a format, once."""
+    """Return a cached function that exports a model of `SPECS` in a format."""
     folder = tmp_path_factory.mktemp("exported")
 
     @cache
@@ -228,7 +228,7 @@ def test_what_no_format_has_is_refused(name: str, dtype: str, message: str, tmp_
 
 
 def timm_folder(place: Path, name: str = "vit_tiny_patch16_224", **sizes: object) -> Path:
-    """A folder as timm saves it; it says how it takes images."""
+    """Write a folder as timm does, with the format of its images."""
     import timm
     from safetensors.torch import save_file
 

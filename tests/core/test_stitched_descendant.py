@@ -1,6 +1,4 @@
-"""Descendants of more than one width: their folder, what timm does with it, controls, training, and
-what people see.
-"""
+"""Descendants of more than one width: folder, timm, controls, training, and output of commands."""
 
 from __future__ import annotations
 
@@ -319,7 +317,7 @@ def test_rows_have_the_key_front_where_any_member_is_stitched() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Paths(Expander):
-    """As many blocks of width 16 in front as `low` says, of three."""
+    """Expands to `low` blocks of width 16 in front, of three blocks."""
 
     low: Annotated[int | None, "blocks in front"] = None
 

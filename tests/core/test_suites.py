@@ -1,4 +1,4 @@
-"""Suites of tasks come from entry points, as methods do: a broken one is refused by name, and
+"""Suites of tasks come from entry points, like methods: a broken one is refused by name, and
 `check_suite` names each broken law.
 """
 
@@ -25,7 +25,7 @@ from learngene_zoo.testing import check_suite
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that is searched for packages first."""
+    """Return an empty folder that is searched for packages first."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -48,7 +48,7 @@ SUITE = Suite(name="{name}", title="a stranger's", entries=tuple(map(entry, {tas
 def install(
     site: Path, name: str, tasks: Sequence[str] = (), source: str | None = None, package: str = ""
 ) -> None:
-    """Leave in `site` what pip leaves of a package that registers a suite."""
+    """Write the metadata of an installed package that registers a suite."""
     package = package or f"zoo_{name}_{len(sys.modules)}"  # a name that no other test has imported
     info = site / f"{package}-1.0.dist-info"
     info.mkdir()
@@ -191,7 +191,7 @@ class Noise:
 
     @property
     def labels(self) -> np.ndarray:
-        """int64 (N,)."""
+        """The class of every image, int64 (N,)."""
         return np.arange(self.count) % 2 + self.labels_from
 
     def __len__(self) -> int:
@@ -230,7 +230,7 @@ MASKED = replace(ENTRY, kind="segmentation")
 
 
 def open_changed(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
-    """The task of the entry with some fields changed, its images as `of_split` says."""
+    """Return the task of the entry with changed fields; `of_split` are arguments of its images."""
 
     def split(name: str) -> Noise:
         return Noise(**{"seed": list(SIZES).index(name), "count": SIZES[name], **of_split})
@@ -240,9 +240,7 @@ def open_changed(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task
 
 @pytest.fixture
 def register_suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]]:
-    """A function that makes and registers a suite whose only task departs from a good one in what
-    it is given.
-    """
+    """Return a function that registers a suite whose only task differs from a valid one as given."""
 
     def make(entry: Entry = ENTRY, of_split: dict[str, Any] | None = None, **changes: Any) -> Suite:
         suite = Suite(

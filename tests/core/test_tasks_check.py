@@ -1,5 +1,5 @@
-"""Every picture is read: broken ones are named before a training, twins and small classes are
-listed, and good ones remembered.
+"""Reading of all images: broken ones are reported before a training, duplicates and small classes
+are listed, and good ones remembered.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def draw(path: Path, number: int, size: tuple[int, int] = (12, 10)) -> None:
 
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
-    """12 training images of each of two classes, 2 validation and 2 test images of each."""
+    """Write 12 training images of each of two classes, 2 validation and 2 test images of each."""
     top = tmp_path / "photographs"
     for split, count in (("train", 12), ("val", 2), ("test", 2)):
         for label, name in enumerate(("cat", "dog")):

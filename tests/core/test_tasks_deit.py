@@ -1,4 +1,4 @@
-"""DeiT's augmentation is timm's, each image with a seed of its own; repeated augmentation shows an
+"""DeiT's augmentation equals timm's, with a seed for each image; repeated augmentation shows an
 image several times in a row.
 """
 
@@ -65,7 +65,7 @@ def test_it_is_timm_s_transform(flip: bool) -> None:
 
 
 def test_posterising_to_no_bits_is_black() -> None:
-    """timm draws it now and then, and newer versions of PIL refuse it."""
+    """timm sometimes draws 0 bits, which newer versions of PIL refuse."""
     image = Image.fromarray(photographs(1)[0].permute(1, 2, 0).numpy())
     assert np.asarray(_posterize(image, 0)).max() == 0
     assert np.array_equal(

@@ -1,4 +1,4 @@
-"""Images that are kept as a model takes them: the same pixels, decoded once."""
+"""Cached images in a model's input size: the same pixels, decoded once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def task(tmp_path: Path) -> Task:
 
 @pytest.fixture
 def decoded_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the images that are decoded."""
+    """Return a list to which the paths of decoded images are added."""
     paths: list[str] = []
     read = splits.decode_samples
 

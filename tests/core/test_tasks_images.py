@@ -1,7 +1,4 @@
-"""Pictures of every mode are decoded as a person sees them.
-
-Each equals one that PIL renders here.
-"""
+"""Images of every mode are decoded as they should be seen: each equals one rendered by PIL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The user's own data: found in each layout, missing splits made, and whatever is wrong with it
-said in one line.
+"""The user's data: recognised in each layout, missing splits made, and one-line errors for every
+problem.
 """
 
 from __future__ import annotations

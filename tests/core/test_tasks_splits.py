@@ -1,6 +1,4 @@
-"""Splits that are made: which images they take never changes, because published numbers rest on
-them.
-"""
+"""Made splits always take the same images, because published numbers depend on them."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ LABELS = np.array([0, 1, 2, 0, 1, 0, 0, 1, 2, 0, 1, 0] * 4)  # 24, 16 and 8 imag
 
 
 class Rows:
-    """Places of images that nobody looks at."""
+    """Images that are never read."""
 
     def __len__(self) -> int:
         return len(LABELS)
@@ -130,7 +128,7 @@ def test_every_class_keeps_training_images(name: str) -> None:
 
 
 def test_splits_of_data_with_enough_images_are_those_of_before() -> None:
-    """Bit for bit: what was published was measured on them."""
+    """Bitwise, as published results were measured on them."""
     for seed in range(200):
         generator = np.random.default_rng(seed)
         sizes = generator.integers(5, 60, size=generator.integers(2, 12))

@@ -1,5 +1,5 @@
-"""Data read in order: every image once, the same pixels however it is read, little held; and made
-splits.
+"""Data read in order: every image once, the same pixels in every way of reading, little memory; and
+made splits.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def test_processes_share_batches_of_any_size(task: Task, monkeypatch: pytest.Mon
 
 
 class Held:
-    """The images of the stored validation tar, which can be asked for one by one."""
+    """The images of the stored validation tar with random access."""
 
     labels = np.arange(1000, 1010) % CLASSES
 
@@ -154,7 +154,7 @@ def test_in_order_it_shows_what_a_loader_of_the_same_images_does(task: Task, aug
 
 
 class Counting:
-    """A stream of `total` images, and how many were read and not yet shown."""
+    """A stream of `total` images that counts the images that were read and not yet yielded."""
 
     def __init__(self, counts: tuple[int, ...]) -> None:
         self.counts, self.alive, self.most = counts, 0, 0
@@ -309,7 +309,7 @@ def test_too_few_images_for_three_splits(tmp_path: Path) -> None:
 
 
 class Reader(nn.Module):
-    """Says of the images of `CLASSES` classes, all but every third, what they are."""
+    """Recognises the images of `CLASSES` classes, except every third one."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         known = {pixels(2000 + n).transpose(2, 0, 1).tobytes(): n for n in range(15)}

@@ -1,6 +1,4 @@
-"""Streams over a network: tars behind addresses, connections that break, and repositories of the
-Hub.
-"""
+"""Streams over a network: tars at addresses, broken connections, and repositories of the Hub."""
 
 from __future__ import annotations
 
@@ -32,8 +30,8 @@ def task(folder: Path) -> Task:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder. Every answer breaks off after `most` bytes, if that is set; a range is
-    honoured if `ranges`.
+    """Serves a folder. Every response breaks off after `most` bytes, if set; ranges are supported
+    if `ranges`.
     """
 
     most: int | None = None
@@ -130,8 +128,8 @@ def table(first: int, count: int, names: bool = True, label: str = "label") -> A
 
 @pytest.fixture
 def on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where files stand in for a repository of the Hub: `datasets` opens a folder of that name as
-    it opens the Hub's.
+    """Replace a repository of the Hub by files: `datasets` opens a folder of that name in the same
+    way.
     """
     import datasets
 

@@ -1,5 +1,5 @@
-"""Streams as people lay them out: splits in names and records, classes with few images, labels and
-pictures of other kinds.
+"""Layouts of streams: splits in names and records, classes with few images, labels and images of
+other kinds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tars of images.
-
-How they are named, what lies beside them, and every fault of one said in a line.
-"""
+"""Tars of images: their names, files beside them, and one-line errors for every fault."""
 
 from __future__ import annotations
 
@@ -418,7 +415,7 @@ def test_masks_make_a_segmentation_task(tmp_path: Path) -> None:
 
 
 class Pipe(io.BytesIO):
-    """Bytes that come once, as those of a download."""
+    """Bytes that can be read only once, like a download."""
 
     def seekable(self) -> bool:
         return False
@@ -436,7 +433,7 @@ class Pipe(io.BytesIO):
 def test_a_cut_tar_gives_what_is_whole_and_says_where_it_ends(
     tmp_path: Path, kind: type[io.BytesIO], bytes_left: int, last: str, reason: str
 ) -> None:
-    """A sample here is two files of two blocks of 512 bytes each, and given when the next one
+    """A sample is two files of two blocks of 512 bytes each, and is yielded when the next one
     begins.
     """
     data = write_tar(tmp_path / "x.tar", pairs(0, 60)).read_bytes()

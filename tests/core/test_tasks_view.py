@@ -1,5 +1,5 @@
-"""How pictures are resized and cropped follows the ancestry model's own configuration, and its
-descendants say the same to timm.
+"""Resizing and cropping follow the ancestry model's configuration, which its descendants pass on to
+timm.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_timm_sees_the_pixels_that_we_evaluate(
 
 
 def write_ancestry(place: Path, **images: Any) -> Path:
-    """An ancestry model's folder whose `pretrained_cfg` has these entries; None leaves one out."""
+    """Write an ancestry model's folder with these entries in `pretrained_cfg`; None removes one."""
     place.mkdir(parents=True)
     config: Any = timm_config(SPEC, mean=(0.5,) * 3, std=(0.5,) * 3, class_names=(), licence="mit")
     cfg = {**config["pretrained_cfg"], **images}

@@ -1,5 +1,5 @@
-"""Classifiers of timm's, whatever their architecture: opened, given a new head, written, and
-trained as descendants are.
+"""Classifiers of timm of any architecture: opened, given a new head, written, and trained like
+descendants.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS = {
 def write_timm_folder(
     folder: Path, name: str = "test_resnet", size: int = 32, classes: int = 3, **arguments: object
 ) -> Path:
-    """A folder as timm itself writes it, with random weights."""
+    """Write a folder with random weights as timm does."""
     images = {"input_size": (3, size, size), "mean": (0.1, 0.2, 0.3)}
     with torch.random.fork_rng():
         torch.manual_seed(0)

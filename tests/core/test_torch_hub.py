@@ -1,5 +1,5 @@
-"""What torch.hub's entries return and say; `tests/test_hubconf.py` loads them through torch.hub
-from a bare checkout.
+"""Return values and messages of the torch.hub entries; `tests/test_hubconf.py` loads them through
+torch.hub from a bare checkout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from learngene_zoo.errors import Unavailable, WrongCall
 
 
 def build_with_warnings(method: str, **options: Any) -> tuple[Any, list[str]]:
-    """A model, and the warnings on the way."""
+    """Return a model, and the warnings while it was built."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = torch_hub.method_vit(method, **options)

@@ -1,4 +1,4 @@
-"""The whole chain for every kind of Vision Transformer: from timm's own folder to models that timm
+"""The complete chain for every kind of Vision Transformer: from timm's folder to models that timm
 opens without this package.
 """
 
@@ -51,7 +51,7 @@ BRIEF = Recipe(epochs=1, images=16, batch_size=16, warmup=0.0)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all kinds write their models."""
+    """Return the folder into which all kinds write their models."""
     return tmp_path_factory.mktemp("made")
 
 
@@ -157,7 +157,7 @@ assert other.num_classes == other.head.out_features == 7
 
 
 def test_timm_opens_all_of_them_without_this_package(folder: Path) -> None:
-    """After the tests above: what they wrote."""
+    """Uses the models that the tests above wrote."""
     stages = ("deeper", "shallow", "tuned", "whole")
     assert differences(folder, OPENED) == dict.fromkeys(
         [f"{name}-{stage}" for name in KINDS for stage in stages], 0.0

@@ -1,4 +1,4 @@
-"""Fetching: pinned, every file checked, damaged ones replaced, from the cache without a request."""
+"""Fetching: pinned, every file verified, damaged ones replaced, from the cache without a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "me/learngene"
 def published(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
 ) -> dict[str, bytes]:
-    """A family at the tag v1.0, and nothing in the cache."""
+    """Publish a family with the tag v1.0, and empty the cache."""
     assert (
         lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code
         == 0
@@ -39,7 +39,7 @@ def published(
 
 
 def content(folder: Path | str) -> dict[str, bytes]:
-    """Every file but the marker of a folder that lgzoo wrote."""
+    """Return every file except the marker of a folder that lgzoo wrote."""
     files = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != MARKER]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -260,7 +260,7 @@ def test_a_manifest_chooses_no_place(
 def test_a_manifest_that_cannot_be_right_downloads_nothing(
     file: str, size: int, says: str, hub: StandIn, lgzoo: Lgzoo
 ) -> None:
-    """A file that is larger there than the manifest says, and no artifact at all."""
+    """A file larger than in the manifest, and no artifact at all."""
     manifest = manifest_of({file: FileRecord(sha256=hashlib.sha256(b"{}").hexdigest(), bytes=size)})
     hub.put(NAME, {"manifest.json": json.dumps(manifest.json()).encode(), file: b"{}"})
     result = lgzoo("fetch", NAME)
@@ -417,7 +417,7 @@ def test_an_answer_chooses_no_file_of_the_cache(
 def test_an_answer_that_lies_later_is_not_used_either(
     hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """The manifest is right, and the answers about the other files are not."""
+    """The manifest is correct, but the responses for the other files are not."""
     folder_of(lgzoo("fetch", f"{NAME}@v1.0"))
     shutil.rmtree(next((tmp_path / "hub").glob("models--*/snapshots/*")) / "three")
     shutil.rmtree(next((tmp_path / "hub").glob("models--*/blobs")))

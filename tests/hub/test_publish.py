@@ -1,4 +1,4 @@
-"""Publishing: one commit, read back, then a tag; whatever goes wrong, nothing is half there and
+"""Publishing: one commit, read back, then a tag; after any failure nothing is incomplete and
 nobody's work is lost.
 """
 
@@ -268,7 +268,7 @@ def test_refused_uploads_leave_no_commit_and_go_on(
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """A shell starts what runs in its background with interrupts ignored."""
+    """Restore the handler of interrupts, which a shell ignores for background processes."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Whole stories in processes of their own: a round trip, and a sample of the fault matrix."""
+"""Complete stories in separate processes: a round trip, and a sample of the fault matrix."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SAMPLE = 92  # every so manieth case of the matrix: under a minute
 
 
 def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
-    """What a process prints that has the stand-in's address, a cache of its own, and this on its
-    path.
+    """Run a process with the stand-in's address, an empty cache and this checkout; return its
+    output.
     """
     environment = {
         **os.environ,
@@ -47,7 +47,9 @@ def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
 
 
 def code_that_opens(name: str, size: int, wanted: Path) -> str:
-    """Code that opens a model of the Hub in timm, and prints how far it is from what is wanted."""
+    """Return code that opens a model of the Hub in timm, and prints the difference from the
+    expected output.
+    """
     return f"""
         import sys, timm, torch
         model = timm.create_model("hf-hub:{name}", pretrained=True).eval()
@@ -133,7 +135,7 @@ def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(
 
 
 def run_matrix(checkout: Path, *words: str) -> str:
-    """The last line that the matrix prints."""
+    """Return the last line that the matrix prints."""
     path = os.pathsep.join([str(checkout), str(checkout / "plugins")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
