@@ -1,4 +1,4 @@
-"""Which blocks LSAMD keeps, of G and a threshold; searches that select nothing."""
+"""The blocks that LSAMD selects for given G and threshold; searches that select nothing."""
 
 from __future__ import annotations
 

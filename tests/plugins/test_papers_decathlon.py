@@ -1,5 +1,5 @@
-"""The Visual Decathlon from its archive: COCO-style annotations, unpacked or packed pictures, and
-what can be wrong with them.
+"""The Visual Decathlon from its archive: COCO-style annotations, unpacked or packed images, and
+errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pack(base: Path, name: str = "daimlerpedcls") -> Path:
-    """The pictures as the data archive has them: NAME.tar beside no folder NAME."""
+    """Pack the images as in the data archive: NAME.tar without a folder NAME."""
     tar = base / "data" / f"{name}.tar"
     with tarfile.open(tar, "w") as archive:
         archive.add(base / "data" / name, arcname=name)

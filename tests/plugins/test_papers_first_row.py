@@ -1,5 +1,5 @@
-"""`lgzoo doctor --task`: one row of a task, its columns, and what is missing; of the Hub's data
-nothing else is read.
+"""`lgzoo doctor --task`: one row of a task, its columns, and problems; only that row of the Hub's
+data is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMIT = "c0ffee" + "0" * 34
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], None]:
-    """A function that puts a folder in the Hub's place, which may only be streamed."""
+    """Return a function that replaces the Hub by a folder, which can only be streamed."""
     import datasets
 
     load = datasets.load_dataset

@@ -1,6 +1,4 @@
-"""Segmentation data: ADE20K's and VOC's layouts, what the values of a mask mean, and what can be
-wrong with them.
-"""
+"""Segmentation data: the layouts of ADE20K and VOC, the meaning of mask values, and errors."""
 
 from __future__ import annotations
 

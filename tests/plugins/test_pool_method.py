@@ -1,4 +1,4 @@
-"""Learngene Pool from the ancestry model to a descendant; what every method must keep is in
+"""Learngene Pool from the ancestry model to a descendant; laws of every method are in
 test_contract.py.
 """
 
@@ -38,7 +38,7 @@ SMOKE = POOL.presets["smoke"]
 
 
 def make_ancestry(**sizes: Any) -> Ancestry:
-    """An ancestry model whose head is the tiny task's, so that nobody fine-tunes it."""
+    """Return an ancestry model whose head is the tiny task's, so that it is not fine-tuned."""
     shape = {"classes": 3, **sizes}
     return replace(tiny_ancestry(**shape), class_names=tiny_task().class_names)
 
@@ -96,7 +96,7 @@ def test_paths_are_evaluated_on_as_many_images_as_the_setting_says() -> None:
 
 
 def test_stitches_start_as_the_matrices_say() -> None:
-    """Without fine-tuning they stay as they started. All are alike, and their biases 0."""
+    """Without fine-tuning they keep their initial values. All are equal, and their biases 0."""
     run = Run(seed=1)
     result = extract_pool(run, tuning_epochs=0, blocks=3, low_levels=3)
     weights = [result.state[f"stitches.0.{window}.weight"] for window in range(2)]
@@ -113,7 +113,7 @@ def test_stitches_start_as_the_matrices_say() -> None:
 
 
 def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
-    """The narrow model's W, (levels, d, D), from another run of its part."""
+    """Return the narrow model's W, (levels, d, D), from another run of its part."""
     chosen, ancestry, task, run = (
         with_settings(SMOKE, settings).settings,
         make_ancestry(),
@@ -169,7 +169,7 @@ def test_an_ancestry_of_another_task_is_fine_tuned_first() -> None:
 
 
 class Described:
-    """A split whose images also have one attribute, how bright they are."""
+    """A split whose images have one attribute, their brightness."""
 
     def __init__(self, split: Any) -> None:
         self.split, self.labels = split, split.labels
@@ -236,9 +236,7 @@ def test_arms_that_share_parts_compute_the_auxiliary_models_once(
 
 
 def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
-    """To the last bit, for every path, where it keeps the pool's own head; and any other task's
-    head is fresh.
-    """
+    """Bitwise for every path if it keeps the pool's head; the head of another task is fresh."""
     details = read_details(pool.config)
     specs = [spec.with_(classes=3) for spec in details.derive_specs(pool.config.spec)]
     network = build_network(specs, details.layout, pool.state)
