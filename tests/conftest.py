@@ -1,4 +1,4 @@
-"""What all tests share: few threads, no network, and places of their own."""
+"""Settings and fixtures of all tests: few threads, no network, temporary folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How much is fuzzed."""
+    """Add the options for the number of fuzzing cases."""
     parser.addoption(
         "--fuzz-cases", type=int, default=400, help="cases of tests/fuzz, over all targets"
     )
@@ -35,26 +35,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto` is a worker for each core that this process may use; by itself xdist takes two
-    threads of a core for one.
+    """Return one worker for each core that this process may use, for `-n auto`.
+
+    By default xdist counts two threads of a core as one.
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files with slow tests first, so that no worker is left alone with one of them at the
-    end.
-    """
+    """Move the files with slow tests to the front, so that no worker runs one alone at the end."""
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of what is counted once and remembered.
-
-    No test leaves anything in the user's own.
-    """
+    """Return a temporary folder for LGZOO_CACHE, so that no test writes into the user's cache."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("LGZOO_CACHE", str(folder))
     return folder
@@ -62,16 +58,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def checkout() -> Path:
-    """The folder of the checkout. No test writes into it."""
+    """Return the folder of the checkout. No test writes into it."""
     return ROOT
 
 
 @pytest.fixture
 def torchrun(tmp_path: Path) -> Callable[[list[str], Callable[[str], bool]], str]:
-    """A function that runs a program in two processes and returns what they print.
+    """Return a function that runs a program in two processes and returns their output.
 
-    It tries once more, and logs it, if they die before their first step, as `began` judges by what
-    they printed: torchrun's port can be taken by others.
+    If they die before their first step (`began` decides by their output), it logs this and tries
+    again: another process may have taken torchrun's port.
     """
 
     def run(program: list[str], began: Callable[[str], bool]) -> str:

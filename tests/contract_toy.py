@@ -1,4 +1,4 @@
-"""A method that keeps the contract, and what becomes of it when one of its parts is another."""
+"""A toy method that keeps the contract, and functions that replace one of its parts."""
 
 from __future__ import annotations
 
@@ -50,11 +50,13 @@ class Train(Keep):
         learngene = super().__call__(ancestries, tasks, run)
         spec = ancestries[0].spec.with_(classes=tasks[0].classes)
         start = assemble(spec, learngene.state, seed=run.seed)
-        part = once(run.part("blocks"), "toy.blocks", trained, self.training, [start, tasks[0]])
+        part = once(
+            run.part("blocks"), "toy.blocks", fit_descendant, self.training, [start, tasks[0]]
+        )
         return replace(learngene, state=without_head(part.state, spec))
 
 
-def trained(recipe: Recipe, start: Descendant, task: Any, run: Run) -> Any:
+def fit_descendant(recipe: Recipe, start: Descendant, task: Any, run: Run) -> Any:
     return fit(start, task, recipe, run).state, {}
 
 
@@ -87,30 +89,28 @@ TOY = replace(
 TRAINS = replace(TOY, tasks="one", presets={"mini": Train(), "smoke": Train()})
 
 
-def extracting(kind: type = Keep, **members: Any) -> Method:
-    """The toy with another extractor, of which these attributes are given."""
+def with_extractor(kind: type = Keep, **members: Any) -> Method:
+    """Return the toy method with these attributes of its extractor replaced."""
     extractor = type("Odd", (kind,), {"__module__": __name__, **members})()
     return replace(
         TRAINS if kind is Train else TOY, presets={"mini": extractor, "smoke": extractor}
     )
 
 
-def expanding(**members: Any) -> Method:
-    """The toy with another expander, of which these attributes are given."""
+def with_expander(**members: Any) -> Method:
+    """Return the toy method with these attributes of its expander replaced."""
     return replace(TOY, expander=type("Odd", (Take,), {"__module__": __name__, **members})())
 
 
-def changed(change: Callable[[Descendant], Any]) -> Method:
-    """The toy, whose descendants are changed before it returns them."""
-    return expanding(
+def with_changed_descendant(change: Callable[[Descendant], Any]) -> Method:
+    """Return the toy method with `change` applied to its descendants."""
+    return with_expander(
         __call__=lambda self, learngene, target, run: change(Take()(learngene, target, run))
     )
 
 
-def breaks(method: Method, says: str) -> None:
-    """Assert that the contract of a method, as if it were registered, fails with a message like
-    this.
-    """
+def assert_breaks(method: Method, says: str) -> None:
+    """Assert that `check_method` of a method, registered for the call, fails with this message."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(METHODS.__dict__, "load", lambda name: method)
         with pytest.raises(AssertionError, match=says):

@@ -1,6 +1,5 @@
-"""Every registered method keeps the contract.
-
-A method that breaks one of its laws is told which.
+"""Every registered method keeps the contract, and a method that breaks a law gets an error that
+names the law.
 """
 
 from __future__ import annotations
@@ -13,7 +12,17 @@ from typing import Annotated, Any
 
 import pytest
 import torch
-from contract_toy import TOY, TRAINS, Keep, Take, Train, breaks, expanding, extracting, trained
+from contract_toy import (
+    TOY,
+    TRAINS,
+    Keep,
+    Take,
+    Train,
+    assert_breaks,
+    fit_descendant,
+    with_expander,
+    with_extractor,
+)
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadPlugin, WrongCall
@@ -31,7 +40,7 @@ from learngene_zoo.training.loop import Engine
 NAMES = sorted(METHODS.references())
 
 
-# The same code as `first_k` with other places, or as `tleg` with other sums.
+# The same code as `first_k` with other positions, or as `tleg` with other sums.
 ALIKE = {"evenly_spaced", "last_k", "middle_k", "sws"}
 
 
@@ -99,30 +108,30 @@ def test_a_wrong_record_cannot_be_made(changes: dict[str, Any], says: str) -> No
     ],
 )
 def test_a_setting_that_shadows_a_common_option_is_caught(settings: Extractor, says: str) -> None:
-    breaks(replace(TOY, presets={"mini": settings, "smoke": settings}), says)
+    assert_breaks(replace(TOY, presets={"mini": settings, "smoke": settings}), says)
 
 
 # Its extraction.
 
 
-def meddling(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+def change_ancestry(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
     ancestries[0].state["cls_token"].add_(1)
     return Keep()(ancestries, tasks, run)
 
 
-def moody(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+def return_random_tensor(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
     return replace(Keep()(ancestries, tasks, run), state={"x": torch.rand(3)})
 
 
-def poisoned(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+def return_nan(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
     return replace(Keep()(ancestries, tasks, run), state={"x": torch.tensor([0.0, torch.nan])})
 
 
-def boasting(self: Any, ancestries: Any) -> Any:
+def outline_two_layers(self: Any, ancestries: Any) -> Any:
     return Keep().outline([ancestries[0].with_(layers=2)])
 
 
-def warm(self: Any, ancestries: Any) -> Any:
+def import_timm(self: Any, ancestries: Any) -> Any:
     import timm  # noqa: F401
 
     return Keep().outline(ancestries)
@@ -131,24 +140,30 @@ def warm(self: Any, ancestries: Any) -> Any:
 @pytest.mark.parametrize(
     ("members", "says"),
     [
-        ({"__call__": meddling}, "changed its ancestry model: tensor cls_token"),
-        ({"__call__": moody}, "extracts two different learngenes with the same seed: tensor x"),
-        ({"__call__": poisoned}, "extracted a tensor x with values that are not finite"),
+        ({"__call__": change_ancestry}, "changed its ancestry model: tensor cls_token"),
+        (
+            {"__call__": return_random_tensor},
+            "extracts two different learngenes with the same seed: tensor x",
+        ),
+        ({"__call__": return_nan}, "extracted a tensor x with values that are not finite"),
         ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Learngene"),
         ({"__call__": lambda self, *_: {"x": 3}}, "Odd returned dict; expected Learngene"),
-        ({"outline": warm}, "needs more than plain numbers for its outline"),
+        ({"outline": import_timm}, "needs more than plain numbers for its outline"),
         ({"outline": lambda self, ancestries: None}, "outlines None; expected a LearngeneConfig"),
     ],
 )
 def test_a_wrong_extraction_is_caught(members: dict[str, Any], says: str) -> None:
-    breaks(extracting(**members), says)
+    assert_breaks(with_extractor(**members), says)
 
 
 def test_an_outline_that_is_not_what_is_written_is_caught() -> None:
-    def written(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    def extract(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         return Keep()(ancestries, tasks, run)
 
-    breaks(extracting(outline=boasting, __call__=written), "outlines ViTSpec.*but writes ViTSpec")
+    assert_breaks(
+        with_extractor(outline=outline_two_layers, __call__=extract),
+        "outlines ViTSpec.*but writes ViTSpec",
+    )
 
 
 def test_details_that_their_type_cannot_read_are_caught() -> None:
@@ -156,18 +171,20 @@ def test_details_that_their_type_cannot_read_are_caught() -> None:
     class Details:
         kept: int
 
-    breaks(replace(TOY, details=Details), "writes details that it cannot read: .*'kept' is missing")
-    undeclared = extracting(
+    assert_breaks(
+        replace(TOY, details=Details), "writes details that it cannot read: .*'kept' is missing"
+    )
+    undeclared = with_extractor(
         outline=lambda self, ancestries: replace(Keep().outline(ancestries), details={"kept": 3})
     )
-    breaks(undeclared, "writes details; declare their type")
+    assert_breaks(undeclared, "writes details; declare their type")
 
 
 STEPS: list[int] = []
 
 
-def forgetful(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
-    """Counts the steps of this process."""
+def count_steps(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    """Extract, and store the number of training steps of this process in the learngene."""
     STEPS.clear()
     learngene = Train()(ancestries, tasks, run)
     return replace(learngene, state={**learngene.state, "steps": torch.tensor(float(len(STEPS)))})
@@ -178,15 +195,15 @@ def test_a_training_that_a_kill_changes_is_caught(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         Engine, "_step", lambda self, *arguments: (STEPS.append(1), step(self, *arguments))[1]
     )
-    breaks(
-        extracting(Train, __call__=forgetful),
+    assert_breaks(
+        with_extractor(Train, __call__=count_steps),
         "extracts another learngene when it is killed and resumed: tensor steps",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hiding(Recipe):
-    """Settings of which a key would not show the learning rate."""
+    """Settings whose identity lacks the learning rate."""
 
     @property
     def identity(self) -> Any:
@@ -194,33 +211,35 @@ class Hiding(Recipe):
 
 
 def test_a_setting_that_a_parts_key_does_not_show_is_caught() -> None:
-    def extracted(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    def extract(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         start = assemble(ancestries[0].spec.with_(classes=tasks[0].classes), {}, seed=run.seed)
-        part = once(run, "toy.train", trained, Hiding(epochs=1, batch_size=16), [start, tasks[0]])
+        part = once(
+            run, "toy.train", fit_descendant, Hiding(epochs=1, batch_size=16), [start, tasks[0]]
+        )
         return replace(Keep()(ancestries, tasks, run), state=part.state)
 
-    breaks(
-        extracting(Train, __call__=extracted),
+    assert_breaks(
+        with_extractor(Train, __call__=extract),
         "setting images that does not change the key of its part toy.train",
     )
 
 
-def loose(settings: dict[str, Any], run: Run) -> Any:
+def compute_zeros(settings: dict[str, Any], run: Run) -> Any:
     return {"x": torch.zeros(1)}, {}
 
 
 def test_settings_of_a_part_that_are_not_a_frozen_record_are_caught() -> None:
-    def extracted(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
-        part: Part = once(run, "toy.loose", loose, {"lr": 1})
+    def extract(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+        part: Part = once(run, "toy.loose", compute_zeros, {"lr": 1})
         return replace(Keep()(ancestries, tasks, run), state=part.state)
 
-    breaks(
-        extracting(__call__=extracted),
+    assert_breaks(
+        with_extractor(__call__=extract),
         "passes {'lr': 1} to its part toy.loose; expected a frozen dataclass",
     )
 
 
-def refused(self: Any, ancestries: Any) -> Any:
+def refuse_without_class_token(self: Any, ancestries: Any) -> Any:
     if not ancestries[0].class_token:
         raise WrongCall("this method needs a class token")
     return Keep().outline(ancestries)
@@ -229,31 +248,32 @@ def refused(self: Any, ancestries: Any) -> Any:
 def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[Any] = []
+    specs: list[Any] = []
 
-    def watching(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    def record_spec(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         ancestries[0].state["cls_token"]
-        seen.append(ancestries[0].spec)
+        specs.append(ancestries[0].spec)
         return Keep()(ancestries, tasks, run)
 
-    method = extracting(__call__=watching, outline=refused)
+    method = with_extractor(__call__=record_spec, outline=refuse_without_class_token)
     monkeypatch.setitem(METHODS.__dict__, "load", lambda name: method)
     check_method(method)
-    assert {(spec.registers, spec.layer_scale) for spec in seen} == {(0, None), (2, 0.1)}
-    unrefusing = extracting(__call__=watching)
-    monkeypatch.setitem(METHODS.__dict__, "load", lambda name: unrefusing)
+    assert {(spec.registers, spec.layer_scale) for spec in specs} == {(0, None), (2, 0.1)}
+    accepting = with_extractor(__call__=record_spec)
+    monkeypatch.setitem(METHODS.__dict__, "load", lambda name: accepting)
     with pytest.raises(AssertionError, match=r"that its outline accepts': .*KeyError: 'cls_token'"):
-        check_method(unrefusing)
+        check_method(accepting)
 
 
-# What a method raises is told with the promise that it breaks.
+# Errors raised by a method are reported with the law that it breaks.
 
 
-def raising(
+def make_raising_part(
     error: BaseException, when: Callable[..., bool] = lambda *_: True
 ) -> Callable[..., Any]:
-    """A part of a method that raises an error when its arguments are these, and else does what the
-    toy's does.
+    """Return a part of a method that raises an error if `when` holds for its arguments.
+
+    Otherwise it does the same as the toy's part.
     """
 
     def part(self: Any, *arguments: Any) -> Any:
@@ -269,41 +289,50 @@ def raising(
 MEMBERS = "the expander builds every member of its family"
 RAISED = [
     (
-        expanding(__call__=raising(WrongCall("no"), lambda gene, target, run: target.layers == 1)),
+        with_expander(
+            __call__=make_raising_part(
+                WrongCall("no"), lambda gene, target, run: target.layers == 1
+            )
+        ),
         (
             f"toy breaks the law '{MEMBERS}': layers=1, width=32, heads=2, image_size=16 raised"
             " WrongCall: no$"
         ),
     ),
     (
-        expanding(__call__=raising(ZeroDivisionError("by 0"))),
+        with_expander(__call__=make_raising_part(ZeroDivisionError("by 0"))),
         f"'{MEMBERS}': layers=1.* raised ZeroDivisionError: by 0$",
     ),
     (
-        expanding(__call__=raising(AssertionError("odd"))),
+        with_expander(__call__=make_raising_part(AssertionError("odd"))),
         f"'{MEMBERS}': .* raised AssertionError: odd$",
     ),
-    (expanding(__call__=raising(SystemExit(3))), f"'{MEMBERS}': .* raised SystemExit: 3$"),
     (
-        expanding(family=raising(ValueError("bad"))),
+        with_expander(__call__=make_raising_part(SystemExit(3))),
+        f"'{MEMBERS}': .* raised SystemExit: 3$",
+    ),
+    (
+        with_expander(family=make_raising_part(ValueError("bad"))),
         "'the outline .*|'the family is known.*raised ValueError: bad$",
     ),
     (
-        expanding(
-            __call__=raising(IndexError("far"), lambda gene, target, run: (target.layers or 0) > 3)
+        with_expander(
+            __call__=make_raising_part(
+                IndexError("far"), lambda gene, target, run: (target.layers or 0) > 3
+            )
         ),
         "'a size that cannot be built is refused with WrongCall': layers=6 raised IndexError: far$",
     ),
     (
-        extracting(__call__=raising(RuntimeError("shape"))),
+        with_extractor(__call__=make_raising_part(RuntimeError("shape"))),
         (
             "'the extractor condenses every ancestry model that its outline accepts': .*raised"
             " RuntimeError: shape$"
         ),
     ),
-    (extracting(outline=raising(TypeError("kind"))), "raised TypeError: kind$"),
+    (with_extractor(outline=make_raising_part(TypeError("kind"))), "raised TypeError: kind$"),
     (
-        extracting(needs_tasks=raising(TypeError("none"))),
+        with_extractor(needs_tasks=make_raising_part(TypeError("none"))),
         "'the extractor says whether it needs tasks': raised TypeError",
     ),
 ]
@@ -313,16 +342,16 @@ RAISED = [
 def test_an_error_of_a_method_is_told_with_the_promise_that_it_breaks(
     method: Method, says: str
 ) -> None:
-    breaks(method, says)
+    assert_breaks(method, says)
 
 
 def test_an_ancestry_model_that_is_refused_only_after_its_outline_is_caught() -> None:
-    def late(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
-        refused(self, [ancestries[0].spec])
+    def refuse_late(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+        refuse_without_class_token(self, [ancestries[0].spec])
         return Keep()(ancestries, tasks, run)
 
-    breaks(
-        extracting(__call__=late),
+    assert_breaks(
+        with_extractor(__call__=refuse_late),
         "that its outline accepts': .* raised WrongCall: this method needs a class token",
     )
 

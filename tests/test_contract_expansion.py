@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract_toy import TOY, Draw, Take, breaks, changed, expanding
+from contract_toy import TOY, Draw, Take, assert_breaks, with_changed_descendant, with_expander
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.method.sizes import Member
@@ -96,10 +96,10 @@ def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
     ],
 )
 def test_a_wrong_expansion_is_caught(members: dict[str, Any], says: str) -> None:
-    breaks(expanding(**members), says)
+    assert_breaks(with_expander(**members), says)
 
 
-def zeroed(made: Descendant) -> Descendant:
+def zero_norm(made: Descendant) -> Descendant:
     return made.with_state(
         {**made.state, "norm.weight": torch.zeros_like(made.state["norm.weight"])}
     )
@@ -118,7 +118,7 @@ def not_a_number(made: Descendant) -> Descendant:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (zeroed, "records tensor norm.weight as inherited, although it is all zeros"),
+        (zero_norm, "records tensor norm.weight as inherited, although it is all zeros"),
         (
             drawn_anew,
             "records tensor norm.weight as inherited, but it is the same for another learngene",
@@ -137,9 +137,11 @@ def not_a_number(made: Descendant) -> Descendant:
 def test_an_inherited_tensor_that_the_record_does_not_explain_is_caught(
     change: Callable[[Descendant], Descendant], says: str
 ) -> None:
-    breaks(changed(change), says)
+    assert_breaks(with_changed_descendant(change), says)
 
 
 def test_whether_anything_is_inherited_is_as_declared() -> None:
-    breaks(replace(TOY, inherits=False), "declares `inherits=False`, but its descendants inherit")
-    breaks(replace(TOY, expander=Draw()), "inherits nothing; if that is meant, declare")
+    assert_breaks(
+        replace(TOY, inherits=False), "declares `inherits=False`, but its descendants inherit"
+    )
+    assert_breaks(replace(TOY, expander=Draw()), "inherits nothing; if that is meant, declare")

@@ -57,7 +57,7 @@ pytestmark = [
 ]
 
 
-def running() -> dict[int, int]:
+def list_running() -> dict[int, int]:
     """The parent of every process that runs; those that only wait to be noticed do not count."""
     results = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -72,7 +72,7 @@ def running() -> dict[int, int]:
 
 def started_by(process: int) -> set[int]:
     """The processes that it started, and those that these started."""
-    parents = running()
+    parents = list_running()
     results, new = set(), {process}
     while new:
         new = {number for number, parent in parents.items() if parent in new}
@@ -90,7 +90,7 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[[list[str]], subprocess.Popen[bytes]]]:
+def start_program(tmp_path: Path) -> Iterator[Callable[[list[str]], subprocess.Popen[bytes]]]:
     """A function that starts a program, which is over when the test is."""
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -115,15 +115,17 @@ def assert_ends(process: subprocess.Popen[bytes], kind: signal.Signals) -> None:
     assert len(children) >= 2
     process.send_signal(kind)
     process.wait(SECONDS)
-    assert wait_for(lambda: not children & running().keys(), SECONDS), "a child goes on"
+    assert wait_for(lambda: not children & list_running().keys(), SECONDS), "a child goes on"
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
-def test_the_workers_of_a_bench_end_with_it(tmp_path: Path, started, kind: signal.Signals) -> None:
+def test_the_workers_of_a_bench_end_with_it(
+    tmp_path: Path, start_program, kind: signal.Signals
+) -> None:
     program = tmp_path / "bench.py"
     program.write_text(BENCH)
-    process = started([str(program), str(tmp_path)])
+    process = start_program([str(program), str(tmp_path)])
     training = lambda: len(list((tmp_path / "out").rglob("metrics.jsonl"))) == 2  # noqa: E731
     assert wait_for(training, 240), (tmp_path / "log").read_text()
     assert_ends(process, kind)
@@ -132,14 +134,16 @@ def test_the_workers_of_a_bench_end_with_it(tmp_path: Path, started, kind: signa
 @pytest.mark.parametrize(
     "kind", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
 )
-def test_the_ranks_of_torchrun_end_with_it(tmp_path: Path, started, kind: signal.Signals) -> None:
+def test_the_ranks_of_torchrun_end_with_it(
+    tmp_path: Path, start_program, kind: signal.Signals
+) -> None:
     toy = [
         str(CORE / "training_toy.py"),
         str(tmp_path / "run"),
         str(tmp_path / "result.safetensors"),
     ]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    process = started([*launcher, *toy, "--epochs", "2000", "--delay", "0.1"])
+    process = start_program([*launcher, *toy, "--epochs", "2000", "--delay", "0.1"])
     log = tmp_path / "log"
     assert wait_for(lambda: log.read_text().count("step 3\n") == 2, 240), log.read_text()
     assert_ends(process, kind)
@@ -147,11 +151,13 @@ def test_the_ranks_of_torchrun_end_with_it(tmp_path: Path, started, kind: signal
 
 @pytest.mark.exhaustive
 def test_a_bench_that_is_killed_three_times_ends_with_the_rows_of_one_that_is_not(
-    tmp_path: Path, started
+    tmp_path: Path, start_program
 ) -> None:
     ancestry, task = make_world(tmp_path / "world")
     line = ["-m", "learngene_zoo", *GRID.format(ancestry=ancestry, task=task).split()]
-    assert started([*line, str(tmp_path / "whole")]).wait(240) == 0, (tmp_path / "log").read_text()
+    assert start_program([*line, str(tmp_path / "whole")]).wait(240) == 0, (
+        tmp_path / "log"
+    ).read_text()
     out = tmp_path / "out"
     places: list[
         Callable[[], bool]
@@ -161,13 +167,13 @@ def test_a_bench_that_is_killed_three_times_ends_with_the_rows_of_one_that_is_no
         lambda: len(rows(out)) >= 12,
     ]
     for reached in places:
-        before, process = rows(out), started([*line, str(out)])
+        before, process = rows(out), start_program([*line, str(out)])
         working = lambda: reached() and len(started_by(process.pid)) >= 2  # noqa: B023, E731  # the rows may be an earlier call's
         assert wait_for(working, 240), (tmp_path / "log").read_text()
         assert_ends(process, signal.SIGKILL)
         assert before.items() <= rows(out).items(), "a finished cell was lost"
     assert len(rows(out)) < len(rows(tmp_path / "whole"))
-    assert started([*line, str(out)]).wait(240) == 0, (tmp_path / "log").read_text()
+    assert start_program([*line, str(out)]).wait(240) == 0, (tmp_path / "log").read_text()
     assert rows(out) == rows(tmp_path / "whole")
     assert "unexpected" not in (tmp_path / "log").read_text()
 

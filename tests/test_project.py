@@ -97,7 +97,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def built(checkout: Path) -> subprocess.CompletedProcess[str]:
+def build_site(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, checkout / "docs/site.py", checkout / "site"],
         capture_output=True,
@@ -108,7 +108,7 @@ def built(checkout: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_site_builds(checkout: Path) -> None:
-    result = built(checkout)
+    result = build_site(checkout)
     assert result.returncode == 0, result.stdout + result.stderr
     reference = (checkout / "site/docs/api/index.html").read_text(encoding="utf-8")
     assert "Condense ancestry models into a learngene" in reference
@@ -119,6 +119,6 @@ def test_the_site_builds(checkout: Path) -> None:
 def test_a_link_that_leads_nowhere_stops_the_site(checkout: Path) -> None:
     with (checkout / "docs/cli.md").open("a", encoding="utf-8") as file:
         file.write("\nSee [what is not there](nowhere.md).\n")
-    result = built(checkout)
+    result = build_site(checkout)
     assert result.returncode == 1
     assert "nowhere" in result.stdout + result.stderr

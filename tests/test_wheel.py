@@ -29,7 +29,7 @@ def call(*words: str, cwd: Path, **environment: str) -> str:
     return process.stdout
 
 
-def tracked() -> list[str]:
+def list_tracked() -> list[str]:
     """What git knows or would add: no build output, no cache."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: which files belong to the wheel is not known")
@@ -41,7 +41,7 @@ def tracked() -> list[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the wheel is installed, without its dependencies."""
     copy, dist, folder = (tmp_path_factory.mktemp(name) for name in ("copy", "dist", "site"))
-    for name in tracked():
+    for name in list_tracked():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name)
     (copy / "cards").mkdir(exist_ok=True)  # a shelf may be empty; git does not keep empty folders

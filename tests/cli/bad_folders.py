@@ -1,4 +1,4 @@
-"""How a folder of artifacts and data is spoiled: each function returns a change, which is given the
+"""Functions that damage a folder of artifacts and data: each returns a change that takes the
 folder's root.
 """
 
@@ -20,8 +20,8 @@ Change = Callable[[Path], Any]
 
 
 def edit(path: str, **values: Any) -> Change:
-    """Change keys of a JSON file; a value of ... drops the key; a double underscore goes one object
-    deeper.
+    """Change keys of a JSON file; the value ... removes a key, a double underscore descends one
+    level.
     """
 
     def change(root: Path) -> None:
@@ -80,8 +80,8 @@ def retensor(path: str, alter: Callable[[dict[str, Any]], Any]) -> Change:
     return change
 
 
-def unfinished(folder: str, **record: Any) -> Change:
-    """A run's folder as a killed run leaves it, with a part that a resumed one takes over."""
+def write_unfinished_run(folder: str, **record: Any) -> Change:
+    """Write the folder of a run as a kill leaves it, with a part that a resumed run would reuse."""
     data = {"verb": "x", "seed": 0, "settings": {}, "finished": False, **record}
     files = both(write(f"{folder}/run.json", json.dumps(data)), write(f"{folder}/kept.json", "{}"))
     return both(files, lambda root: mark_workspace(root / folder, "run"))
@@ -118,7 +118,7 @@ def link(path: str, target: str) -> Change:
 
 
 def fifo(path: str) -> Change:
-    """A named pipe, which blocks whoever opens it; it takes the place of a file that is there."""
+    """Create a named pipe, which blocks readers, in place of an existing file."""
 
     def change(root: Path) -> None:
         (root / path).unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def fifo(path: str) -> Change:
 
 
 def flip(path: str, at: int) -> Change:
-    """Flip one bit of the byte at this place."""
+    """Flip one bit of the byte at this offset."""
 
     def change(root: Path) -> None:
         data = bytearray((root / path).read_bytes())
@@ -141,7 +141,7 @@ def flip(path: str, at: int) -> Change:
 def every_image(spoil: Callable[[bytes], bytes], kind: str = "png") -> Change:
     """Change the bytes of every image of the class red.
 
-    `kind` is the format of what `spoil` gets.
+    `kind` is the format of the bytes that `spoil` receives.
     """
 
     def change(root: Path) -> None:
@@ -156,12 +156,12 @@ def every_image(spoil: Callable[[bytes], bytes], kind: str = "png") -> Change:
     return change
 
 
-def halved(data: bytes) -> bytes:
+def halve(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
 def enormous(data: bytes) -> bytes:
-    """A PNG whose header says 13,377 x 13,377, which is 179 megapixels; small as a file."""
+    """Return a small PNG file whose header says 13,377 x 13,377 (179 megapixels)."""
     import zlib
 
     def chunk(kind: bytes, content: bytes) -> bytes:
@@ -177,10 +177,9 @@ def enormous(data: bytes) -> bytes:
 
 
 def parquet(path: str, rows: dict[str, list[Any]], info: Any = None) -> Change:
-    """A Parquet file with an image column of 16 x 16 pictures, whatever its value, and the other
-    columns as they are.
+    """Write a Parquet file with 16 x 16 images in an image column, and the other columns as given.
 
-    `info` are the features that `datasets` finds in the file's metadata.
+    `info` are the features for `datasets` in the file's metadata.
     """
 
     def change(root: Path) -> None:
@@ -206,7 +205,7 @@ def parquet(path: str, rows: dict[str, list[Any]], info: Any = None) -> Change:
 def tar(
     path: str, *files: tuple[str, bytes | None], spoil: Callable[[bytearray], None] | None = None
 ) -> Change:
-    """A tar; a file of None is a picture. `spoil` changes its bytes."""
+    """Write a tar; a content of None is an image. `spoil` changes the tar's bytes."""
 
     def change(root: Path) -> None:
         picture = (root / "photos/red/0.png").read_bytes()
@@ -226,8 +225,8 @@ def tar(
     return change
 
 
-def sized(size: bytes) -> Callable[[bytearray], None]:
-    """The size in the first header of a tar, with a checksum that is right."""
+def set_size(size: bytes) -> Callable[[bytearray], None]:
+    """Return a change of the size in the first header of a tar, with a valid checksum."""
 
     def change(data: bytearray) -> None:
         data[124:136] = size

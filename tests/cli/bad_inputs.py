@@ -1,8 +1,8 @@
-"""Lines that cannot succeed, each with what is done to the folder before it, the exit code and
-words that the error must hold.
+"""Command lines that must fail, each with a change of the folder, the exit code and words of the
+error.
 
-`CASES` are written by hand, grouped by what is wrong; `outside` makes those that follow from the
-    bounds and kinds of settings.
+`CASES` are written by hand, grouped by cause; `outside` derives further ones from the bounds and
+kinds of settings.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bad_folders import (
     remove,
     reshape,
     retensor,
-    unfinished,
     write,
+    write_unfinished_run,
 )  # fmt: skip
 
 WRONG, FAILED = 2, 1
@@ -34,7 +34,7 @@ BRIEF = "--epochs 1 --images 8 --batch-size 4"
 
 @dataclass(frozen=True)
 class Case:
-    """`leaves` is what a call may add: the folder of a run that had begun."""
+    """`leaves` lists files that a call may add: the folder of a run that had begun."""
 
     line: str
     code: int
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For pytest's output."""
+        """The id for pytest's output."""
         return f"{self.line[:60]} -> {self.words[0][:40]}"
 
 
@@ -276,13 +276,13 @@ PLACES = [
         f"finetune model --task folder:photos {BRIEF} -o new",
         FAILED,
         ("unfinished run is in new.run", "--resume", "--force"),
-        unfinished("new.run"),
+        write_unfinished_run("new.run"),
     ),
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new --resume",
         FAILED,
         ("started with other settings", "verb: x then, finetune now"),
-        unfinished("new.run"),
+        write_unfinished_run("new.run"),
     ),
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new --force",
@@ -475,8 +475,9 @@ CASES = [*CALLS, *SIZES, *PLACES, *FILES, *CONFIGS, *DATA]
 
 
 def outside(settings: Any) -> Iterator[tuple[str, str, str]]:
-    """For every setting: its option, a value that it cannot have, and a word of the error; one
-    value for each bound.
+    """Return for every setting its option, an impossible value, and a word of the error.
+
+    There is one value for each bound.
     """
     from learngene_zoo.settings import settings_of
 

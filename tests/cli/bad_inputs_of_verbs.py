@@ -1,7 +1,6 @@
-"""More lines that cannot succeed: wrong in the same way for every verb that has the option or takes
-such a file.
+"""Further command lines that must fail, in the same way for every verb with this option or file.
 
-`EVERY_CASE` has those of bad_inputs.py too.
+`EVERY_CASE` includes those of bad_inputs.py.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from bad_folders import (
     fifo,
     flip,
     folder,
-    halved,
+    halve,
     link,
     parquet,
     remove,
-    sized,
+    set_size,
     tar,
     write,
 )
@@ -281,8 +280,8 @@ OWN_DATA = [
             "",
         ),
         ("folder:photos", ("red", "cannot be read"), every_image(lambda data: b""), "new.run"),
-        ("folder:photos", ("red", "cannot be read"), every_image(halved), "new.run"),
-        ("folder:photos", ("red", "cannot be read"), every_image(halved, "jpeg"), "new.run"),
+        ("folder:photos", ("red", "cannot be read"), every_image(halve), "new.run"),
+        ("folder:photos", ("red", "cannot be read"), every_image(halve, "jpeg"), "new.run"),
         ("folder:photos", ("red", "pixels"), every_image(enormous), "new.run"),
         (
             "folder:photos",
@@ -422,19 +421,19 @@ OWN_DATA = [
         (
             "wds:t.tar",
             ("t.tar",),
-            tar("t.tar", ("1.png", None), ("1.cls", b"1"), spoil=sized(b"\x80" + b"\x7f" * 11)),
+            tar("t.tar", ("1.png", None), ("1.cls", b"1"), spoil=set_size(b"\x80" + b"\x7f" * 11)),
             "",
         ),
         (
             "wds:t.tar",
             ("t.tar",),
-            tar("t.tar", ("1.png", None), ("1.cls", b"1"), spoil=sized(b"\xff" * 12)),
+            tar("t.tar", ("1.png", None), ("1.cls", b"1"), spoil=set_size(b"\xff" * 12)),
             "",
         ),
         (
             "wds:t.tar",
             ("t.tar",),
-            tar("t.tar", ("1.png", None), ("1.cls", b"1"), spoil=sized(b"77777777777\0")),
+            tar("t.tar", ("1.png", None), ("1.cls", b"1"), spoil=set_size(b"77777777777\0")),
             "",
         ),
         ("wds:t.tar", ("t.tar",), write("t.tar", b""), ""),

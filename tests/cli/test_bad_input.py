@@ -1,8 +1,8 @@
-"""Bad input gets one line that names the thing and the remedy, the right exit code, and loses
-nothing.
+"""Bad input gives one line that names the cause and the remedy, the right exit code, and no loss of
+data.
 
-Every case runs in a folder that holds a small ancestry model, learngenes, models and pictures;
-whatever existed before the call must be there afterwards, byte for byte, and nothing else.
+Every case runs in a folder with a small ancestry model, learngenes, models and images; everything
+that existed before the call must be unchanged afterwards, and nothing else may exist.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SPEC = ViTSpec(layers=3, width=32, heads=2, classes=2, image_size=16, patch_size
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small ancestry, a learngene with tensors and one without, a model, and pictures of two
-    classes.
+    """Create a small ancestry model, a learngene with tensors and one without, a model, and images
+    of two classes.
     """
     import torch
     from PIL import Image
@@ -75,7 +75,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy to spoil, and the place we are in."""
+    """Return a copy of the template as the working folder."""
     root = tmp_path / "work"
     shutil.copytree(template, root)
     monkeypatch.chdir(root)
@@ -83,7 +83,7 @@ def folder(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def contents(root: Path) -> dict[str, str]:
-    """Every file's hash; what is not a regular file by its kind alone."""
+    """Return every file's hash; for other entries only their kind."""
     results = {}
     for path in sorted(root.rglob("*")):
         regular = path.is_file() and not path.is_symlink()
@@ -96,7 +96,7 @@ def contents(root: Path) -> dict[str, str]:
 
 @contextmanager
 def shown_warnings() -> Iterator[None]:
-    """Inside, warnings are printed, as they are outside pytest."""
+    """Print warnings as outside of pytest."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any) -> None:
         print(f"{category.__name__}: {message}", file=sys.stderr)
@@ -108,7 +108,7 @@ def shown_warnings() -> Iterator[None]:
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Inside, what waits for longer is interrupted, as an input that is read for ever would be."""
+    """Interrupt code that takes longer, for example because it waits for input."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(seconds)
     try:
@@ -175,7 +175,7 @@ def test_an_environment_that_does_no_harm(
 
 
 def settings_of_every_verb() -> dict[str, Any]:
-    """The settings behind the options of each verb, by the beginning of its line."""
+    """Return the settings behind the options of each verb, by the beginning of its command line."""
     methods = METHODS.load_all()[0]
     return {
         **{

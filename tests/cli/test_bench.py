@@ -1,4 +1,4 @@
-"""`lgzoo bench` as it is typed, on a world of folders, in this process."""
+"""`lgzoo bench` on a small world of folders, in this process."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_a_bench_prints_its_means_and_continues_by_itself(
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
 
 
-def untyped(given: list[str]) -> list[str]:
-    """The same command without a rate and an augmentation."""
+def remove_options(given: list[str]) -> list[str]:
+    """Remove the learning rate and the augmentation from a command line."""
     for option in ("--lr", "--augment"):
         del given[given.index(option) : given.index(option) + 2]
     return given
@@ -97,7 +97,7 @@ def untyped(given: list[str]) -> list[str]:
 def test_on_a_small_folder_nothing_is_tuned_and_one_line_says_so(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
-    result = call(*untyped(words(world, tmp_path)))
+    result = call(*remove_options(words(world, tmp_path)))
     assert result.exit_code == 0, result.stderr
     assert result.stderr.count("tuned") == 1
     assert re.search(
@@ -112,10 +112,10 @@ def test_on_a_small_folder_nothing_is_tuned_and_one_line_says_so(
 
 @pytest.mark.slow
 def test_every_arm_is_tuned_equally_often(world: tuple[str, str], tmp_path: Path) -> None:
-    """On validation images alone, and the report says what was chosen. The folder is small: rates
-    are named.
+    """Only validation images are used, and the report states the choices. The folder is small, so
+    the rates are given.
     """
-    result = call(*untyped(words(world, tmp_path, "--json")), "--tune", "3e-4,1e-3,3e-3")
+    result = call(*remove_options(words(world, tmp_path, "--json")), "--tune", "3e-4,1e-3,3e-3")
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     tried, judged = rows[:-6], rows[-6:]

@@ -1,4 +1,4 @@
-"""What `lgzoo doctor` finds on this machine, and its self-test."""
+"""`lgzoo doctor` on this machine, and its self-test."""
 
 from __future__ import annotations
 

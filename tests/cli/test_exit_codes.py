@@ -1,6 +1,4 @@
-"""The table of exit codes in docs/cli.md: each kind of thing that is missing, and the line that
-says so.
-"""
+"""The table of exit codes in docs/cli.md: each kind of missing input, with the error line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be written ends in one line, leaves nothing half, and blocks no later call."""
+"""A failed write ends in one line, leaves no partial files, and does not block later calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shell = Callable[[str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def shell(tmp_path: Path, checkout: Path) -> Shell:
-    """A line of bash, in which `lgzoo` is this checkout's."""
+    """Run a line of bash in which `lgzoo` is this checkout's."""
     path = os.pathsep.join([str(checkout), str(checkout / "plugins")])
 
     def run(line: str) -> subprocess.CompletedProcess[str]:

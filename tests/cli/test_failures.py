@@ -1,4 +1,4 @@
-"""Whatever is raised becomes one line and an exit code."""
+"""Every exception becomes one line and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options derive from settings, and what was typed (and only that) comes back as settings."""
+"""Options derive from settings, and only options that were typed are returned as settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST, SECOND = Recipe(epochs=2), Recipe(epochs=5)
 
 @dataclass(frozen=True, kw_only=True)
 class Toy:
-    """One of every kind of setting."""
+    """A record with one setting of every kind."""
 
     rounds: Annotated[int, "how often"] = 3
     rate: float = 0.5
@@ -42,8 +42,8 @@ class Toy:
     tuning: Recipe = SECOND
 
 
-def typed(words: list[str], settings: object = Toy()) -> object:
-    """What a command with these settings receives from a line."""
+def parse_line(words: list[str], settings: object = Toy()) -> object:
+    """Return the settings that a command receives from a command line."""
     received: list[object] = []
     command = SettingsCommand(
         "toy",
@@ -56,7 +56,7 @@ def typed(words: list[str], settings: object = Toy()) -> object:
 
 def usage_error(words: list[str]) -> str:
     with pytest.raises(click.UsageError) as caught:
-        typed(words)
+        parse_line(words)
     return caught.value.format_message()
 
 
@@ -84,7 +84,7 @@ def usage_error(words: list[str]) -> str:
     ],
 )
 def test_what_is_typed_is_what_changes(words: list[str], changes: dict[str, object]) -> None:
-    assert typed(words) == replace(Toy(), **changes)  # type: ignore[arg-type]
+    assert parse_line(words) == replace(Toy(), **changes)  # type: ignore[arg-type]
 
 
 def test_a_default_that_is_typed_overrides_another_presets_value() -> None:
@@ -102,9 +102,9 @@ def test_a_default_that_is_typed_overrides_another_presets_value() -> None:
 
 def test_settings_that_only_fit_together_are_set_together() -> None:
     spec = ViTSpec(layers=2, width=96, heads=3)
-    assert typed(["--heads", "5", "--width", "40"], spec) == replace(spec, width=40, heads=5)
+    assert parse_line(["--heads", "5", "--width", "40"], spec) == replace(spec, width=40, heads=5)
     recipe = Recipe(batch_size=128, accumulate=2)
-    assert typed(["--batch-size", "9", "--accumulate", "3"], recipe) == replace(
+    assert parse_line(["--batch-size", "9", "--accumulate", "3"], recipe) == replace(
         recipe, batch_size=9, accumulate=3
     )
 

@@ -1,4 +1,4 @@
-"""stdout is data: bare JSON, or a table that nothing cuts."""
+"""stdout is data: JSON alone, or a table that is not cut."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_name_that_is_no_utf8_is_printed_in_any_encoding(encoding: str) -> Non
 def lgzoo(
     line: str, variables: dict[str, str] | None = None, closed: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """One call in a process of its own, some of its streams closed by the shell."""
+    """Call lgzoo in a separate process; the shell closes some of its streams."""
     command = f'exec "$0" -m learngene_zoo {line} {closed}'
     paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200", **(variables or {})}

@@ -1,4 +1,4 @@
-"""What a command prints about long steps where stderr is no terminal."""
+"""Progress of long steps if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = replace(START, inherited=frozenset(START.state))  # its head does not gu
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder with a model in it, whose task is tiny and whose evaluation is slow."""
+    """Return the working folder with a model whose task is tiny and whose evaluation is slow."""
     from learngene_zoo.tasks.loader import Loader
 
     task = tiny_task()

@@ -1,4 +1,4 @@
-"""`import learngene_zoo` gives the public names and costs nothing."""
+"""`import learngene_zoo` provides the public names and imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ IN_THE_WAY = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model and a learngene at the places where commands write by default, and a file."""
+    """Return a folder with a model and a learngene at the default output paths, and a file."""
     from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig

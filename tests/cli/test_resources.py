@@ -1,8 +1,7 @@
-"""What a full disk, a lack of memory and too many open files do: one line, exit code 1, and what
-was there stays whole.
+"""A full disk, a lack of memory and too many open files give one line and exit code 1, and existing
+files stay complete.
 
-Everything here is real: a small file system that is full, and the limits that the system sets to a
-process.
+Nothing is simulated: the tests use a small full file system and the system's limits of a process.
 """
 
 from __future__ import annotations
@@ -75,8 +74,9 @@ def contents(root: Path) -> dict[str, str]:
 
 
 def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) -> None:
-    """The command fails with one line that has these words; nothing is lost, and only a run's
-    folder may be new.
+    """Check that a command fails with one line that has these words, without losing data.
+
+    Only a run's folder may be new.
     """
     before = contents(root)
     command = [sys.executable, "-c", PROGRAM, limit, str(size), *line.split()]
@@ -99,7 +99,7 @@ def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) ->
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a file system with 100 KiB of space left."""
+    """Return a folder on a file system with 100 KiB of free space."""
     root = tmp_path / "disk"
     root.mkdir()
     mounted = subprocess.run(

@@ -1,4 +1,4 @@
-"""`lgzoo show` and `lgzoo extract` of methods that look at no images, on small artifacts."""
+"""`lgzoo show`, and `lgzoo extract` of methods that use no images, on small artifacts."""
 
 from __future__ import annotations
 

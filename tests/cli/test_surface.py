@@ -1,4 +1,4 @@
-"""What people see before they compute: help, lists, plans, completion. In-process."""
+"""Output of commands that compute little: help, lists, plans, completion. In this process."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_an_option_that_means_nothing_for_a_verb_is_refused(line: str, options: 
     text = call(line.split()[0], "--help").stdout
     for option in options.split():
         assert f" {option}" not in text
-        assert f"no option named {option}; " in refused(*line.split(), option, "1")
+        assert f"no option named {option}; " in call_refused(*line.split(), option, "1")
 
 
 def test_lists_are_flat() -> None:
@@ -260,12 +260,12 @@ def test_a_folder_that_is_taken_for_a_task_is_recognised(
         ("train --task clothes", 2),
         ("doctor --task clothes", 2),
     ):
-        refused = CliRunner().invoke(main, line.split())
-        assert (refused.exit_code, "folder:clothes" in refused.stderr) == (code, True), line
+        result = CliRunner().invoke(main, line.split())
+        assert (result.exit_code, "folder:clothes" in result.stderr) == (code, True), line
     for line in ("show zzqq", "train --task zzqq"):
-        refused = CliRunner().invoke(main, line.split())
-        assert (refused.exit_code, "lgzoo list" in refused.stderr) == (2, True)
-        assert "imagenet-1k" not in refused.stderr  # nor any other of forty names
+        result = CliRunner().invoke(main, line.split())
+        assert (result.exit_code, "lgzoo list" in result.stderr) == (2, True)
+        assert "imagenet-1k" not in result.stderr  # nor any other of forty names
 
 
 def test_a_depth_far_beyond_the_ancestrys_gets_a_remark(tmp_path: Path) -> None:
@@ -293,21 +293,21 @@ def test_a_picture_is_named_as_its_learngene(
 def test_completion_scripts_and_what_they_ask_for() -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "_LGZOO_COMPLETE" in call("completion", shell).stdout
-    assert completed("lgzoo ex") == ["extract", "expand", "export"]
-    assert "lsamd" in completed("lgzoo extract ls")
-    assert "--routing" in completed("lgzoo extract lsamd --ro")
-    assert completed("lgzoo extract lsamd --routing i") == ["image"]
+    assert complete("lgzoo ex") == ["extract", "expand", "export"]
+    assert "lsamd" in complete("lgzoo extract ls")
+    assert "--routing" in complete("lgzoo extract lsamd --ro")
+    assert complete("lgzoo extract lsamd --routing i") == ["image"]
     for verb in ("extract lsamd", "expand", "finetune", "evaluate", "train", "bench", "doctor"):
-        assert completed(f"lgzoo {verb} --task dig") == ["digits"], verb
-    assert completed("lgzoo extract lsamd --preset s") == ["smoke"]
-    assert completed("lgzoo evaluate --device cu") == ["cuda"]
-    assert "lsamd-mini" in completed("lgzoo expand lsa")
-    assert "--layers" in completed("lgzoo expand --la")
-    assert completed("lgzoo show lsamd")[:3] == ["lsamd", "lsamd12", "lsamd-mini"]
-    assert completed("lgzoo show dig")[0] == "digits"
-    assert "lsamd-mini" in completed("lgzoo recommend lsa")
-    assert completed("lgzoo recommend --task dig") == ["digits"]
-    assert completed("lgzoo list me") == ["methods"]
+        assert complete(f"lgzoo {verb} --task dig") == ["digits"], verb
+    assert complete("lgzoo extract lsamd --preset s") == ["smoke"]
+    assert complete("lgzoo evaluate --device cu") == ["cuda"]
+    assert "lsamd-mini" in complete("lgzoo expand lsa")
+    assert "--layers" in complete("lgzoo expand --la")
+    assert complete("lgzoo show lsamd")[:3] == ["lsamd", "lsamd12", "lsamd-mini"]
+    assert complete("lgzoo show dig")[0] == "digits"
+    assert "lsamd-mini" in complete("lgzoo recommend lsa")
+    assert complete("lgzoo recommend --task dig") == ["digits"]
+    assert complete("lgzoo list me") == ["methods"]
 
 
 def test_the_help_costs_click_and_nothing_else() -> None:
@@ -333,8 +333,8 @@ def test_the_help_costs_click_and_nothing_else() -> None:
     }
 
 
-def completed(line: str) -> list[str]:
-    """What the shell is offered for the last word of a line."""
+def complete(line: str) -> list[str]:
+    """Return the shell's completions for the last word of a command line."""
     environment = {
         "_LGZOO_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
@@ -369,7 +369,7 @@ def test_the_options_of_an_expander_come_from_the_learngene(
         assert json.loads((place / "config.json").read_text())["learngene"]["init"] == "fan_in"
 
 
-def refused(*words: str) -> str:
+def call_refused(*words: str) -> str:
     result = CliRunner().invoke(main, list(words))
     assert (result.exit_code, result.stdout) == (2, ""), result.stderr
     return result.stderr
@@ -389,10 +389,10 @@ def test_a_size_that_a_method_cannot_change_is_refused_wherever_it_is_named(
         "mlp_ratio is 2.0, but all descendants of this learngene have mlp_ratio 4.0; sizes that can"
         " be chosen: layers, classes"
     )
-    assert says in refused("plan", "lsamd", *DEIT, "--mlp-ratio", "2")
-    assert says in refused("expand", "--layers", "2", "--mlp-ratio", "2")
-    assert says in refused("expand", "--mlp-ratio", "2", "--max-params", "20M")
-    assert "heads is 4" in refused("expand", "--heads", "4", "--max-flops", "1G")
+    assert says in call_refused("plan", "lsamd", *DEIT, "--mlp-ratio", "2")
+    assert says in call_refused("expand", "--layers", "2", "--mlp-ratio", "2")
+    assert says in call_refused("expand", "--mlp-ratio", "2", "--max-params", "20M")
+    assert "heads is 4" in call_refused("expand", "--heads", "4", "--max-flops", "1G")
     call("expand", "--layers", "2", "--mlp-ratio", "4", "--heads", "2")
 
 

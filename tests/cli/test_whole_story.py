@@ -1,6 +1,4 @@
-"""The verbs one after the other, with no word more than needed: the output of each is the input of
-the next.
-"""
+"""The verbs in turn, with as few options as possible: the output of each is the input of the next."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ BRIEF = ["--epochs", "1", "--images", "16", "--batch-size", "8"]
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of two classes that a small model can tell apart."""
+    """Write images of two classes that a small model can distinguish."""
     from PIL import Image
 
     root = tmp_path_factory.mktemp("data") / "photos"

@@ -1,5 +1,5 @@
-"""A world so small that a whole grid takes a second: an ancestry model and a task in folders, which
-any process can open.
+"""A world so small that a grid takes a second: an ancestry model and a task in folders, which any
+process can open.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size
 
 
 def make_world(place: Path) -> tuple[str, str]:
-    """An ancestry of three layers and a task of three classes: what `--ancestry` and a task's
-    reference name.
-    """
+    """Write an ancestry model of three layers and a task of three classes; return their references."""
     assemble(SPEC, {}, seed=0, scheme="fan_in").save(place / "ancestry")
     generator = np.random.default_rng(0)
     for label in range(3):
@@ -40,14 +38,14 @@ def make_world(place: Path) -> tuple[str, str]:
 
 
 def toy_arms(ancestry: str, keep: Sequence[int] = (1, 3)) -> list[Arm]:
-    """LSAMD with named blocks, its controls, and both scratch arms."""
+    """Return LSAMD with named blocks, its controls, and both scratch arms."""
     return standard_arms(
         ["lsamd"], settings={"lsamd": {"keep": tuple(keep)}}, ancestries=(ancestry,)
     )
 
 
 def toy_cells(world: tuple[str, str], **changes: Any) -> list[Cell]:
-    """Five arms at one size with one budget and one seed, unless `changes` say more."""
+    """Return five arms at one size with one budget and one seed, unless `changes` differ."""
     ancestry, task = world
     settings = {
         "arms": toy_arms(ancestry),
@@ -62,14 +60,14 @@ def toy_cells(world: tuple[str, str], **changes: Any) -> list[Cell]:
 
 
 def numbers(rows: Sequence[Row]) -> list[Row]:
-    """Rows without what depends on the clock."""
+    """Return rows without the values that depend on the clock."""
     return [
         dataclasses.replace(row, extraction_seconds=0.0, seconds=0.0, finished="") for row in rows
     ]
 
 
 def toy_row(key: str = "a", **changes: Any) -> Row:
-    """A row of a finished cell."""
+    """Return a row of a finished cell."""
     about: dict[str, Any] = {
         "key": key,
         "arm": "lsamd",

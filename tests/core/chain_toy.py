@@ -1,5 +1,5 @@
-"""What the chains of both families share: a pretrained model as timm saves one, its learngene, and
-models that timm opens alone.
+"""Shared parts of the chain tests of both families: a pretrained model as saved by timm, its
+learngene, and a check that timm opens the models without this package.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ class Start:
     learngene: Learngene
 
 
-def started(name: str, folder: Path, args: dict[str, int]) -> Start:
-    """timm's model of that name with random weights, three blocks and ten classes, saved to
-    `folder`.
-    """
+def make_start(name: str, folder: Path, args: dict[str, int]) -> Start:
+    """Save timm's model with random weights, three blocks and ten classes to `folder`."""
     torch.manual_seed(0)
     model = timm.create_model(name, **args, num_classes=10).eval()
     with torch.no_grad():
@@ -67,8 +65,8 @@ def images(spec: Spec, count: int = 2) -> torch.Tensor:
     )
 
 
-def kept(model: Any, place: Path) -> Path:
-    """The model's folder, with images and what the model makes of them."""
+def save_case(model: Any, place: Path) -> Path:
+    """Save a model with test images and its outputs for them; return the folder."""
     model.save(place)
     with torch.no_grad():
         expected = model.model()(images(model.spec))
@@ -76,9 +74,10 @@ def kept(model: Any, place: Path) -> Path:
     return place
 
 
-def searched(start: Start) -> Any:
-    """What a brief search on `start` finds, expanded as it is and under both controls; the last of
-    these models.
+def search_and_expand(start: Start) -> Any:
+    """Run a brief search on `start`, and expand the result as it is and with both controls.
+
+    Returns the last of these models.
     """
     search = METHODS.load("lsamd").presets["smoke"]
     learngene = lifecycle.extract(
@@ -118,8 +117,9 @@ print(json.dumps(found))
 
 
 def differences(made: Path, check: str) -> dict[str, float]:
-    """Of each model in `made`, by how much its logits differ where timm opens it without this
-    package; `check` is code run on each.
+    """Return for each model in `made` the difference of its logits when timm opens it alone.
+
+    `check` is code that is run on each.
     """
     code = ALONE.replace("CHECK", check.strip().replace("\n", "\n    "))
     process = subprocess.run(

@@ -1,4 +1,4 @@
-"""A claim of two arms on four tasks, variants of it, and rows that say what they should say."""
+"""A claim of two arms on four tasks, variants of it, and rows with given results."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ recipe = { epochs = 16 }
 """
 
 
-def written(folder: Path, text: str = FILE, **changes: str) -> Path:
-    """The file with some lines replaced: `seeds="seeds = 2"` replaces the first line that starts
-    with `seeds`.
+def write_claim(folder: Path, text: str = FILE, **changes: str) -> Path:
+    """Write the claim file with some lines replaced.
+
+    `seeds="seeds = 2"` replaces the first line that starts with `seeds`.
     """
     lines = text.splitlines()
     for name, line in changes.items():
@@ -78,7 +79,7 @@ def written(folder: Path, text: str = FILE, **changes: str) -> Path:
 
 
 def row(cell: Cell, value: float, error: str | None = None, correct: str | None = None) -> Row:
-    """What a finished cell would leave."""
+    """Return the row of a finished cell."""
     return Row(
         key=cell.key,
         arm=cell.arm.name,
@@ -105,7 +106,7 @@ def row(cell: Cell, value: float, error: str | None = None, correct: str | None 
 def ran(
     claim: Claim, value: Callable[[Cell], float], tuned: Callable[[Cell], float] | None = None
 ) -> list[Row]:
-    """Rows of both grids; the tuning prefers 2e-3 unless `tuned` says otherwise."""
+    """Return rows of both grids; tuning prefers the rate 2e-3 unless `tuned` differs."""
     tuning = [
         row(cell, (tuned or (lambda cell: cell.recipe.lr))(cell)) for cell in tuning_cells(claim)
     ]
@@ -115,25 +116,27 @@ def ran(
 
 
 def at(claim: Claim, lr: float) -> dict[str, Choice]:
-    """Every arm with this learning rate."""
+    """Return every arm with this learning rate."""
     return {name: Choice(arm=name, lr=lr, means={}) for name in claim.arms}
 
 
 def jitter(cell: Cell) -> float:
-    """A little that differs by task and seed, and by nothing else; zero on average over four tasks
-    and three seeds.
+    """Return a small number that differs by task and seed.
+
+    Its mean over four tasks and three seeds is zero.
     """
     return 0.001 * (TASKS.index(cell.task) - 1.5 + 2 * (cell.seed - 1))
 
 
 def gains(gain: float, of: str = "ours", noise: float = 1.0) -> Callable[[Cell], float]:
-    """`of` is better by so much than every other arm, give or take the jitter."""
+    """Return values in which `of` is better than every other arm by this much, up to the jitter."""
     return lambda cell: 0.5 + (gain + noise * jitter(cell) if cell.arm.name == of else 0.0)
 
 
-def sized(toy: Claim) -> Claim:
-    """Two pools at two sizes that the expander's settings name; the second's own sizes stand beside
-    the claim's.
+def with_two_sizes(toy: Claim) -> Claim:
+    """Return a claim of two pools at two sizes given as expander settings.
+
+    The second arm has other sizes than the claim.
     """
     ours = replace(toy.arms["ours"], method="pool", settings={"blocks": 6})
     theirs = replace(
@@ -147,7 +150,7 @@ def sized(toy: Claim) -> Claim:
 
 
 def extraction(toy: Claim) -> Claim:
-    """Two arms whose extractions are compared."""
+    """Return a claim that compares the extractions of two arms."""
     one = replace(toy.arms["ours"], settings={}, tasks=TASKS)
     arms = {"batch": one, "image": replace(one, settings={"routing": "image"})}
     compare = replace(toy.compare, arms=("batch", "image"))
@@ -155,7 +158,7 @@ def extraction(toy: Claim) -> Claim:
 
 
 def config(accuracy: float, kept: Sequence[int]) -> LearngeneConfig:
-    """What an extraction would have written."""
+    """Return the config that an extraction would have written."""
     spec = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
     return LearngeneConfig(
         method="lsamd",

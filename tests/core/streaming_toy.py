@@ -1,4 +1,4 @@
-"""Small tars of numbered images for the tests of streams, and a short word for their loader."""
+"""Small tars of numbered images for the tests of streams, and a shorthand for their loader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pixels(number: int) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
 
 
-def encoded(number: int, kind: str = "png") -> bytes:
+def encode(number: int, kind: str = "png") -> bytes:
     stream = io.BytesIO()
     Image.fromarray(pixels(number)).save(stream, kind)
     return stream.getvalue()
@@ -45,12 +45,12 @@ def pairs(first: int, count: int) -> list[tuple[str, bytes]]:
     return [
         f
         for n in numbers
-        for f in ((f"{n:04d}.png", encoded(n)), (f"{n:04d}.cls", str(n % CLASSES).encode()))
+        for f in ((f"{n:04d}.png", encode(n)), (f"{n:04d}.cls", str(n % CLASSES).encode()))
     ]
 
 
 def shards(top: Path, count: int = 4, each: int = 25) -> Path:
-    """Training tars of numbered images, and one each of validation and test."""
+    """Write training tars of numbered images, and one tar each for validation and test."""
     for number in range(count):
         write_tar(top / f"train-{number:03d}.tar", pairs(each * number, each))
     write_tar(top / "val-000.tar", pairs(1000, 10))

@@ -1,4 +1,4 @@
-"""Ancestry models: where they may come from, what is pinned, what is refused."""
+"""Ancestry models: their sources, pinning, and refusals."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def write_folder(
     place: Path, spec: ViTSpec = SPEC, dtype: torch.dtype = torch.float32, **root: object
 ) -> Path:
-    """An ancestry folder in timm's layout, as anybody could have written it."""
+    """Write the folder of an ancestry model in timm's layout."""
     place.mkdir(parents=True, exist_ok=True)
     config = timm_config(
         spec, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), class_names=(), licence="mit"
@@ -162,9 +162,7 @@ def test_the_bundled_one_lies_on_the_shelf(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
-    """What a config leaves out is what timm takes: the number of classes, the channels, the size of
-    the images.
-    """
+    """Missing entries of a config have timm's defaults: number of classes, channels, image size."""
     args = {"embed_dim": 32, "depth": 1, "num_heads": 2, "drop_path_rate": 0.1, "act_layer": None}
     cfg = {"num_classes": 4, "input_size": [1, 64, 64], "fixed_input_size": True}
     for root in (

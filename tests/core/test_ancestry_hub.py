@@ -1,5 +1,5 @@
-"""Ancestry models of timm and of the Hub: pinned, converted, refused. No network: the Hub is stood
-in for.
+"""Ancestry models of timm and of the Hub: pinned, converted, refused. A local stand-in replaces the
+Hub.
 """
 
 import time
@@ -27,9 +27,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class LocalHub:
-    """Stands in for `hf_hub_download`: repositories are folders, laid out as the Hub's cache lays
-    them out.
-    """
+    """Replaces `hf_hub_download`: repositories are folders in the layout of the Hub's cache."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.asked = root, []
@@ -151,9 +149,7 @@ def test_dinov3_opens_as_timm_and_as_its_authors_publish_it(
 
 
 def _as_meta_has_it(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same numbers by the names of DINOv3's own code, with the tensors that timm
-    does not keep.
-    """
+    """Rename tensors to the names of DINOv3's code, and add those that timm does not keep."""
     found = {"mask_token": torch.zeros(1), "rope_embed.periods": torch.ones(16)}
     for name, tensor in state.items():
         if name.endswith("v_bias"):
@@ -256,7 +252,7 @@ def test_who_waits_long_for_the_hub_is_told_once(
 
 
 def test_offline_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real client, with a cache that holds nothing."""
+    """The real client with an empty cache."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(Unavailable, match="not cached and this run is offline"):
         open_ancestry("hf-hub:a/b", offline=True)

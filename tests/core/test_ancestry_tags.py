@@ -1,4 +1,4 @@
-"""Which of timm's pretrained models open, and what is said of those that do not."""
+"""The documented list of timm's pretrained models that can be opened, and of those that cannot."""
 
 from __future__ import annotations
 

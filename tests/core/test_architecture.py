@@ -1,5 +1,5 @@
-"""Imports go down only, and cold modules stay cold. Read from the source; one subprocess sees what
-is really imported.
+"""Imports go downwards only, and cold modules stay cold. Read from the source; a subprocess checks
+the real imports.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ RING_OF = {name: ring for ring, names in enumerate(RINGS) for name in names.spli
 
 
 def sources() -> dict[str, Path]:
-    """Every module of the package and of the plugins in tree, by its full name."""
+    """Return every module of the package and of the plugins in tree, by its full name."""
     results = {}
     for root in (PACKAGE.parent, PLUGINS):
         for package in [PACKAGE] if root == PACKAGE.parent else sorted(root.glob("lgzoo_*")):
@@ -74,8 +74,8 @@ FACADE = {
 
 
 def imports(name: str, *, everywhere: bool) -> Iterator[str]:
-    """Full names of the modules that a module imports: at its top when it runs, or everywhere, for
-    type checkers too.
+    """Return the modules that a module imports: at its top, or everywhere, including for type
+    checkers.
     """
     file = SOURCES[name]
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
@@ -104,18 +104,16 @@ def _in(body: list[ast.stmt], package: str, everywhere: bool) -> Iterator[str]:
 
 
 def _home(base: str, name: str) -> str:
-    """The module that `from base import name` runs: of the facade's names the one that it fetches
-    them from.
-    """
+    """Return the module that `from base import name` imports; facades are resolved."""
     if base == "learngene_zoo.plugin":
         return FACADE[name]
     return f"{base}.{name}" if f"{base}.{name}" in SOURCES else base
 
 
-def ring(name: str) -> int | None:
-    """The ring of one of our modules.
+def ring_of(name: str) -> int | None:
+    """Return the ring of one of our modules.
 
-    None for the package itself, whose names are fetched later.
+    None for the package itself, whose names are imported lazily.
     """
     parts = name.split(".")
     return RING_OF[parts[1]] if len(parts) > 1 else None
@@ -130,7 +128,7 @@ def test_imports_go_down_only() -> None:
     wrong = []
     for name in (name for name in SOURCES if name.startswith("learngene_zoo.")):
         for used in imports(name, everywhere=True):
-            if used.startswith("learngene_zoo.") and ring(used) > ring(name):
+            if used.startswith("learngene_zoo.") and ring_of(used) > ring_of(name):
                 wrong.append(f"{name} imports {used}, of a higher ring")
             if used.startswith("lgzoo_"):
                 wrong.append(
@@ -141,7 +139,7 @@ def test_imports_go_down_only() -> None:
 
 
 def test_there_are_no_circles() -> None:
-    """Of any kind: at a module's top, inside its functions, or for type checkers."""
+    """Imports at the top, inside functions and for type checkers are included."""
     graph = {
         name: {used for used in imports(name, everywhere=True) if used in SOURCES}
         for name in SOURCES
@@ -219,7 +217,7 @@ HOT_OF_OURS = {
 
 
 def cold() -> list[str]:
-    """The modules that must not import anything hot at their top."""
+    """Return the modules that must not import heavy packages at their top."""
     places = [f"learngene_zoo.{name}" for name in COLD.split()]
     ours = [
         name
@@ -247,7 +245,7 @@ def test_cold_modules_import_nothing_hot_at_their_top() -> None:
 
 
 def test_torch_code_of_method_plugins_lies_in_modules() -> None:
-    """Plots import matplotlib and numpy at their top, and nothing imports them at its own."""
+    """Plots import matplotlib and numpy at their top, but no module imports plots at its top."""
     methods = {reference.partition(".")[0] for reference in METHODS.references().values()}
     wrong = []
     for name in (name for name in SOURCES if name.partition(".")[0] in methods):
@@ -289,7 +287,7 @@ def test_commands_that_only_read_import_no_machinery() -> None:
 
 
 def environment() -> dict[str, str]:
-    """This process's, with its import path, so that the same packages are found."""
+    """Return the environment of this process, with its import path."""
     import os
 
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

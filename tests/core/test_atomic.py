@@ -1,5 +1,5 @@
-"""Folders and files are written whole or not at all, and only what is ours is
-replaced or removed.
+"""Folders and files are written completely or not at all, and only our files are replaced or
+removed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from learngene_zoo.ownership import MARKER, remove_marked, write_draft_mark
 CONFIG = {"method": "toy", "spec": {}, "format": 1}
 
 
-def everything(place: Path) -> dict[str, str]:
-    """Every file below a folder, hidden ones too, but for valid markers of what lgzoo wrote."""
+def read_all(place: Path) -> dict[str, str]:
+    """Return every file below a folder, including hidden ones, except valid markers of lgzoo."""
     files = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
     return {
         name: path.read_text()
@@ -46,7 +46,7 @@ def fill(path: Path, text: str, force: bool = False) -> None:
 
 @pytest.fixture(params=["exchange", "renames"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With the system's atomic exchange, and without one."""
+    """Run with and without the system's atomic exchange."""
     if request.param == "renames":
         monkeypatch.setattr(atomic, "_renameat2", lambda: None)
     elif atomic._renameat2() is None:
@@ -60,14 +60,14 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
         (draft / "file").write_text("x")
         assert (draft / DRAFT).exists()
         assert not path.exists()
-    assert everything(tmp_path) == {"a/b/file": "x"}
+    assert read_all(tmp_path) == {"a/b/file": "x"}
 
 
 def test_nothing_is_replaced_unless_asked(tmp_path: Path) -> None:
     fill(tmp_path / "out", "old")
     with pytest.raises(Refused, match="already exists"), new_folder(tmp_path / "out"):
         pass
-    assert everything(tmp_path)["out/README.md"] == "old"
+    assert read_all(tmp_path)["out/README.md"] == "old"
 
 
 def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str) -> None:
@@ -75,9 +75,9 @@ def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str
     fill(path, "old")
     with pytest.raises(Refused, match="--force"):
         fill(path, "new")
-    assert everything(tmp_path)["out/README.md"] == "old"
+    assert read_all(tmp_path)["out/README.md"] == "old"
     fill(path, "new", force=True)
-    assert everything(tmp_path) == {"out/README.md": "new", "out/config.json": json.dumps(CONFIG)}
+    assert read_all(tmp_path) == {"out/README.md": "new", "out/config.json": json.dumps(CONFIG)}
 
 
 ARTIFACT = {
@@ -107,10 +107,7 @@ ARTIFACT = {
     ids=range(10),
 )
 def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str]) -> None:
-    """Whatever a stranger's files are called and say.
-
-    A folder without a valid marker is not ours.
-    """
+    """A folder without a valid marker is not ours, whatever its files are called and contain."""
     for name, text in names.items():
         (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / name).write_text(text)
@@ -120,7 +117,7 @@ def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str])
     ) as refused:
         fill(tmp_path / "out", "new", force=True)
     assert "\n" not in str(refused.value)
-    assert everything(tmp_path / "out") == names
+    assert read_all(tmp_path / "out") == names
 
 
 def test_a_marker_of_another_folder_marks_nothing_else(tmp_path: Path) -> None:
@@ -144,7 +141,7 @@ def test_what_a_user_added_to_our_folder_is_named_and_stays(tmp_path: Path, name
     fill(tmp_path / "out", "old")
     (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
     (tmp_path / "out" / name).write_text("mine")
-    before = everything(tmp_path)
+    before = read_all(tmp_path)
     with pytest.raises(
         Refused, match=rf"holds {re.escape(name.partition('/')[0])}, which lgzoo did not write"
     ):
@@ -152,7 +149,7 @@ def test_what_a_user_added_to_our_folder_is_named_and_stays(tmp_path: Path, name
     remove_marked(
         tmp_path / "out"
     )  # what is removed is what the marker lists, whatever else is there
-    assert everything(tmp_path) == {f"out/{name}": before[f"out/{name}"]}
+    assert read_all(tmp_path) == {f"out/{name}": before[f"out/{name}"]}
 
 
 @pytest.mark.parametrize("change", ["edit", "link", "empty folder", "link to a folder"])
@@ -170,10 +167,10 @@ def test_what_a_user_changed_in_our_folder_is_named_and_stays(tmp_path: Path, ch
         (tmp_path / "out" / "data").mkdir()
     else:
         (tmp_path / "out" / "data").symlink_to(tmp_path / "mine")
-    before = everything(tmp_path)
+    before = read_all(tmp_path)
     with pytest.raises(Refused, match=r"holds (README\.md|data), which"):
         fill(tmp_path / "out", "new", force=True)
-    assert everything(tmp_path) == before
+    assert read_all(tmp_path) == before
 
 
 @pytest.mark.parametrize("way_there", ["copied", "moved", "a file is gone"])
@@ -190,7 +187,7 @@ def test_a_folder_of_ours_stays_ours(tmp_path: Path, way_there: str) -> None:
     if way_there == "a file is gone":
         (folder / "README.md").unlink()
     fill(folder, "new", force=True)
-    assert set(everything(folder)) == {"config.json", "README.md"}
+    assert set(read_all(folder)) == {"config.json", "README.md"}
 
 
 def test_force_fills_an_empty_folder(tmp_path: Path) -> None:
@@ -220,7 +217,7 @@ def test_a_failure_in_the_middle_leaves_what_was_there(
     tmp_path: Path, error: BaseException
 ) -> None:
     fill(tmp_path / "out", "old")
-    before = everything(tmp_path)
+    before = read_all(tmp_path)
     kind = Unavailable if isinstance(error, OSError) else type(error)
 
     def half() -> None:
@@ -230,7 +227,7 @@ def test_a_failure_in_the_middle_leaves_what_was_there(
 
     with pytest.raises(kind) as raised:
         half()
-    assert everything(tmp_path) == before
+    assert read_all(tmp_path) == before
     if kind is Unavailable:
         assert "the disk is full; free some space" in str(raised.value)
         assert "nothing was changed" in str(raised.value)
@@ -288,12 +285,12 @@ def test_the_next_call_finishes_what_a_kill_interrupted(
     assert process.returncode == 9
     assert len(list(tmp_path.iterdir())) > 1
     atomic.recover(path)
-    assert everything(tmp_path)["out/README.md"] == ("new" if stop >= 2 else "old")
+    assert read_all(tmp_path)["out/README.md"] == ("new" if stop >= 2 else "old")
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
 def dead_name(place: Path) -> Path:
-    """The name of a draft of a process that has ended."""
+    """Return the name of a draft of a process that has ended."""
     return place.with_name(re.sub(r"-\d+-", "-999999999-", atomic._draft(place).name, count=1))
 
 
@@ -317,7 +314,7 @@ def test_a_draft_that_is_not_whole_takes_no_place(tmp_path: Path) -> None:
     fill(tmp_path / dead, "half")
     write_draft_mark(tmp_path / dead)
     atomic.recover(tmp_path / "out")
-    assert everything(tmp_path) == {"out/README.md": "old", "out/config.json": json.dumps(CONFIG)}
+    assert read_all(tmp_path) == {"out/README.md": "old", "out/config.json": json.dumps(CONFIG)}
 
 
 def test_what_is_half_removed_takes_no_place(tmp_path: Path) -> None:
@@ -325,7 +322,7 @@ def test_what_is_half_removed_takes_no_place(tmp_path: Path) -> None:
     fill(tmp_path / f"{dead}.old", "old")
     (tmp_path / f"{dead}.old" / "config.json").unlink()
     atomic.recover(tmp_path / "out")
-    assert everything(tmp_path) == {}
+    assert read_all(tmp_path) == {}
 
 
 def test_drafts_of_living_processes_and_of_strangers_stay(tmp_path: Path) -> None:
@@ -407,7 +404,7 @@ def test_a_new_file_keeps_its_suffix_and_appears_whole(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="bad"):
         half()
-    assert everything(tmp_path) == {"plot.png": "x"}
+    assert read_all(tmp_path) == {"plot.png": "x"}
     (tmp_path / "link.png").symlink_to(tmp_path / "plot.png")
     with new_file(tmp_path / "link.png", force=True) as draft:
         draft.write_text("y")
@@ -424,7 +421,7 @@ def test_a_digest_changes_with_every_file(tmp_path: Path) -> None:
 
 
 def in_a_full_file_system(function: Callable[[], None]) -> None:
-    """Run it where a file may hold 64 KiB only: the kernel's own limit, not a patched function."""
+    """Run where the kernel limits files to 64 KiB."""
     import resource
     import signal
 
@@ -443,7 +440,7 @@ def test_tensors_that_do_not_fit_leave_what_was_there(tmp_path: Path) -> None:
     from learngene_zoo.storage import write_tensors
 
     fill(tmp_path / "out", "old")
-    before = everything(tmp_path)
+    before = read_all(tmp_path)
 
     def large() -> None:
         with new_folder(tmp_path / "out", force=True) as draft:
@@ -451,7 +448,7 @@ def test_tensors_that_do_not_fit_leave_what_was_there(tmp_path: Path) -> None:
 
     with pytest.raises(Unavailable, match="larger than this process may write"):
         in_a_full_file_system(large)
-    assert everything(tmp_path) == before
+    assert read_all(tmp_path) == before
 
 
 def test_drafts_of_everything_in_a_folder_are_removed_if_their_writers_have_ended(

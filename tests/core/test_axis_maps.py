@@ -1,4 +1,4 @@
-"""A linear map along an axis: identity, one-hot, composition, factors kept apart, and
+"""A linear map along an axis: identity, one-hot, composition, separate factors, and
 function-preserving growth, in both families.
 """
 
@@ -45,7 +45,7 @@ SPECS = [pytest.param(VIT, id="vit"), pytest.param(EVA, id="eva")]
 
 
 def state_of(spec: Spec) -> StateDict:
-    """Random numbers everywhere, so that no gain is 1 and no shift 0."""
+    """Return random tensors, so that no gain is 1 and no shift 0."""
     generator = torch.Generator().manual_seed(0)
     fresh = initial(spec, 0, "fan_in")
     return {
@@ -170,8 +170,8 @@ def test_stem_norms_and_scales_follow_the_stream(spec: Spec) -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_reads_may_be_mapped_otherwise_than_what_writes(spec: Spec) -> None:
-    """Net2Net: neurons, heads and the whole stream are doubled, and what reads them takes the half
-    of each copy.
+    """Net2Net: neurons, heads and the stream are doubled, and the layers that read them use half of
+    each copy.
     """
 
     def doubled(size: int) -> Along:

@@ -1,4 +1,4 @@
-"""Which interval stands beside a number of a bench, and its value by an independent formula."""
+"""The kind of interval of each number of a bench, and its value by an independent formula."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draw_rows(
     images: int = IMAGES,
     flags: bool = True,
 ) -> list[Row]:
-    """Rows whose images are right at random, more often for the earlier arms."""
+    """Return rows whose images are randomly right, more often for the earlier arms."""
     results = []
     for (number, arm), task, seed in itertools.product(enumerate(arms), tasks, range(seeds)):
         generator = np.random.default_rng([number, len(task), ord(task[0]), seed])
@@ -55,7 +55,7 @@ def flags_of(row: Row) -> np.ndarray:
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_on_one_task_a_gain_has_the_paired_interval_over_its_images(seeds: int) -> None:
     """The mean over images of the difference of two shares of seeds, and 1.96 standard errors of
-    that mean.
+    this mean.
     """
     rows = draw_rows(seeds=seeds)
     result = average_gain(of(rows, "one"), of(rows, "two"))
@@ -93,9 +93,8 @@ def test_a_model_that_is_always_right_has_an_interval() -> None:
 
 
 def test_without_flags_one_task_has_an_interval_over_three_seeds_and_a_range_over_two() -> None:
-    """As mIoU, of which a row holds no flag per image.
-
-    Student's interval: 4.3027 standard errors.
+    """Rows of mIoU have no flag for each image, so the interval is Student's: 4.3027 standard
+    errors.
     """
     three = average_metric(draw_rows(arms=["one"], flags=False))
     assert three
@@ -172,9 +171,7 @@ def test_a_single_number_and_equal_numbers_have_no_interval(values: list[float])
 
 
 def test_no_bound_lies_beyond_what_is_possible() -> None:
-    """Whatever the tasks, the seeds and the values: accuracies within 0 and 1, gains within -1 and
-    1.
-    """
+    """For all tasks, seeds and values: accuracies are between 0 and 1, gains between -1 and 1."""
     generator = np.random.default_rng(0)
     for tasks, seeds, images in itertools.product((1, 2, 3), (1, 2, 3), (1, 2, 7)):
         for flags in (True, False):

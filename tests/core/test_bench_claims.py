@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from claims_toy import at, extraction, row, sized, written
+from claims_toy import at, extraction, row, with_two_sizes, write_claim
 
 from learngene_zoo.bench.claims import file as claim_file
 from learngene_zoo.bench.claims.cells import (
@@ -32,7 +32,7 @@ from learngene_zoo.settings import Recipe
 @pytest.fixture
 def toy(tmp_path: Path) -> Claim:
     """The claim of `claims_toy.FILE`."""
-    return load_claim(written(tmp_path))
+    return load_claim(write_claim(tmp_path))
 
 
 def test_a_file_says_everything_about_its_claim(toy: Claim, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_decided_is_one_clear_line(
     tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
     with pytest.raises(BadFile) as caught:
-        load_claim(written(tmp_path, **changes))
+        load_claim(write_claim(tmp_path, **changes))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "toy.toml" in str(caught.value)
@@ -200,8 +200,8 @@ def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds
 def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation(
     toy: Claim,
 ) -> None:
-    """Equal budgets: of every two arms the tuning cells differ in the arm alone, but for the rate
-    of the augmentations.
+    """Equal budgets: the tuning cells of any two arms differ only in the arm and in the rate of the
+    augmentations.
     """
     claim = replace(toy, tuning=replace(toy.tuning, augment=("light", "none")))
     best_rates = {"ours": 8e-3, "timm": 1e-3, "fan_in": 2e-3}
@@ -281,7 +281,7 @@ def test_targets_where_installed_are_targets_where_they_are(
     text = (
         'targets = ["digits", "wings", "textures", "motion"]\nwhere_installed = ["fashion_mnist"]'
     )
-    path = written(tmp_path, targets=text)
+    path = write_claim(tmp_path, targets=text)
     for there in (False, True):
         monkeypatch.setattr(claim_file, "is_installed", lambda name, there=there: there)
         assert ("fashion_mnist" in load_claim(path).targets) is there
@@ -333,7 +333,7 @@ def test_what_is_measured_on_the_extraction_trains_no_descendant_and_reads_no_te
 
 
 def test_sizes_are_named_by_the_expanders_settings(toy: Claim) -> None:
-    claim = sized(toy)
+    claim = with_two_sizes(toy)
     assert sizes_of(claim, "ours") == [
         (6, None, {"low": 6, "high": 0}),
         (6, None, {"low": 3, "high": 3}),

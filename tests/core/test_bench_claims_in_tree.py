@@ -1,4 +1,4 @@
-"""The claims in the tree: that they can be run, and what the exact ones say."""
+"""The claims in the tree can be run, and the exact ones have these results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_no_extraction_of_a_claim_sees_the_left_out_tasks() -> None:
     ],
 )
 def test_the_exact_claims_are_these_sums(name: str, values: list[float]) -> None:
-    """Of 1.36 times less training only the paper speaks: its two sums of epochs are equal."""
+    """The figure of 1.36 times less training is only in the paper: its two sums of epochs are
+    equal.
+    """
     verdict = judge(load_claim(name), [])
     results = [finding.value for finding in verdict.findings if finding.outcome]
     assert [round(value, 3 if value == 10.125 else 2) for value in results] == values
@@ -80,8 +82,8 @@ def test_all_claims_on_a_method_are_planned_for_a_night(method: str, hours: floa
 
 @pytest.mark.parametrize("name", ["lsamd-scratch", "pool-18", "tal-parts"])
 def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
-    """So the keys of cells, by which rows are found, and the statistics are what they were when the
-    claims were decided.
+    """So the keys of cells, by which rows are looked up, and the statistics are unchanged since
+    then.
     """
     kept = checkout / "benchmarks" / "results" / "claims"
     claim, before = read_verdict(kept / f"{name}.json")
@@ -97,8 +99,8 @@ def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
 def test_a_verdict_of_an_earlier_version_opens_in_four_words(
     checkout: Path, tmp_path: Path
 ) -> None:
-    """They had one word for everything below the smallest effect; the intervals say which of the
-    four it is.
+    """Earlier versions had one word for everything below the smallest effect; the intervals
+    determine which of the four it is.
     """
     kept = checkout / "benchmarks" / "results" / "claims" / "pool-levels-wide.json"
     data = json.loads(kept.read_text())

@@ -1,6 +1,4 @@
-"""Cost curves: what is paid once and what for each descendant, and from where on one is cheaper, by
-hand.
-"""
+"""Cost curves by hand: one-time cost, cost per descendant, and break-even points."""
 
 from __future__ import annotations
 
@@ -39,7 +37,9 @@ BEFORE = {"lsamd": (100.0, 9000), "scratch fan_in": (3.0, 30), "pretrain_finetun
 
 
 def rows() -> list[Row]:
-    """Three arms, two depths, two budgets. An epoch of 1,000 images takes a second."""
+    """Return rows of three arms, two depths and two budgets. An epoch of 1,000 images takes a
+    second.
+    """
     return [
         toy_row(
             key=f"{arm} {layers} {epochs}",
@@ -117,7 +117,7 @@ def test_readings_with_equal_budgets_and_to_equal_quality() -> None:
 
 
 def test_models_that_do_the_same_work_take_the_same_time() -> None:
-    """By chance one arm's trainings took twice as long as the other's; a third trains larger
+    """One arm's trainings randomly took twice as long as another's; a third arm trains larger
     models.
     """
     slower = {"lsamd": 2.0, "scratch fan_in": 1.0, "pretrain_finetune": 5.0}
@@ -227,8 +227,8 @@ def test_a_report_of_a_cost_curve_draws_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_cost_curve_is_measured_from_the_command_line(tmp_path: Path) -> None:
-    """Ten cells on a toy world; its ancestry model is no teacher of the source task until it is
-    fine-tuned.
+    """Ten cells in a toy world, whose ancestry model has to be fine-tuned before it can teach the
+    source task.
     """
     ancestry, task = make_world(tmp_path)
     out = tmp_path / "out"

@@ -1,5 +1,5 @@
-"""Every executor gives the same table; a process that dies costs one cell; a cluster that is not
-there is said in one line.
+"""Every executor gives the same table; a process that dies fails only one cell; a missing cluster
+gives one line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Grids: which arms come along, which cells there are, and why there may be none. Nothing is
-computed.
-"""
+"""Grids: which arms and cells they have, and why some have none. Nothing is computed."""
 
 from __future__ import annotations
 

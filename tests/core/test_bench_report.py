@@ -1,4 +1,4 @@
-"""What a report says of rows whose gains, means and crossings are known by hand."""
+"""Reports of rows whose gains, means and crossings are known by hand."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ VALUES = {  # by arm and task, a list over seeds
 
 
 def rows(epochs: Sequence[int] = (4,), **changes: Any) -> list[Row]:
-    """Two tasks, two seeds, four arms; the values above at the first budget, a hundredth more at
-    each next.
+    """Return rows of two tasks, two seeds and four arms.
+
+    They have the values above at the first budget, and 0.01 more at each next one.
     """
     results = []
     for number, budget in enumerate(epochs):
@@ -89,7 +90,7 @@ def line_of(summary: Summary, arm: str, task: str | None = None) -> Line:
 def broken(
     found: list[Row], arm: str, task: str, seed: int, error: str = "RuntimeError: out of <memory>"
 ) -> list[Row]:
-    """The same rows, one of them failed."""
+    """Return the same rows, one of them failed."""
     hit = next(row for row in found if (row.arm, row.task, row.seed) == (arm, task, seed))
     return [replace(row, error=error, value=None, width=0) if row is hit else row for row in found]
 
@@ -139,10 +140,7 @@ def test_the_gain_over_the_stem_is_over_the_initialisation_that_is_stronger_on_e
 
 
 def test_real_and_left_out_tasks_have_columns_of_their_own() -> None:
-    """digits is real; wings is drawn, and no picture of its family is in `forms`.
-
-    Signs is neither.
-    """
+    """digits is real; wings is generated and left out of `forms`; signs is neither."""
     more = [
         replace(row, task="wings", value=(row.value or 0) / 2, key=f"w{row.key}")
         for row in rows()
@@ -173,7 +171,7 @@ def test_rows_of_two_versions_of_a_suite_are_not_mixed() -> None:
 
 
 def test_a_bench_with_one_of_the_two_stems_has_no_gain_over_the_stem() -> None:
-    """As benches had before the second initialisation: its gain would be over the weaker one."""
+    """Benches before the second initialisation had only the weaker one."""
     summary = summarise(row for row in rows() if row.control != "stem_fan_in")
     assert line_of(summary, "lsamd").over_stem is None
     assert line_of(summary, "lsamd").over_scratch is not None
@@ -274,7 +272,7 @@ def test_a_failed_cell_is_named_and_its_arms_average_is_marked() -> None:
 
 
 def test_a_task_that_few_arms_have_yet_is_in_no_average() -> None:
-    """As when a bench is interrupted: `lsamd` alone has a third task."""
+    """As in an interrupted bench: only `lsamd` has a third task."""
     more = [
         replace(row, task="third", value=0.0)
         for row in rows()
@@ -363,9 +361,7 @@ def test_the_pareto_front_keeps_what_nothing_beats() -> None:
 
 
 def test_no_line_joins_means_of_different_tasks() -> None:
-    """As when a bench is interrupted: of 12 layers `signs` is not measured yet, and it is the
-    harder task.
-    """
+    """As in an interrupted bench: `signs`, the harder task, is not yet measured at 12 layers."""
     later = [
         replace(row, key=f"later {row.key}", layers=12) for row in rows() if row.task == "digits"
     ]
@@ -391,7 +387,7 @@ def test_scratch_has_no_costs_of_an_extraction() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bench with a failed cell, reported."""
+    """Return the folder of a reported bench with a failed cell."""
     out = tmp_path_factory.mktemp("bench")
     changed_rows = [
         *broken(rows((1, 4)), "lsamd shuffled", "signs", 0),
@@ -407,7 +403,7 @@ def write(out: Path, found: Sequence[Row]) -> None:
 
 
 class Page(HTMLParser):
-    """Tags that are open, and everything that a page would fetch."""
+    """Parses a page: its open tags, and everything that it would fetch."""
 
     void = frozenset({"meta", "link", "img", "br", "path", "use", "rect", "circle"})
 
@@ -512,7 +508,7 @@ def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Pa
     "methods", [["lsamd"], ["weight_selection", "closed_form", "first_k"], ["x" * 400]]
 )
 def test_no_legend_leaves_its_figure(methods: list[str]) -> None:
-    """Three columns of long names did; and a name of any length takes no time."""
+    """Three columns of long names once did. Names of any length are drawn in little time."""
     changed_rows = [
         replace(row, key=f"{method} {row.key}", arm=row.arm.replace("lsamd", method), method=method)
         for method in methods

@@ -1,6 +1,4 @@
-"""The results file: nothing that was measured is lost, nothing that cannot be read is passed over
-in silence.
-"""
+"""The results file: no measurement is lost, and unreadable lines are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from learngene_zoo.bench.results.rows import Results, pack_flags, read_rows, sel
 from learngene_zoo.errors import BadFile, Refused, Unavailable
 
 
-def filled(path: Path, *keys: str) -> Path:
+def write_results(path: Path, *keys: str) -> Path:
     with Results(path) as results:
         for key in keys:
             results.append(toy_row(key))
@@ -61,7 +59,7 @@ def test_a_failed_cell_is_not_finished_and_its_newest_row_counts(tmp_path: Path)
 
 @pytest.mark.parametrize("cut", [1, 40, -1])
 def test_a_half_written_last_line_is_put_aside(tmp_path: Path, cut: int) -> None:
-    path = filled(tmp_path / "results.jsonl", "a", "b", "c")
+    path = write_results(tmp_path / "results.jsonl", "a", "b", "c")
     lines = path.read_bytes().splitlines(keepends=True)
     half = lines[2][:-1][:cut]
     path.write_bytes(lines[0] + lines[1] + half)
@@ -77,7 +75,7 @@ def test_a_half_written_last_line_is_put_aside(tmp_path: Path, cut: int) -> None
 
 
 def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path: Path) -> None:
-    path = filled(tmp_path / "results.jsonl", "a", "b")
+    path = write_results(tmp_path / "results.jsonl", "a", "b")
     path.write_bytes(path.read_bytes()[:-1])
     with Results(path) as results:
         assert results.repaired is None
@@ -95,7 +93,7 @@ def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, line: bytes, words: str) -> None:
-    path = filled(tmp_path / "results.jsonl", "a", "b", "c")
+    path = write_results(tmp_path / "results.jsonl", "a", "b", "c")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + line + lines[2])
     with pytest.raises(BadFile, match=words):
@@ -107,7 +105,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, line: bytes, words
 
 
 def test_a_row_of_another_kind_at_the_end_is_not_taken_for_half_a_line(tmp_path: Path) -> None:
-    path = filled(tmp_path / "results.jsonl", "a")
+    path = write_results(tmp_path / "results.jsonl", "a")
     path.write_bytes(path.read_bytes() + b'{"key": "b", "new": 1}\n')
     with pytest.raises(BadFile, match="line 2: unknown key 'new'"):
         Results(path)
@@ -115,7 +113,7 @@ def test_a_row_of_another_kind_at_the_end_is_not_taken_for_half_a_line(tmp_path:
 
 
 def test_a_row_that_does_not_fit_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = filled(tmp_path / "results.jsonl", "a")
+    path = write_results(tmp_path / "results.jsonl", "a")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Results(path) as results:
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, before[1]))

@@ -1,5 +1,5 @@
-"""A grid in this process: what is measured, what is shared, what a failure and an interruption
-leave behind.
+"""A grid in this process: measured values, shared computations, and the state after failures and
+interruptions.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="module")
-def measured(
+def grid_results(
     world: World, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Cell], list[Row]]:
-    """One grid, run without a hitch."""
+    """Run a grid without interruptions."""
     out = tmp_path_factory.mktemp("bench")
     cells = toy_cells(world, epochs=[0, 2])
     return out, cells, run_grid(cells, out, RUN)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
-    """The calls of a function, from now on."""
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
+    """Record the calls of a function from now on."""
     calls: list[Any] = []
     original: Callable[..., Any] = getattr(owner, name)
     monkeypatch.setattr(
@@ -64,8 +64,10 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
     return calls
 
 
-def test_a_row_says_everything_about_its_cell(measured: tuple[Path, list[Cell], list[Row]]) -> None:
-    _, found, rows = measured
+def test_a_row_says_everything_about_its_cell(
+    grid_results: tuple[Path, list[Cell], list[Row]],
+) -> None:
+    _, found, rows = grid_results
     assert [row.key for row in rows] == [cell.key for cell in found]
     assert [row.error for row in rows] == [None] * 12
     row = rows[6]
@@ -103,9 +105,9 @@ def test_a_row_says_everything_about_its_cell(measured: tuple[Path, list[Cell], 
 
 
 def test_zero_epochs_are_the_untrained_model_and_shared_by_all_budgets(
-    measured: tuple[Path, list[Cell], list[Row]],
+    grid_results: tuple[Path, list[Cell], list[Row]],
 ) -> None:
-    out, _, rows = measured
+    out, _, rows = grid_results
     before, after = rows[:6], rows[6:]
     assert [row.value for row in before] == [row.untrained for row in before]
     assert [(row.untrained, row.probe) for row in after] == [
@@ -117,10 +119,10 @@ def test_zero_epochs_are_the_untrained_model_and_shared_by_all_budgets(
 
 
 def test_what_is_finished_is_not_computed_again(
-    measured: tuple[Path, list[Cell], list[Row]], monkeypatch: pytest.MonkeyPatch
+    grid_results: tuple[Path, list[Cell], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, found, rows = measured
-    trained = counted(monkeypatch, fitting, "fit")
+    out, found, rows = grid_results
+    trained = count_calls(monkeypatch, fitting, "fit")
     heard: list[str] = []
     assert run_grid([*found, found[0]], out, RUN, say=heard.append) == rows
     assert not trained
@@ -128,10 +130,10 @@ def test_what_is_finished_is_not_computed_again(
 
 
 def test_a_larger_grid_adds_cells_and_shares_the_extraction(
-    world: World, measured: tuple[Path, list[Cell], list[Row]], monkeypatch: pytest.MonkeyPatch
+    world: World, grid_results: tuple[Path, list[Cell], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, _, rows = measured
-    extracted = counted(monkeypatch, lifecycle, "extract")
+    out, _, rows = grid_results
+    extracted = count_calls(monkeypatch, lifecycle, "extract")
     more = run_grid(toy_cells(world, epochs=[2, 1], layers=[2]), out, RUN)
     assert len(more) == 12
     assert not extracted
@@ -194,7 +196,7 @@ def test_what_a_method_and_its_controls_start_from_is_built_once(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "_latest", {})
-    built = counted(monkeypatch, lifecycle, "expand")
+    built = count_calls(monkeypatch, lifecycle, "expand")
     same = [cell for cell in toy_cells(world) if cell.arm.method == toy_cells(world)[0].arm.method]
     cells = [
         replace(cell, recipe=replace(cell.recipe, lr=lr)) for cell in same for lr in (1e-3, 2e-3)
@@ -218,7 +220,7 @@ def test_what_a_method_and_its_controls_start_from_is_built_once(
 def test_what_starts_from_the_same_numbers_is_trained_once(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainings = counted(monkeypatch, fitting, "fit")
+    trainings = count_calls(monkeypatch, fitting, "fit")
     cell = toy_cells(world)[0]
     twin = replace(cell, arm=replace(cell.arm, name="twin"))
     faster = replace(cell, recipe=replace(cell.recipe, lr=2 * cell.recipe.lr))
@@ -273,7 +275,7 @@ def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
     ]
     assert rows[1].value is None
     assert any("lsamd shuffled: failed: the images are gone" in text for text in heard)
-    trained = counted(monkeypatch, fitting, "fit")
+    trained = count_calls(monkeypatch, fitting, "fit")
     again = run_grid(cells, tmp_path, RUN)
     assert len(trained) == 2, "only those that failed are tried again"
     assert [row.error for row in again] == [None] * 6
@@ -302,11 +304,11 @@ def test_a_failed_extraction_is_the_error_of_its_cells_and_not_repeated(
 
 def test_an_interrupted_grid_goes_on_where_it_was(
     world: World,
-    measured: tuple[Path, list[Cell], list[Row]],
+    grid_results: tuple[Path, list[Cell], list[Row]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, found, rows = measured
+    _, found, rows = grid_results
     trained: list[Any] = []
     original = fitting.fit
 
@@ -331,11 +333,11 @@ def test_an_interrupted_grid_goes_on_where_it_was(
 
 def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
     world: World,
-    measured: tuple[Path, list[Cell], list[Row]],
+    grid_results: tuple[Path, list[Cell], list[Row]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, found, rows = measured
+    _, found, rows = grid_results
     again = replace(RUN, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr("learngene_zoo.training.evaluate.judge", stop)
@@ -343,7 +345,7 @@ def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
             run_grid([replace(found[6], look=False)], tmp_path, again)
     (kept,) = (tmp_path / "checkpoints").iterdir()
     assert [path.name for path in kept.iterdir() if path.is_dir()] == ["checkpoint-6"]
-    batches = counted(monkeypatch, Loader, "epoch")
+    batches = count_calls(monkeypatch, Loader, "epoch")
     (row,) = run_grid([replace(found[6], look=False)], tmp_path, again)
     assert len(batches) == 1, "only the test images are read"
     assert (row.value, row.correct) == (rows[6].value, rows[6].correct)
@@ -351,7 +353,7 @@ def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
 
 
 def stop(*args: Any, **kwargs: Any) -> Any:
-    """What the user does."""
+    """Interrupt, as the user does."""
     raise KeyboardInterrupt
 
 

@@ -1,5 +1,5 @@
-"""The choice of rates and augmentations: until the best lies inside, where an arm knows something,
-at equal budgets.
+"""The search for learning rates and augmentations: until the best is inside the grid, on tasks
+where an arm is above chance, at equal budgets.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Value = Callable[[Trial], float]
 
 
 def peak(trial: Trial, at: float, height: float = 60.0) -> float:
-    """Falls by 5 per cent for every doubling away from the best rate."""
+    """Return a value that falls by 5 per cent for every factor of two away from the best rate."""
     return height - 5 * abs(math.log2(trial.lr / at))
 
 
-def searched(
+def run_search(
     space: Space, value: Value, least: float = 10.0, variance: float = 0.0
 ) -> tuple[dict[str, Choice], list[Trial]]:
-    """The choices, and every trial that was asked for, in its order."""
+    """Return the choices, and every requested trial in order."""
     results: dict[Trial, Result] = {}
     while True:
         choices, wanted = search(space, results.get)
@@ -61,7 +61,7 @@ def searched(
 
 
 def budgets(trials: list[Trial], *parts: str) -> list[set[tuple[Any, ...]]]:
-    """What each arm was tried with."""
+    """Return the trials of each arm."""
     return [
         {tuple(getattr(t, part) for part in parts) for t in trials if t.arm == arm}
         for arm in SPACE.arms
@@ -70,7 +70,7 @@ def budgets(trials: list[Trial], *parts: str) -> list[set[tuple[Any, ...]]]:
 
 @pytest.mark.parametrize("best", [2.5e-4, 2e-3, 1.6e-2])
 def test_the_grid_widens_until_the_best_rate_lies_inside(best: float) -> None:
-    choices, trials = searched(SPACE, lambda trial: peak(trial, best))
+    choices, trials = run_search(SPACE, lambda trial: peak(trial, best))
     assert choices["a"].lr == pytest.approx(best)
     assert not choices["a"].edge
     tried = {trial.lr for trial in trials}
@@ -78,10 +78,8 @@ def test_the_grid_widens_until_the_best_rate_lies_inside(best: float) -> None:
 
 
 def test_a_rate_that_one_arm_needs_is_tried_by_all() -> None:
-    """Arm a has its best rate far above the first grid, arm b inside it: both are trained equally
-    often, at equal rates.
-    """
-    choices, trials = searched(
+    """Arm a has its best rate far above the first grid, arm b inside it: both try the same rates."""
+    choices, trials = run_search(
         SPACE, lambda trial: peak(trial, 1.6e-2 if trial.arm == "a" else 2e-3)
     )
     assert (choices["a"].lr, choices["b"].lr) == (1.6e-2, 2e-3)
@@ -92,15 +90,15 @@ def test_a_rate_that_one_arm_needs_is_tried_by_all() -> None:
 
 
 def test_a_grid_does_not_widen_for_ever() -> None:
-    choices, trials = searched(SPACE, lambda trial: 50 + 100 * trial.lr)
+    choices, trials = run_search(SPACE, lambda trial: 50 + 100 * trial.lr)
     assert max(trial.lr for trial in trials) <= 0.1
     assert choices["a"].edge
     assert describe_choice(choices["a"]).endswith("its best rate is at the edge of the grid")
 
 
 def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
-    """Arm b learns the second task alone; its noise on the first decides nothing, and the third is
-    not needed.
+    """Arm b learns only the second task; its noise on the first one is ignored, and the third task
+    is not needed.
     """
 
     def value(trial: Trial) -> float:
@@ -108,7 +106,7 @@ def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
             return 9.0 if trial.lr == 1e-3 else 8.0
         return peak(trial, 2e-3)
 
-    choices, trials = searched(SPACE, value)
+    choices, trials = run_search(SPACE, value)
     assert (choices["b"].tasks, choices["b"].at_chance, choices["b"].lr) == (
         ("two",),
         ("one",),
@@ -121,8 +119,8 @@ def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
 
 
 def test_at_the_ceiling_of_a_task_another_one_joins_for_every_arm() -> None:
-    """On task one arm a is hardly ever wrong at any rate; on task two its rates differ, and the
-    best is another.
+    """On task one arm a is almost always right at any rate; on task two its rates differ, with
+    another best one.
     """
 
     def value(trial: Trial) -> float:
@@ -130,7 +128,7 @@ def test_at_the_ceiling_of_a_task_another_one_joins_for_every_arm() -> None:
             return 98.0 - (trial.lr > 1e-3) if trial.task == "one" else peak(trial, 2e-3)
         return peak(trial, 2e-3)
 
-    choices, trials = searched(SPACE, value)
+    choices, trials = run_search(SPACE, value)
     assert {trial.task for trial in trials} == {"one", "two"}, "and no third: the second tells"
     assert (choices["a"].lr, choices["a"].tasks, choices["a"].at_ceiling) == (
         2e-3,
@@ -142,13 +140,15 @@ def test_at_the_ceiling_of_a_task_another_one_joins_for_every_arm() -> None:
 
 
 def test_at_every_ceiling_the_best_of_all_tasks_is_taken() -> None:
-    choices, trials = searched(SPACE, lambda trial: 96.0 + peak(trial, 2e-3) / 100)
+    choices, trials = run_search(SPACE, lambda trial: 96.0 + peak(trial, 2e-3) / 100)
     assert {trial.task for trial in trials} == {"one", "two", "three"}
     assert choices["a"].lr == 2e-3
 
 
 def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> None:
-    choices, trials = searched(SPACE, lambda trial: 5.0 if trial.arm == "b" else peak(trial, 2e-3))
+    choices, trials = run_search(
+        SPACE, lambda trial: 5.0 if trial.arm == "b" else peak(trial, 2e-3)
+    )
     assert (choices["b"].lr, choices["b"].tasks, choices["b"].at_chance) == (
         2e-3,
         (),
@@ -167,13 +167,13 @@ def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> 
 def test_the_rate_of_an_arm_that_learnt_nothing_does_not_widen_a_grid_of_which_it_is_an_end() -> (
     None
 ):
-    choices, trials = searched(replace(SPACE, rates=(1e-3, 2e-3)), lambda trial: 5.0)
+    choices, trials = run_search(replace(SPACE, rates=(1e-3, 2e-3)), lambda trial: 5.0)
     assert {choice.lr for choice in choices.values()} == {1e-3}
     assert {trial.lr for trial in trials} == {1e-3, 2e-3}
 
 
 def test_the_augmentation_is_the_arms_own() -> None:
-    choices, trials = searched(
+    choices, trials = run_search(
         SPACE, lambda t: peak(t, 2e-3) + 8 * (t.arm == "a") * (t.augment == "none")
     )
     assert (choices["a"].augment, choices["b"].augment) == ("none", "light")
@@ -189,8 +189,8 @@ def test_the_augmentation_is_the_arms_own() -> None:
 def test_an_augmentation_within_a_standard_error_of_the_first_is_not_taken(
     better: float, chosen: str
 ) -> None:
-    """Both have a variance of 4 on the one task: the standard error of their difference is 2.83."""
-    choices, _ = searched(
+    """Both have a variance of 4 on one task: the standard error of their difference is 2.83."""
+    choices, _ = run_search(
         SPACE, lambda trial: peak(trial, 2e-3) + better * (trial.augment == "none"), variance=4.0
     )
     assert choices["a"].augment == chosen

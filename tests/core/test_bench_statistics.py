@@ -1,6 +1,4 @@
-"""Intervals over tasks and seeds: their coverage, Student's quantiles and Holm's correction by
-number.
-"""
+"""Intervals over tasks and seeds: coverage, Student's quantiles and Holm's correction, by number."""
 
 from __future__ import annotations
 
@@ -58,17 +56,14 @@ SPREADS = [
 def test_the_interval_covers_the_truth_as_often_as_it_says(
     spread: tuple[float, ...], shape: tuple[int, int]
 ) -> None:
-    covered = sum(low <= 3.0 <= high for low, high in _simulated(spread, shape, 300, mean=3.0))
+    covered = sum(low <= 3.0 <= high for low, high in _simulate(spread, shape, 300, mean=3.0))
     assert 0.93 <= covered / 300 <= 1.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 3), (6, 5), (8, 5)])
 def test_the_interval_covers_skewed_effects_too(shape: tuple[int, int]) -> None:
-    """Exponential effects of tasks, of either sign.
-
-    Student's interval covers nine in ten of them.
-    """
+    """Exponential effects of tasks, of either sign. Student's interval covers 90 %."""
     generator, covered, students = np.random.default_rng(shape), 0, 0
     for number in range(400):
         sign = 1 - 2 * (number % 2)
@@ -95,10 +90,12 @@ def test_an_interval_of_seeds_covers_the_mean_of_the_very_tasks() -> None:
     assert 0.91 <= covered / 300 <= 0.99
 
 
-def _simulated(
+def _simulate(
     spread: tuple[float, ...], shape: tuple[int, int], times: int, mean: float
 ) -> list[tuple[float, float]]:
-    """Intervals of crossed tables of normal numbers: spread of tasks, seeds and the rest."""
+    """Return intervals of crossed tables of normal numbers with this spread of tasks, seeds and the
+    rest.
+    """
     generator = np.random.default_rng([*shape, *(int(10 * part) for part in spread)])
     tasks, seeds, rest = spread
     results = []
@@ -161,7 +158,7 @@ TABLE = [[2.0, 3.0, 4.0], [3.0, 5.0, 4.0], [2.0, 2.5, 3.0], [4.0, 4.5, 7.5]]
 
 
 def test_an_interval_never_changes() -> None:
-    """Verdicts on claims rest on it."""
+    """Verdicts on claims depend on it."""
     result = estimate(TABLE)
     assert (result.value, result.error, result.freedom) == pytest.approx(
         (3.7083333, 0.7872685, 4.9810060)
@@ -242,7 +239,7 @@ def test_holm_by_number() -> None:
 
 
 def test_an_outer_interval_is_wider_and_its_margin_falls_with_the_draws() -> None:
-    """So a verdict that holds for it does not rest on which resamplings were drawn."""
+    """So a verdict that holds for it does not depend on the random resamplings."""
     table = np.random.default_rng(12).exponential(size=(10, 4)).tolist()
     few, many = (estimate(table, draws=draws) for draws in (1_000, 100_000))
     for found in (few, many):

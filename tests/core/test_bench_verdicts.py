@@ -1,4 +1,4 @@
-"""Verdicts on claims, from rows that say what they should say, and how they are told."""
+"""Verdicts on claims from rows with given results, and their texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claims_toy import TASKS, at, config, extraction, gains, jitter, ran, row, sized, written
+from claims_toy import (
+    TASKS,
+    at,
+    config,
+    extraction,
+    gains,
+    jitter,
+    ran,
+    row,
+    with_two_sizes,
+    write_claim,
+)
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.claims.cells import cells_of, rates_of, size_name_of, tuning_cells
@@ -32,10 +43,8 @@ from lgzoo_mini.suite import MINI
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Claim:
-    """The claim of `claims_toy.FILE`, with two rates that are not added to: how they are chosen is
-    tested elsewhere.
-    """
-    return replace(load_claim(written(tmp_path)), protocol=1)
+    """Return the claim of `claims_toy.FILE` with two fixed rates; their search is tested elsewhere."""
+    return replace(load_claim(write_claim(tmp_path)), protocol=1)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,7 @@ def test_the_stronger_arm_is_chosen_for_each_task_and_size() -> None:
 
 
 def test_named_sizes_are_paired_and_told(toy: Claim) -> None:
-    claim = sized(toy)
+    claim = with_two_sizes(toy)
 
     def value(cell: Cell) -> float:
         large = size_name_of(claim, cell) == "low 3, high 3"
@@ -193,15 +202,17 @@ def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Cla
     assert judge(replace(claim, void_if_same=False), rows).verdict == "negligible"
 
 
-def judged(what: str, p: float = 0.0, outcome: Any = "holds", **units: int) -> Finding:
+def make_finding(what: str, p: float = 0.0, outcome: Any = "holds", **units: int) -> Finding:
     return Finding(what=what, value=2.0, low=None, high=None, p=p, outcome=outcome, **units)
 
 
 def test_several_pairs_are_corrected_by_holm() -> None:
-    result = _correct_findings([judged("a", 0.03), judged("b", 0.04), judged("c", 0.001)])
+    result = _correct_findings(
+        [make_finding("a", 0.03), make_finding("b", 0.04), make_finding("c", 0.001)]
+    )
     assert [item.p for item in result] == pytest.approx([0.06, 0.06, 0.003])
     assert [item.outcome for item in result] == ["undecided", "undecided", "holds"]
-    assert [item.outcome for item in _correct_findings([judged("a", 0.049, "refuted")])] == [
+    assert [item.outcome for item in _correct_findings([make_finding("a", 0.049, "refuted")])] == [
         "refuted"
     ]
 
@@ -220,7 +231,7 @@ def test_several_pairs_are_corrected_by_holm() -> None:
 def test_every_finding_must_hold(toy: Claim, outcomes: list[str], verdict: str) -> None:
     assert (
         _combine_outcomes(
-            toy, [judged(f"{number}", outcome=item) for number, item in enumerate(outcomes)]
+            toy, [make_finding(f"{number}", outcome=item) for number, item in enumerate(outcomes)]
         )
         == verdict
     )
@@ -228,10 +239,10 @@ def test_every_finding_must_hold(toy: Claim, outcomes: list[str], verdict: str) 
 
 def test_a_claim_is_void_only_where_all_units_are_one_model(toy: Claim) -> None:
     claim = replace(toy, void_if_same=True)
-    assert _combine_outcomes(claim, [judged("a", units=6, same=6)]) == "undecided"
-    assert _combine_outcomes(claim, [judged("a", units=6, same=5)]) == "holds"
+    assert _combine_outcomes(claim, [make_finding("a", units=6, same=6)]) == "undecided"
+    assert _combine_outcomes(claim, [make_finding("a", units=6, same=5)]) == "holds"
     assert (
-        _combine_outcomes(replace(toy, void_if_same=False), [judged("a", units=6, same=6)])
+        _combine_outcomes(replace(toy, void_if_same=False), [make_finding("a", units=6, same=6)])
         == "holds"
     )
 
@@ -268,7 +279,7 @@ def test_a_closing_gap_is_a_difference_of_differences(toy: Claim) -> None:
 
 
 def test_two_things_are_judged_with_and_without_each_other(toy: Claim) -> None:
-    """The paper's own figures: each alone hurts, both together help."""
+    """The paper's figures: each change alone hurts, both together help."""
     arms = {"both": 53.37, "layer": 46.80, "guided": 40.71, "none": 49.23}
     compare = replace(toy.compare, kind="factorial", arms=tuple(arms))
     claim = replace(toy, arms=dict.fromkeys(arms, toy.arms["ours"]), compare=compare)
@@ -317,7 +328,7 @@ def test_extractions_are_compared_by_their_own_metric(toy: Claim) -> None:
 
 def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> None:
     claim = replace(
-        sized(toy),
+        with_two_sizes(toy),
         measure="extraction",
         metric="paths.accuracy",
         seen=True,
@@ -440,19 +451,19 @@ def test_everything_a_reader_needs_is_told(toy: Claim) -> None:
 def test_a_claim_on_extractions_is_judged_from_rows_and_configs_alone(
     toy: Claim, tmp_path: Path
 ) -> None:
-    """What benchmarks/results/claims keeps of a learngene is its config.json."""
+    """benchmarks/results/claims keeps only the config.json of a learngene."""
     claim = extraction(toy)
     cells = [*tuning_cells(claim), *cells_of(claim, at(claim, 1e-3))]
     for cell in cells:
         better = 0.05 * (cell.arm.name == "batch") - 10 * cell.arm.settings["lr"]
         write_json(
-            made(cell.extraction.folder(tmp_path)) / CONFIG,
+            make_folder(cell.extraction.folder(tmp_path)) / CONFIG,
             to_json(config(0.5 + better, (1, 2, 3))),
         )
     verdict = judge(claim, [row(cell, 0.0) for cell in cells], config_of(tmp_path))
     assert verdict.findings[0].value == pytest.approx(5.0)
 
 
-def made(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""A budget picks the most parameters that fit, then the most FLOPs."""
+"""A budget selects the member with the most parameters that fits, then the most FLOPs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cards: valid front matter whatever a user typed, and nothing claimed that is not known."""
+"""Cards: valid front matter for any text of the user, and no unknown facts."""
 
 from __future__ import annotations
 

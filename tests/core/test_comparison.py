@@ -1,6 +1,4 @@
-"""Two models on the same images: intervals that can be checked by hand, and costs that agree with
-the closed form.
-"""
+"""Two models on the same images: intervals checked by hand, and costs that equal the closed form."""
 
 from __future__ import annotations
 
@@ -151,7 +149,7 @@ def test_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_interval_of_miou_holds_95_of_100_resamplings() -> None:
-    """One model right on every pixel of half of the images, the other on none: the share of a
+    """One model is right on every pixel of half of the images, the other on none: the share of a
     binomial draw.
     """
     right = np.arange(400) % 2 == 0

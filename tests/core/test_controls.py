@@ -1,4 +1,4 @@
-"""Controls destroy what a descendant inherited and leave the rest; every way to ask for one gives
+"""Controls replace what a descendant inherited and leave the rest; every way to request one gives
 the same model.
 """
 
@@ -33,13 +33,13 @@ SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes
 PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
 
 
-def made() -> Descendant:
-    """A descendant that inherits everything but its head."""
+def make_descendant() -> Descendant:
+    """Return a descendant that inherits everything except its head."""
     return assemble(SPEC, PARTS, seed=1, provenance={"method": "lsamd", "seed": 3})
 
 
 def test_the_shuffled_control_keeps_every_distribution() -> None:
-    start = made()
+    start = make_descendant()
     control = apply_control(start, "shuffled", 5)
     for name, tensor in start.state.items():
         assert torch.equal(control.state[name].flatten().sort()[0], tensor.flatten().sort()[0])
@@ -59,7 +59,7 @@ def test_the_shuffled_control_keeps_every_distribution() -> None:
 
 @pytest.mark.parametrize(("name_of", "scheme"), [("stem", "timm"), ("stem_fan_in", "fan_in")])
 def test_the_stem_controls_keep_stem_and_norm(name_of: Control, scheme: tensors.Scheme) -> None:
-    start = made()
+    start = make_descendant()
     control = apply_control(start, name_of, 5)
     kept = {name for name in start.inherited if TABLE.is_stem(name) or TABLE.is_final_norm(name)}
     assert control.inherited == kept
@@ -72,12 +72,12 @@ def test_the_stem_controls_keep_stem_and_norm(name_of: Control, scheme: tensors.
 
 def test_a_control_that_does_not_exist_is_refused() -> None:
     with pytest.raises(WrongCall, match="no control named 'shuffle'; did you mean shuffled"):
-        apply_control(made(), "shuffle", 0)  # type: ignore[arg-type]
+        apply_control(make_descendant(), "shuffle", 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def learngene(tmp_path: Path) -> Path:
-    """All blocks of a model, as LSAMD keeps them."""
+    """Return a learngene with all blocks of a model, as LSAMD stores them."""
     config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 2]})
     return Learngene(config=config, state=PARTS).save(tmp_path / "learngene")
 

@@ -1,4 +1,4 @@
-"""The closed forms count what the papers' counters count: exact numbers, no tolerance."""
+"""The closed forms equal the papers' counters exactly."""
 
 import json
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_against_the_model_itself(changes: dict) -> None:
     model = (
         timm.create_model(architecture_name(spec), **arguments(spec)).eval().requires_grad_(False)
     )
-    products, attention, normed = _counted(model, torch.zeros(1, spec.channels, 32, 32))
+    products, attention, normed = _count(model, torch.zeros(1, spec.channels, 32, 32))
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
     assert flops(spec) == products + attention + 5 * normed
     assert flops(spec, "thop") == products + 4 * normed
@@ -98,10 +98,8 @@ def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
     )
 
 
-def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
-    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
-    a norm.
-    """
+def _count(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
+    """Return multiply-adds of layers and of attention by torch's counter, and elements of norms."""
     normed = []
     for module in model.modules():
         if isinstance(module, NORMS):

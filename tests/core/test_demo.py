@@ -1,4 +1,4 @@
-"""The demo is a grid of the bench, with a table of its own."""
+"""The demo is a grid of the bench with a special table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_depths_are_spread_evenly() -> None:
 
 
 def rows() -> list[Row]:
-    """One depth, one seed, four images."""
+    """Return rows of one depth, one seed and four images."""
     flags = {
         "closed_form": (True, True, True, True),
         "closed_form shuffled": (True, False, False, False),

@@ -43,7 +43,7 @@ VARIANTS = [
 ]
 
 
-def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
+def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
     given = {
         "mean": (0.1, 0.2, 0.3),
         "std": (0.4, 0.5, 0.6),
@@ -135,7 +135,9 @@ def test_its_cost_by_hand() -> None:
 
 
 def test_pooling_by_attention_goes_with_the_class_head_and_comes_back_fresh() -> None:
-    plain = made(SPEC.with_(dense=False, pool="map"), task="digits", class_names=tuple("abcde"))
+    plain = make_descendant(
+        SPEC.with_(dense=False, pool="map"), task="digits", class_names=tuple("abcde")
+    )
     dense = plain.for_task("scenes", tuple("vwxyz"), seed=9, dense=True)
     assert set(dense.state) == {name for name in plain.state if not name.startswith("attn_pool")}
     assert dense.inherited == plain.inherited & set(dense.state)
@@ -145,7 +147,7 @@ def test_pooling_by_attention_goes_with_the_class_head_and_comes_back_fresh() ->
 
 
 def test_from_one_class_per_image_to_one_per_pixel_and_back() -> None:
-    plain = made(SPEC.with_(dense=False), task="digits", class_names=tuple("abcde"))
+    plain = make_descendant(SPEC.with_(dense=False), task="digits", class_names=tuple("abcde"))
     dense = plain.for_task("scenes", tuple("vwxyz"), seed=9, dense=True)
     assert dense.spec == SPEC
     assert isinstance(dense.model(), DenseVisionTransformer)
@@ -164,19 +166,21 @@ def test_from_one_class_per_image_to_one_per_pixel_and_back() -> None:
 
 
 def test_a_head_for_images_is_no_head_for_pixels() -> None:
-    plain = made(SPEC.with_(dense=False))  # of no task: a head of as many classes would be kept
+    plain = make_descendant(
+        SPEC.with_(dense=False)
+    )  # of no task: a head of as many classes would be kept
     dense = plain.for_task("scenes", tuple("vwxyz"), seed=9, dense=True)
     assert dense.spec.dense
     assert not torch.equal(dense.state["head.weight"], plain.state["head.weight"])
 
 
 def test_its_folder_is_read_back_and_can_be_an_ancestry(tmp_path: Path) -> None:
-    folder = made(class_names=tuple("abcde"), task="scenes").save(tmp_path / "dense")
+    folder = make_descendant(class_names=tuple("abcde"), task="scenes").save(tmp_path / "dense")
     config = json.loads((folder / "config.json").read_text())
     assert config["architecture"] == DENSE_ARCHITECTURE
     again = load_descendant(folder)
     assert again.spec == SPEC
-    assert torch.equal(again.model()(IMAGES_BCHW), made().model()(IMAGES_BCHW))
+    assert torch.equal(again.model()(IMAGES_BCHW), make_descendant().model()(IMAGES_BCHW))
     assert ancestry_spec(str(folder)) == open_ancestry(str(folder)).spec == SPEC
     card = (folder / "README.md").read_text()
     assert "import learngene_zoo.timm" in card
@@ -185,7 +189,7 @@ def test_its_folder_is_read_back_and_can_be_an_ancestry(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    folder = made().save(tmp_path / "dense")
+    folder = make_descendant().save(tmp_path / "dense")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(
         json.dumps({**config, "architecture": "vit_base_patch16_224"})
@@ -213,7 +217,7 @@ print(sorted(module for module in sys.modules if module.startswith("learngene_zo
 def test_timm_opens_its_folder_once_the_head_is_known(tmp_path: Path, checkout: Path) -> None:
     names = []
     for number, changes in enumerate(({}, {"class_token": False, "pool": "avg", "registers": 2})):
-        case = made(SPEC.with_(**changes))
+        case = make_descendant(SPEC.with_(**changes))
         folder = case.save(tmp_path / str(number))
         expected = case.model()(IMAGES_BCHW).detach().contiguous()
         save_file({"images": IMAGES_BCHW, "wanted": expected}, folder / "case.safetensors")

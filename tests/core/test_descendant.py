@@ -1,4 +1,4 @@
-"""Descendants: assembled from parts, written as timm reads them, opened strictly, and open without
+"""Descendants: assembled from parts, written in timm's format, opened strictly, and opened without
 this package.
 """
 
@@ -33,8 +33,8 @@ IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(
 PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
 
 
-def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
-    """A descendant that inherits everything but its head."""
+def make_descendant(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
+    """Return a descendant that inherits everything except its head."""
     given = {
         "mean": (0.1, 0.2, 0.3),
         "std": (0.4, 0.5, 0.6),
@@ -79,7 +79,7 @@ def test_parts_that_do_not_fit() -> None:
 
 
 def test_what_a_descendant_says_of_itself() -> None:
-    model = made()
+    model = make_descendant()
     assert (
         model.input_format.image_size,
         model.input_format.channels,
@@ -106,7 +106,7 @@ def test_what_a_descendant_says_of_itself() -> None:
 )
 def test_numbers_that_do_not_fit(fields: dict, message: str) -> None:
     with pytest.raises(WrongCall, match=message):
-        made(**fields)
+        make_descendant(**fields)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_numbers_that_do_not_fit(fields: dict, message: str) -> None:
     ],
 )
 def test_a_licence_is_inherited(provenance: dict, licence: str) -> None:
-    assert made(provenance=provenance).licence == licence
+    assert make_descendant(provenance=provenance).licence == licence
 
 
 def test_the_model_is_timms_and_knows_its_images() -> None:
-    model = made(class_names=("a", "b", "c")).model()
+    model = make_descendant(class_names=("a", "b", "c")).model()
     assert type(model).__module__.startswith("timm.")
     assert not model.training
     expected = timm.data.resolve_model_data_config(model)
@@ -137,7 +137,7 @@ def test_the_model_is_timms_and_knows_its_images() -> None:
 
 
 def test_the_model_has_memory_of_its_own() -> None:
-    full = replace(made(), state=take_blocks(made().state, SPEC, [1, 1]))
+    full = replace(make_descendant(), state=take_blocks(make_descendant().state, SPEC, [1, 1]))
     before = fingerprint_of(full)
     model = full.model()
     with torch.no_grad():
@@ -147,7 +147,7 @@ def test_the_model_has_memory_of_its_own() -> None:
 
 
 def test_timm_can_save_the_model(tmp_path: Path) -> None:
-    model = made().model()
+    model = make_descendant().model()
     timm.models.save_for_hf(model, tmp_path, safe_serialization=True)
     again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     assert torch.equal(again(IMAGES_BCHW), model(IMAGES_BCHW))
@@ -158,7 +158,7 @@ def test_timm_can_save_the_model(tmp_path: Path) -> None:
 
 
 def test_a_model_made_for_a_task_keeps_its_head() -> None:
-    for start in (made(task="digits"), made()):
+    for start in (make_descendant(task="digits"), make_descendant()):
         tuned = start.for_task("digits", ("a", "b", "c"), seed=9)
         assert (tuned.task, tuned.class_names) == ("digits", ("a", "b", "c"))
         assert torch.equal(tuned.state["head.weight"], start.state["head.weight"])
@@ -166,7 +166,7 @@ def test_a_model_made_for_a_task_keeps_its_head() -> None:
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ("a", "b")])
 def test_a_model_of_another_task_gets_a_fresh_head(names: tuple[str, ...]) -> None:
-    start = made(task="objects")
+    start = make_descendant(task="objects")
     tuned = start.for_task("digits", names, seed=9)
     assert (tuned.task, tuned.spec.classes, tuned.class_names) == ("digits", len(names), names)
     assert all(
@@ -184,7 +184,7 @@ def test_a_model_of_another_task_gets_a_fresh_head(names: tuple[str, ...]) -> No
 
 
 def test_a_fresh_head_is_not_inherited() -> None:
-    start = made(task="objects")
+    start = make_descendant(task="objects")
     full = replace(start, inherited=frozenset(start.state))
     assert "head.weight" in full.for_task("objects", ("a", "b", "c"), seed=9).inherited
     assert full.for_task("digits", ("a", "b"), seed=9).inherited == full.inherited - {
@@ -195,7 +195,7 @@ def test_a_fresh_head_is_not_inherited() -> None:
 
 def test_other_tensors_must_fit() -> None:
     with pytest.raises(BadFile, match="lacks the tensor cls_token"):
-        made().with_state({})
+        make_descendant().with_state({})
 
 
 # --- the folder
@@ -203,7 +203,7 @@ def test_other_tensors_must_fit() -> None:
 
 
 def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
-    start = made(
+    start = make_descendant(
         task="digits",
         class_names=("a", "b", "c"),
         provenance={"method": "x", "metrics": {"accuracy": 0.5}},
@@ -224,7 +224,7 @@ def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
 
 
 def test_half_precision_on_disk(tmp_path: Path) -> None:
-    start = made()
+    start = make_descendant()
     assert start.save(str(tmp_path / "half"), dtype="fp16") == tmp_path / "half"
     assert {
         tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()
@@ -235,10 +235,10 @@ def test_half_precision_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_overwritten_but_by_force(tmp_path: Path) -> None:
-    start = made()
+    start = make_descendant()
     start.save(tmp_path / "model")
     opened = load_descendant(tmp_path / "model")
-    other = made(SPEC.with_(layers=1))
+    other = make_descendant(SPEC.with_(layers=1))
     with pytest.raises(Refused, match="--force"):
         other.save(tmp_path / "model")
     other.save(tmp_path / "model", force=True)
@@ -249,7 +249,7 @@ def test_a_folder_is_not_overwritten_but_by_force(tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_is_of_the_function() -> None:
-    start = made()
+    start = make_descendant()
     assert fingerprint_of(start) == fingerprint_of(replace(start, task="x", provenance={}))
     assert fingerprint_of(start) != fingerprint_of(replace(start, mean=(0.0, 0.0, 0.0)))
     assert fingerprint_of(start) != fingerprint_of(
@@ -289,13 +289,13 @@ except ImportError:
 
 def test_timm_opens_a_folder_in_a_process_without_this_package(tmp_path: Path) -> None:
     cases = {
-        "plain": made(class_names=("a", "b", "c")),
-        "registers": made(
+        "plain": make_descendant(class_names=("a", "b", "c")),
+        "registers": make_descendant(
             SPEC.with_(registers=2, class_token=False, pool="avg", no_embed_class=True)
         ),
-        "scales": made(SPEC.with_(layer_scale=1e-2, qk_norm=True, mlp_ratio=2.7)),
-        "other-norms": made(SPEC.with_(pre_norm=True, fc_norm=True, qkv_bias=False)),
-        "dynamic": made(SPEC.with_(dynamic_image_size=True, final_norm=False)),
+        "scales": make_descendant(SPEC.with_(layer_scale=1e-2, qk_norm=True, mlp_ratio=2.7)),
+        "other-norms": make_descendant(SPEC.with_(pre_norm=True, fc_norm=True, qkv_bias=False)),
+        "dynamic": make_descendant(SPEC.with_(dynamic_image_size=True, final_norm=False)),
     }
     for name, case in cases.items():
         folder = case.save(tmp_path / "folders" / name)
@@ -398,7 +398,7 @@ def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
 def test_folders_that_are_refused(
     tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
-    folder = made(class_names=("a", "b", "c")).save(tmp_path / "model")
+    folder = make_descendant(class_names=("a", "b", "c")).save(tmp_path / "model")
     spoil(folder)
     with pytest.raises((BadFile, WrongCall), match=message) as error:
         load_descendant(folder).model()

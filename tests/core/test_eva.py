@@ -1,6 +1,4 @@
-"""The family `eva`: small models of every kind that timm has are its own, tensor by tensor and
-number by number.
-"""
+"""The family `eva`: small models of every kind equal timm's, tensor by tensor and number by number."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ KINDS = [
 
 
 def small(name: str) -> EvaSpec:
-    """A model of that kind that a test can build."""
+    """Return a small model of this architecture."""
     architecture = ARCHITECTURES[name]
     return architecture.with_(
         layers=3,
@@ -60,7 +58,7 @@ def small(name: str) -> EvaSpec:
 
 
 def timms(name: str, spec: EvaSpec) -> nn.Module:
-    """timm's own model of that name and size, which is given no other argument."""
+    """Return timm's model of this name and size, without other arguments."""
     sizes = {"depth": spec.layers, "embed_dim": spec.width, "num_heads": spec.heads}
     sizes |= {"img_size": spec.image_size, "num_classes": spec.classes}
     return timm.create_model(name, **sizes).eval()
@@ -91,7 +89,7 @@ def test_the_spec_is_read_off_the_module(kind: Any) -> None:
 
 def test_costs_are_what_hooks_count(kind: Any) -> None:
     _, spec, theirs = kind
-    products, attention, normed = _counted(
+    products, attention, normed = _count(
         theirs.requires_grad_(False), torch.zeros(1, 3, *[spec.image_size] * 2)
     )
     assert count_params(spec) == sum(tensor.numel() for tensor in theirs.parameters())
@@ -99,10 +97,8 @@ def test_costs_are_what_hooks_count(kind: Any) -> None:
     assert flops(spec, "thop") == products + 4 * normed
 
 
-def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
-    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
-    a LayerNorm.
-    """
+def _count(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
+    """Return multiply-adds of layers and of attention by torch's counter, and elements of norms."""
     normed: list[int] = []
     hooks = [
         module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
@@ -190,7 +186,7 @@ def test_learned_frequencies_go_with_their_blocks() -> None:
     "name", ["eva02_tiny_patch14_336", "vit_small_patch16_dinov3", "vit_pe_core_tiny_patch16_384"]
 )
 def test_other_images_have_timms_positions(name: str) -> None:
-    """As timm's own `set_input_size`: resampled absolute positions, and rotary ones scaled to their
+    """As timm's `set_input_size`: absolute positions are resampled, rotary ones scaled to their
     reference grid.
     """
     spec = small(name)

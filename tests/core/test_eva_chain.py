@@ -1,4 +1,4 @@
-"""The whole chain for the family `eva`: from timm's own folder to models that timm opens without
+"""The complete chain for the family `eva`: from timm's folder to models that timm opens without
 this package.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from chain_toy import RUN, Start, differences, images, kept, searched, started
+from chain_toy import RUN, Start, differences, images, make_start, save_case, search_and_expand
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
@@ -42,7 +42,7 @@ BRIEF = Recipe(epochs=1, images=32, batch_size=16, warmup=0.0)
 
 
 def small(name: str) -> EvaSpec:
-    """A model of that kind that a test can build."""
+    """Return a small model of this architecture."""
     architecture = ARCHITECTURES[name]
     return architecture.with_(
         layers=3,
@@ -54,8 +54,8 @@ def small(name: str) -> EvaSpec:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all kinds write their models."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder into which all kinds write their models."""
     return tmp_path_factory.mktemp("made")
 
 
@@ -63,23 +63,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
     spec = small(request.param)
     args = {"depth": 3, "embed_dim": spec.width, "num_heads": 2, "img_size": spec.image_size}
-    result = started(request.param, tmp_path_factory.mktemp("ancestry"), args)
+    result = make_start(request.param, tmp_path_factory.mktemp("ancestry"), args)
     assert result.spec == spec
     return result
 
 
-def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) -> None:
+def test_all_blocks_together_are_the_ancestry_model(start: Start, folder: Path) -> None:
     ancestry = open_ancestry(str(start.folder))
     full = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
     full = full.with_state(
         {**full.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}}
     )
-    kept(full, made / f"{start.name}-whole")
+    save_case(full, folder / f"{start.name}-whole")
     with torch.no_grad():
         assert torch.equal(full.model()(images(start.spec)), start.model(images(start.spec)))
 
 
-def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, made: Path) -> None:
+def test_other_depths_and_images_fine_tune_and_come_out_as_timms(
+    start: Start, folder: Path
+) -> None:
     members = lifecycle.plan(start.folder / "learngene")
     assert [member.spec.layers for member in members] == [3, 4]
     size = 3 * start.spec.patch_size
@@ -87,23 +89,23 @@ def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, m
         start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN
     )
     assert (deeper.spec.layers, deeper.spec.image_size, deeper.spec.classes) == (5, size, 10)
-    kept(deeper, made / f"{start.name}-deeper")
-    tuned = lifecycle.finetune(made / f"{start.name}-deeper", recipe=BRIEF, keep="last", run=RUN)
-    kept(tuned, made / f"{start.name}-tuned")
+    save_case(deeper, folder / f"{start.name}-deeper")
+    tuned = lifecycle.finetune(folder / f"{start.name}-deeper", recipe=BRIEF, keep="last", run=RUN)
+    save_case(tuned, folder / f"{start.name}-tuned")
     changed = [
         name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])
     ]
     assert {"head.weight", "blocks.4.attn.proj.weight"} <= set(changed)
-    measured = lifecycle.evaluate(made / f"{start.name}-tuned", run=RUN)
+    measured = lifecycle.evaluate(folder / f"{start.name}-tuned", run=RUN)
     assert 0 <= measured.value <= 1
     again = lifecycle.extract(
-        "scratch", ancestries=[str(made / f"{start.name}-tuned")], run=RUN
+        "scratch", ancestries=[str(folder / f"{start.name}-tuned")], run=RUN
     )  # a descendant is an ancestry model
     assert again.config.spec == tuned.spec
 
 
 def test_a_search_is_at_home(start: Start) -> None:
-    searched(start)
+    search_and_expand(start)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +161,9 @@ assert images["input_size"][1:] == tuple(case["images"].shape[2:]) or model.dyna
 """
 
 
-def test_timm_opens_all_of_them_without_this_package(made: Path) -> None:
-    """After the tests above: what they wrote."""
-    if not any(made.iterdir()):
+def test_timm_opens_all_of_them_without_this_package(folder: Path) -> None:
+    """Uses the models that the tests above wrote."""
+    if not any(folder.iterdir()):
         pytest.skip("the tests above write the models")
     expected = [f"{name}-{kind}" for name in sorted(KINDS) for kind in ("deeper", "tuned", "whole")]
-    assert differences(made, OPENED) == dict.fromkeys(expected, 0.0)
+    assert differences(folder, OPENED) == dict.fromkeys(expected, 0.0)

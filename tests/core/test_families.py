@@ -1,5 +1,5 @@
-"""A family is a value: whatever is generic asks its table, shown with a second family that shares
-no name with the first.
+"""A family is a value: generic code asks its table, shown with a second family without common
+names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VIT = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=
 
 @dataclass(frozen=True, kw_only=True)
 class ToySpec(Spec):
-    """A pile of linear layers."""
+    """A stack of linear layers."""
 
     family: Literal["toy"] = "toy"
     gain: float = 1.5
@@ -121,7 +121,7 @@ SPEC = ToySpec(layers=3, width=8, heads=2, classes=4, image_size=4, patch_size=4
 
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The family `toy` is one package and one line of a table."""
+    """Register the family `toy`: one package and one line of a table."""
     package, host = ModuleType("toy_family"), ModuleType("toy_host")
     package.FAMILY = TOY  # type: ignore[attr-defined]
     host.create = lambda spec, **extra: Toy(spec)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A file that git itself stores must have git's checksum as well as the manifest's."""
+"""A file stored by git itself must match git's checksum and the manifest's."""
 
 from __future__ import annotations
 

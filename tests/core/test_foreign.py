@@ -1,8 +1,7 @@
-"""Models in the format of transformers give the answers that transformers gives.
+"""Models in the format of transformers give the same outputs as transformers.
 
-`tests/data/transformers` holds small random models that transformers saved (make.py there), and its
-    answers to `IMAGES_BCHW`:
-the logits, or without a head the normalised tokens.
+`tests/data/transformers` has small random models saved by transformers (see make.py there), and its
+outputs for `IMAGES_BCHW`: the logits, or without a head the normalised tokens.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Artifacts that the first version wrote, one of each method: they open, are shown, and expand to
-what they did then.
+"""Artifacts of the first version, one of each method: they open, can be shown, and expand to the
+same models.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREDICTED = (
 
 @pytest.mark.parametrize("name", METHODS)
 def test_it_expands_to_the_same_descendant(name: str, tmp_path: Path) -> None:
-    """What was inherited to the last bit; what was drawn or predicted differs in the last bits
+    """Inherited tensors are bitwise equal; drawn or predicted ones may differ in the last bits
     between processors.
     """
     words = json.loads((OLD / name / "expand.json").read_text())

@@ -1,6 +1,4 @@
-"""The cells of benchmarks/inheritance.py: every method has some, and at each size there is scratch
-of that size.
-"""
+"""The cells of benchmarks/inheritance.py: every method has some, and each size has scratch models."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The page of benchmarks/inheritance.py: what its gains are taken over, and what its four parts
-are.
-"""
+"""The page of benchmarks/inheritance.py: the references of its gains, and its four parts."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ DEPTH = {"closed_form": 3.0, "scratch fan_in": 1.0}  # points for each layer
 
 
 def rows() -> list[tuple[Any, Any]]:
-    """Values that are sums of what arm, size, task and seed add; in per cent."""
+    """Return rows whose values are sums of terms of arm, size, task and seed, in per cent."""
     results = []
     for layers, width in NAMES:
         for arm, level in LEVELS.items():
@@ -64,25 +62,25 @@ def rows() -> list[tuple[Any, Any]]:
 
 
 @pytest.fixture
-def found() -> Any:
+def measured() -> Any:
     return page.Measured(rows(), NAMES)
 
 
 PLACE = (200, "half as deep")
 
 
-def test_a_gain_is_over_the_strongest(found: Any) -> None:
-    assert found.over("closed_form", page.SCRATCH, PLACE).value == pytest.approx(60 - 35)
-    assert found.over(
+def test_a_gain_is_over_the_strongest(measured: Any) -> None:
+    assert measured.over("closed_form", page.SCRATCH, PLACE).value == pytest.approx(60 - 35)
+    assert measured.over(
         "closed_form", page.controls("closed_form", page.STEMS), PLACE
     ).value == pytest.approx(60 - 45)
-    assert found.over("first_k", page.controls("first_k", page.STEMS), PLACE) is None
-    assert found.level("closed_form", PLACE, ["digits"]) == pytest.approx(66)
-    assert found.methods == ["closed_form", "first_k"]
+    assert measured.over("first_k", page.controls("first_k", page.STEMS), PLACE) is None
+    assert measured.level("closed_form", PLACE, ["digits"]) == pytest.approx(66)
+    assert measured.methods == ["closed_form", "first_k"]
 
 
-def test_what_is_inherited_has_four_parts(found: Any) -> None:
-    table = page.split(found, 200, ["half as deep"], "a quarter as deep")
+def test_what_is_inherited_has_four_parts(measured: Any) -> None:
+    table = page.split(measured, 200, ["half as deep"], "a quarter as deep")
     ((arm, _, scale, stem, features, depth),) = table.rows
     assert arm == "closed_form"
     assert [text.split()[0] for text in (scale, stem, features, depth)] == [
@@ -93,27 +91,27 @@ def test_what_is_inherited_has_four_parts(found: Any) -> None:
     ]
 
 
-def raised(rival: str, by: float) -> Any:
-    """The same, with a rival that is better by this share."""
+def raise_rival(rival: str, by: float) -> Any:
+    """Return the same measurements with a rival better by this much."""
     result = rows()
     for _, row in result:
         row.value += by * (row.arm == rival)
     return page.Measured(result, NAMES)
 
 
-def test_where_ours_does_not_lead_is_said(found: Any) -> None:
+def test_where_ours_does_not_lead_is_said(measured: Any) -> None:
     ahead = "In 1 comparison (a rival, a size, a number of images) `closed_form` is ahead in"
     assert (
-        page.sentence(found, [PLACE])
+        page.sentence(measured, [PLACE])
         == f"{ahead} 1; beyond its interval in 1. It is nowhere behind beyond the interval."
     )
-    said = page.sentence(raised("first_k", 0.2), [PLACE])
+    said = page.sentence(raise_rival("first_k", 0.2), [PLACE])
     assert said.startswith(
         f"{ahead} 0; beyond its interval in 0. It is behind, beyond the interval: first_k (half as"
         " deep, 200 images: -10.0"
     )
     assert "level, within the interval: first_k (half as deep" in page.sentence(
-        raised("first_k", 0.1001), [PLACE]
+        raise_rival("first_k", 0.1001), [PLACE]
     )
 
 
@@ -162,23 +160,23 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
     assert drawn["scratch"][0] == pytest.approx(41)
 
 
-def test_the_recipe_of_an_arm_is_told(found: Any) -> None:
-    table = page.comparison(found, PLACE, ("digits",), ("wings",))
+def test_the_recipe_of_an_arm_is_told(measured: Any) -> None:
+    table = page.comparison(measured, PLACE, ("digits",), ("wings",))
     place = table.columns.index("rate")
     assert {row[place] for row in table.rows} == {"0.001, light"}
-    found.recipes |= {at: "0.003" for at in found.recipes if at[0] == "first_k"}
+    measured.recipes |= {at: "0.003" for at in measured.recipes if at[0] == "first_k"}
     assert (
-        page.augmented(found)
+        page.augmented(measured)
         == f"Of {len(LEVELS)} arms (methods, controls, scratch) {len(LEVELS) - 1} chose an"
         " augmentation on the validation images, the others none."
     )
 
 
-def test_costs_that_are_not_known_are_left_empty(found: Any) -> None:
-    (known, *_), (unknown, *_) = (found.rows[arm, PLACE] for arm in ("closed_form", "first_k"))
+def test_costs_that_are_not_known_are_left_empty(measured: Any) -> None:
+    (known, *_), (unknown, *_) = (measured.rows[arm, PLACE] for arm in ("closed_form", "first_k"))
     unknown.extraction_seconds = 0.0
     table = {
-        row[0]: row[-3:] for row in page.comparison(found, PLACE, ("digits",), ("wings",)).rows
+        row[0]: row[-3:] for row in page.comparison(measured, PLACE, ("digits",), ("wings",)).rows
     }
     assert known.extraction_seconds == 1.0
     assert table["closed_form"] == ("100", "100", "3.0s")
@@ -186,10 +184,12 @@ def test_costs_that_are_not_known_are_left_empty(found: Any) -> None:
     assert table["scratch timm"][2] == "3.0s"
 
 
-def test_the_front_table_counts_an_extraction_once_and_each_of_a_size_by_itself(found: Any) -> None:
-    for row in found.rows["first_k", (200, "a quarter as deep")]:
+def test_the_front_table_counts_an_extraction_once_and_each_of_a_size_by_itself(
+    measured: Any,
+) -> None:
+    for row in measured.rows["first_k", (200, "a quarter as deep")]:
         row.stored_params, row.extraction_images, row.extraction_seconds = 50, 70, 3.0
-    table = page.front(found, 200, list(NAMES.values()), ("digits",), ("wings",))
+    table = page.front(measured, 200, list(NAMES.values()), ("digits",), ("wings",))
     rows = {arm: rest for arm, *rest in table.rows}
     assert list(rows) == ["closed_form", "first_k", "scratch fan_in", "scratch timm"]
     assert rows["closed_form"] == ["66.0 / 61.0", "57.0 / 52.0", "100", "100", "1.0s"]

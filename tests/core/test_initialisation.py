@@ -1,4 +1,4 @@
-"""A fresh tensor depends on its seed, name and shape alone, and starts as timm's does."""
+"""A fresh tensor depends only on its seed, name and shape, and is drawn as timm does."""
 
 import pytest
 import timm

@@ -1,4 +1,4 @@
-"""Intervals, by number."""
+"""Intervals by number."""
 
 import pytest
 
@@ -26,9 +26,7 @@ def test_seeds_are_averaged_per_image_first() -> None:
 
 
 def test_models_that_agree_on_every_image_may_differ_on_others() -> None:
-    """The error is then that of two images of which each model gets one right alone: sqrt(2 / n) /
-    sqrt(n).
-    """
+    """The error is that of two images of which each model gets one right: sqrt(2 / n) / sqrt(n)."""
     gain = paired_gain([[True] * 50], [[True] * 50])
     assert (gain.value, gain.low, gain.high) == pytest.approx(
         (0.0, -Z95 * 2**0.5 / 50, Z95 * 2**0.5 / 50)

@@ -1,4 +1,4 @@
-"""The table of well-known ancestry models agrees with timm, and with what opens."""
+"""The table of well-known ancestry models agrees with timm, and with the models that open."""
 
 from __future__ import annotations
 

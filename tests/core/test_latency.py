@@ -1,6 +1,4 @@
-"""Latencies: the median of what comes after the warm-up, of a model and of its exported file in
-turns.
-"""
+"""Latencies: the median after the warm-up, of a model and of its exported file in turns."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ WARM_UP, REPEATS = 5, 30
 
 
 class Clock:
-    """Seconds that pass only when somebody spends them."""
+    """Simulated time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -26,7 +24,7 @@ class Clock:
         return self.now
 
     def spend(self, seconds: list[float]) -> Callable[..., torch.Tensor]:
-        """Return a function whose calls take these seconds, one after the other."""
+        """Return a function whose calls take these seconds in turn."""
         waiting = iter(seconds)
 
         def call(*images: torch.Tensor) -> torch.Tensor:
@@ -37,7 +35,7 @@ class Clock:
 
 
 class Model(nn.Module):
-    """A module that does what it is given."""
+    """A module that calls the given function."""
 
     def __init__(self, call: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -48,7 +46,7 @@ class Model(nn.Module):
 
 
 def slow_at_first(unit: float) -> list[float]:
-    """A warm-up that takes 100 units a call, then 1, 2, ..., 30 units: the median is 15.5."""
+    """A warm-up that takes 100 units per call, then 1, 2, ..., 30 units: the median is 15.5."""
     return [100 * unit] * WARM_UP + [unit * number for number in range(1, REPEATS + 1)]
 
 

@@ -1,4 +1,4 @@
-"""Laws that hold of every function, setting, command and preset, whichever they are."""
+"""Laws for every function, setting, command and preset of the tree."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_nothing_is_offline_unless_it_is_asked_to_be() -> None:
 
 
 def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
-    """Where a function knows `offline` or has a run, what it calls is told."""
+    """A function that has `offline` or a run passes it to the functions it calls."""
     defined: dict[tuple[str, str], bool] = {}  # by module and function, whether it asks
     for file in FILES:
         for function in functions(file):
@@ -89,7 +89,7 @@ def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
 
 
 def imports(file: Path) -> dict[str, str]:
-    """The last part of the module that each name of a file comes from."""
+    """Return the last part of the module that each name of a file is imported from."""
     nodes = [
         node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
     ]
@@ -103,8 +103,9 @@ def imports(file: Path) -> dict[str, str]:
 def asks(
     call: ast.Call, origins: dict[str, str], own: str, defined: dict[tuple[str, str], bool]
 ) -> bool:
-    """Whether what is called has a parameter `offline`: where its module is not known, whether all
-    of that name have.
+    """Return whether a called function has a parameter `offline`.
+
+    If its module is unknown, all functions of that name must have it.
     """
     if isinstance(call.func, ast.Attribute):
         name, module = call.func.attr, getattr(call.func.value, "id", "")
@@ -130,7 +131,7 @@ def modules() -> Iterator[ModuleType]:
 
 
 def literals(hint: typing.Any) -> tuple[typing.Any, ...] | None:
-    """The words that a hint allows; None if it is no list of words."""
+    """Return the words of a Literal annotation; None for another annotation."""
     if typing.get_origin(hint) is typing.Annotated:
         return literals(typing.get_args(hint)[0])
     if typing.get_origin(hint) is typing.Literal:
@@ -185,7 +186,7 @@ def commands() -> dict[str, click.Command]:
 
 
 def lines_of_options(name: str) -> list[str]:
-    """Each option of a command with its aliases and its metavar, as the help shows them."""
+    """Return each option of a command with aliases and metavar, as in the help."""
     text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).stdout
     matches = re.findall(r"^  (-\S.*?)(?:  |$)", text, flags=re.M)
     lines = [re.sub(r"\[.*\]", "", line).strip() for line in matches]
@@ -202,7 +203,7 @@ def split_aliases(line: str) -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_no_option_that_was_published_goes_or_changes_its_name(name: str) -> None:
-    """Scripts of others use them. A new one may join the list in tests/data/options.json."""
+    """Users' scripts depend on them. New ones may be added to tests/data/options.json."""
     assert set(OPTIONS[name]) <= set(lines_of_options(name))
 
 

@@ -1,5 +1,5 @@
-"""Files that others wrote: the model is found behind prefixes, among copies and in shards, and what
-is left out is named.
+"""Foreign weight files: the model is recognised behind prefixes, among copies and in shards, and
+left-out tensors are listed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IMAGES_BCHW = torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)
 
 
 def make_state(seed: int = 0, classes: int = 5, **sizes: object) -> dict[str, torch.Tensor]:
-    """Tensors of timm's model, every one drawn."""
+    """Return random tensors of timm's model."""
     generator = torch.Generator().manual_seed(seed)
     model = timm.create_model(NAME, num_classes=classes, **{**SIZES, **sizes})
     return {
@@ -222,9 +222,9 @@ def test_clip_is_named_by_what_is_left_out() -> None:
 
 
 def write_shards(place: Path, state: State, **index: str) -> Path:
-    """A folder whose weights are two files and an index.
+    """Write a folder whose weights are two files and an index.
 
-    `index` has other places for some tensors.
+    `index` overrides the file of some tensors.
     """
     write_folder(place, state)
     (place / "model.safetensors").unlink()

@@ -1,5 +1,5 @@
-"""What the verbs decide by themselves: seeds of parts, the order of a plan, whose control counts,
-what is refused.
+"""Decisions of the lifecycle's verbs: seeds of parts, order of a plan, precedence of controls,
+refusals.
 """
 
 from __future__ import annotations

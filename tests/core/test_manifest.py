@@ -1,4 +1,4 @@
-"""A manifest is read only if it is whole and names nothing outside of its folder."""
+"""A manifest is read only if it is complete and names nothing outside its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD = FileRecord(sha256=hashlib.sha256(TEXT).hexdigest(), bytes=len(TEXT))
 FILES = {"config.json": RECORD, "layers-7/config.json": RECORD}
 
 
-def written(place: Path, files: dict[str, FileRecord], **changes: Any) -> Path:
+def write_manifest(place: Path, files: dict[str, FileRecord], **changes: Any) -> Path:
     data = {**manifest_of(files).json(), **changes}
     (place / "manifest.json").write_text(
         json.dumps({name: value for name, value in data.items() if value is not None})
@@ -26,7 +26,7 @@ def written(place: Path, files: dict[str, FileRecord], **changes: Any) -> Path:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    manifest = read_manifest(written(tmp_path, FILES), "here")
+    manifest = read_manifest(write_manifest(tmp_path, FILES), "here")
     assert (manifest.files, manifest.members) == (FILES, ["layers-7"])
 
 
@@ -43,7 +43,7 @@ def test_a_manifest_that_is_not_whole(
     changes: dict[str, Any], error: type[ZooError], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=said):
-        read_manifest(written(tmp_path, FILES, **changes), "here")
+        read_manifest(write_manifest(tmp_path, FILES, **changes), "here")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_manifest_that_is_not_whole(
 )
 def test_a_path_outside_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"here names .* which is not a file of an artifact"):
-        read_manifest(written(tmp_path, {**FILES, name: RECORD}), "here")
+        read_manifest(write_manifest(tmp_path, {**FILES, name: RECORD}), "here")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_two_names_that_may_be_one_file_are_refused(one: str, other: str, tmp_pa
     with pytest.raises(
         BadFile, match=r"are one file on some systems|which is not a file of an artifact"
     ):
-        read_manifest(written(tmp_path, {**FILES, one: RECORD, other: RECORD}), "here")
+        read_manifest(write_manifest(tmp_path, {**FILES, one: RECORD, other: RECORD}), "here")
 
 
 def test_what_publish_writes_is_read(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_publish_writes_is_read(tmp_path: Path) -> None:
     files = {
         path: RECORD for name in names for path in (name, f"three/{name}", f"Layers-9_x/{name}")
     }
-    assert read_manifest(written(tmp_path, files), "here").files == files
+    assert read_manifest(write_manifest(tmp_path, files), "here").files == files
 
 
 def test_a_manifest_is_named_by_where_it_comes_from(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models are built in memory of their own, and only from the tensors that their spec has."""
+"""Models have their own memory, and are built only from the tensors of their spec."""
 
 import copy
 import io
@@ -22,7 +22,7 @@ LARGE = ViTSpec(
 
 @pytest.fixture(params=["large pages", "no large pages", "a kernel without"])
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The three ways in which a model may get its memory."""
+    """Run with the three ways in which a model may get its memory."""
     if request.param == "no large pages":
         monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     if request.param == "a kernel without":

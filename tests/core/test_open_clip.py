@@ -1,7 +1,7 @@
-"""Vision towers that open_clip saved are opened as the models of timm that they are.
+"""Vision towers saved by open_clip are opened as timm models.
 
-The folders here are laid out as open_clip writes them: the tower's tensors as `visual.trunk.`, a
-text tower beside it.
+The folders are in open_clip's layout: the tower's tensors as `visual.trunk.`, a text tower beside
+it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ PREPROCESS = {
 
 
 def tower(vision: dict[str, Any]) -> torch.nn.Module:
-    """The tower that open_clip builds: a projection after it leaves timm's norms where they are."""
+    """Return the tower that open_clip builds: with a projection after it, timm's norms are
+    unchanged.
+    """
     pool, projection = vision["timm_pool"], vision["timm_proj"]
     torch.manual_seed(0)
     if projection in ("linear", "mlp"):
@@ -60,7 +62,7 @@ def tower(vision: dict[str, Any]) -> torch.nn.Module:
 def write(
     place: Path, vision: dict[str, Any], model: torch.nn.Module | None = None, **config: object
 ) -> Path:
-    """A folder as open_clip saves it."""
+    """Write a folder as open_clip does."""
     place.mkdir(parents=True, exist_ok=True)
     vision = {"image_size": 32, "timm_model_pretrained": False, "timm_model_kwargs": TINY, **vision}
     said = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": {"width": 16}, "custom_text": True}

@@ -1,5 +1,5 @@
-"""One's own data on one's own machine are opened again for what was made from them here, and for
-nothing else.
+"""The user's data on this machine is reopened for artifacts that were made from it here, and only
+for those.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def draw_pictures(folder: Path, seed: int = 0, count: int = 12) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with pictures in `mine`; another session than any before."""
+    """Return the working folder, with images in `mine`, in a new session."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(own_data, "_session", own_data.OrderedDict())
     draw_pictures(tmp_path / "mine")
@@ -52,13 +52,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_model(out: str | None = "model", task: str = "folder:mine") -> lg.Descendant:
-    """Finetune a small model for no epoch on the pictures."""
+    """Fine-tune a small model for zero epochs on the images."""
     small = lg.expand("first_k", layers=1, task=task)
     return lg.finetune(small, task=task, recipe=RECIPE, out=out)  # type: ignore[return-value]
 
 
 def forget_session() -> None:
-    """Leave only what another process would know."""
+    """Keep only the state that another process would have."""
     own_data._session.clear()
 
 

@@ -1,6 +1,4 @@
-"""The folder of a bench is one that is marked, and starting over removes nothing that somebody else
-put there.
-"""
+"""A bench's folder is recognised by its marker, and restarting removes no foreign files."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def read(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Path:
-    """A bench's folder with everything that one keeps."""
+    """Create a bench's folder with every kind of file in it."""
     out = tmp_path / "bench"
     claim_workspace(out, anew=False)
     files = [

@@ -1,4 +1,4 @@
-"""What all pictures share."""
+"""Properties of all plots."""
 
 from __future__ import annotations
 

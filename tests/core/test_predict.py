@@ -1,5 +1,5 @@
-"""Pictures in files: the same answers as an evaluation's, in their order, whatever else is among
-them.
+"""Predictions for image files: the same as an evaluation's, in the same order, whatever other files
+are given.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MODEL = replace(UNTRAINED, inherited=frozenset(UNTRAINED.state))
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Ten pictures of two classes and several shapes."""
+    """Write ten images of two classes and several shapes."""
     for number in range(10):
         folder = tmp_path / "photos" / ("ant", "bee")[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def test_a_folder_without_pictures(pictures: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def at_hand(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the pictures as the working folder, with models in it."""
+    """Return the folder of the images as the working folder, with models in it."""
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "model")
     MODEL.save(pictures / "finetuned")

@@ -1,4 +1,4 @@
-"""What long steps report on stderr: lines where nothing was printed for a while, and no bar without
+"""Progress of long steps on stderr: lines if nothing was printed for a while, and no bar without
 rich.
 """
 
@@ -21,13 +21,13 @@ from learngene_zoo.runs.progress import (
 
 @pytest.fixture(autouse=True)
 def fresh_printer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Activities that other tests of this process left open hide nothing here."""
+    """Reset the printer, so that activities of other tests have no effect."""
     monkeypatch.setattr(progress_module, "_printer", progress_module._Printer())
 
 
 @pytest.fixture
 def period(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Lines are printed every 50 ms instead of every 20 s."""
+    """Print lines every 50 ms instead of every 20 s."""
     monkeypatch.setattr(progress_module, "PERIOD", 0.05)
     return 0.05
 

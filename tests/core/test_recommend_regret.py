@@ -39,7 +39,7 @@ LEVELS = {  # per cent: task, arm, size
 
 
 @pytest.fixture(scope="module")
-def found() -> Any:
+def rows_of_models() -> Any:
     rows = []
     for (task, arm, size), level in LEVELS.items():
         layers, width = next(shape for shape, name in NAMES.items() if name == size)
@@ -88,29 +88,31 @@ PROBES = {
 }
 
 
-def request_for(found: Any, task: str, limit: str) -> Any:
-    (made,) = [item for item in regret.requests(found) if (item.task, item.limit) == (task, limit)]
+def request_for(rows_of_models: Any, task: str, limit: str) -> Any:
+    (made,) = [
+        item for item in regret.requests(rows_of_models) if (item.task, item.limit) == (task, limit)
+    ]
     return made
 
 
-def test_a_request_holds_what_fits(found: Any) -> None:
-    assert len(regret.requests(found)) == 4
-    small = request_for(found, "digits", "shallow")
+def test_a_request_holds_what_fits(rows_of_models: Any) -> None:
+    assert len(regret.requests(rows_of_models)) == 4
+    small = request_for(rows_of_models, "digits", "shallow")
     assert set(small.levels) == {(arm, "shallow") for arm in STORED}
     assert small.answers == [("closed_form", "shallow"), ("lsamd", "shallow")]
-    assert len(request_for(found, "digits", "deep").levels) == 6
+    assert len(request_for(rows_of_models, "digits", "deep").levels) == 6
 
 
-def test_regret_is_against_the_best_arm_scratch_included(found: Any) -> None:
-    small = request_for(found, "digits", "shallow")
+def test_regret_is_against_the_best_arm_scratch_included(rows_of_models: Any) -> None:
+    small = request_for(rows_of_models, "digits", "shallow")
     assert small.best(small.seeds) == ("scratch timm", "shallow")
     assert small.regret([("closed_form", "shallow")], 1) == pytest.approx(5)
     assert small.regret(small.answers, 0) == pytest.approx((5 + 25) / 2)
 
 
-def test_policies_name_what_they_say(found: Any) -> None:
-    named = regret.policies(regret.requests(found), PROBES, {"lsamd"})
-    asked = request_for(found, "digits", "deep")
+def test_policies_name_what_they_say(rows_of_models: Any) -> None:
+    named = regret.policies(regret.requests(rows_of_models), PROBES, {"lsamd"})
+    asked = request_for(rows_of_models, "digits", "deep")
     assert [policy(asked, 0) for policy in named.values()] == [
         [("closed_form", "deep")],  # the highest probe of this seed
         [("lsamd", "deep")],  # of those on the shelf
@@ -122,22 +124,22 @@ def test_policies_name_what_they_say(found: Any) -> None:
         [("lsamd", "deep")],
     ]
     assert named["recommend, every learngene of the grid"](asked, 1) == [("closed_form", "shallow")]
-    assert named["recommend, those on the shelf"](request_for(found, "digits", "shallow"), 0) == [
-        ("lsamd", "shallow")
-    ]
+    assert named["recommend, those on the shelf"](
+        request_for(rows_of_models, "digits", "shallow"), 0
+    ) == [("lsamd", "shallow")]
 
 
-def test_the_cheapest_of_those_that_are_not_told_apart(found: Any) -> None:
+def test_the_cheapest_of_those_that_are_not_told_apart(rows_of_models: Any) -> None:
     near = {
         ("digits", 200, 0): [probe("closed_form", "deep", 70), probe("closed_form", "shallow", 69)]
     }
     near["digits", 200, 0][1].right_N[-1] = True  # as many right, on other images
-    asked = request_for(found, "digits", "deep")
+    asked = request_for(rows_of_models, "digits", "deep")
     assert regret.recommended(near, cheapest=True)(asked, 0) == [("closed_form", "shallow")]
 
 
-def test_the_table_means_over_requests(found: Any) -> None:
-    table = regret.regret_table(found, PROBES, {"lsamd"}, ["digits"], ["wings"])
+def test_the_table_means_over_requests(rows_of_models: Any) -> None:
+    table = regret.regret_table(rows_of_models, PROBES, {"lsamd"}, ["digits"], ["wings"])
     assert table.title == "Regret in 4 requests, points"
     rows = {name: dict(zip(table.columns[1:], cells)) for name, *cells in table.rows}
     ours = rows["always closed_form"]  # 80 - 60, 75 - 70, 45 - 40, 45 - 30

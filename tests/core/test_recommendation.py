@@ -1,4 +1,4 @@
-"""What suits given pictures: the probe against its definition, the ranking, and the command."""
+"""Recommendations for given images: the probe against its definition, the ranking, and the command."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ RUN = Run(threads=1, device="cpu")
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
 
 
-def refitted(features_ND: np.ndarray, labels_N: np.ndarray, penalty: float) -> np.ndarray:
-    """What `left_out` says in closed form, by as many regressions as there are pictures; all
-    features standardised before.
+def refit(features_ND: np.ndarray, labels_N: np.ndarray, penalty: float) -> np.ndarray:
+    """Return the leave-one-out result by one regression for each image.
+
+    All features are standardised before.
     """
     standard_ND = (features_ND - features_ND.mean(axis=0)) / features_ND.std(axis=0)
     targets_NK, count = np.eye(labels_N.max() + 1)[labels_N], len(labels_N)
@@ -62,7 +63,7 @@ def test_the_probe_is_that_of_a_regression_without_each_picture(
     features_ND = draws.normal(size=(40, 6)) + 0.7 * np.eye(4)[labels_N] @ draws.normal(size=(4, 6))
     is_right = is_right_left_out(Features(features_ND, labels_N))
     assert 0 < is_right.mean() < 1
-    assert (is_right == refitted(features_ND, labels_N, penalty)).all()
+    assert (is_right == refit(features_ND, labels_N, penalty)).all()
 
 
 def test_features_without_meaning_are_at_chance_even_if_there_are_many() -> None:
@@ -85,14 +86,14 @@ def test_sizes_are_spread_from_the_smallest_to_the_largest() -> None:
     assert [member.spec.layers for member in choose_evenly(members, 9)] == [1, 3, 5, 7, 9]
 
 
-def built(seed: int) -> tuple[str, Member, Descendant]:
+def build_candidate(seed: int) -> tuple[str, Member, Descendant]:
     return f"gene-{seed}", Member(spec=SPEC), assemble(SPEC, {}, seed=seed, scheme="fan_in")
 
 
 def test_the_best_is_first_and_the_others_are_told_by_paired_differences() -> None:
     heard: list[str] = []
     ranking = rank_descendants(
-        map(built, range(4)),
+        map(build_candidate, range(4)),
         tiny_task(),
         RUN,
         images=None,

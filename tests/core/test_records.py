@@ -1,4 +1,4 @@
-"""What an artifact says of itself is believed only where it can be true."""
+"""Statements of an artifact about itself are accepted only if they can be true."""
 
 from __future__ import annotations
 

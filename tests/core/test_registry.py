@@ -1,4 +1,4 @@
-"""The registry: a view of entry points, read from metadata or from a checkout."""
+"""The registry: a view of entry points, from metadata or from a checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from learngene_zoo.method.record import METHODS
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place that is searched for packages first."""
+    """Return an empty folder that is searched for packages first."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -23,7 +23,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(site: Path, package: str, points: str, source: str = "") -> None:
-    """What pip leaves of a package with entry points."""
+    """Write the metadata of an installed package with entry points."""
     info = site / f"{package}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")

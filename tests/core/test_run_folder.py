@@ -1,5 +1,5 @@
-"""A run's folder is held by one process, resumed or refused; what is finished is known to be;
-nothing of others is lost.
+"""A run's folder is locked by one process, resumed or refused; finished runs are recognised;
+foreign files are kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load(path: Path) -> Toy:
 
 
 def half(run: Run) -> Toy:
-    """What is interrupted after its first checkpoint."""
+    """Interrupt a run after its first checkpoint."""
     assert run.folder is not None
     save_result(run.folder / "checkpoint-1", {}, None)
     raise KeyboardInterrupt
@@ -72,7 +72,7 @@ def call(
 
 
 def names(place: Path) -> list[str]:
-    """Everything below a folder but markers."""
+    """Return every name below a folder except markers."""
     return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.name != MARKER)
 
 
@@ -355,7 +355,7 @@ def test_what_the_user_put_beside_a_checkpoint_stays(tmp_path: Path, name: str) 
 
 
 def test_a_run_of_which_nothing_is_kept_blocks_no_call(tmp_path: Path) -> None:
-    """As a kill leaves it before the first checkpoint."""
+    """As after a kill before the first checkpoint."""
     with pytest.raises(KeyboardInterrupt):
         call(half, tmp_path / "out")
     ownership.remove_marked(tmp_path / "out.run" / "checkpoint-1")
@@ -365,7 +365,7 @@ def test_a_run_of_which_nothing_is_kept_blocks_no_call(tmp_path: Path) -> None:
 
 @dataclass
 class Large(Toy):
-    """What no disk has room for."""
+    """An artifact larger than any disk."""
 
     def save(
         self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None
@@ -395,8 +395,8 @@ def test_what_was_computed_before_a_failure_is_kept_and_named(tmp_path: Path) ->
 
 
 def test_a_lock_counts_only_on_the_file_that_has_its_name(tmp_path: Path) -> None:
-    """A releases between B's opening the file and B's locking it; C makes a new one: B and C must
-    not both be in.
+    """A releases between B's opening and locking the file; C creates a new file: B and C must not
+    both hold the lock.
     """
     from filelock import FileLock
 

@@ -1,5 +1,5 @@
-"""Parts that several runs need: computed once, kept apart by what they depend on, and charged to
-everyone who uses them.
+"""Parts shared by several runs: computed once, keyed by everything they depend on, and charged to
+every user.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPEC = ViTSpec(layers=1, width=32, heads=1, image_size=16, patch_size=8)
 
 
 class Clock:
-    """Time that passes only where a test says so."""
+    """Simulated time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -48,7 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 class Computation:
     """A computation that counts its calls, writes a metric of eight images, and may be interrupted
-    after it.
+    afterwards.
     """
 
     def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
@@ -95,19 +95,19 @@ def outer(settings: Settings, run: Run) -> tuple[StateDict, Json]:
     return COMPUTATIONS[0](run)
 
 
-def computing(computation: Computation) -> Computation:
-    """This is what `teacher` computes from now on."""
+def set_computation(computation: Computation) -> Computation:
+    """Set the computation of `teacher`."""
     COMPUTATIONS[:] = [computation]
     return computation
 
 
 def run_in(folder: Path, name: str, seed: int = 0) -> Run:
-    """The part of a run that shares its parts with others in `folder`."""
+    """Return the part of a run that shares its parts in `folder`."""
     return Run(folder=folder / name, seed=seed, shared=folder / "parts").part("teacher")
 
 
 def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
-    computation = computing(Computation())
+    computation = set_computation(Computation())
     first, again = (
         once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()) for name in "ab"
     )
@@ -136,21 +136,21 @@ def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
     ids=["settings", "function", "seed", "precision", "name", "not shared"],
 )
 def test_nothing_else_is_shared(tmp_path: Path, other: Callable[[Path], object]) -> None:
-    computation = computing(Computation())
+    computation = set_computation(Computation())
     once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     other(tmp_path)
     assert len(computation.calls) == 2
 
 
 def test_without_a_place_of_its_own_a_run_still_shares(tmp_path: Path) -> None:
-    computation = computing(Computation())
+    computation = set_computation(Computation())
     for _ in range(2):
         once(Run(shared=tmp_path).part("teacher"), "toy.teacher", teacher, Settings())
     assert len(computation.calls) == 1
 
 
 def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
-    part = computing(Computation())
+    part = set_computation(Computation())
     part.may_end.clear()
     results: list[Json] = []
 
@@ -171,7 +171,7 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
-    computing(Computation(clock, seconds=20))
+    set_computation(Computation(clock, seconds=20))
     for name in "ab":
         once(run_in(tmp_path, name), "toy.teacher", teacher, Settings())
     maker, taker = (measure_cost_alone(tmp_path / name, tmp_path / "parts") for name in "ab")
@@ -195,7 +195,7 @@ def test_a_shared_part_may_use_another(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock: Clock) -> None:
-    part = computing(Computation(clock, seconds=10))
+    part = set_computation(Computation(clock, seconds=10))
     part.interrupted = True
     with pytest.raises(KeyboardInterrupt):
         once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
@@ -213,7 +213,7 @@ def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock:
 def test_a_part_that_is_done_has_its_cost_and_no_checkpoint_wherever_a_kill_came(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    computing(Computation(clock, seconds=10))
+    set_computation(Computation(clock, seconds=10))
     with (
         monkeypatch.context() as killed
     ):  # between its computation and its result, and right after its result
@@ -235,7 +235,7 @@ def interrupt(*arguments: object) -> None:
 
 
 def test_the_seconds_of_a_run_that_was_interrupted_add_up(tmp_path: Path, clock: Clock) -> None:
-    part = computing(Computation(clock, seconds=10))
+    part = set_computation(Computation(clock, seconds=10))
     part.interrupted = True
     with pytest.raises(KeyboardInterrupt):
         once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
@@ -251,7 +251,7 @@ def test_the_seconds_of_a_run_that_was_interrupted_add_up(tmp_path: Path, clock:
 def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = computing(Computation(clock, seconds=20))
+    part = set_computation(Computation(clock, seconds=20))
 
     def extract(name: str, *, out: Path, run: Run, **settings: object) -> Learngene:
         own = Run(folder=out.with_name(f"{out.name}.run"), seed=run.seed, shared=run.shared)

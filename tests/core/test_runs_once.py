@@ -1,4 +1,4 @@
-"""`once`: what is passed is the key, and nothing can be forgotten."""
+"""`once`: the arguments are the key, and none can be left out."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_an_input_without_an_identity_is_refused(value: Any) -> None:
         key_of("toy.work", Settings(), [value], 0)
 
 
-def wrapping(function: Any, hidden: int) -> Any:
-    """A function that passes for one from the top of a module."""
+def wrap(function: Any, hidden: int) -> Any:
+    """Return a function that looks like one defined at the top of a module."""
 
     @wraps(function)
     def carrying(settings: Settings, run: Run) -> Any:
@@ -83,7 +83,7 @@ def wrapping(function: Any, hidden: int) -> Any:
 def test_a_function_that_carries_more_than_its_arguments_is_refused() -> None:
     hidden = 3
     with pytest.raises(TypeError, match="top of a module"):
-        once(Run(), "toy.work", wrapping(work, hidden), Settings())
+        once(Run(), "toy.work", wrap(work, hidden), Settings())
 
     def inner(settings: Settings, run: Run) -> Any:
         return {}, hidden
@@ -94,7 +94,7 @@ def test_a_function_that_carries_more_than_its_arguments_is_refused() -> None:
 
 
 def test_the_key_has_no_name_of_a_function_or_class() -> None:
-    """So that code can move and be renamed without a part being computed again."""
+    """So code can be moved and renamed without computing parts again."""
     moved = make_dataclass(
         "Renamed", [("steps", int), ("inner", Any), ("blocks", Any)], frozen=True
     )

@@ -1,5 +1,5 @@
-"""Exported files: equal to the module at every batch, self-describing, opened without this package,
-whole or not there.
+"""Exported files: equal to the module at every batch size, self-describing, opened without this
+package, and complete or absent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NAMES = ("zero", "one", "two", "three", "four")
 
 
 def model(spec: ViTSpec = SPEC) -> Descendant:
-    """Random numbers, with a head that tells images apart."""
+    """Return a random model whose head distinguishes images."""
     names = NAMES if spec.classes else ()
     return assemble(
         spec,
@@ -69,8 +69,8 @@ def images(count: int) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Exported]:
-    """A function that exports one of `SPECS` in a format, once."""
+def export_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Exported]:
+    """Return a cached function that exports a model of `SPECS` in a format."""
     folder = tmp_path_factory.mktemp("exported")
 
     @cache
@@ -96,9 +96,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], E
         for format in ("pt2", "onnx")
     ],
 )
-def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, exported) -> None:
+def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, export_once) -> None:
     descendant = model(SPECS[name])
-    exported_file = exported(name, format)
+    exported_file = export_once(name, format)
     assert exported_file.difference <= (0.0 if format == "pt2" else 1e-5)
     runner, module = open_runner(exported_file.path, threads=1), descendant.model()
     for count in (1, 3, 7):  # 3 and 7 are not among those that exporting compares
@@ -110,9 +110,9 @@ def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, expor
 
 
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
-def test_the_same_model_is_the_same_file(format: str, tmp_path: Path, exported) -> None:
+def test_the_same_model_is_the_same_file(format: str, tmp_path: Path, export_once) -> None:
     again = export_descendant(model(), tmp_path / f"again.{format}", run=RUN).path
-    assert again.read_bytes() == exported("plain", format).path.read_bytes()
+    assert again.read_bytes() == export_once("plain", format).path.read_bytes()
 
 
 @pytest.mark.parametrize("format", ["pt2", pytest.param("onnx", marks=pytest.mark.exhaustive)])
@@ -149,8 +149,10 @@ print(json.dumps([names, list(shape), facts]))
 
 
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
-def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(format: str, exported) -> None:
-    path = exported("plain", format).path
+def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(
+    format: str, export_once
+) -> None:
+    path = export_once("plain", format).path
     printed = subprocess.run(
         [sys.executable, "-c", ALONE, path], check=True, capture_output=True, text=True
     ).stdout
@@ -226,7 +228,7 @@ def test_what_no_format_has_is_refused(name: str, dtype: str, message: str, tmp_
 
 
 def timm_folder(place: Path, name: str = "vit_tiny_patch16_224", **sizes: object) -> Path:
-    """A folder as timm saves it; it says how it takes images."""
+    """Write a folder as timm does, with the format of its images."""
     import timm
     from safetensors.torch import save_file
 
@@ -273,8 +275,10 @@ def test_what_timm_made_is_exported_and_says_all_that_is_needed(
 
 
 @pytest.mark.parametrize("name", ["plain", "dense"])
-def test_an_exported_file_is_worth_what_its_model_is(name: str, exported, tmp_path: Path) -> None:
-    path, descendant = exported(name, "onnx").path, model(SPECS[name])
+def test_an_exported_file_is_worth_what_its_model_is(
+    name: str, export_once, tmp_path: Path
+) -> None:
+    path, descendant = export_once(name, "onnx").path, model(SPECS[name])
     exported_model = open_exported(path)
     assert (exported_model.classes, exported_model.dense, exported_model.class_names) == (
         5,
@@ -308,7 +312,7 @@ def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Pat
         lifecycle.predict(path, tmp_path / "a.png", run=Run(threads=1, precision="bf16"))
 
 
-def test_files_that_are_not_exports_are_refused_in_one_line(exported, tmp_path: Path) -> None:
+def test_files_that_are_not_exports_are_refused_in_one_line(export_once, tmp_path: Path) -> None:
     import onnx
 
     def change(
@@ -316,7 +320,7 @@ def test_files_that_are_not_exports_are_refused_in_one_line(exported, tmp_path: 
         edit: Callable[[Any], None] = lambda graph: None,
         **save: Any,
     ) -> Path:
-        graph = onnx.load(exported("plain", "onnx").path)
+        graph = onnx.load(export_once("plain", "onnx").path)
         for entry in [entry for entry in graph.metadata_props if entry.key in facts]:
             if (text := facts[entry.key]) is None:
                 graph.metadata_props.remove(entry)
@@ -353,11 +357,13 @@ def test_files_that_are_not_exports_are_refused_in_one_line(exported, tmp_path: 
     with pytest.raises(WrongCall, match=r"absent\.onnx; write one with `lgzoo export -o"):
         open_exported(tmp_path / "absent.onnx")
     with pytest.raises(WrongCall, match=r"torch\.export\.load unpickles"):
-        open_exported(exported("plain", "pt2").path)
+        open_exported(export_once("plain", "pt2").path)
 
 
-def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = exported("plain", "onnx").path
+def test_without_onnxruntime_the_extra_is_named(
+    export_once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = export_once("plain", "onnx").path
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(
         Unavailable,

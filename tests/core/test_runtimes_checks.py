@@ -1,4 +1,4 @@
-"""What an exported file must agree in with its module, and what it says about preprocessing."""
+"""Checks of an exported file against its module, and its record of the preprocessing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from learngene_zoo.lifecycle import runtimes
 
 
 class Logits(nn.Module):
-    """Two logits of an image; the largest of all is `largest`."""
+    """A module with two logits for each image; the largest of all is `largest`."""
 
     def __init__(self, largest: float) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Logits(nn.Module):
 def test_a_difference_is_accepted_up_to_a_share_of_the_largest_logit(
     largest: float, dtype: str, accepted: float
 ) -> None:
-    """Of 1e-4 in fp32 and 2e-2 in fp16; logits below 1 count as 1."""
+    """The share is 1e-4 in fp32 and 2e-2 in fp16; the largest logit counts as at least 1."""
     model, images = Logits(largest), torch.zeros(5, 3, 4, 4)
     for share, is_accepted in ((0.9, True), (1.2, False)):
         far = share * accepted * max(1.0, largest)
@@ -54,7 +54,7 @@ def test_a_difference_is_accepted_up_to_a_share_of_the_largest_logit(
 )
 @pytest.mark.parametrize("wrong", [1.0, float("nan"), float("inf")])
 def test_a_file_that_is_wrong_at_one_size_of_a_batch_is_refused(is_wrong, wrong: float) -> None:
-    """One image, two (as it was traced), and more."""
+    """The sizes are one image, two (the traced size), and more."""
     model = Logits(1.0)
 
     def runner(shown: torch.Tensor) -> torch.Tensor:

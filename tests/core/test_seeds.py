@@ -1,4 +1,4 @@
-"""Draws by number: results that were published depend on every one of these."""
+"""Random draws by number: published results depend on all of them."""
 
 from __future__ import annotations
 

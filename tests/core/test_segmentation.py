@@ -1,5 +1,5 @@
-"""Segmentation: masks that follow their images, losses and metrics that can be counted by hand, and
-the verbs.
+"""Segmentation: masks that are transformed with their images, losses and metrics counted by hand,
+and the verbs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ COUNT = 36
 
 
 class Blobs:
-    """A disc of class 1 or 2 on class 0, lighter with its class, with a rim that does not count;
-    sizes may differ.
+    """Images with a disc of class 1 or 2 on class 0, lighter for higher classes, with an ignored
+    rim.
+
+    The images' sizes may differ.
     """
 
     labels = np.zeros(COUNT, dtype=np.int64)
@@ -105,12 +107,12 @@ def start(**changes: Any) -> Descendant:
 
 
 def shades(batch: Batch) -> torch.Tensor:
-    """The first channel as it was before it was normalised."""
+    """Return the first channel before normalisation."""
     return (batch.images[:, 0] * 127.5 + 127.5).round()
 
 
 def follows(batch: Batch) -> float:
-    """Of the pixels that count the share whose shade says their class."""
+    """Return the share of counted pixels whose shade matches their class."""
     counted = batch.labels != IGNORED
     return ((shades(batch) - 100 * batch.labels).abs()[counted] < 50).float().mean().item()
 
@@ -297,7 +299,9 @@ def test_the_metric_follows_the_task() -> None:
 
 
 class Reader(nn.Module):
-    """Reads each pixel's class off its shade, but takes every second row's bright ones for dim."""
+    """Predicts each pixel's class from its shade, but takes bright pixels of every second row for
+    dim ones.
+    """
 
     def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
         classes = ((images_BCHW[:, 0] * 127.5 + 127.5) / 100).round().long()

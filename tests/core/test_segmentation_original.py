@@ -1,6 +1,4 @@
-"""mIoU at the original resolution: windows cover a picture, and what is counted can be counted by
-hand.
-"""
+"""mIoU at the original resolution: windows cover an image, and the counts can be checked by hand."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ SIZES = ((24, 16), (16, 40), (50, 37), (16, 16))
 
 
 class Lightness(nn.Module):
-    """The right class of every pixel of `Blobs` that is not on a border: lighter is higher. The
-    score is not linear in it.
+    """Predicts the class of every pixel of `Blobs` except at borders; lighter is higher.
+
+    The score is not linear in the lightness.
     """
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -79,9 +78,7 @@ def test_a_model_that_knows_every_pixel_is_nearly_right_at_any_size(workers: int
 
 
 class Wide:
-    """One picture whose left and right ends, beyond the centre that a crop keeps, are
-    of class 1.
-    """
+    """One image whose left and right ends, outside the centre crop, are of class 1."""
 
     labels = np.zeros(1, dtype=np.int64)
 

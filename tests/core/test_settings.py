@@ -1,4 +1,4 @@
-"""One reading of frozen dataclasses: options, JSON, fingerprints."""
+"""Frozen dataclasses as options, JSON and fingerprints."""
 
 import math
 import re
@@ -119,7 +119,7 @@ class Grouped:
 
 
 def test_a_flat_record_is_a_group_in_python_alone() -> None:
-    """Its options have no prefix and do not count as the first nested ones; in JSON its keys stand
+    """Its options have no prefix and do not count as the first nested ones; in JSON its keys are
     among the others.
     """
     names = [s.name for s in settings_of(Grouped())]

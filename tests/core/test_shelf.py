@@ -1,4 +1,4 @@
-"""Where learngenes come from: folders first, then the shelf."""
+"""Sources of learngenes: folders first, then the shelf."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from learngene_zoo.storage import write_json
 
 @pytest.fixture
 def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A shelf with three cards, and a folder that is none; the working folder is empty."""
+    """Create a shelf with three cards and another folder; the working folder is empty."""
     folder = tmp_path / "cards"
     for name in ("lsamd-mini", "lsamd-base", "ancestry-mini", "tal-small"):
         (folder / name).mkdir(parents=True)
@@ -110,7 +110,7 @@ SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size
 
 
 def learngene(**changes: object) -> dict[str, object]:
-    """The config.json of a learngene of the method `toy`."""
+    """Return the config.json of a learngene of the method `toy`."""
     tasks = [{"name": name, "source": "somewhere"} for name in ("signs", "glyphs")]
     ancestries = [{"source": "local", "spec": to_json(SPEC), "licence": "mit"}]
     about = {
@@ -193,7 +193,7 @@ def test_a_card_that_cannot_be_listed_is_named(tmp_path: Path, config: object, s
 
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
-    """A shelf of 300 cards that `show` understands."""
+    """Create a shelf of 300 cards that `show` can read."""
     folder, config = (
         tmp_path / "many",
         (checkout / "cards" / "lsamd-mini" / "config.json").read_bytes(),

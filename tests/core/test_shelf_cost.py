@@ -1,6 +1,4 @@
-"""What a learngene on the shelf costs: as the bench counted it, with an ancestry model that must be
-at hand.
-"""
+"""The cost of a learngene on the shelf: as counted by the bench, with an available ancestry model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README's table of the shelf: the middle size of every card, and which have no figures."""
+"""README's table of the shelf: the middle size of every card, and cards without figures."""
 
 from __future__ import annotations
 

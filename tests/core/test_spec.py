@@ -1,4 +1,4 @@
-"""A spec is the whole of a ViT in plain numbers, and refuses numbers that describe none."""
+"""A spec describes a ViT completely in plain numbers, and refuses impossible ones."""
 
 import pytest
 import timm

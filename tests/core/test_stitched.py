@@ -1,6 +1,4 @@
-"""Stitched models: their formula, their tensors' names and starts, their spec read off, and what is
-refused.
-"""
+"""Stitched models: formula, names and initial values of tensors, spec of a module, and refusals."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def by_hand(spec: ViTSpec, state: StateDict) -> torch.Tensor:
-    """Stem, blocks, linear layer, blocks, norm and head, each piece out of a plain model of its
-    width.
-    """
+    """Run stem, blocks, linear layer, blocks, norm and head, taken from plain models of each width."""
     start, tokens_BND = 0, torch.empty(0)
     for index, segment in enumerate(spec.segments):
         plain = model_of(
@@ -90,7 +86,7 @@ def by_hand(spec: ViTSpec, state: StateDict) -> torch.Tensor:
 
 
 def _own(segment: ViTSpec, state: StateDict, start: int, *, stem: bool, tail: bool) -> StateDict:
-    """The tensors of one segment, blocks counted from 0; what it has no use for is drawn."""
+    """Return the tensors of one segment, blocks counted from 0; unused ones are random."""
     own = initial(segment, 99)
     for name in own:
         block = TABLE.block_of(name)

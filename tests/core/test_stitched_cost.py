@@ -1,5 +1,5 @@
-"""What stitched models cost: by hand, against counters, and the exact numbers of Learngene Pool's
-and SN-Net's tables.
+"""The cost of stitched models: by hand, against counters, and the exact numbers in the tables of
+Learngene Pool and SN-Net.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def test_the_tables_of_learngene_pool(row: dict[str, Any]) -> None:
 
 
 def pool_path(low: int, high: int) -> ViTSpec:
-    """So many blocks of DeiT-B at a quarter of its width, then so many at its own."""
+    """Return DeiT-B with this many blocks of a quarter of its width, then this many of its full
+    width.
+    """
     base, tiny = architecture("deit_base_patch16_224"), architecture("deit_tiny_patch16_224")
     assert base is not None
     assert tiny is not None
@@ -81,8 +83,9 @@ def test_the_71_configurations_that_snnet_released() -> None:
 
 
 def snnet_paths() -> Iterator[ViTSpec]:
-    """DeiT-Ti, -S and -B; then the paths from each to the next, window by window, without the final
-    norm.
+    """Return DeiT-Ti, -S and -B, then the paths from each to the next, by windows.
+
+    The final norm is left out.
     """
     anchors = [architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base")]
     yield from (anchor for anchor in anchors if anchor)
@@ -96,7 +99,7 @@ def snnet_paths() -> Iterator[ViTSpec]:
 
 
 def test_parameters_and_flops_by_hand() -> None:
-    """1 block of width 16, a stitch, 2 of width 32; 17 tokens."""
+    """1 block of width 16, a stitch, 2 blocks of width 32; 17 tokens."""
     stem = 16 * 192 + 16 + 17 * 16 + 16
     tail = 2 * 32 + 5 * 32 + 5
     assert (
@@ -126,7 +129,7 @@ def test_what_the_papers_leave_out() -> None:
 def test_against_the_model_itself(changes: dict[str, Any], spec: ViTSpec) -> None:
     spec = spec.with_(**changes)
     model = model_of(spec, initial(spec, 0))
-    products, attention, normed = _counted(model, torch.zeros(1, 3, 32, 32))
+    products, attention, normed = _count(model, torch.zeros(1, 3, 32, 32))
     enlarged = spec.classes * 32**2 if spec.dense else 0
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
     assert flops(spec) == products + attention + 5 * normed + 4 * enlarged
@@ -159,10 +162,8 @@ def test_its_cost_is_what_fvcore_counts(changes: dict[str, Any], spec: ViTSpec) 
     assert flops(spec) == counted.uncalled_modules_warnings(False).total()
 
 
-def _counted(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
-    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through
-    a LayerNorm.
-    """
+def _count(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
+    """Return multiply-adds of layers and of attention by torch's counter, and elements of norms."""
     normed = []
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):

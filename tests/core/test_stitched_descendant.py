@@ -1,6 +1,4 @@
-"""Descendants of more than one width: their folder, what timm does with it, controls, training, and
-what people see.
-"""
+"""Descendants of more than one width: folder, timm, controls, training, and output of commands."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ THREE = SPEC.with_(
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def made(spec: ViTSpec = SPEC, **fields: Any) -> Descendant:
+def make_descendant(spec: ViTSpec = SPEC, **fields: Any) -> Descendant:
     given = {
         "mean": (0.1, 0.2, 0.3),
         "std": (0.4, 0.5, 0.6),
@@ -75,15 +73,15 @@ def made(spec: ViTSpec = SPEC, **fields: Any) -> Descendant:
 
 
 def test_its_folder_is_read_back(tmp_path: Path) -> None:
-    folder = made(class_names=tuple("abcde"), task="digits").save(tmp_path / "stitched")
+    folder = make_descendant(class_names=tuple("abcde"), task="digits").save(tmp_path / "stitched")
     config = json.loads((folder / "config.json").read_text())
     assert config["architecture"] == STITCHED_ARCHITECTURE
     assert config["model_args"]["front"] == [[1, 16, 2]]
     assert config["num_features"] == 32
     again = load_descendant(folder)
     assert again.spec == SPEC
-    assert again.inherited == made().inherited
-    assert torch.equal(again.model()(IMAGES_BCHW), made().model()(IMAGES_BCHW))
+    assert again.inherited == make_descendant().inherited
+    assert torch.equal(again.model()(IMAGES_BCHW), make_descendant().model()(IMAGES_BCHW))
 
 
 OPENED = """
@@ -116,7 +114,7 @@ def test_timm_opens_its_folder_once_the_stitches_are_known(tmp_path: Path, check
     ]
     names = []
     for number, spec in enumerate(cases):
-        case = made(spec)
+        case = make_descendant(spec)
         folder = case.save(tmp_path / str(number))
         expected = case.model()(IMAGES_BCHW).detach().contiguous()
         save_file({"images": IMAGES_BCHW, "wanted": expected}, folder / "case.safetensors")
@@ -134,7 +132,7 @@ def test_timm_opens_its_folder_once_the_stitches_are_known(tmp_path: Path, check
 
 
 def test_a_plain_descendants_folder_names_no_architecture_of_ours(tmp_path: Path) -> None:
-    folder = made(SPEC.with_(front=())).save(tmp_path / "plain")
+    folder = make_descendant(SPEC.with_(front=())).save(tmp_path / "plain")
     config = json.loads((folder / "config.json").read_text())
     assert config["architecture"] == "vit_base_patch16_224"
     assert "front" not in config["model_args"]
@@ -162,7 +160,7 @@ def test_a_plain_descendants_folder_names_no_architecture_of_ours(tmp_path: Path
 def test_segments_that_cannot_be_are_a_bad_file(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    folder = made().save(tmp_path / "stitched")
+    folder = make_descendant().save(tmp_path / "stitched")
     _change(folder, lambda config: config["model_args"], change)
     with pytest.raises(BadFile, match=message) as error:
         load_descendant(folder)
@@ -177,7 +175,7 @@ def test_segments_that_cannot_be_are_a_bad_file(
     ],
 )
 def test_so_are_segments_of_our_own_record(tmp_path: Path, front: Any, message: str) -> None:
-    folder = made().save(tmp_path / "stitched")
+    folder = make_descendant().save(tmp_path / "stitched")
     _change(folder, lambda config: config["learngene"]["spec"], {"front": front})
     with pytest.raises(BadFile, match=rf"learngene: spec: front\[0\].*{message}"):
         load_descendant(folder)
@@ -192,7 +190,7 @@ def _change(folder: Path, place: Any, change: dict[str, Any]) -> None:
 
 
 def test_a_plain_architecture_has_no_segments(tmp_path: Path) -> None:
-    folder = made().save(tmp_path / "stitched")
+    folder = make_descendant().save(tmp_path / "stitched")
     _change(folder, lambda config: config, {"architecture": "vit_base_patch16_224"})
     with pytest.raises(BadFile, match="has 'front', which vit_base_patch16_224 does not take"):
         load_descendant(folder)
@@ -202,7 +200,7 @@ def test_a_plain_architecture_has_no_segments(tmp_path: Path) -> None:
 
 
 def test_a_missing_stitch_is_named(tmp_path: Path) -> None:
-    case = made()
+    case = make_descendant()
     state = {name: tensor for name, tensor in case.state.items() if name != "blocks.1.stitch.bias"}
     with pytest.raises(BadFile, match=r"lacks the tensor blocks\.1\.stitch\.bias of shape \(32,\)"):
         case.with_state(state)
@@ -218,7 +216,7 @@ def test_a_missing_stitch_is_named(tmp_path: Path) -> None:
 
 
 def test_controls_reach_the_stitches() -> None:
-    case, name = made(), "blocks.1.stitch.weight"
+    case, name = make_descendant(), "blocks.1.stitch.weight"
     mixed = apply_control(case, "shuffled", 3)
     assert not torch.equal(mixed.state[name], case.state[name])
     assert torch.equal(
@@ -232,7 +230,7 @@ def test_controls_reach_the_stitches() -> None:
 
 
 def test_another_task_means_another_head_alone() -> None:
-    case = made(task="digits", class_names=tuple("abcde"))
+    case = make_descendant(task="digits", class_names=tuple("abcde"))
     dense = case.for_task("scenes", tuple("xyz"), seed=9, dense=True)
     assert dense.spec == SPEC.with_(classes=3, dense=True)
     assert dense.model()(IMAGES_BCHW).shape == (2, 3, 32, 32)
@@ -244,7 +242,7 @@ def test_another_task_means_another_head_alone() -> None:
 
 def test_it_is_trained_judged_and_timed_like_any_other() -> None:
     task = tiny_task(image_size=32)
-    start = made().for_task(task.name, task.class_names, seed=0)
+    start = make_descendant().for_task(task.name, task.class_names, seed=0)
     recipe = Recipe(epochs=1, images=16, batch_size=8, lr=1e-2, warmup=0.0, drop_path=0.1)
     tuned = fit(start, task, recipe, Run(threads=1))
     changed = [
@@ -263,7 +261,7 @@ def test_it_is_trained_judged_and_timed_like_any_other() -> None:
 
 
 def test_it_is_no_ancestry(tmp_path: Path) -> None:
-    folder = str(made(THREE).save(tmp_path / "stitched"))
+    folder = str(make_descendant(THREE).save(tmp_path / "stitched"))
     assert spec_at(folder) == THREE
     for refused in (ancestry_spec, open_ancestry):
         with pytest.raises(
@@ -276,14 +274,16 @@ def test_it_is_no_ancestry(tmp_path: Path) -> None:
 
 
 def test_its_card_says_its_widths_and_how_to_open_it(tmp_path: Path) -> None:
-    card = (made(THREE).save(tmp_path / "stitched") / "README.md").read_text()
+    card = (make_descendant(THREE).save(tmp_path / "stitched") / "README.md").read_text()
     assert "vit-4-layers-16-24-32-wide-pool" in card
     assert (
         "1 layers of width 16 with 2 heads, then 2 of width 24 with 3 heads, then 1 of width 32"
         " with 4 heads" in card
     )
     assert "import learngene_zoo.timm  # registers the model with timm" in card
-    both = (made(SPEC.with_(dense=True)).save(tmp_path / "dense") / "README.md").read_text()
+    both = (
+        make_descendant(SPEC.with_(dense=True)).save(tmp_path / "dense") / "README.md"
+    ).read_text()
     assert (
         "logits for every pixel. A linear layer, the stitch, leads from each width to the next."
         in both
@@ -291,15 +291,15 @@ def test_its_card_says_its_widths_and_how_to_open_it(tmp_path: Path) -> None:
 
 
 def test_show_says_what_is_in_front(tmp_path: Path) -> None:
-    folder = made(THREE).save(tmp_path / "stitched")
+    folder = make_descendant(THREE).save(tmp_path / "stitched")
     shown = CliRunner().invoke(main, ["show", str(folder), "--json"])
     assert shown.exit_code == 0, shown.stderr
     row = json.loads(shown.stdout)
     assert (row["layers"], row["width"], row["heads"], row["front"]) == (4, 32, 4, "1x16+2x24")
-    assert row["params"] == made(THREE).cost().params
+    assert row["params"] == make_descendant(THREE).cost().params
     fewer = CliRunner().invoke(main, ["show", str(folder), "--convention", "fvcore", "--json"])
     assert json.loads(fewer.stdout)["params"] < row["params"]
-    plain = made(SPEC.with_(front=())).save(tmp_path / "plain")
+    plain = make_descendant(SPEC.with_(front=())).save(tmp_path / "plain")
     assert "front" not in json.loads(
         CliRunner().invoke(main, ["show", str(plain), "--json"]).stdout
     )
@@ -317,7 +317,7 @@ def test_rows_have_the_key_front_where_any_member_is_stitched() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Paths(Expander):
-    """As many blocks of width 16 in front as `low` says, of three."""
+    """Expands to `low` blocks of width 16 in front, of three blocks."""
 
     low: Annotated[int | None, "blocks in front"] = None
 

@@ -1,4 +1,4 @@
-"""Folders are written whole or not at all; what is read is checked before it is used."""
+"""Folders are written completely or not at all; data is checked before it is used."""
 
 import json
 import os

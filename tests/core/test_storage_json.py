@@ -1,4 +1,4 @@
-"""JSON is read strictly: what is read can be written again, printed, and walked through."""
+"""JSON is read strictly: data that was read can be written, printed and traversed."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_many_keys_cost_no_more_than_their_number() -> None:
 
 
 def test_every_reader_of_json_is_the_one_that_refuses() -> None:
-    """`json.loads` takes the last of two values; only `storage` calls it, and the grid for a text
-    that it has made.
+    """`json.loads` silently takes the last of duplicate keys; only `storage` calls it, and the grid
+    for its own text.
     """
     root = Path(__file__).parents[2]
     files = [

@@ -1,4 +1,4 @@
-"""Suites of tasks come from entry points, as methods do: a broken one is refused by name, and
+"""Suites of tasks come from entry points, like methods: a broken one is refused by name, and
 `check_suite` names each broken law.
 """
 
@@ -25,7 +25,7 @@ from learngene_zoo.testing import check_suite
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that is searched for packages first."""
+    """Return an empty folder that is searched for packages first."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -48,7 +48,7 @@ SUITE = Suite(name="{name}", title="a stranger's", entries=tuple(map(entry, {tas
 def install(
     site: Path, name: str, tasks: Sequence[str] = (), source: str | None = None, package: str = ""
 ) -> None:
-    """Leave in `site` what pip leaves of a package that registers a suite."""
+    """Write the metadata of an installed package that registers a suite."""
     package = package or f"zoo_{name}_{len(sys.modules)}"  # a name that no other test has imported
     info = site / f"{package}-1.0.dist-info"
     info.mkdir()
@@ -173,8 +173,8 @@ def test_what_to_do_instead_is_added_where_the_hub_is_not_available() -> None:
 
 @pytest.mark.parametrize("suite", catalogue.suites()[0], ids=lambda suite: suite.name)
 def test_every_suite_in_tree_keeps_the_contract(suite: Suite) -> None:
-    opened = check_suite(suite)
-    assert suite.name != "mini" or opened == tuple(entry.name for entry in suite.entries)
+    names = check_suite(suite)
+    assert suite.name != "mini" or names == tuple(entry.name for entry in suite.entries)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Noise:
 
     @property
     def labels(self) -> np.ndarray:
-        """int64 (N,)."""
+        """The class of every image, int64 (N,)."""
         return np.arange(self.count) % 2 + self.labels_from
 
     def __len__(self) -> int:
@@ -229,8 +229,8 @@ ENTRY = Entry(
 MASKED = replace(ENTRY, kind="segmentation")
 
 
-def opened(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
-    """The task of the entry with some fields changed, its images as `of_split` says."""
+def open_changed(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
+    """Return the task of the entry with changed fields; `of_split` are arguments of its images."""
 
     def split(name: str) -> Noise:
         return Noise(**{"seed": list(SIZES).index(name), "count": SIZES[name], **of_split})
@@ -239,17 +239,15 @@ def opened(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]]:
-    """A function that makes and registers a suite whose only task departs from a good one in what
-    it is given.
-    """
+def register_suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]]:
+    """Return a function that registers a suite whose only task differs from a valid one as given."""
 
     def make(entry: Entry = ENTRY, of_split: dict[str, Any] | None = None, **changes: Any) -> Suite:
         suite = Suite(
             name="noises",
             title="-",
             entries=(entry,),
-            open=lambda e, offline: opened(e, changes, **(of_split or {})),
+            open=lambda e, offline: open_changed(e, changes, **(of_split or {})),
         )
         good, broken = catalogue.suites()
         monkeypatch.setattr(catalogue, "suites", lambda: ((*good, suite), broken))
@@ -261,9 +259,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]
 
 @pytest.mark.parametrize(("entry", "masks"), [(ENTRY, None), (MASKED, torch.uint8)])
 def test_a_suite_of_noise_keeps_the_contract(
-    registered: Callable[..., Suite], entry: Entry, masks: torch.dtype | None
+    register_suite: Callable[..., Suite], entry: Entry, masks: torch.dtype | None
 ) -> None:
-    assert check_suite(registered(entry, of_split={"masks": masks})) == ("noise",)
+    assert check_suite(register_suite(entry, of_split={"masks": masks})) == ("noise",)
 
 
 LAWS: list[tuple[dict[str, Any], str]] = [
@@ -305,16 +303,16 @@ LAWS += [
 
 @pytest.mark.parametrize(("changes", "words"), LAWS)
 def test_a_broken_law_is_named(
-    registered: Callable[..., Suite], changes: dict[str, Any], words: str
+    register_suite: Callable[..., Suite], changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(AssertionError, match=f"the suite noises .*{words}"):
-        check_suite(registered(**changes))
+        check_suite(register_suite(**changes))
 
 
 def test_an_error_of_a_suite_is_told_with_the_promise_that_it_breaks(
-    registered: Callable[..., Suite],
+    register_suite: Callable[..., Suite],
 ) -> None:
-    suite = replace(registered(), open=lambda entry, offline: {}["photos"])
+    suite = replace(register_suite(), open=lambda entry, offline: {}["photos"])
     with pytest.raises(
         AssertionError,
         match="'every task opens, or is Unavailable': noise raised KeyError: 'photos'",
@@ -324,7 +322,10 @@ def test_an_error_of_a_suite_is_told_with_the_promise_that_it_breaks(
 
 def test_a_suite_must_be_registered_and_cheap_to_list(site: Path) -> None:
     stranger = Suite(
-        name="noises", title="-", entries=(ENTRY,), open=lambda entry, offline: opened(entry, {})
+        name="noises",
+        title="-",
+        entries=(ENTRY,),
+        open=lambda entry, offline: open_changed(entry, {}),
     )
     with pytest.raises(AssertionError, match="the suite noises is not registered"):
         check_suite(stranger)

@@ -1,5 +1,5 @@
-"""Surgery is pure: identity, composition, shapes kept, nothing mutated, nothing read that is not
-kept.
+"""Surgery is pure: identity, composition, preserved shapes, no mutation, and no reads of tensors
+that are not used.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ STATE = initial(SPEC, 0)
 
 
 class Recording(Mapping[str, torch.Tensor]):
-    """A state that remembers which of its tensors were read."""
+    """A state that records which of its tensors were read."""
 
     def __init__(self, state: Mapping[str, torch.Tensor]) -> None:
         self.state, self.read = state, []
@@ -54,7 +54,7 @@ def _nothing_is_mutated() -> Iterator[None]:
 
 
 def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
-    """Whether two states have the same names in the same order, and the same numbers."""
+    """Return whether two states have the same names in the same order and equal tensors."""
     return list(first) == list(second) and all(
         torch.equal(first[name], second[name]) for name in first
     )

@@ -1,4 +1,4 @@
-"""`lgzoo show TASK --sheet`, the sheet itself, and `lgzoo show SUITE`."""
+"""`lgzoo show TASK --sheet`, the sheet, and `lgzoo show SUITE`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def a_task(split: object, classes: int, **changes: object) -> Task:
 
 
 class Masked:
-    """Black pictures whose left part, as wide as their index, is class 1, with the right edge
-    ignored.
-    """
+    """Black images whose left part, as wide as their index, is class 1; the right edge is ignored."""
 
     labels = np.zeros(6, dtype=np.int64)
 

@@ -1,6 +1,5 @@
-"""Rows of a table choose no file of this machine.
-
-Bytes, or files below the folder that was named.
+"""Rows of a table cannot choose files of this machine: they hold bytes, or name files below the
+given folder.
 """
 
 import io
@@ -31,7 +30,7 @@ def png(colour: tuple[int, int, int] = RED) -> bytes:
 
 
 def write_table(path: Path, images: list[Any]) -> None:
-    """A Parquet file with these images, of two classes in turn."""
+    """Write a Parquet file with these images, of two classes in turn."""
     labels = [number % 2 for number in range(len(images))]
     features = Features({"image": Image(), "label": ClassLabel(names=["cat", "dog"])})
     cells = [
@@ -44,7 +43,7 @@ def write_table(path: Path, images: list[Any]) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with a picture in it, beside a folder with a picture that nobody named."""
+    """Create a folder with an image, beside another folder with an image."""
     (tmp_path / "data" / "cats").mkdir(parents=True)
     (tmp_path / "data" / "cats" / "inside.png").write_bytes(png())
     (tmp_path / "elsewhere").mkdir()
@@ -53,7 +52,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def outside(data: Path) -> list[str]:
-    """Every way to name the picture that lies elsewhere."""
+    """Return every way to name the image in the other folder."""
     target = data.parent / "elsewhere" / "0.png"
     (data / "link.png").symlink_to(target)
     (data / "linked").symlink_to(target.parent)

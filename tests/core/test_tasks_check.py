@@ -1,5 +1,5 @@
-"""Every picture is read: broken ones are named before a training, twins and small classes are
-listed, and good ones remembered.
+"""Reading of all images: broken ones are reported before a training, duplicates and small classes
+are listed, and good ones remembered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 from PIL import Image
-from streaming_toy import encoded, shards
+from streaming_toy import encode, shards
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, WrongCall
@@ -38,7 +38,7 @@ def draw(path: Path, number: int, size: tuple[int, int] = (12, 10)) -> None:
 
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
-    """12 training images of each of two classes, 2 validation and 2 test images of each."""
+    """Write 12 training images of each of two classes, 2 validation and 2 test images of each."""
     top = tmp_path / "photographs"
     for split, count in (("train", 12), ("val", 2), ("test", 2)):
         for label, name in enumerate(("cat", "dog")):
@@ -149,7 +149,7 @@ def test_tables_are_read_and_streams_refused(
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    rows = {"image": [encoded(n) for n in range(20)], "label": list("ab") * 10}
+    rows = {"image": [encode(n) for n in range(20)], "label": list("ab") * 10}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "data.parquet")
     task = open_task(f"parquet:{tmp_path}/data.parquet")
     assert [row["status"] for row in check_task(task, 0)[0][:3]] == ["ok"] * 3

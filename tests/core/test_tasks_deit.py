@@ -1,4 +1,4 @@
-"""DeiT's augmentation is timm's, each image with a seed of its own; repeated augmentation shows an
+"""DeiT's augmentation equals timm's, with a seed for each image; repeated augmentation shows an
 image several times in a row.
 """
 
@@ -32,7 +32,7 @@ FORMAT = InputFormat(
 )
 
 
-def seeded(seed: int) -> None:
+def seed_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -60,12 +60,12 @@ def test_it_is_timm_s_transform(flip: bool) -> None:
     )
     ours = apply_deit_augmentation(images, FORMAT, seeds, flip)
     for image, seed, made in zip(images, seeds, ours, strict=True):
-        seeded(seed)
+        seed_generators(seed)
         assert torch.equal(made, theirs(Image.fromarray(image.permute(1, 2, 0).numpy())))
 
 
 def test_posterising_to_no_bits_is_black() -> None:
-    """timm draws it now and then, and newer versions of PIL refuse it."""
+    """timm sometimes draws 0 bits, which newer versions of PIL refuse."""
     image = Image.fromarray(photographs(1)[0].permute(1, 2, 0).numpy())
     assert np.asarray(_posterize(image, 0)).max() == 0
     assert np.array_equal(

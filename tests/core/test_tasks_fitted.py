@@ -1,4 +1,4 @@
-"""Images that are kept as a model takes them: the same pixels, decoded once."""
+"""Cached images in a model's input size: the same pixels, decoded once."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def task(tmp_path: Path) -> Task:
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the images that are decoded."""
+def decoded_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which the paths of decoded images are added."""
     paths: list[str] = []
     read = splits.decode_samples
 
@@ -61,37 +61,37 @@ def read_epochs(
 
 @pytest.mark.parametrize("augment", ["none", "light"])
 def test_the_pixels_are_those_of_images_that_are_decoded_every_time(
-    task: Task, augment: Any, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+    task: Task, augment: Any, decoded_paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = read_epochs(task, augment=augment)
-    count = len(decoded)
-    assert count == len(set(decoded)) == task.sizes["train"]
+    count = len(decoded_paths)
+    assert count == len(set(decoded_paths)) == task.sizes["train"]
     monkeypatch.setattr(fitted, "MAX_BYTES", 0)
     plain = read_epochs(task, augment=augment)
-    assert len(decoded) - count == 2 * count
+    assert len(decoded_paths) - count == 2 * count
     assert len(kept) == len(plain)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(kept, plain))
 
 
 def test_another_loader_finds_them_and_another_format_does_not(
-    task: Task, decoded: list[str]
+    task: Task, decoded_paths: list[str]
 ) -> None:
     read_epochs(task)
-    count = len(decoded)
+    count = len(decoded_paths)
     read_epochs(task, augment="light")
-    assert len(decoded) == count
+    assert len(decoded_paths) == count
     other = replace(FORMAT, view=View(crop_pct=0.9))
     read_epochs(task, other)
-    assert len(decoded) == 2 * count
+    assert len(decoded_paths) == 2 * count
     assert list(task.split("train").fitted) == [(16, other.view, other.fill)]
 
 
-def test_parts_of_a_split_share_them(task: Task, decoded: list[str]) -> None:
+def test_parts_of_a_split_share_them(task: Task, decoded_paths: list[str]) -> None:
     parts = ensure_validation(replace(task, sizes={**task.sizes, "validation": 0}))
     for split in ("train", "validation", "validation"):
         for batch in Loader(parts, split, FORMAT, batch_size=4).epoch(0):
             assert len(batch.images)
-    assert len(decoded) == len(set(decoded)) == task.sizes["train"]
+    assert len(decoded_paths) == len(set(decoded_paths)) == task.sizes["train"]
 
 
 @pytest.mark.parametrize("settings", [{"augment": "rand"}, {"augment": "deit"}, {"workers": 1}])

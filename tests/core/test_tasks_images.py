@@ -1,7 +1,4 @@
-"""Pictures of every mode are decoded as a person sees them.
-
-Each equals one that PIL renders here.
-"""
+"""Images of every mode are decoded as they should be seen: each equals one rendered by PIL."""
 
 from __future__ import annotations
 
@@ -37,13 +34,13 @@ TURNS = {
 }
 
 
-def stored(image: Image.Image, kind: str = "png", **how: Any) -> bytes:
+def encode(image: Image.Image, kind: str = "png", **how: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, kind, **how)
     return stream.getvalue()
 
 
-def seen(data: bytes) -> np.ndarray:
+def decode(data: bytes) -> np.ndarray:
     return decode_image(data, "it").permute(1, 2, 0).numpy()
 
 
@@ -59,23 +56,23 @@ def test_a_picture_is_turned_as_its_camera_says(orientation: int, kind: str) -> 
     exif[ORIENTATION] = orientation
     how = {"lossless": True} if kind == "webp" else {}
     upright = photograph() if orientation == 1 else photograph().transpose(TURNS[orientation])
-    assert np.array_equal(seen(stored(photograph(), kind, exif=exif, **how)), np.array(upright))
+    assert np.array_equal(decode(encode(photograph(), kind, exif=exif, **how)), np.array(upright))
 
 
 def test_a_photograph_of_a_phone_stands_upright_as_does_its_mask() -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6
-    data = stored(photograph((32, 16)), "jpeg", exif=exif)
+    data = encode(photograph((32, 16)), "jpeg", exif=exif)
     plain = Image.open(io.BytesIO(data)).transpose(Image.Transpose.ROTATE_270)
-    assert np.array_equal(seen(data), np.array(plain))
+    assert np.array_equal(decode(data), np.array(plain))
     classes = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
-    mask = decode_mask(stored(classes, exif=exif), "it")
+    mask = decode_mask(encode(classes, exif=exif), "it")
     assert np.array_equal(mask.numpy(), np.array(classes.transpose(Image.Transpose.ROTATE_270)))
 
 
 def test_broken_exif_data_does_not_cost_the_picture() -> None:
     for exif in (b"Exif\0\0nonsense", b"Exif\0\0II*\0\x08\0\0\0\xff\xff"):
-        assert seen(stored(photograph(), "jpeg", exif=exif)).shape == (7, 13, 3)
+        assert decode(encode(photograph(), "jpeg", exif=exif)).shape == (7, 13, 3)
 
 
 def over_white(image: Image.Image) -> np.ndarray:
@@ -88,7 +85,7 @@ def over_white(image: Image.Image) -> np.ndarray:
 def test_what_is_transparent_is_seen_over_white(mode: str) -> None:
     image = photograph().convert(mode)
     image.putalpha(Image.linear_gradient("L").resize(image.size))
-    got = seen(stored(image))
+    got = decode(encode(image))
     assert (
         np.abs(got.astype(int) - over_white(image)).max() <= 1
     )  # PIL rounds its two ways to mix differently
@@ -101,16 +98,16 @@ def test_a_palette_may_have_a_transparent_entry(kind: str) -> None:
     clear = np.array(image) == 2
     expected = np.where(clear[..., None], 255, np.array(image.convert("RGB")))
     assert clear.any()
-    assert np.array_equal(seen(stored(image, kind, transparency=2)), expected)
-    assert np.array_equal(seen(stored(image, kind)), np.array(image.convert("RGB")))
+    assert np.array_equal(decode(encode(image, kind, transparency=2)), expected)
+    assert np.array_equal(decode(encode(image, kind)), np.array(image.convert("RGB")))
 
 
 def test_a_palette_may_have_an_alpha_for_each_entry() -> None:
     image = photograph().quantize(4)
-    data = stored(image, transparency=bytes([255, 0, 128, 255]))
+    data = encode(image, transparency=bytes([255, 0, 128, 255]))
     assert (
         np.abs(
-            seen(data).astype(int) - over_white(Image.open(io.BytesIO(data)).convert("RGBA"))
+            decode(data).astype(int) - over_white(Image.open(io.BytesIO(data)).convert("RGBA"))
         ).max()
         <= 1
     )
@@ -124,13 +121,13 @@ def test_one_colour_may_be_transparent(mode: str, clear: Any) -> None:
     expected[
         np.all(expected == np.array(Image.new(mode, (1, 1), clear).convert("RGB")), axis=2)
     ] = 255
-    assert np.array_equal(seen(stored(image, transparency=clear)), expected)
+    assert np.array_equal(decode(encode(image, transparency=clear)), expected)
 
 
 @pytest.mark.parametrize("mode", ["1", "L"])
 def test_grey_and_black_and_white(mode: str) -> None:
     image = photograph().convert(mode)
-    assert np.array_equal(seen(stored(image)), np.array(image.convert("RGB")))
+    assert np.array_equal(decode(encode(image)), np.array(image.convert("RGB")))
 
 
 @pytest.mark.parametrize("kind", ["png", "tiff", "ppm"])
@@ -152,7 +149,7 @@ def test_grey_and_black_and_white(mode: str) -> None:
 def test_sixteen_bits_are_scaled_by_the_bits_in_use(kind: str, brightest: int, shift: int) -> None:
     deep = np.linspace(0, brightest, 13 * 7).astype(np.uint16).reshape(7, 13)
     expected = np.repeat((deep >> shift).astype(np.uint8)[..., None], 3, axis=2)
-    assert np.array_equal(seen(stored(Image.fromarray(deep), kind)), expected)
+    assert np.array_equal(decode(encode(Image.fromarray(deep), kind)), expected)
 
 
 def test_both_byte_orders_are_read() -> None:
@@ -161,13 +158,13 @@ def test_both_byte_orders_are_read() -> None:
         image = Image.frombytes(
             "I;16" if order == "<" else "I;16B", (4, 3), deep.astype(f"{order}u2").tobytes()
         )
-        assert np.array_equal(seen(stored(image, "tiff"))[..., 0], deep >> 4)
+        assert np.array_equal(decode(encode(image, "tiff"))[..., 0], deep >> 4)
 
 
 def tiff(values: list[list[float]], kind: type) -> np.ndarray:
     pixels = np.array(values, dtype=kind)
     stored_HW = pixels.reshape(-1, 50) if pixels.size == 1_000 else pixels  # no strip
-    return seen(stored(Image.fromarray(stored_HW), "tiff"))[..., 0].reshape(pixels.shape)
+    return decode(encode(Image.fromarray(stored_HW), "tiff"))[..., 0].reshape(pixels.shape)
 
 
 def test_signed_numbers_keep_what_is_below_zero() -> None:
@@ -205,14 +202,14 @@ def test_numbers_that_are_not_finite_are_the_least_or_the_largest() -> None:
 
 def test_grey_of_eight_bits_is_not_scaled() -> None:
     dark = Image.fromarray(np.array([[0, 1, 9]], dtype=np.uint8))
-    assert seen(stored(dark))[..., 0].tolist() == [[0, 1, 9]]
-    assert not is_deep_grey(stored(dark), "it")
-    assert is_deep_grey(stored(Image.fromarray(np.array([[9]], dtype=np.uint16))), "it")
+    assert decode(encode(dark))[..., 0].tolist() == [[0, 1, 9]]
+    assert not is_deep_grey(encode(dark), "it")
+    assert is_deep_grey(encode(Image.fromarray(np.array([[9]], dtype=np.uint16))), "it")
 
 
 def test_sixteen_bits_may_have_a_transparent_value() -> None:
     deep = np.array([[0, 30_000, 60_000]], dtype=np.uint16)
-    assert seen(stored(Image.fromarray(deep), transparency=30_000))[0, :, 0].tolist() == [
+    assert decode(encode(Image.fromarray(deep), transparency=30_000))[0, :, 0].tolist() == [
         0,
         255,
         234,
@@ -236,16 +233,16 @@ def test_fractions_are_scaled(values: list[float], expected: list[int]) -> None:
 
 def test_inks_are_seen_as_their_profile_says() -> None:
     image = photograph((16, 16)).convert("CMYK")
-    data = stored(image, "jpeg", quality=100)
-    assert np.array_equal(seen(data), np.array(Image.open(io.BytesIO(data)).convert("RGB")))
+    data = encode(image, "jpeg", quality=100)
+    assert np.array_equal(decode(data), np.array(Image.open(io.BytesIO(data)).convert("RGB")))
     assert np.array_equal(
-        seen(stored(image, "tiff", icc_profile=b"no profile")), np.array(image.convert("RGB"))
+        decode(encode(image, "tiff", icc_profile=b"no profile")), np.array(image.convert("RGB"))
     )
     other = ImageCms.ImageCmsProfile(
         ImageCms.createProfile("sRGB")
     ).tobytes()  # of other colours: it is ignored
     assert np.array_equal(
-        seen(stored(image, "tiff", icc_profile=other)), np.array(image.convert("RGB"))
+        decode(encode(image, "tiff", icc_profile=other)), np.array(image.convert("RGB"))
     )
 
 
@@ -255,7 +252,7 @@ def test_the_first_frame_of_an_animation_counts(kind: str) -> None:
         Image.new("RGB", (9, 5), colour) for colour in ((200, 30, 20), (0, 0, 255), (0, 255, 0))
     ]
     how: dict[str, Any] = {"lossless": True} if kind == "webp" else {}
-    got = seen(stored(frames[0], kind, save_all=True, append_images=frames[1:], **how))
+    got = decode(encode(frames[0], kind, save_all=True, append_images=frames[1:], **how))
     assert np.array_equal(got, np.array(frames[0]))
 
 
@@ -275,21 +272,21 @@ def test_absurd_sizes_are_refused_before_decoding(
 
 def test_colours_stay_as_they_are() -> None:
     assert torch.equal(
-        decode_image(stored(photograph()), "it").permute(1, 2, 0),
+        decode_image(encode(photograph()), "it").permute(1, 2, 0),
         torch.from_numpy(np.array(photograph())),
     )
 
 
 @pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000), (101, 1), (30_000, 299)])
 def test_a_strip_is_refused_by_name(size: tuple[int, int]) -> None:
-    data = stored(Image.new("L", size))
+    data = encode(Image.new("L", size))
     where = f"{size[0]} x {size[1]} pixels, and one side may be at most 100 times the other"
     for call in (decode_image, decode_mask, read_size):
         with pytest.raises(
             BadData, match=rf"^strip\.png: the image is {where}; crop it or remove it$"
         ):
             call(data, "strip.png")
-    assert read_size(stored(Image.new("L", (100, 1))), "it") == (100, 1)
+    assert read_size(encode(Image.new("L", (100, 1))), "it") == (100, 1)
 
 
 def test_an_associated_alpha_is_seen_over_white() -> None:

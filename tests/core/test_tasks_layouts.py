@@ -1,6 +1,4 @@
-"""Folders as people lay them out: what are splits, what are classes, and what is refused with the
-line to type.
-"""
+"""Layouts of folders: which are splits, which are classes, and errors that show the option to type."""
 
 from __future__ import annotations
 

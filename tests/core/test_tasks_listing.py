@@ -1,5 +1,5 @@
-"""The pictures below a folder: every suffix that Pillow decodes, links and their loops, and the
-line about what is left out.
+"""The images below a folder: every suffix that Pillow decodes, links and their loops, and the note
+about left-out files.
 """
 
 from __future__ import annotations

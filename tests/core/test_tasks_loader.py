@@ -1,5 +1,5 @@
-"""The loader's laws: a pixel is a function of (seed, epoch, index), whatever else is asked for and
-whoever asks.
+"""Laws of the loader: a pixel is a function of (seed, epoch, index), independent of other requests
+and of the process.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def test_no_flips_where_the_task_forbids_them(digits: Task) -> None:
 
 
 def _is_shift(got: torch.Tensor, image: torch.Tensor) -> bool:
-    """Whether the middle of `got` is a piece of `image`, at most four pixels away."""
+    """Return whether the middle of `got` is a part of `image`, shifted by at most four pixels."""
     return any(
         torch.equal(got[:, 4:28, 4:28], image[:, y : y + 24, x : x + 24])
         for y in range(9)

@@ -1,6 +1,4 @@
-"""The memory that a picture takes is bounded whatever its sides are, and ordinary pictures keep
-every pixel.
-"""
+"""The memory for an image is bounded for any aspect ratio, and ordinary images keep every pixel."""
 
 from __future__ import annotations
 

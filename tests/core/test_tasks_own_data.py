@@ -1,5 +1,5 @@
-"""The user's own data: found in each layout, missing splits made, and whatever is wrong with it
-said in one line.
+"""The user's data: recognised in each layout, missing splits made, and one-line errors for every
+problem.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def picture(number: int, mode: str = "RGB", size: tuple[int, int] = (20, 12)) ->
     return Image.fromarray(pixels.squeeze(), mode)
 
 
-def encoded(number: int) -> bytes:
+def encode(number: int) -> bytes:
     stream = io.BytesIO()
     picture(number).save(stream, "png")
     return stream.getvalue()
@@ -159,7 +159,7 @@ def test_faults_of_folders(tmp_path: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("content", [encoded(0)[:200], b"no image", b""])
+@pytest.mark.parametrize("content", [encode(0)[:200], b"no image", b""])
 def test_an_unreadable_image_is_named(tmp_path: Path, content: bytes, workers: int) -> None:
     class_folders(tmp_path, {"cat": 9, "dog": 9})
     for file in (tmp_path / "dog").iterdir():
@@ -202,7 +202,7 @@ def table(
 
     labels = [number % 3 if names else "xyz"[number % 3] for number in range(count)]
     rows = {
-        image: [{"bytes": encoded(number), "path": None} for number in range(count)],
+        image: [{"bytes": encode(number), "path": None} for number in range(count)],
         label: labels,
         **more,
     }

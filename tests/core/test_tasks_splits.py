@@ -1,6 +1,4 @@
-"""Splits that are made: which images they take never changes, because published numbers rest on
-them.
-"""
+"""Made splits always take the same images, because published numbers depend on them."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ LABELS = np.array([0, 1, 2, 0, 1, 0, 0, 1, 2, 0, 1, 0] * 4)  # 24, 16 and 8 imag
 
 
 class Rows:
-    """Places of images that nobody looks at."""
+    """Images that are never read."""
 
     def __len__(self) -> int:
         return len(LABELS)
@@ -32,7 +30,7 @@ class Rows:
         return Sample(None, f"row {row}")
 
 
-def made(
+def make_splits(
     labels: np.ndarray = LABELS, counts: dict[str, int] | None = None, **others: np.ndarray
 ) -> dict[str, Any]:
     results = {name: Labelled(Rows(), part) for name, part in {"train": labels, **others}.items()}
@@ -40,7 +38,7 @@ def made(
 
 
 def test_the_images_of_every_split_never_change() -> None:
-    parts = made()
+    parts = make_splits()
     assert parts["test"].members.tolist() == [0, 1, 2, 7, 15, 29, 33, 37, 39, 44]
     assert parts["validation"].members.tolist() == [4, 5, 20, 42]
     assert len(parts["train"].members) == 34
@@ -88,14 +86,14 @@ def test_equally_many_of_each_class_and_nested() -> None:
 
 
 def test_splits_that_are_there_stay_and_named_counts_hold() -> None:
-    parts = made(test=LABELS[:5])
+    parts = make_splits(test=LABELS[:5])
     assert [len(parts[name].members) for name in ("train", "validation", "test")] == [43, 5, 5]
-    parts = made(counts={"test": 7, "validation": 3})
+    parts = make_splits(counts={"test": 7, "validation": 3})
     assert [len(parts[name].members) for name in ("train", "validation", "test")] == [38, 3, 7]
     every = np.concatenate([part.members for part in parts.values()])
     assert sorted(every.tolist()) == list(range(48))
     assert all((part.labels == LABELS[part.members]).all() for part in parts.values())
-    assert len(made(test=LABELS[:0])["test"].members) == 10, "an empty split is made anew"
+    assert len(make_splits(test=LABELS[:0])["test"].members) == 10, "an empty split is made anew"
 
 
 FEW = {
@@ -112,7 +110,7 @@ FEW = {
 def test_every_class_keeps_training_images(name: str) -> None:
     sizes = np.array(FEW[name])
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    parts = made(labels)
+    parts = make_splits(labels)
     left = np.bincount(parts["train"].labels, minlength=len(sizes))
     assert (left >= 1).all()
     if name not in (
@@ -125,12 +123,12 @@ def test_every_class_keeps_training_images(name: str) -> None:
     test = max(1, round(0.2 * len(labels)))
     assert len(parts["test"].members) == test
     assert len(parts["validation"].members) == max(1, round(0.1 * (len(labels) - test)))
-    again = made(labels)
+    again = make_splits(labels)
     assert all((again[split].members == parts[split].members).all() for split in parts)
 
 
 def test_splits_of_data_with_enough_images_are_those_of_before() -> None:
-    """Bit for bit: what was published was measured on them."""
+    """Bitwise, as published results were measured on them."""
     for seed in range(200):
         generator = np.random.default_rng(seed)
         sizes = generator.integers(5, 60, size=generator.integers(2, 12))
@@ -139,7 +137,7 @@ def test_splits_of_data_with_enough_images_are_those_of_before() -> None:
         validation = round(0.1 * (len(labels) - test))
         first, left = stratified_parts(labels, [test, len(labels) - test], 0)
         second, rest = stratified_parts(labels[left], [validation, len(left) - validation], 0)
-        parts = made(labels)
+        parts = make_splits(labels)
         assert parts["test"].members.tolist() == first.tolist()
         assert parts["validation"].members.tolist() == left[second].tolist()
         assert parts["train"].members.tolist() == left[rest].tolist()
@@ -162,7 +160,7 @@ def test_too_few_images_for_a_split() -> None:
     with pytest.raises(ValueError, match="at most 48 images in all parts, got 49"):
         stratified_parts(LABELS, [40, 9], 0)
     with pytest.raises(BadData, match=r"too few training images \(1\) to make a test split"):
-        made(LABELS[:1])
+        make_splits(LABELS[:1])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The stamp of a task's data: equal for copies, another one when a file or label changes; what
-resumes and what a bench reuses.
+"""The stamp of a task's data: equal for copies, different if a file or label changes; resuming and
+reuse in a bench.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from learngene_zoo.tasks.stamps import stamp_task, stamp_tasks
 
 
 def build(top: Path) -> Path:
-    """Two classes whose files have equal names and sizes."""
+    """Write two classes whose files have equal names and sizes."""
     for label, name in enumerate(("cat", "dog")):
         (top / name).mkdir(parents=True)
         for number in range(8):

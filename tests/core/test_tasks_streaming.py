@@ -1,5 +1,5 @@
-"""Data read in order: every image once, the same pixels however it is read, little held; and made
-splits.
+"""Data read in order: every image once, the same pixels in every way of reading, little memory; and
+made splits.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from learngene_zoo.training.evaluate import evaluate
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shards(tmp_path_factory.mktemp("tars"))
 
 
 @pytest.fixture
-def task(stored: Path) -> Task:
-    return open_task(f"wds:{stored}")
+def task(folder: Path) -> Task:
+    return open_task(f"wds:{folder}")
 
 
 def test_every_image_comes_once_with_its_label_and_pixels(task: Task) -> None:
@@ -130,7 +130,7 @@ def test_processes_share_batches_of_any_size(task: Task, monkeypatch: pytest.Mon
 
 
 class Held:
-    """The images of the stored validation tar, which can be asked for one by one."""
+    """The images of the stored validation tar with random access."""
 
     labels = np.arange(1000, 1010) % CLASSES
 
@@ -154,7 +154,7 @@ def test_in_order_it_shows_what_a_loader_of_the_same_images_does(task: Task, aug
 
 
 class Counting:
-    """A stream of `total` images, and how many were read and not yet shown."""
+    """A stream of `total` images that counts the images that were read and not yet yielded."""
 
     def __init__(self, counts: tuple[int, ...]) -> None:
         self.counts, self.alive, self.most = counts, 0, 0
@@ -309,7 +309,7 @@ def test_too_few_images_for_three_splits(tmp_path: Path) -> None:
 
 
 class Reader(nn.Module):
-    """Says of the images of `CLASSES` classes, all but every third, what they are."""
+    """Recognises the images of `CLASSES` classes, except every third one."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         known = {pixels(2000 + n).transpose(2, 0, 1).tobytes(): n for n in range(15)}
@@ -358,12 +358,12 @@ print("step", json.dumps([done.correct, [sorted(a + b) for a, b in zip(*shares)]
 
 @pytest.mark.slow
 def test_two_processes_read_as_one(
-    tmp_path: Path, stored: Path, torchrun: Callable[..., str]
+    tmp_path: Path, folder: Path, torchrun: Callable[..., str]
 ) -> None:
-    task = open_task(f"wds:{stored}")
+    task = open_task(f"wds:{folder}")
     expected = [sorted(by_index(iter([batch]))) for batch in loader(task).epoch(1)]
     program = tmp_path / "judge.py"
     program.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}){JUDGE}")
-    lines = torchrun([str(program), str(stored)], lambda out: "step" in out).splitlines()
+    lines = torchrun([str(program), str(folder)], lambda out: "step" in out).splitlines()
     told = json.dumps([[n % 3 != 0 for n in range(15)], expected, [6] * 8])
     assert [line for line in lines if line.startswith("step")] == [f"step {told}"] * 2

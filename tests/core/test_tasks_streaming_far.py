@@ -1,6 +1,4 @@
-"""Streams over a network: tars behind addresses, connections that break, and repositories of the
-Hub.
-"""
+"""Streams over a network: tars at addresses, broken connections, and repositories of the Hub."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streaming_toy import by_index, encoded, equal, loader, pixels, shards
+from streaming_toy import by_index, encode, equal, loader, pixels, shards
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.tasks import hub_data
@@ -22,18 +20,18 @@ from learngene_zoo.tasks.task import Task
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shards(tmp_path_factory.mktemp("tars"))
 
 
 @pytest.fixture
-def task(stored: Path) -> Task:
-    return open_task(f"wds:{stored}")
+def task(folder: Path) -> Task:
+    return open_task(f"wds:{folder}")
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder. Every answer breaks off after `most` bytes, if that is set; a range is
-    honoured if `ranges`.
+    """Serves a folder. Every response breaks off after `most` bytes, if set; ranges are supported
+    if `ranges`.
     """
 
     most: int | None = None
@@ -58,10 +56,10 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def served(stored: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Quiet]]]:
+def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Quiet]]]:
     monkeypatch.setattr(places.time, "sleep", lambda seconds: None)
     handler = type("Served", (Quiet,), {"asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(stored)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", handler
     server.shutdown()
@@ -85,10 +83,10 @@ def test_tars_far_away_are_the_same(
 
 
 def test_a_server_without_ranges_is_read_over_again(
-    stored: Path, served: tuple[str, type[Quiet]]
+    folder: Path, served: tuple[str, type[Quiet]]
 ) -> None:
     address, handler = served
-    data = (stored / "train-000.tar").read_bytes()
+    data = (folder / "train-000.tar").read_bytes()
     handler.most = len(data) - 5
     file = places.open_file(f"{address}/train-000.tar")
     got = file.read(len(data) - 9)
@@ -124,14 +122,14 @@ def table(first: int, count: int, names: bool = True, label: str = "label") -> A
         "image": ImageFeature(),
         label: ClassLabel(names=["p", "q", "r"]) if names else Value("string"),
     }
-    rows = {"image": [{"bytes": encoded(n), "path": None} for n in numbers], label: labels}
+    rows = {"image": [{"bytes": encode(n), "path": None} for n in numbers], label: labels}
     return Dataset.from_dict(rows, features=Features(features))
 
 
 @pytest.fixture
 def on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where files stand in for a repository of the Hub: `datasets` opens a folder of that name as
-    it opens the Hub's.
+    """Replace a repository of the Hub by files: `datasets` opens a folder of that name in the same
+    way.
     """
     import datasets
 

@@ -1,5 +1,5 @@
-"""Streams as people lay them out: splits in names and records, classes with few images, labels and
-pictures of other kinds.
+"""Layouts of streams: splits in names and records, classes with few images, labels and images of
+other kinds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from streaming_toy import by_index, encoded, loader, pairs, write_tar
+from streaming_toy import by_index, encode, loader, pairs, write_tar
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import open_task
@@ -68,7 +68,7 @@ def records(numbers: range, word: Any, key: str = "split") -> list[tuple[str, by
     for number in numbers:
         record = {"label": number % 3, key: word(number)}
         results += [
-            (f"{number:03d}.png", encoded(number)),
+            (f"{number:03d}.png", encode(number)),
             (f"{number:03d}.json", json.dumps(record).encode()),
         ]
     return results
@@ -113,12 +113,12 @@ def test_records_that_contradict_the_names_are_refused(tmp_path: Path) -> None:
     assert open_task(f"wds:{tmp_path}").sizes["test"] == 30
 
 
-def labelled(labels: list[Any], kind: str = "cls") -> list[tuple[str, bytes]]:
+def make_labelled(labels: list[Any], kind: str = "cls") -> list[tuple[str, bytes]]:
     files = []
     for number, label in enumerate(labels):
         content = json.dumps({"label": label}) if kind == "json" else str(label)
         files += [
-            (f"{number:04d}.png", encoded(number)),
+            (f"{number:04d}.png", encode(number)),
             (f"{number:04d}.{kind}", content.encode()),
         ]
     return files
@@ -129,7 +129,7 @@ def test_a_class_that_made_splits_would_empty_stops_with_its_name(tmp_path: Path
     for index in range(40):
         labels = ["a", "b"] * 20
         labels[index] = "rare"
-        write_tar(tmp_path / f"{index}" / "x.tar", labelled(labels))
+        write_tar(tmp_path / f"{index}" / "x.tar", make_labelled(labels))
         try:
             task = open_task(f"wds:{tmp_path / str(index)}")
         except BadData as error:
@@ -148,14 +148,14 @@ def test_a_class_that_made_splits_would_empty_stops_with_its_name(tmp_path: Path
 
 def test_labels_and_names_of_several_forms_are_one(tmp_path: Path) -> None:
     composed, taken_apart = (unicodedata.normalize(form, "é") for form in ("NFC", "NFD"))
-    write_tar(tmp_path / "a.tar", labelled([composed, taken_apart, "b"] * 20))
+    write_tar(tmp_path / "a.tar", make_labelled([composed, taken_apart, "b"] * 20))
     assert open_task(f"wds:{tmp_path / 'a.tar'}").class_names == ("b", composed)
-    write_tar(tmp_path / "b.tar", labelled([1.0, [2], 3] * 20, "json"))
+    write_tar(tmp_path / "b.tar", make_labelled([1.0, [2], 3] * 20, "json"))
     assert open_task(f"wds:{tmp_path / 'b.tar'}").class_names == ("1", "2", "3")
-    write_tar(tmp_path / "c.tar", labelled([True, False] * 20, "json"))
+    write_tar(tmp_path / "c.tar", make_labelled([True, False] * 20, "json"))
     assert open_task(f"wds:{tmp_path / 'c.tar'}").class_names == ("False", "True")
     for odd in (0.5, [1, 2], None):
-        write_tar(tmp_path / "d.tar", labelled([odd, 1] * 20, "json"))
+        write_tar(tmp_path / "d.tar", make_labelled([odd, 1] * 20, "json"))
         with pytest.raises(BadData, match=r"0000\.json holds no label"):
             open_task(f"wds:{tmp_path / 'd.tar'}")
 

@@ -1,7 +1,4 @@
-"""Tars of images.
-
-How they are named, what lies beside them, and every fault of one said in a line.
-"""
+"""Tars of images: their names, files beside them, and one-line errors for every fault."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from streaming_toy import by_index, encoded, loader, pairs, pixels, shards, write_tar
+from streaming_toy import by_index, encode, loader, pairs, pixels, shards, write_tar
 
 from learngene_zoo.atomic import _machine
 from learngene_zoo.errors import BadData, WrongCall
@@ -137,7 +134,7 @@ def test_labels_are_numbers_or_names_in_cls_or_json(tmp_path: Path, classes: Any
         file
         for number, (kind, data) in enumerate(labels * 4)
         for file in (
-            (f"{number}.JPG", encoded(number, "jpeg")),
+            (f"{number}.JPG", encode(number, "jpeg")),
             (f"{number}.{kind}", data),
             (f"{number}.txt", b"hi"),
         )
@@ -156,7 +153,7 @@ def test_names_without_a_list_are_sorted(tmp_path: Path) -> None:
     files = [
         f
         for n in range(60)
-        for f in ((f"{n}.png", encoded(n)), (f"{n}.cls", b"10" if n % 2 else b"9"))
+        for f in ((f"{n}.png", encode(n)), (f"{n}.cls", b"10" if n % 2 else b"9"))
     ]
     assert open_task(f"wds:{write_tar(tmp_path / 'numbers.tar', files)}").class_names == ("9", "10")
     named = [(name, {b"10": b"ant", b"9": b"bee"}.get(data, data)) for name, data in files]
@@ -216,14 +213,14 @@ def cut(size: int) -> Callable[[Path], None]:
     return lambda path: path.write_bytes(path.read_bytes()[:size]) and None
 
 
-def damaged(path: Path) -> None:
+def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     place = data.index(b"0011.png\0")
     data[place + 150] ^= 0xFF
     path.write_bytes(data)
 
 
-def linked(path: Path) -> None:
+def add_link(path: Path) -> None:
     with tarfile.open(path, "a") as archive:
         member = tarfile.TarInfo("9999.png")
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -234,18 +231,18 @@ def with_files(*files: tuple[str, bytes]) -> Callable[[Path], None]:
     return lambda path: write_tar(path, [*pairs(0, 60), *files]) and None
 
 
-PICTURE = encoded(1)
+PICTURE = encode(1)
 TAR_FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut in a header": (cut(1024 * 20 + 100), "x.tar is damaged or cut short after 00"),
     "cut in a file": (cut(1024 * 20 + 700), "x.tar is damaged or cut short after 00"),
     "no end": (cut(512), "x.tar is damaged or cut short after"),
     "empty": (cut(0), "x.tar is damaged or cut short after its beginning"),
-    "a damaged header": (damaged, r"x.tar is damaged or cut short after 0010.cls \(.*header\)"),
+    "a damaged header": (damage, r"x.tar is damaged or cut short after 0010.cls \(.*header\)"),
     "no tar": (
         lambda path: path.write_bytes(b"not a tar" * 200) and None,
         "x.tar is damaged or cut short after its beginning",
     ),
-    "a link": (linked, "9999.png is a link"),
+    "a link": (add_link, "9999.png is a link"),
     "a pickle": (with_files(("70.png", PICTURE), ("70.pth", b"x")), "70.pth may hold a pickle"),
     "a pickled label": (
         with_files(("70.png", PICTURE), ("70.cls.pyd", b"x")),
@@ -390,7 +387,7 @@ def test_a_tar_of_no_split_beside_others_of_one(tmp_path: Path) -> None:
 # Masks.
 
 
-def masked(first: int, count: int, value: int = 2) -> list[tuple[str, bytes]]:
+def make_masked_pairs(first: int, count: int, value: int = 2) -> list[tuple[str, bytes]]:
     def mask(number: int) -> bytes:
         stream = io.BytesIO()
         Image.fromarray(np.where(pixels(number)[:, :, 0] > 127, value, 0).astype(np.uint8)).save(
@@ -399,11 +396,11 @@ def masked(first: int, count: int, value: int = 2) -> list[tuple[str, bytes]]:
         return stream.getvalue()
 
     numbers = range(first, first + count)
-    return [file for n in numbers for file in ((f"{n}.png", encoded(n)), (f"{n}.seg.png", mask(n)))]
+    return [file for n in numbers for file in ((f"{n}.png", encode(n)), (f"{n}.seg.png", mask(n)))]
 
 
 def test_masks_make_a_segmentation_task(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "x.tar", masked(0, 60))
+    path = write_tar(tmp_path / "x.tar", make_masked_pairs(0, 60))
     with pytest.raises(BadData, match=r"put a classes\.txt beside the tars"):
         open_task(f"wds:{path}")
     (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
@@ -412,13 +409,13 @@ def test_masks_make_a_segmentation_task(tmp_path: Path) -> None:
     batch = next(loader(task, augment="none").epoch(0))
     assert batch.labels.shape == (12, 8, 8)
     assert torch.equal(batch.labels, torch.where(batch.images[:, 0].round() > 127, 2, 0))
-    write_tar(path, [file for file in masked(0, 60) if file[0] != "30.seg.png"])
+    write_tar(path, [file for file in make_masked_pairs(0, 60) if file[0] != "30.seg.png"])
     with pytest.raises(BadData, match=r"x\.tar: 30 has no mask; add 30\.seg\.png"):
         list(loader(open_task(f"wds:{path}"), drop_last=False).epoch(0))
 
 
 class Pipe(io.BytesIO):
-    """Bytes that come once, as those of a download."""
+    """Bytes that can be read only once, like a download."""
 
     def seekable(self) -> bool:
         return False
@@ -436,7 +433,7 @@ class Pipe(io.BytesIO):
 def test_a_cut_tar_gives_what_is_whole_and_says_where_it_ends(
     tmp_path: Path, kind: type[io.BytesIO], bytes_left: int, last: str, reason: str
 ) -> None:
-    """A sample here is two files of two blocks of 512 bytes each, and given when the next one
+    """A sample is two files of two blocks of 512 bytes each, and is yielded when the next one
     begins.
     """
     data = write_tar(tmp_path / "x.tar", pairs(0, 60)).read_bytes()

@@ -1,6 +1,4 @@
-"""Tables: splits in names and in a column `split`, and label columns of every type that has a clear
-meaning.
-"""
+"""Tables: splits in names and in a column `split`, and label columns of every unambiguous type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checking, resizing and moving images and masks, by number."""
+"""Checking, resizing and augmenting images and masks, by number."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How pictures are resized and cropped follows the ancestry model's own configuration, and its
-descendants say the same to timm.
+"""Resizing and cropping follow the ancestry model's configuration, which its descendants pass on to
+timm.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def test_timm_sees_the_pixels_that_we_evaluate(
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
-def written(place: Path, **images: Any) -> Path:
-    """An ancestry model's folder whose `pretrained_cfg` has these entries; None leaves one out."""
+def write_ancestry(place: Path, **images: Any) -> Path:
+    """Write an ancestry model's folder with these entries in `pretrained_cfg`; None removes one."""
     place.mkdir(parents=True)
     config: Any = timm_config(SPEC, mean=(0.5,) * 3, std=(0.5,) * 3, class_names=(), licence="mit")
     cfg = {**config["pretrained_cfg"], **images}
@@ -109,7 +109,7 @@ def written(place: Path, **images: Any) -> Path:
     ],
 )
 def test_the_view_is_the_ancestry_s_own(tmp_path: Path, images: dict[str, Any], view: View) -> None:
-    ancestry = open_ancestry(str(written(tmp_path / "it", **images)))
+    ancestry = open_ancestry(str(write_ancestry(tmp_path / "it", **images)))
     assert ancestry.record.view == ancestry.input_format.view == view
     theirs = resolve_model_data_config(
         timm.create_model(f"local-dir:{tmp_path / 'it'}", pretrained=True)
@@ -128,13 +128,13 @@ def test_the_view_is_the_ancestry_s_own(tmp_path: Path, images: dict[str, Any], 
 )
 def test_views_that_are_not_supported(tmp_path: Path, images: dict[str, Any], words: str) -> None:
     with pytest.raises(BadFile, match=words):
-        open_ancestry(str(written(tmp_path / "it", **images)))
+        open_ancestry(str(write_ancestry(tmp_path / "it", **images)))
     with pytest.raises(WrongCall, match="crop_pct"):
         View(crop_pct=0.0)
 
 
 def test_it_goes_through_learngene_and_descendant(tmp_path: Path) -> None:
-    ancestry = written(tmp_path / "ancestry", crop_pct=0.9, interpolation="bilinear")
+    ancestry = write_ancestry(tmp_path / "ancestry", crop_pct=0.9, interpolation="bilinear")
     gene = extract("scratch", ancestries=(str(ancestry),), out=tmp_path / "gene")
     descendant = lg.expand(gene, layers=2, out=tmp_path / "model")
     view = View(crop_pct=0.9, interpolation="bilinear")
@@ -149,7 +149,7 @@ def test_what_came_later_is_in_no_file_and_no_key_while_it_is_as_before(tmp_path
         *to_json(Recipe()),
         *to_json(open_ancestry("bundled").record),
     }
-    record = open_ancestry(str(written(tmp_path / "it", crop_pct=0.9))).record
+    record = open_ancestry(str(write_ancestry(tmp_path / "it", crop_pct=0.9))).record
     for value in (Recipe(repeats=3), Recipe(), record):
         assert from_json(type(value), to_json(value), "it") == value
     assert key_of("toy.initial", Recipe(), [], 0) != key_of("toy.initial", Recipe(repeats=3), [], 0)

@@ -1,4 +1,4 @@
-"""Text of others is shown as it is where it is harmless, and cannot do anything where it is not."""
+"""Foreign text is shown unchanged if it is harmless, and escaped otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of text: aligned, within the width that is given, and no word is broken."""
+"""Tables of text: aligned, within the given width, without broken words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Classifiers of timm's, whatever their architecture: opened, given a new head, written, and
-trained as descendants are.
+"""Classifiers of timm of any architecture: opened, given a new head, written, and trained like
+descendants.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ KINDS = {
 }
 
 
-def written(
+def write_timm_folder(
     folder: Path, name: str = "test_resnet", size: int = 32, classes: int = 3, **arguments: object
 ) -> Path:
-    """A folder as timm itself writes it, with random weights."""
+    """Write a folder with random weights as timm does."""
     images = {"input_size": (3, size, size), "mean": (0.1, 0.2, 0.3)}
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -56,7 +56,7 @@ def written(
 
 @pytest.fixture(scope="module")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("models") / "resnet")
+    return write_timm_folder(tmp_path_factory.mktemp("models") / "resnet")
 
 
 def answers(model: torch.nn.Module, size: int = 32) -> torch.Tensor:
@@ -69,14 +69,14 @@ def answers(model: torch.nn.Module, size: int = 32) -> torch.Tensor:
     ("name", "width"), [("convnext_atto", 8), ("test_resnet", 96), ("test_vit", 64)]
 )
 def test_its_width_is_that_of_its_features(name: str, width: int, tmp_path: Path) -> None:
-    assert load_timm_model(written(tmp_path / name, name, **KINDS[name])).width == width
+    assert load_timm_model(write_timm_folder(tmp_path / name, name, **KINDS[name])).width == width
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_folder_of_timms_is_the_same_model_here_and_back_in_timm(
     name: str, tmp_path: Path
 ) -> None:
-    theirs = written(tmp_path / "theirs", name, **KINDS[name])
+    theirs = write_timm_folder(tmp_path / "theirs", name, **KINDS[name])
     opened = timm_model.open_model(theirs)
     assert isinstance(opened, TimmModel)
     assert (opened.classes, opened.input_format.image_size, opened.input_format.mean) == (
@@ -178,7 +178,7 @@ def test_a_name_of_timms_is_pinned_as_ancestries_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "models--timm--test_resnet.r160_in1k" / "snapshots" / COMMIT
-    written(folder, size=160, classes=1000)
+    write_timm_folder(folder, size=160, classes=1000)
     monkeypatch.setattr(
         huggingface_hub, "hf_hub_download", lambda repo_id, filename, **_: str(folder / filename)
     )

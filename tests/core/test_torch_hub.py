@@ -1,5 +1,5 @@
-"""What torch.hub's entries return and say; `tests/test_hubconf.py` loads them through torch.hub
-from a bare checkout.
+"""Return values and messages of the torch.hub entries; `tests/test_hubconf.py` loads them through
+torch.hub from a bare checkout.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.errors import Unavailable, WrongCall
 
 
-def built(method: str, **options: Any) -> tuple[Any, list[str]]:
-    """A model, and the warnings on the way."""
+def build_with_warnings(method: str, **options: Any) -> tuple[Any, list[str]]:
+    """Return a model, and the warnings while it was built."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = torch_hub.method_vit(method, **options)
@@ -26,20 +26,20 @@ def built(method: str, **options: Any) -> tuple[Any, list[str]]:
 
 
 def test_a_random_head_is_told_and_one_that_is_predicted_is_not() -> None:
-    model, told = built("lsamd", task="digits", layers=6)
+    model, told = build_with_warnings("lsamd", task="digits", layers=6)
     assert model.label_names == list("0123456789")
     assert len(told) == 1
     assert "10 classes of digits, is random" in told[0]
-    model, told = built("tal", task="signs", layers=2)
+    model, told = build_with_warnings("tal", task="signs", layers=2)
     assert (len(model.label_names), told) == (model.num_classes, [])
     for options in ({"classes": 0}, {"pretrained": False}):
-        model, told = built("lsamd", layers=6, **options)
+        model, told = build_with_warnings("lsamd", layers=6, **options)
         assert (model.label_names, told) == ([], [])
 
 
 def test_sizes_may_be_text_as_on_the_command_line() -> None:
     for options in ({"depth": "5"}, {"max_params": "700K"}, {"max_flops": "10.2M"}):
-        assert len(built("lsamd", classes=326, **options)[0].blocks) == 5
+        assert len(build_with_warnings("lsamd", classes=326, **options)[0].blocks) == 5
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_what_is_no_size_is_refused(options: dict[str, Any], words: str) -> None
 
 
 def test_the_device_is_torchs_own_unless_it_is_named() -> None:
-    named = built("lsamd", layers=5, device=torch.device("meta"))[0]
+    named = build_with_warnings("lsamd", layers=5, device=torch.device("meta"))[0]
     with torch.device("meta"):
-        default = built("lsamd", layers=5)[0]
+        default = build_with_warnings("lsamd", layers=5)[0]
     for model in (named, default):
         assert {tensor.device.type for tensor in model.state_dict().values()} == {"meta"}
 
@@ -82,7 +82,7 @@ def test_an_entry_without_a_learngene_says_what_it_needs(
 
 
 def test_scratch_builds_random_weights_and_what_is_not_shipped_is_no_entry() -> None:
-    model, _ = built("scratch", task="digits", layers=2, embed_dim=64, num_heads=2)
+    model, _ = build_with_warnings("scratch", task="digits", layers=2, embed_dim=64, num_heads=2)
     assert (len(model.blocks), model.embed_dim, model.num_classes) == (2, 64, 10)
     assert "scratch_vit" in torch_hub.entries()
     for name, why in (
@@ -103,8 +103,8 @@ def test_without_a_task_and_classes_a_model_has_no_head() -> None:
         ({"classes": 5}, 5),
         ({"task": "digits"}, 10),
     ):
-        assert built("lsamd", layers=5, **options)[0].num_classes == classes
-    model, told = built("lsamd", layers=5)
+        assert build_with_warnings("lsamd", layers=5, **options)[0].num_classes == classes
+    model, told = build_with_warnings("lsamd", layers=5)
     assert (model(torch.zeros(1, 3, 32, 32)).shape, told) == ((1, model.embed_dim), [])
 
 

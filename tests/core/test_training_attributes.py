@@ -1,5 +1,5 @@
-"""Attributes beside the class: their losses by number, what has no meaning left out, learnt, and
-never made untrue.
+"""Losses of attributes: by number, missing values ignored, learnt, and incompatible augmentations
+refused.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ STRIPES, LIGHT = Attribute("stripes", classes=3), Attribute("light")
 
 
 class Cloths:
-    """The colour of a cloth is its class (red, green, blue, white); how it is striped and how light
-    it is its attributes.
+    """Images whose class is a colour (red, green, blue, white); stripes and lightness are
+    attributes.
     """
 
     labels = np.arange(192) % 4

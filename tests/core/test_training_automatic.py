@@ -1,4 +1,4 @@
-"""What a fine-tuning finds by itself: which rate and which batch, once, and recorded."""
+"""Automatic settings of a fine-tuning: learning rate and batch size are searched once and recorded."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_a_processor_has_a_stated_batch_that_can_be_accumulated(
     assert (recipe.batch_size, record) == (batch_size, {"batch_size": "auto"})
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -> list[Recipe]:
-    """Trainings reach these values, one after the other; returns their recipes."""
+def script_values(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -> list[Recipe]:
+    """Replace training by one that reaches these values in turn; return the recipes it was given."""
     calls: list[Recipe] = []
 
     def fit(start: Any, task: Any, recipe: Recipe, run: Run) -> Any:
@@ -82,7 +82,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -> lis
 def test_the_rate_that_validates_best_is_taken(
     monkeypatch: pytest.MonkeyPatch, values: tuple[float | Exception, ...], rate: float
 ) -> None:
-    asked = scripted(monkeypatch, *values)
+    asked = script_values(monkeypatch, *values)
     recipe, record = resolve_auto(START, TASK, RECIPE, RUN, ["lr"])
     assert recipe == replace(RECIPE, lr=rate)
     assert (
@@ -95,10 +95,10 @@ def test_an_interrupted_search_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = replace(RUN, folder=tmp_path, resume=True)
-    scripted(monkeypatch, 0.0, 0.0, 0.1, 0.4, MemoryError())
+    script_values(monkeypatch, 0.0, 0.0, 0.1, 0.4, MemoryError())
     with pytest.raises(MemoryError):
         resolve_auto(START, TASK, RECIPE, run, ["lr"])
-    asked = scripted(monkeypatch, 0.3, 0.2)
+    asked = script_values(monkeypatch, 0.3, 0.2)
     recipe, record = resolve_auto(START, TASK, RECIPE, run, ["lr"])
     assert [item.lr for item in asked] == [1e-3, 3e-3]
     assert recipe.lr == 3e-4

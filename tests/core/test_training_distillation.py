@@ -1,4 +1,4 @@
-"""Learning from a teacher beside the labels, and where the teacher comes from."""
+"""Distillation losses beside the labels, and sources of the teacher."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BRIEF = Recipe(epochs=1, images=16, batch_size=8, lr=1e-3, warmup=0.0)
 
 
 def test_the_distance_is_temperature_squared_times_the_divergence() -> None:
-    """Two classes: the teacher says 3/4 and 1/4 at temperature 2, the student one half each."""
+    """Two classes: the teacher's probabilities are 3/4 and 1/4 at temperature 2, the student's 1/2."""
     teacher = torch.tensor([[2 * math.log(3.0), 0.0], [0.0, 0.0]])
     student = torch.zeros(2, 2)
     one = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
@@ -68,7 +68,7 @@ def batch() -> Batch:
 
 
 def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
-    """A resized, renormalised batch is what its own format would have made of the same picture."""
+    """A batch converted to the teacher's format equals the same image loaded in that format."""
     own = InputFormat(image_size=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     given = InputFormat(image_size=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     pixels_BCHW = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -142,8 +142,8 @@ def test_the_tokens_of_a_stream_are_those_before_the_final_norm() -> None:
 
 
 def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
-    """By hand: a student of two channels, its maps set; one patch, beside a class token that only
-    the teacher has.
+    """By hand: a student of two channels with given maps; one patch, and a class token of the
+    teacher only.
     """
     one = tiny_ancestry().spec.with_(image_size=4, patch_size=4)
     student, teacher = (
@@ -170,7 +170,7 @@ def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
 
 
 def test_tokens_are_whitened_one_by_one_and_the_mean_patch_stands_for_a_class_token() -> None:
-    """By hand: four patches, and maps that change nothing; only the teacher has a class token."""
+    """By hand: four patches and identity maps; only the teacher has a class token."""
     four = tiny_ancestry().spec.with_(image_size=8, patch_size=4)
     student, teacher = (
         four.with_(width=2, heads=1, pool="avg", class_token=False),
@@ -282,10 +282,7 @@ def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path)
 
 
 def test_without_epochs_it_is_the_ancestry_with_the_head_that_fits() -> None:
-    """As for weights whose classes have no names.
-
-    Their head is kept where it has as many classes.
-    """
+    """As for weights whose classes have no names: the head is kept if its number of classes fits."""
     teacher, _ = teacher_for(tiny_ancestry(classes=3), tiny_task(), replace(BRIEF, epochs=0), Run())
     assert all(
         torch.equal(teacher.state[name], tensor)

@@ -1,4 +1,4 @@
-"""A training that diverges: which weights are kept, that none are NaN, and what is said."""
+"""Diverging training: which weights are kept, that none are NaN, and the message."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ RUN = Run(threads=1, device="cpu")
 
 
 def diverge_in(epoch: int) -> Any:
-    """`train` whose weights become NaN with the last step before this epoch, which the loop finds
-    in its first step.
+    """Return a `train` whose weights become NaN with the last step before this epoch.
+
+    The loop detects it in the epoch's first step.
     """
 
     def train(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
@@ -54,9 +55,7 @@ def poison(module: torch.nn.Module) -> None:
 
 
 def script_values(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
-    """Validation gives these values, of epoch 0 and of each one after it; returns the weights that
-    it was asked about.
-    """
+    """Replace validation by these values, from epoch 0 on; return the weights it was given."""
     seen: list[dict[str, torch.Tensor]] = []
 
     def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +140,7 @@ def test_outputs_that_are_not_finite_end_it_too(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_last_step_leaves_no_weights_that_are_not_finite() -> None:
-    """A gradient may overflow where the loss is finite; no later loss would tell."""
+    """A gradient may overflow although the loss is finite, and no later loss would show it."""
 
     def run_fit() -> None:
         fit(START, TASK, replace(RECIPE, epochs=1), RUN, judge=False)

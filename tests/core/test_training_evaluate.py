@@ -1,4 +1,4 @@
-"""Evaluation: an accuracy that can be counted by hand, a model left as it was."""
+"""Evaluation: an accuracy that can be counted by hand; the model is not changed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ CLASSES = 5
 
 
 class Shades:
-    """Image i is one flat grey of brightness 10 * (i % classes).
-
-    Every third label is off by one.
+    """Image i is uniformly grey with brightness 10 * (i % classes); every third label is off by
+    one.
     """
 
     def __init__(self, size: int) -> None:
@@ -59,7 +58,7 @@ TASK = Task(
 
 
 class Reader(nn.Module):
-    """Reads the shade off the first pixel; in training mode it would answer at random."""
+    """Reads the class from the first pixel; in training mode it would answer at random."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +101,7 @@ def test_bf16():
 
 
 class Seen(Reader):
-    """Notes the type of its products."""
+    """Records the dtype of its products."""
 
     def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
         self.kind = (images_BCHW.flatten(1) @ images_BCHW.flatten(1).T).dtype
@@ -117,7 +116,7 @@ def test_products_are_in_the_runs_precision(precision, kind):
 
 
 class Broken(Reader):
-    """Has no answer to the darkest images."""
+    """Returns NaN for the darkest images."""
 
     def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
         dark_B1 = (images_BCHW[:, 0, 0, 0] == 0)[:, None]

@@ -37,7 +37,7 @@ GENTLE = replace(BRIEF, lr=1e-9)  # leaves the calibrated scale as it is
 
 @pytest.fixture(scope="module")
 def descendant() -> Descendant:
-    """Knows something of digits before it is trained."""
+    """A model with some accuracy on digits before it is trained."""
     return lifecycle.expand("closed_form-mini", layers=4, width=64, task="digits")
 
 
@@ -70,9 +70,7 @@ def test_the_head_is_the_scaled_ridge_regression(descendant: Descendant) -> None
 
 
 def test_its_probabilities_are_as_sure_as_they_are_right(descendant: Descendant) -> None:
-    """The mean probability of the answers is the share that is right, on images that the head was
-    not fitted to.
-    """
+    """The mean probability of the predictions equals the accuracy, on images not used for the fit."""
     task = open_task("digits")
     fresh = descendant.for_task("digits", task.class_names, seed=0)
     headed, _ = initialise_head(fresh, task, replace(GENTLE, images=300), Run())
@@ -317,10 +315,7 @@ def test_the_scale_is_limited_by_the_learning_rate(descendant: Descendant) -> No
 
 
 def test_a_head_that_no_training_improved_gives_probabilities(descendant: Descendant) -> None:
-    """Epoch 0 is kept here.
-
-    Its head was scaled down for the training, and has its own scale again.
-    """
+    """Epoch 0 is kept here: its head was scaled down for training, and gets its scale back."""
     brief = {"task": "digits", "images": 300, "augment": "none", "lr": 1.0, "fit": "crop"}
     start = lifecycle.finetune(descendant, epochs=0, **brief)
     record: Any = start.provenance["head"]

@@ -1,6 +1,4 @@
-"""Ctrl-C ends a training after the step that is being taken, and keeps it; the next call goes on
-from there.
-"""
+"""Ctrl-C ends a training after the current step and saves it; the next call continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Killed at any moment and resumed, a training ends with the same bits."""
+"""A training that is killed at any moment and resumed ends bitwise the same."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wait_until_training(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The result and the metrics of a training that nobody interrupts."""
+    """The result and the metrics of an uninterrupted training."""
     folder = tmp_path_factory.mktemp("whole")
     assert start(folder).wait(timeout=120) == 0
     return (
@@ -127,8 +127,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     ids=str,
 )
 def test_killed_between_any_two_operations_of_writing_a_checkpoint(tmp_path, whole, moments):
-    """One process after the other dies at a later file operation of its checkpoints, and the next
-    goes on from there.
+    """Each process is killed at a later file operation of its checkpoints, and the next one
+    resumes.
     """
     before = -1
     for moment in moments:

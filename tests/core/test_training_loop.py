@@ -1,4 +1,4 @@
-"""The loop: what it minimises, what it leaves behind, and that resuming changes nothing."""
+"""The loop: equal to a plain training, its files, and exact resuming."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def trained(recipe: Recipe = RECIPE, run: Run = Run(), dropout: float = 0.2, **options):  # noqa: B008
+def run_training(recipe: Recipe = RECIPE, run: Run = Run(), dropout: float = 0.2, **options):  # noqa: B008
     objective = toy_objective(dropout)
     steps = list(train(objective, ToyLoader(), recipe, run, **options))
     return objective, steps
@@ -50,7 +50,7 @@ def assert_close(one: nn.Module, other: nn.Module) -> None:
 
 
 def plain(recipe: Recipe, dropout: float = 0.0) -> nn.Module:
-    """The same training, written out with torch alone."""
+    """Run the same training written with torch alone."""
     objective, loader = toy_objective(dropout), ToyLoader()
     matrices = [p for p in objective.parameters() if p.dim() > 1]
     vectors = [p for p in objective.parameters() if p.dim() < 2]
@@ -82,17 +82,17 @@ def plain(recipe: Recipe, dropout: float = 0.0) -> nn.Module:
     ],
 )
 def test_equals_training_written_out(recipe):
-    assert_close(trained(recipe, dropout=0.0)[0], plain(recipe))
+    assert_close(run_training(recipe, dropout=0.0)[0], plain(recipe))
 
 
 def test_learns():
-    _, steps = trained(Recipe(epochs=30, lr=1e-2))
+    _, steps = run_training(Recipe(epochs=30, lr=1e-2))
     assert steps[0].loss > 1.0
     assert steps[-1].loss < 0.5
 
 
 def test_steps_count_and_epochs_end():
-    _, steps = trained()
+    _, steps = run_training()
     assert [step.step for step in steps] == list(range(1, 16))
     assert [step.epoch for step in steps] == [0] * 5 + [1] * 5 + [2] * 5
     assert [step.step for step in steps if step.end_of_epoch] == [5, 10, 15]
@@ -100,13 +100,13 @@ def test_steps_count_and_epochs_end():
 
 
 def test_same_seed_same_weights_and_another_seed_others():
-    first, second, other = trained()[0], trained()[0], trained(run=Run(seed=1))[0]
+    first, second, other = run_training()[0], run_training()[0], run_training(run=Run(seed=1))[0]
     assert_equal(first, second)
     assert not torch.equal(first.model.net[1].weight, other.model.net[1].weight)
 
 
 class Drawing(nn.Module):
-    """Notes a draw of each step."""
+    """Records a random draw of each step."""
 
     def __init__(self, drawn: list[float]) -> None:
         super().__init__()
@@ -142,12 +142,12 @@ def test_a_run_with_another_plan_is_not_resumed(tmp_path):
         if step.step == 3:
             break
     with pytest.raises(Refused, match="plan a"):
-        trained(run=Run(folder=tmp_path, plan="b", resume=True))
-    assert trained(run=Run(folder=tmp_path, plan="a", resume=True))[1][0].step == 3
+        run_training(run=Run(folder=tmp_path, plan="b", resume=True))
+    assert run_training(run=Run(folder=tmp_path, plan="a", resume=True))[1][0].step == 3
 
 
 def test_global_randomness_before_does_not_matter():
-    first = trained()[0]
+    first = run_training()[0]
     objective = toy_objective()
     torch.manual_seed(12345)
     for step in train(objective, ToyLoader(), RECIPE, Run()):
@@ -163,12 +163,12 @@ def test_zero_epochs_do_nothing():
 
 @pytest.mark.parametrize("stop", [1, 5, 7, 14])
 def test_resuming_is_exact(tmp_path, stop):
-    whole, _ = trained()
+    whole, _ = run_training()
     run = Run(folder=tmp_path, resume=True)
     for step in train(toy_objective(), ToyLoader(), RECIPE, run, seconds_between_checkpoints=0):
         if step.step == stop:
             break
-    objective, steps = trained(run=run, seconds_between_checkpoints=0)
+    objective, steps = run_training(run=run, seconds_between_checkpoints=0)
     assert steps[0].step == stop  # left in its body: that step's checkpoint was not written yet
     assert_equal(whole, objective)
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()] == list(
@@ -178,29 +178,29 @@ def test_resuming_is_exact(tmp_path, stop):
 
 def test_resuming_what_is_finished_costs_nothing(tmp_path):
     run = Run(folder=tmp_path, resume=True)
-    first, _ = trained(run=run)
+    first, _ = run_training(run=run)
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-15"]
-    again, steps = trained(run=run)
+    again, steps = run_training(run=run)
     assert steps == []
     assert_equal(first, again)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 15
 
 
 def test_without_resume_old_checkpoints_are_forgotten(tmp_path):
-    trained(run=Run(folder=tmp_path))
-    _, steps = trained(run=Run(folder=tmp_path))
+    run_training(run=Run(folder=tmp_path))
+    _, steps = run_training(run=Run(folder=tmp_path))
     assert len(steps) == 15
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 15
 
 
 def test_another_training_in_the_same_folder_is_refused(tmp_path):
-    trained(run=Run(folder=tmp_path), label="search")
+    run_training(run=Run(folder=tmp_path), label="search")
     with pytest.raises(Refused, match=r"another training \(label search"):
-        trained(run=Run(folder=tmp_path, resume=True), label="tuning")
+        run_training(run=Run(folder=tmp_path, resume=True), label="tuning")
 
 
 def test_another_model_is_refused(tmp_path):
-    trained(run=Run(folder=tmp_path))
+    run_training(run=Run(folder=tmp_path))
     wider = Classification(nn.Sequential(nn.Flatten(), nn.Linear(18, CLASSES)))
     with pytest.raises(Refused, match="not of the model being trained"):
         next(train(wider, ToyLoader(), RECIPE, Run(folder=tmp_path, resume=True)))
@@ -229,7 +229,7 @@ def test_frozen_weights_stay():
 
 
 def test_leaves_eval_mode_and_no_gradients():
-    objective, _ = trained()
+    objective, _ = run_training()
     assert not any(module.training for module in objective.modules())
     assert all(parameter.grad is None for parameter in objective.parameters())
 
@@ -281,9 +281,9 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
 
 
 def test_bf16_and_fp32_in_one_process():
-    exact = trained(Recipe(epochs=1, lr=1e-2), dropout=0.0)[0]
-    rough = trained(Recipe(epochs=1, lr=1e-2), run=Run(precision="bf16"), dropout=0.0)[0]
-    again = trained(Recipe(epochs=1, lr=1e-2), dropout=0.0)[0]
+    exact = run_training(Recipe(epochs=1, lr=1e-2), dropout=0.0)[0]
+    rough = run_training(Recipe(epochs=1, lr=1e-2), run=Run(precision="bf16"), dropout=0.0)[0]
+    again = run_training(Recipe(epochs=1, lr=1e-2), dropout=0.0)[0]
     assert_equal(exact, again)
     assert not torch.equal(exact.model.net[1].weight, rough.model.net[1].weight)
     assert rough.model.net[1].weight.dtype == torch.float32
@@ -296,7 +296,7 @@ def test_groups_may_scale_the_learning_rate():
     def slow(module, recipe):
         return [{"params": list(module.parameters()), "lr_scale": 1e-9, "weight_decay": 0.0}]
 
-    objective, steps = trained(Recipe(epochs=1, lr=1e-2), groups=slow)
+    objective, steps = run_training(Recipe(epochs=1, lr=1e-2), groups=slow)
     torch.testing.assert_close(
         objective.model.net[1].weight, toy_objective().model.net[1].weight, atol=1e-7, rtol=0
     )
@@ -304,7 +304,7 @@ def test_groups_may_scale_the_learning_rate():
 
 
 def test_metrics_hold_every_loss(tmp_path):
-    _, steps = trained(run=Run(folder=tmp_path))
+    _, steps = run_training(run=Run(folder=tmp_path))
     line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[3])
     assert line["step"] == 4
     assert line["loss/cross_entropy"] == steps[3].losses["cross_entropy"]
@@ -312,7 +312,7 @@ def test_metrics_hold_every_loss(tmp_path):
 
 
 def test_progress_goes_to_stderr(capsys):
-    trained(Recipe(epochs=1), run=Run(progress=True, name="part"), label="fitting")
+    run_training(Recipe(epochs=1), run=Run(progress=True, name="part"), label="fitting")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "part: fitting" in captured.err
@@ -331,7 +331,7 @@ def test_progress_goes_to_stderr(capsys):
 )
 def test_impossible_calls(run, recipe, error, words):
     with pytest.raises(error, match=words):
-        trained(recipe, run=run)
+        run_training(recipe, run=run)
 
 
 def test_nothing_to_train():
@@ -365,7 +365,7 @@ def test_a_tracker_gets_every_step(monkeypatch):
             seen.append("finished")
 
     monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "remember", Remember)
-    _, steps = trained(Recipe(epochs=1), run=Run(tracker="remember"), label="fitting")
+    _, steps = run_training(Recipe(epochs=1), run=Run(tracker="remember"), label="fitting")
     assert seen == ["fitting", *[(step.step, step.loss) for step in steps], "finished"]
 
 
@@ -381,5 +381,6 @@ def test_an_objective_can_be_trained_twice_and_saved(tmp_path: Path):
 def test_compiled_training_is_nearly_the_same():
     recipe = Recipe(epochs=1, lr=1e-2)
     assert_close(
-        trained(replace(recipe, compile=True), dropout=0.0)[0], trained(recipe, dropout=0.0)[0]
+        run_training(replace(recipe, compile=True), dropout=0.0)[0],
+        run_training(recipe, dropout=0.0)[0],
     )

@@ -1,5 +1,5 @@
-"""The parts of training: schedule, groups, seeds, mixing, drop path, devices, objectives, the
-guard, checkpoints.
+"""Parts of training: schedule, parameter groups, seeds, mixing, drop path, devices, objectives,
+divergence guard, checkpoints.
 """
 
 from __future__ import annotations
@@ -231,7 +231,9 @@ def test_a_checkpoints_record_never_changes(tmp_path):
 
 
 def two_checkpoints(tmp_path, first, second):
-    """Both whole, as a kill between writing the one and removing the other leaves them."""
+    """Write two complete checkpoints, as a kill between writing one and removing the other leaves
+    them.
+    """
     written(tmp_path / "other", first)
     written(tmp_path, second)
     (tmp_path / "other" / f"checkpoint-{first}").rename(tmp_path / f"checkpoint-{first}")

@@ -1,4 +1,4 @@
-"""Probes: each against an independent computation, on numbers that are drawn."""
+"""Probes against independent computations, on random numbers."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def draw_features(images: int, width: int, classes: int = 3, seed: int = 0) -> F
 def solve_directly(
     features: Features, classes: int, penalty: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weights and the intercept from the normal equations of standardised features, whose
-    intercept is not penalised.
+    """Return weights and intercept from the normal equations of standardised features.
+
+    The intercept is not penalised.
     """
     values = features.values.astype(np.float64)
     mean, std = values.mean(axis=0), values.std(axis=0)
@@ -75,7 +76,7 @@ def test_the_ridge_regression_solves_the_normal_equations(
 def test_predictions_without_an_image_are_those_of_a_regression_on_the_others(
     shape: tuple[int, int],
 ) -> None:
-    """Standardised by all images, as the closed form has it."""
+    """The features are standardised by all images, as in the closed form."""
     features = draw_features(*shape)
     values = features.values.astype(np.float64)
     standard = (values - values.mean(axis=0)) / values.std(axis=0)

@@ -1,5 +1,5 @@
-"""The page of a fine-tuning: paths of the mistakes, both colour schemes, nothing wider than a
-telephone.
+"""The HTML report of a fine-tuning: paths of the mistakes, both colour schemes, no fixed widths
+beyond a phone's.
 """
 
 from __future__ import annotations

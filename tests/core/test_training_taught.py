@@ -1,6 +1,4 @@
-"""Fine-tuning with a teacher: any model, such as a descendant after its inheritance, distilled with
-DeiT's share and temperature.
-"""
+"""Fine-tuning with a teacher: DeiT's distillation of any model, such as a descendant."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ TASK = tiny_task()
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with a classifier of the task that is sure of its answers."""
+    """Save a classifier of the task with confident predictions."""
     folder = tmp_path_factory.mktemp("taught") / "teacher"
     model = assemble(
         SPEC.with_(layers=2),
@@ -46,7 +44,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def student() -> Descendant:
-    """A model as an expansion leaves it, with a head for the task."""
+    """Return a model as an expansion returns it, with a head for the task."""
     return assemble(SPEC, {}, seed=1, scheme="fan_in", task=TASK.name, class_names=TASK.class_names)
 
 

@@ -21,9 +21,7 @@ def began(output: str) -> bool:
 
 @pytest.fixture
 def together(torchrun):
-    """Train the toy in two processes, once or several times, each in its folder and with its
-    options.
-    """
+    """Train the toy in two processes, once or several times, each in its folder with its options."""
 
     def run(*trainings: tuple[Path, tuple[str, ...]]) -> str:
         words: list[str] = []
@@ -58,7 +56,7 @@ def assert_close(one: Path, other: Path, **tolerance: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [pytest.param("8", marks=pytest.mark.exhaustive), "7"])
 def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, alone, batch):
-    """Without dropout only the order of additions differs; 7 images are shared as 4 and 3."""
+    """Without dropout only the order of additions differs; 7 images are divided into 4 and 3."""
     options = ("--dropout", "0", "--epochs", "3", "--batch", batch)
     output = together((tmp_path / "two", options))
     alone(tmp_path / "one", options)
@@ -75,8 +73,8 @@ def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, alone,
 @pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_two_processes_resume(tmp_path, together, apart):
-    """An uninterrupted training, one that stops, and its rest: with `apart` each starts two
-    processes of its own.
+    """An uninterrupted training, an interrupted one, and its rest; with `apart` in separate
+    processes.
     """
     options = ("--epochs", "3")
     trainings = [
@@ -103,7 +101,7 @@ print("step", json.dumps(done.correct))
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [6, pytest.param(10, marks=pytest.mark.exhaustive)])
 def test_two_processes_judge_as_one(tmp_path, torchrun, batch_size):
-    """31 images: in batches of 6 the last one leaves the second process without an image."""
+    """With 31 images in batches of 6, the last batch has no image for the second process."""
     program = tmp_path / "judge.py"
     program.write_text(f"import sys; sys.path.insert(0, {str(TOY.parent)!r}){JUDGE}")
     lines = torchrun([str(program), str(batch_size)], began).splitlines()

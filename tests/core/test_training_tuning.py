@@ -1,6 +1,4 @@
-"""Fine-tuning that is watched: which epoch is kept, when it stops, that a resumed one ends equal,
-what the report shows.
-"""
+"""Fine-tuning with validation: the kept epoch, early stopping, exact resuming, and the report."""
 
 from __future__ import annotations
 
@@ -42,10 +40,8 @@ class Killed(BaseException):
     pass
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
-    """Validation gives these values, of epoch 0 and of each one after it; returns the weights that
-    it was asked about.
-    """
+def script_values(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
+    """Replace validation by these values, from epoch 0 on; return the weights it was given."""
     seen: list[dict[str, torch.Tensor]] = []
 
     def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -83,7 +79,7 @@ def test_which_epoch_is_kept_and_when_it_stops(
     epochs: int,
     kept: int,
 ) -> None:
-    seen = scripted(monkeypatch, *values)
+    seen = script_values(monkeypatch, *values)
     model = tune(START, TASK, RECIPE, RUN, **settings)
     metrics = model.provenance["metrics"]
     assert len(seen) == epochs + 1 == len(metrics["history"])
@@ -95,7 +91,7 @@ def test_which_epoch_is_kept_and_when_it_stops(
 def test_the_moving_average_is_what_is_validated_and_kept(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    seen = scripted(monkeypatch, 0.1, 0.6, 0.3, *[0.2] * 9)
+    seen = script_values(monkeypatch, 0.1, 0.6, 0.3, *[0.2] * 9)
     model = tune(START, TASK, replace(RECIPE, ema=0.9), RUN, **settings)
     plain = tune(START, TASK, RECIPE, RUN, keep="last")
     assert not same(plain, seen[4 if not settings else 2])
@@ -103,7 +99,7 @@ def test_the_moving_average_is_what_is_validated_and_kept(
 
 
 def killed_after(steps: int) -> Any:
-    """`train` that saves after every step, and ends without a word when a step is to be begun."""
+    """Return a `train` that saves after every step and raises `Killed` at the given step."""
 
     def train(*args: Any, **kwargs: Any) -> Iterator[loop.Step]:
         for number, step in enumerate(loop.train(*args, **kwargs, seconds_between_checkpoints=0)):
@@ -154,7 +150,7 @@ def test_force_replaces_what_a_fine_tuning_wrote(
 def test_an_older_best_epoch_stays_until_no_checkpoint_needs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    scripted(monkeypatch, 0.0, 0.1, 0.2, 0.3, 0.4)
+    script_values(monkeypatch, 0.0, 0.1, 0.2, 0.3, 0.4)
     run = replace(RUN, folder=tmp_path)
     tune(
         START, TASK, RECIPE, run
@@ -300,7 +296,7 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
 
 
 def make_heir(*widths: Any, inherited: bool = True) -> Descendant:
-    """Return a model of width 8 with the record of ancestry models this wide."""
+    """Return a model of width 8 with a record of ancestry models of these widths."""
     records = [{"source": "timm:some", "spec": {"width": width}} for width in widths]
     kept = frozenset(START.state) if inherited else frozenset()
     return replace(START, inherited=kept, provenance={"ancestries": records})

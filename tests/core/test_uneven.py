@@ -1,5 +1,5 @@
-"""Models whose blocks have several sizes without a stitch, and attention of another width than
-theirs: as pruning leaves them.
+"""Models whose blocks have several sizes without stitches, and attention of another width than
+theirs: as pruning produces them.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ def test_flops_of_the_matrices_are_counted(spec: ViTSpec) -> None:
 
 
 def test_heads_that_nothing_reads_may_as_well_be_gone() -> None:
-    """The function of a model with a head taken out is that of the whole one whose projection
-    ignores this head.
-    """
+    """A model without a head equals the full model whose projection ignores this head."""
     full = initial(PLAIN, 0, "fan_in")
     cut = map_axes(full, PLAIN, {"heads": [0, 1, 3]})
     for block in range(PLAIN.layers):

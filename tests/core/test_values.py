@@ -1,4 +1,4 @@
-"""Right values of small parts, each by its law or by hand."""
+"""Values of small parts, each by a law or by hand."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_plan_over_these_very_tasks_does_not_depend_on_how_far_tasks_differ() 
 def test_a_forward_pass_counts_as_a_third_of_a_training_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Backward passes cost about two forward ones."""
+    """A backward pass costs about two forward ones."""
     works = [Work(images=100, trained=6), Work(images=100, trained=0, frozen=6)]
     for chosen, layers in ((works[:1], 600), (works[1:], 200), (works, 800)):
         monkeypatch.setattr(extraction, "_estimate_works", lambda *_, chosen=chosen: chosen)
@@ -190,7 +190,7 @@ RATES = [
 
 @pytest.mark.parametrize("rate", RATES)
 def test_rates_of_dropping_out_change_no_model(rate: str) -> None:
-    """timm's arguments for training alone."""
+    """These arguments of timm apply only in training."""
     assert len(RATES) == 6
     config = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"num_classes": 5}}
     plain = spec_in({**config, "model_args": {"depth": 2}}, "FILE")
@@ -364,7 +364,7 @@ def test_erasing_has_seeds_of_its_own() -> None:
 
 
 def test_pictures_with_masks_are_moved_as_far_as_randaugment_moves_pictures() -> None:
-    """torchvision's own ranges for a side of 331 pixels, at magnitude 9 of 30."""
+    """torchvision's ranges for a side of 331 pixels, at magnitude 9 of 30."""
     space = v2.RandAugment()._AUGMENTATION_SPACE
     right = {
         name: float(how(31, 331, 331)[9])

@@ -1,6 +1,5 @@
-"""From module to spec to module: the same outputs, bit for bit.
-
-What a spec cannot say is refused.
+"""From module to spec to module: bitwise the same outputs; modules that a spec cannot describe are
+refused.
 """
 
 import math
@@ -85,7 +84,7 @@ VARIANTS = [
 
 
 def built_by_timm(spec: ViTSpec, **further: object) -> VisionTransformer:
-    """timm's model with weights that tell every tensor apart."""
+    """Return timm's model with weights that distinguish every tensor."""
     torch.manual_seed(0)
     model = timm.create_model(architecture_name(spec), **{**arguments(spec), **further}).eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The whole chain for every kind of Vision Transformer: from timm's own folder to models that timm
+"""The complete chain for every kind of Vision Transformer: from timm's folder to models that timm
 opens without this package.
 """
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from chain_toy import RUN, Start, differences, images, kept, searched, started
+from chain_toy import RUN, Start, differences, images, make_start, save_case, search_and_expand
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
@@ -50,8 +50,8 @@ BRIEF = Recipe(epochs=1, images=16, batch_size=16, warmup=0.0)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all kinds write their models."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder into which all kinds write their models."""
     return tmp_path_factory.mktemp("made")
 
 
@@ -60,19 +60,19 @@ def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     patch = 14 if "patch14" in request.param else 8
     args = {"depth": 3, "embed_dim": 24, "num_heads": 2, "patch_size": patch, "img_size": 4 * patch}
     args["img_size"] += 3 if request.param == FLOORED else 0
-    result = started(request.param, tmp_path_factory.mktemp("ancestry"), args)
+    result = make_start(request.param, tmp_path_factory.mktemp("ancestry"), args)
     assert isinstance(result.spec, ViTSpec)
     return result
 
 
-def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) -> None:
+def test_all_blocks_together_are_the_ancestry_model(start: Start, folder: Path) -> None:
     ancestry = open_ancestry(str(start.folder))
     full = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
     assert full.spec == ancestry.spec
     full = full.with_state(
         {**full.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}}
     )
-    kept(full, made / f"{start.name}-whole")
+    save_case(full, folder / f"{start.name}-whole")
     with torch.no_grad():
         same = torch.equal(full.model()(images(start.spec)), start.model(images(start.spec)))
     assert same == (start.name != DISTILLED)
@@ -81,26 +81,28 @@ def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) ->
     )
 
 
-def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, made: Path) -> None:
+def test_other_depths_and_images_fine_tune_and_come_out_as_timms(
+    start: Start, folder: Path
+) -> None:
     assert [member.spec.layers for member in lifecycle.plan(start.folder / "learngene")] == [3, 4]
     size = 3 * start.spec.patch_size
     deeper = lifecycle.expand(
         start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN
     )
     assert (deeper.spec.layers, deeper.spec.image_size, deeper.spec.classes) == (5, size, 10)
-    kept(deeper, made / f"{start.name}-deeper")
-    tuned = lifecycle.finetune(made / f"{start.name}-deeper", recipe=BRIEF, keep="last", run=RUN)
-    kept(tuned, made / f"{start.name}-tuned")
+    save_case(deeper, folder / f"{start.name}-deeper")
+    tuned = lifecycle.finetune(folder / f"{start.name}-deeper", recipe=BRIEF, keep="last", run=RUN)
+    save_case(tuned, folder / f"{start.name}-tuned")
     changed = {
         name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])
     }
     assert changed == set(deeper.state)
-    again = lifecycle.extract("scratch", ancestries=[str(made / f"{start.name}-tuned")], run=RUN)
+    again = lifecycle.extract("scratch", ancestries=[str(folder / f"{start.name}-tuned")], run=RUN)
     assert again.config.spec == tuned.spec  # a descendant is an ancestry model
 
 
-def test_a_search_is_at_home(start: Start, made: Path) -> None:
-    kept(searched(start), made / f"{start.name}-shallow")
+def test_a_search_is_at_home(start: Start, folder: Path) -> None:
+    save_case(search_and_expand(start), folder / f"{start.name}-shallow")
 
 
 KIND_CHANGES = {
@@ -154,9 +156,9 @@ assert other.num_classes == other.head.out_features == 7
 """
 
 
-def test_timm_opens_all_of_them_without_this_package(made: Path) -> None:
-    """After the tests above: what they wrote."""
+def test_timm_opens_all_of_them_without_this_package(folder: Path) -> None:
+    """Uses the models that the tests above wrote."""
     stages = ("deeper", "shallow", "tuned", "whole")
-    assert differences(made, OPENED) == dict.fromkeys(
+    assert differences(folder, OPENED) == dict.fromkeys(
         [f"{name}-{stage}" for name in KINDS for stage in stages], 0.0
     )

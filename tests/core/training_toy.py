@@ -1,9 +1,9 @@
-"""A tiny training for the tests of the loop: an objective, a loader whose batches are functions of
-(epoch, number).
+"""A tiny training for the tests of the loop: an objective, and a loader whose batches are functions
+of (epoch, number).
 
-As a program it trains in a folder given to it, so that a test can kill it or start several of it:
+As a program it trains in a given folder, so that a test can kill it or start several processes:
 training_toy.py FOLDER RESULT.safetensors [--resume] [--seconds S] [--delay S] [--epochs N] [--batch
-N] Further trainings in the same process follow after the word `then`.
+N]. Further trainings in the same process follow after the word `then`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ class Batch(NamedTuple):
 
 
 class ToyLoader:
-    """`steps` batches per epoch; each process gets every world-th image of a batch, as with the
-    real one.
-    """
+    """`steps` batches per epoch; each process gets every world-th image of a batch."""
 
     def __init__(self, steps: int = 5, batch_size: int = 8) -> None:
         self.steps, self.batch_size, self.images = steps, batch_size, steps * batch_size
@@ -55,7 +53,7 @@ class ToyLoader:
 
 
 class ToyModel(nn.Module):
-    """18 numbers, a hidden layer with dropout and a norm, class logits."""
+    """A model with 18 inputs, a hidden layer with dropout and a norm, and class logits."""
 
     def __init__(self, dropout: float = 0.2) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the tests of the Hub share: a stand-in of it, the client set to it, and artifacts to
+"""Fixtures of the Hub's tests: a stand-in of the Hub, a client configured for it, and artifacts to
 publish.
 """
 
@@ -21,8 +21,8 @@ Lgzoo = Callable[..., SimpleNamespace]
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """The stand-in. The client read its address, its cache and whether it is offline when it was
-    imported.
+    """Return the stand-in. The client read its address, its cache and the offline setting at
+    import.
     """
     from huggingface_hub import constants
 
@@ -45,15 +45,16 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A learngene, a descendant of it, and another learngene. No test changes them."""
+    """Return a learngene, a descendant of it, and another learngene. No test changes them."""
     (learngene, three), other = artifacts(tmp_path_factory.mktemp("made"))
     return SimpleNamespace(learngene=learngene, three=three, other=other)
 
 
 @pytest.fixture
 def lgzoo(hub: StandIn) -> Lgzoo:
-    """Runs a command: its exit code, what it printed, its one error line, and the requests that it
-    sent.
+    """Return a function that runs a command.
+
+    It returns the exit code, the output, the error line, and the requests that were sent.
     """
 
     def run(*words: object, input: str | None = None) -> SimpleNamespace:

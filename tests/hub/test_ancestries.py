@@ -1,4 +1,4 @@
-"""Ancestry models of repositories that have no config.json of timm's: those of open_clip and of
+"""Ancestry models from repositories without timm's config.json: those of open_clip and of
 transformers.
 """
 

@@ -1,6 +1,4 @@
-"""The cards on the shelf: metadata that the Hub takes, and a snippet that opens what it stands
-beside.
-"""
+"""The cards on the shelf: metadata that the Hub accepts, and a snippet that opens the artifact."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def front(page: str) -> dict[str, Any]:
 
 
 def snippets(checkout: Path) -> tuple[str, str]:
-    """Those of this library in docs/hub.md: of a model, and of a learngene."""
+    """Return the snippets of this library in docs/hub.md: for a model, and for a learngene."""
     lines = re.findall(
         r"^\+(.*)$", (checkout / "docs/hub.md").read_text(encoding="utf-8"), re.MULTILINE
     )

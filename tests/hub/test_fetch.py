@@ -1,4 +1,4 @@
-"""Fetching: pinned, every file checked, damaged ones replaced, from the cache without a request."""
+"""Fetching: pinned, every file verified, damaged ones replaced, from the cache without a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "me/learngene"
 def published(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
 ) -> dict[str, bytes]:
-    """A family at the tag v1.0, and nothing in the cache."""
+    """Publish a family with the tag v1.0, and empty the cache."""
     assert (
         lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code
         == 0
@@ -39,12 +39,12 @@ def published(
 
 
 def content(folder: Path | str) -> dict[str, bytes]:
-    """Every file but the marker of a folder that lgzoo wrote."""
+    """Return every file except the marker of a folder that lgzoo wrote."""
     files = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != MARKER]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def fetched(done: SimpleNamespace) -> Path:
+def folder_of(done: SimpleNamespace) -> Path:
     assert done.code == 0, done.error
     return Path(done.out.strip())
 
@@ -53,8 +53,8 @@ def test_a_tag_is_pinned_to_its_commit(
     hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
 ) -> None:
     result = lgzoo("fetch", f"{NAME}@v1.0")
-    assert fetched(result).name == hub.repos[NAME].head
-    assert content(fetched(result)) == published
+    assert folder_of(result).name == hub.repos[NAME].head
+    assert content(folder_of(result)) == published
     assert f"lgzoo expand {NAME}@{hub.repos[NAME].head}" in result.told
 
 
@@ -85,7 +85,7 @@ def test_half_a_cache_is_told_offline_and_completed_online(
     result = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
     assert result.code == 1
     assert "is not cached, and this run is offline" in result.error
-    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+    assert content(folder_of(lgzoo("fetch", f"{NAME}@v1.0"))) == published
 
 
 @pytest.mark.parametrize("file", ["config.json", "README.md", "manifest.json", "model.safetensors"])
@@ -95,7 +95,7 @@ def test_a_flipped_bit_is_found_and_the_file_fetched_again(
     hub.fail(
         "GET .*/cdn/" if file == "model.safetensors" else f"GET .*/resolve/[^/]*/{file}", "flipped"
     )
-    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+    assert content(folder_of(lgzoo("fetch", f"{NAME}@v1.0"))) == published
 
 
 def test_a_bit_that_flips_every_time_is_told_and_not_kept(
@@ -109,7 +109,7 @@ def test_a_bit_that_flips_every_time_is_told_and_not_kept(
     assert not (tmp_path / "out").exists()
     assert not list((tmp_path / "hub").rglob("snapshots/*/config.json"))
     hub.faults.remove(fault)
-    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+    assert content(folder_of(lgzoo("fetch", f"{NAME}@v1.0"))) == published
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_bit_that_flips_every_time_is_told_and_not_kept(
 def test_a_file_that_decays_in_the_cache_is_replaced(
     file: str, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
 ) -> None:
-    folder = fetched(lgzoo("fetch", f"{NAME}@v1.0"))
+    folder = folder_of(lgzoo("fetch", f"{NAME}@v1.0"))
     blob = (folder / file).resolve()
     data = bytearray(blob.read_bytes())
     data[len(data) // 2] ^= 1
@@ -128,7 +128,7 @@ def test_a_file_that_decays_in_the_cache_is_replaced(
     assert (result.code, result.requests) == (1, [])
     assert not blob.exists()  # nobody else opens it either
     result = lgzoo("fetch", pinned)
-    assert content(fetched(result)) == published
+    assert content(folder_of(result)) == published
     assert (
         1 <= len([request for request in result.requests if request.method == "GET"]) <= 2
     )  # it, and the Hub's list
@@ -140,12 +140,12 @@ def test_a_blob_of_two_revisions_is_evicted_from_both(
     lgzoo(
         "publish", made.learngene, NAME, "--tag", "v2.0"
     )  # the same weights without the descendant
-    first, second = (fetched(lgzoo("fetch", f"{NAME}@{tag}")) for tag in ("v1.0", "v2.0"))
+    first, second = (folder_of(lgzoo("fetch", f"{NAME}@{tag}")) for tag in ("v1.0", "v2.0"))
     blob = (first / "model.safetensors").resolve()
     assert blob == (second / "model.safetensors").resolve()
     blob.write_bytes(b"x")
-    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
-    assert fetched(lgzoo("fetch", f"{NAME}@v2.0")) == second
+    assert content(folder_of(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+    assert folder_of(lgzoo("fetch", f"{NAME}@v2.0")) == second
     assert (second / "model.safetensors").read_bytes() == published["model.safetensors"]
 
 
@@ -166,7 +166,7 @@ def test_a_download_that_breaks_goes_on_where_it_was(
     hub.fail("GET .*/cdn/", "drop")
     result = lgzoo("fetch", f"{NAME}/three@v1.0")
     size = len(published["three/model.safetensors"])
-    assert (fetched(result) / "model.safetensors").stat().st_size == size
+    assert (folder_of(result) / "model.safetensors").stat().st_size == size
     answers = [
         (request.status, request.sent) for request in result.requests if "/cdn/" in request.path
     ]
@@ -178,7 +178,7 @@ def test_a_download_that_fails_once_is_begun_again(
     kind: str | int, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
 ) -> None:
     hub.fail("GET .*/cdn/", kind)  # type: ignore[arg-type]
-    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+    assert content(folder_of(lgzoo("fetch", f"{NAME}@v1.0"))) == published
 
 
 def test_a_member_of_a_family_is_fetched_alone(
@@ -260,7 +260,7 @@ def test_a_manifest_chooses_no_place(
 def test_a_manifest_that_cannot_be_right_downloads_nothing(
     file: str, size: int, says: str, hub: StandIn, lgzoo: Lgzoo
 ) -> None:
-    """A file that is larger there than the manifest says, and no artifact at all."""
+    """A file larger than in the manifest, and no artifact at all."""
     manifest = manifest_of({file: FileRecord(sha256=hashlib.sha256(b"{}").hexdigest(), bytes=size)})
     hub.put(NAME, {"manifest.json": json.dumps(manifest.json()).encode(), file: b"{}"})
     result = lgzoo("fetch", NAME)
@@ -411,14 +411,14 @@ def test_an_answer_chooses_no_file_of_the_cache(
     ]
     hub.headers.clear()
     if not status:
-        assert content(fetched(lgzoo("fetch", f"{NAME}@main"))) == published
+        assert content(folder_of(lgzoo("fetch", f"{NAME}@main"))) == published
 
 
 def test_an_answer_that_lies_later_is_not_used_either(
     hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """The manifest is right, and the answers about the other files are not."""
-    fetched(lgzoo("fetch", f"{NAME}@v1.0"))
+    """The manifest is correct, but the responses for the other files are not."""
+    folder_of(lgzoo("fetch", f"{NAME}@v1.0"))
     shutil.rmtree(next((tmp_path / "hub").glob("models--*/snapshots/*")) / "three")
     shutil.rmtree(next((tmp_path / "hub").glob("models--*/blobs")))
     hub.headers["ETag"] = '"../../../../evil"'

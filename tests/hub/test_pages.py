@@ -255,7 +255,7 @@ METHODS_IN_CI = (
 LONG_PAGES = ("export", "streaming")
 
 
-def marked(page: Path) -> Any:
+def as_parameter(page: Path) -> Any:
     """A page as a parameter; the long ones, most methods' among them, are run by hand."""
     is_long = page.stem in LONG_PAGES or (
         page.parent.name == "methods" and page.stem not in METHODS_IN_CI
@@ -264,7 +264,7 @@ def marked(page: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [marked(page) for page in pages(set())], ids=str)
+@pytest.mark.parametrize("page", [as_parameter(page) for page in pages(set())], ids=str)
 def test_what_a_page_says_can_be_done(page: Path, hub: StandIn, folder: Path) -> None:
     run_page(page, hub, exhaustive=False)
 

@@ -1,4 +1,4 @@
-"""Publishing: one commit, read back, then a tag; whatever goes wrong, nothing is half there and
+"""Publishing: one commit, read back, then a tag; after any failure nothing is incomplete and
 nobody's work is lost.
 """
 
@@ -23,7 +23,7 @@ NAME = "me/learngene"
 LICENSE = b"All rights reserved"
 
 
-def copied(folder: Path, place: Path) -> Path:
+def copy(folder: Path, place: Path) -> Path:
     return Path(shutil.copytree(folder, place))
 
 
@@ -268,7 +268,7 @@ def test_refused_uploads_leave_no_commit_and_go_on(
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """A shell starts what runs in its background with interrupts ignored."""
+    """Restore the handler of interrupts, which a shell ignores for background processes."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -352,7 +352,7 @@ def test_a_model_of_another_learngene_is_no_member(
         assert "by itself" in result.error
     twice = [tmp_path / "one" / "three", tmp_path / "other" / "three"]
     for place in twice:
-        copied(made.three, place)
+        copy(made.three, place)
     result = lgzoo(
         "publish", made.learngene, NAME, "--descendant", twice[0], "--descendant", twice[1]
     )
@@ -375,7 +375,7 @@ def test_a_descendant_of_a_published_learngene_names_it(
 def test_what_people_wrote_into_a_card_stays(
     hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
 ) -> None:
-    folder = copied(made.learngene, tmp_path / "mine")
+    folder = copy(made.learngene, tmp_path / "mine")
     notes = "<!-- notes -->\nOf use for badgers.\n<!-- /notes -->"
     (folder / "README.md").write_text(f"old words\n{notes}\nmore old words\n")
     lgzoo("publish", folder, NAME)
@@ -389,7 +389,7 @@ def test_a_licence_may_be_told_but_not_changed(
 ) -> None:
     lgzoo("publish", made.learngene, NAME, "--license", "mit")
     assert "license: mit\n" in hub.files(NAME)["README.md"].decode()
-    folder = copied(made.learngene, tmp_path / "mine")
+    folder = copy(made.learngene, tmp_path / "mine")
     data = json.loads((folder / "config.json").read_text())
     data["ancestries"][0]["licence"] = "cc-by-nc-4.0"
     (folder / "config.json").write_text(json.dumps(data))
@@ -420,7 +420,7 @@ def test_a_public_repository_is_not_called_private(
 def test_what_is_no_part_of_an_artifact_is_not_published(
     name: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
 ) -> None:
-    folder = copied(made.learngene, tmp_path / "mine")
+    folder = copy(made.learngene, tmp_path / "mine")
     if name == "link.png":
         (folder / name).symlink_to("/etc/passwd")
     elif name == "folder.onnx":
@@ -456,7 +456,7 @@ def test_wrong_names_are_refused_without_a_request(
 def test_a_damaged_folder_is_not_published(
     lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
 ) -> None:
-    folder = copied(made.learngene, tmp_path / "mine")
+    folder = copy(made.learngene, tmp_path / "mine")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
     result = lgzoo("publish", folder, NAME)

@@ -72,7 +72,7 @@ def real() -> ModuleType:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies of two data sets, with all classes and a picture of each in every split."""
+    """Write copies of two data sets, with all classes and one image of each in every split."""
     pixels = np.random.default_rng(0)
     for task in ("dtd", "pets"):
         entry = find_entry(task)

@@ -1,4 +1,4 @@
-"""What names a learngene or a model: a folder, the shelf, the Hub; and who is never asked."""
+"""References to learngenes and models: a folder, the shelf, the Hub; and which are never requested."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def published(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> StandIn:
-    """A family at the tag v1.0, and an empty working folder."""
+    """Publish a family with the tag v1.0, and change to an empty working folder."""
     assert (
         lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code
         == 0

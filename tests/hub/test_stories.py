@@ -1,4 +1,4 @@
-"""Whole stories in processes of their own: a round trip, and a sample of the fault matrix."""
+"""Complete stories in separate processes: a round trip, and a sample of the fault matrix."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SAMPLE = 92  # every so manieth case of the matrix: under a minute
 
 
 def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
-    """What a process prints that has the stand-in's address, a cache of its own, and this on its
-    path.
+    """Run a process with the stand-in's address, an empty cache and this checkout; return its
+    output.
     """
     environment = {
         **os.environ,
@@ -46,8 +46,10 @@ def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
     return ran.stdout.strip()
 
 
-def opened(name: str, size: int, wanted: Path) -> str:
-    """Code that opens a model of the Hub in timm, and prints how far it is from what is wanted."""
+def code_that_opens(name: str, size: int, wanted: Path) -> str:
+    """Return code that opens a model of the Hub in timm, and prints the difference from the
+    expected output.
+    """
     return f"""
         import sys, timm, torch
         model = timm.create_model("hf-hub:{name}", pretrained=True).eval()
@@ -70,7 +72,10 @@ def test_there_and_back(
     expected = lg.expand(fetched, layers=3).model()(images).detach()
     torch.save(expected, tmp_path / "wanted.pt")
     # timm opens the model without this package
-    assert float(process(opened("me/three@v1.0", 16, tmp_path / "wanted.pt"), hub, tmp_path)) == 0
+    assert (
+        float(process(code_that_opens("me/three@v1.0", 16, tmp_path / "wanted.pt"), hub, tmp_path))
+        == 0
+    )
     # torch.hub builds the same from a bare checkout, whose learngene is the one on the Hub
     copy = tmp_path / "checkout"
     for part in ("hubconf.py", "pyproject.toml"):
@@ -109,7 +114,10 @@ def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(
     assert lgzoo("publish", tmp_path / "two", "me/two", "--tag", "v1.0").code == 0
     images = torch.linspace(-1, 1, 2 * 3 * 28 * 28).reshape(2, 3, 28, 28)
     torch.save(model.model()(images).detach(), tmp_path / "wanted.pt")
-    assert float(process(opened("me/two@v1.0", 28, tmp_path / "wanted.pt"), hub, tmp_path)) == 0
+    assert (
+        float(process(code_that_opens("me/two@v1.0", 28, tmp_path / "wanted.pt"), hub, tmp_path))
+        == 0
+    )
     assert (
         lgzoo(
             "expand",
@@ -127,7 +135,7 @@ def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(
 
 
 def run_matrix(checkout: Path, *words: str) -> str:
-    """The last line that the matrix prints."""
+    """Return the last line that the matrix prints."""
     path = os.pathsep.join([str(checkout), str(checkout / "plugins")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(

@@ -273,7 +273,7 @@ def prepare(top: Path, stories: Sequence[Story]) -> None:
         assert os.waitpid(child, 0)[1] == 0, "nothing was published"
 
 
-def imported() -> None:
+def import_all() -> None:
     """Everything that a command may import, once, before the forks."""
     import torch
 
@@ -323,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--total", type=int, help="instead: kills of all stories together")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    imported()
+    import_all()
     stories = [story for story in STORIES if not given.stories or story.name in given.stories]
     killed = [
         each

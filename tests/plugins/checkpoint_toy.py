@@ -1,4 +1,4 @@
-"""Write every layout that hypernetworks are released in."""
+"""Write every layout in which hypernetworks are released."""
 
 from __future__ import annotations
 

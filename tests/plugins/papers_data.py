@@ -1,4 +1,4 @@
-"""Small copies of the papers' data sets, each in its source's own layout."""
+"""Small copies of the papers' data sets, each in the layout of its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def picture(number: int, mode: str = "RGB", size: tuple[int, int] = SIZE) -> Ima
     )
 
 
-def encoded(image: Image.Image) -> bytes:
+def encode(image: Image.Image) -> bytes:
     stream = io.BytesIO()
     image.save(stream, "png")
     return stream.getvalue()
@@ -36,9 +36,7 @@ def class_folders(top: Path, classes: Sequence[str], count: int, suffix: str = "
 
 
 def decathlon(top: Path, name: str, classes: int, train: int, val: int) -> Path:
-    """annotations/ and data/ as the devkit and the data unpack; every class has a place in both
-    splits.
-    """
+    """Write annotations/ and data/ as in the unpacked archives; every class is in both splits."""
     base = top / "decathlon-1.0"
     (base / "annotations").mkdir(parents=True, exist_ok=True)
     for offset, (split, count) in enumerate((("train", train), ("val", val))):
@@ -87,8 +85,7 @@ def write_annotations(
 def parquet(
     folder: Path, splits: Mapping[str, int], columns: Mapping[str, Any], names: Sequence[str] | None
 ) -> Path:
-    """A data set of the Hub: data/SPLIT-00000-of-00001.parquet with an `image` and what `columns`
-    says.
+    """Write a data set of the Hub: data/SPLIT-00000-of-00001.parquet with an `image` and `columns`.
 
     A column is "class" (a `ClassLabel` of `names`), "text" (one of `names`), "number" or "mask".
     """
@@ -116,14 +113,14 @@ def parquet(
 
 def _cell(kind: str, number: int, names: Sequence[str]) -> Any:
     if kind == "image":
-        return {"bytes": encoded(picture(number)), "path": None}
+        return {"bytes": encode(picture(number)), "path": None}
     if kind == "mask":
-        return {"bytes": encoded(palette_mask(mask_values(number, 21))), "path": None}
+        return {"bytes": encode(palette_mask(mask_values(number, 21))), "path": None}
     return names[number % len(names)] if kind == "text" else number % len(names)
 
 
 def mask_values(number: int, classes: int) -> np.ndarray:
-    """Values of a mask, uint8 (12, 20): some classes, and a border of 255."""
+    """Return the values of a mask, uint8 (12, 20): some classes, and a border of 255."""
     values = np.random.default_rng(number).integers(0, classes, (SIZE[1], SIZE[0]), dtype=np.uint8)
     values[0] = 255
     return values

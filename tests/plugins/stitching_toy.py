@@ -1,6 +1,6 @@
-"""Tiny anchors, stitched, for the tests of SN-Net's and the pool's shared parts.
+"""Tiny stitched anchors, for the tests of the shared parts of SN-Net and the pool.
 
-As a program it starts and trains a network, so that a test can start several of it:
+As a program it starts and trains a network, so that a test can start several processes:
 stitching_toy.py FOLDER RESULT.safetensors
 """
 
@@ -35,14 +35,14 @@ SIZES = [{"width": 16, "heads": 1}, {"width": 32, "heads": 2}, {"width": 48, "he
 
 
 def anchors(depths: tuple[int, ...] = (3, 3), **sizes: Any) -> list[Ancestry]:
-    """Narrow to wide, each with weights of its own."""
+    """Return ancestry models from narrow to wide, with different weights."""
     return [tiny_ancestry(i, layers=layers, **SIZES[i], **sizes) for i, layers in enumerate(depths)]
 
 
 def stitched(
     depths: tuple[int, ...] = (3, 3), sizes: dict[str, Any] | None = None, **settings: Any
 ) -> tuple[StitchedNetwork, StitchedDetails]:
-    """A network of tiny anchors with random stitches."""
+    """Return a network of tiny anchors with random stitches."""
     made = anchors(depths, **(sizes or {}))
     specs = [ancestry.spec for ancestry in made]
     stitching = {
@@ -54,14 +54,14 @@ def stitched(
 
 
 def learngene(network: StitchedNetwork, details: StitchedDetails, **sizes: Any) -> Learngene:
-    """A network's tensors as SN-Net's learngene."""
+    """Return a network's tensors as SN-Net's learngene."""
     spec = anchors(tuple(anchor.layers for anchor in details.anchors), **sizes)[-1].spec
     state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     config = LearngeneConfig(method="snnet", spec=spec).with_details(details)
     return Learngene(config=config, state=state)
 
 
-def trained(
+def train_stitches(
     network: StitchedNetwork,
     run: Run,
     recipe: Recipe,
@@ -72,9 +72,7 @@ def trained(
     guidance: Any = "soft",
     until: int | None = None,
 ) -> None:
-    """Joint training as both methods do it; `until` interrupts it after this step, before it is
-    saved.
-    """
+    """Train jointly as both methods do; `until` interrupts after this step, before it is saved."""
     settings = PathSettings(recipe=recipe, guidance=guidance, share=0.5)
     objective = SampledPaths(network, task, settings, run.seed, paths=paths, teacher=teacher)
     batches = training_images(task, anchors()[0].input_format, recipe, run)
@@ -101,7 +99,7 @@ def main() -> None:
         solve_stitches(compute_moments(network, iterate_images(task, input_format, 18, run)))
     )
     recipe = Recipe(epochs=4, batch_size=8, lr=1e-3, augment="none", ema=0.9, clip=1.0)
-    trained(network, run, recipe, task)
+    train_stitches(network, run, recipe, task)
     print("step done", flush=True)
     if is_first():
         write_tensors(result, network.state_dict())

@@ -1,6 +1,5 @@
-"""A tiny extraction of TAL's kind for its tests.
-
-A source task with attributes, two others, an ancestry of width 32.
+"""A tiny extraction of TAL for its tests: a source task with attributes, two other tasks, an
+ancestry model of width 32.
 """
 
 from __future__ import annotations

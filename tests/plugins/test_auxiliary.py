@@ -1,4 +1,4 @@
-"""TLEG and SWS: models whose blocks are made of a few stored ones."""
+"""TLEG and SWS: models whose blocks are computed from a few stored ones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_every_layer_starts_with_usual_norms() -> None:
 
 
 def test_labels_teach_it_nothing() -> None:
-    """The answers of the teacher are all that counts: with other labels the same learngene."""
+    """Only the teacher's outputs count: other labels give the same learngene."""
     task = tiny_task()
     turned = replace(task, open_split=lambda split: _turn(task.open_split(split)))
     settings, ancestry = METHODS.load("tleg").presets["smoke"], tiny_ancestry(classes=3)

@@ -1,4 +1,4 @@
-"""The baselines' own laws; what every method must keep is in test_contract.py."""
+"""Laws of the baselines; laws of every method are in test_contract.py."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_every_depth_comes_with_every_width(method: str) -> None:
 
 
 def test_the_sizes_are_trained_apart_from_each_other() -> None:
-    """Each is a part with its own seed: another depth beside it changes nothing."""
+    """Each is a part with a separate seed: another depth beside it changes nothing."""
     two, single = (
         extract("pretrain_finetune", depths=(1, 2)),
         extract("pretrain_finetune", depths=(1,)),
@@ -141,7 +141,7 @@ def test_the_sizes_are_trained_apart_from_each_other() -> None:
 
 
 def test_a_size_that_is_finished_is_loaded_and_not_trained_again(tmp_path: Path) -> None:
-    """The finished part's tensors are replaced by ones: a resumed run must bring those back."""
+    """The finished part's tensors are replaced by ones, which a resumed run must load."""
     from safetensors.torch import load_file, save_file
 
     extractor = with_settings(

@@ -1,4 +1,4 @@
-"""Closed-form descendants: the laws of what is built, and what is refused."""
+"""Closed-form descendants: laws of the models, and refusals."""
 
 import shutil
 from dataclasses import replace
@@ -302,7 +302,7 @@ def test_nested_streams_begin_with_those_of_narrower_models(family: str) -> None
 
 @pytest.mark.parametrize("family", ["vit", "eva"])
 def test_the_ancestry_models_own_width_is_nested_too(family: str) -> None:
-    """It loses one direction a head. Without use of these it is the turned ancestry model."""
+    """Nested, it loses one direction per head; not nested, it is the ancestry model."""
     spec = (SPEC if family == "vit" else EVA).with_(width=48, heads=6)
     ancestry = tiny_ancestry(spec=spec)
     learngene = extract_toy(ancestry)

@@ -1,4 +1,4 @@
-"""Closed form: the best cuts, ridge regression from sums, selection of heads and neurons."""
+"""Closed form: optimal cuts, ridge regression from sums, selection of heads and neurons."""
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise

@@ -123,7 +123,9 @@ def test_so_does_one_of_an_eva_that_keeps_its_width(changes: dict[str, object]) 
 def check_the_last_block(
     teacher: StreamTeacher, runs: Sequence[int], rho: float, heads: int
 ) -> None:
-    """Check that no linear layer of the last of two blocks has a gradient of its regression."""
+    """Check that the regressions of all linear layers in the second of two blocks have zero
+    gradient.
+    """
     spec = teacher.spec.with_(layers=2, width=heads * SPEC.head_width, heads=heads)
     columns, _ = compute_directions(teacher.streams, teacher.pictures)
     narrowing = build_projection(columns, spec.width) if heads == 1 else None

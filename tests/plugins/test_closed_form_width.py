@@ -1,4 +1,4 @@
-"""Closed form: the narrow stream, and what reads it."""
+"""Closed form: the narrow stream, and the layers that read it."""
 
 import pytest
 import torch

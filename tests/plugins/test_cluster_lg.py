@@ -1,4 +1,4 @@
-"""Cluster-Learngene: attention distances, clusters, and descendants of other numbers of heads."""
+"""Cluster-Learngene: attention distances, clusters, and descendants with other numbers of heads."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_eps_is_in_proportion_to_the_image() -> None:
 
 
 def test_the_published_centroids_and_what_they_take() -> None:
-    """Of DeiT-Base 43 of 144 heads, and 9 of 12 MLPs; by the list in the authors' code."""
+    """Of DeiT-Base 43 of 144 heads and 9 of 12 MLPs, by the list in the authors' code."""
     assert {width: len(blocks) for width, blocks in RELEASED.items()} == dict.fromkeys(DEIT, 12)
     assert [sum(map(len, RELEASED[width])) for width in DEIT] == [27, 30, 43]
     assert [len(set(RELEASED_MLPS[width])) for width in DEIT] == [10, 10, 9]
@@ -167,7 +167,7 @@ def test_head_i_is_centroid_i_mod_c(heads: int) -> None:
 
 
 def test_heads_of_clusters_of_one_each_are_the_ancestry_model() -> None:
-    """Nothing is merged, so nothing is lost: with as many heads, and with twice as many."""
+    """Without merging nothing is lost, with as many heads and with twice as many."""
     state, images = (
         initial(SPEC.with_(classes=3), 3, "fan_in"),
         torch.randn(2, 3, SPEC.image_size, SPEC.image_size),

@@ -1,4 +1,4 @@
-"""Distillation's own laws; what every method must keep is in test_contract.py."""
+"""Laws of distillation; laws of every method are in test_contract.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def extract(
 
 
 def ancestry_of_task() -> Ancestry:
-    """An ancestry model whose head is the tiny task's."""
+    """Return an ancestry model whose head is the tiny task's."""
     return replace(tiny_ancestry(classes=3), class_names=tiny_task().class_names)
 
 

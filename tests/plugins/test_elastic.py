@@ -120,7 +120,7 @@ def test_only_the_order_of_losses_matters() -> None:
 
 
 def test_a_generation_by_number() -> None:
-    """The second generation follows from the first by the formulas, one number at a time."""
+    """The second generation follows from the first by the formulas, number by number."""
     size, count = 3, 7
     vectors: list[torch.Tensor] = []
 
@@ -232,7 +232,7 @@ def test_curvature_is_the_mean_of_squares_over_images() -> None:
 
 
 def test_views_that_agree_have_no_slope() -> None:
-    """The loss of equal crops has its minimum where the student is the teacher."""
+    """The loss of equal crops is minimal where the student equals the teacher."""
     model = model_of(SPEC, ANCESTRY.state)
     heads, hidden = measure_curvatures(
         model, SPEC, torch.full((2, 3, 16, 16), 0.3), num_small=2, seed=0
@@ -410,7 +410,7 @@ def test_the_start_is_a_line_through_the_blocks() -> None:
 def test_the_recorded_agreement_is_that_of_the_models_that_are_built(
     learngene: lg.Learngene,
 ) -> None:
-    """Of descendants without compensation, whose features are compared anew."""
+    """Descendants without compensation, whose features are compared independently."""
     input_format, run = derive_input_format(learngene.config), Run(seed=1).part("ranking")
     images = sample_pictures(SPEC, Calibration(images=16), tiny_task(), input_format, run).images
     with torch.no_grad():
@@ -513,7 +513,7 @@ def test_other_models_are_ranked(changes: dict[str, object]) -> None:
 
 
 def test_the_ranking_is_measured_as_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings are passed on; `start` is the first loss that is tried, `reached` the best."""
+    """The settings are passed on; `start` is the first loss, `reached` the best."""
     calls: dict[str, object] = {}
 
     def spy_on_curvatures(*arguments: Any, **options: Any) -> Any:

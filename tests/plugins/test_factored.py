@@ -1,4 +1,4 @@
-"""WAVE, FINE and SWEET: matrices of shared factors and of scalers of each layer."""
+"""WAVE, FINE and SWEET: matrices from shared factors and the scalers of each layer."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_matrix_is_a_sum_of_kronecker_products() -> None:
 
 
 def test_templates_that_are_all_of_a_matrix_can_hold_any() -> None:
-    """One template of its own for every place: the identity of factoring."""
+    """With one template for every position, factoring is the identity."""
     matrix = torch.arange(32.0 * 16).reshape(32, 16)
     form, places = KroneckerFactorisation(templates=2), torch.eye(2).reshape(2, 2, 1)
     assert torch.equal(
@@ -297,7 +297,7 @@ def test_a_matrix_is_a_template_between_scalers() -> None:
 
 
 def test_no_side_of_the_tensor_has_more_than_the_templates_rank() -> None:
-    """All squares of all layers, seen from each of their three sides."""
+    """All squares of all layers, unfolded along each of their three sides."""
     stored, form = (
         random_parts(TuckerFactorisation(rank=5, stream=8)),
         TuckerFactorisation(rank=5, stream=8),
@@ -347,7 +347,7 @@ def test_of_hidden_neurons_a_narrower_model_has_the_first_of_each_square() -> No
 
 
 def test_scalers_of_a_width_learn_and_the_template_stays() -> None:
-    """A narrower model that has learnt on a task still consists of squares of this template."""
+    """A narrower model trained on a task still consists of squares of this template."""
     form, learngene = TuckerFactorisation(rank=8, stream=16), extract("sweet")
     start = lg.expand(learngene, width=16, classes=3)
     scalers = [
@@ -393,7 +393,7 @@ def test_squares_fill_whole_matrices() -> None:
 
 @pytest.mark.parametrize(("asked", "rank"), [(None, 32), (5, 5), (32, 32), (40, 32), (4000, 32)])
 def test_no_product_has_more_columns_than_its_matrix_has_rank(asked: int | None, rank: int) -> None:
-    """Of a width of 32 every matrix has a rank of at most 32; those of the MLP are not square."""
+    """At width 32 every matrix has a rank of at most 32; those of the MLP are not square."""
     factors, scalers = DiagonalFactorisation(rank=asked).list_draws(
         SPEC.with_(width=32, heads=2), compute_fan_in_std
     )

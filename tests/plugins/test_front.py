@@ -33,7 +33,7 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def ancestry() -> Ancestry:
-    """Random numbers, each tensor with another mean, drawn as for the committed answers."""
+    """Return random tensors with different means, drawn as for the committed outputs."""
     generator = torch.Generator().manual_seed(0)
     state = {
         name: torch.randn(tensor.shape, generator=generator) * 0.1
@@ -81,7 +81,7 @@ def test_of_its_own_size_it_is_the_ancestry_model(ancestry: Ancestry) -> None:
 
 
 def test_a_smooth_tensor_keeps_its_form_and_with_rescaling_its_size(ancestry: Ancestry) -> None:
-    """A third as many samples of a slow cosine; released amplitudes are 3 x 3 times as large."""
+    """A slow cosine with a third as many samples; released amplitudes are 3 x 3 times as large."""
     wave = torch.cos(torch.pi * (torch.arange(24) + 0.5) / 24).expand(24, 24).clone()
     state = {**ancestry.state, **{f"blocks.{block}.attn.proj.weight": wave for block in range(4)}}
     smooth = extract(replace(ancestry, state=state))

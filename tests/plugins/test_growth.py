@@ -1,4 +1,4 @@
-"""Growth: larger models that compute what the smaller one does, and where they cannot."""
+"""Growth: larger models that compute the same function as the smaller one, and exceptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVA = load_family("eva").examples[0].with_(layers=2, width=32, heads=2)
 
 
 def perturb(spec: Spec) -> Ancestry:
-    """Random numbers everywhere, so that no gain is 1 and no shift 0."""
+    """Return random tensors, so that no gain is 1 and no shift 0."""
     generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
     noisy = {
         name: value + 0.1 * torch.randn(value.shape, generator=generator)
@@ -44,7 +44,7 @@ def grow(ancestry: Ancestry, **sizes: Any) -> lg.Descendant:
 
 @torch.no_grad()
 def compute_stream(spec: Spec, state: Any) -> torch.Tensor:
-    """The tokens after the final norm, (2, N, D)."""
+    """Return the tokens after the final norm, (2, N, D)."""
     images = torch.randn(
         2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1)
     )

@@ -1,4 +1,4 @@
-"""Learngenes that are some whole blocks, beside random ones: Vanilla-LG, Heuristic-LG, Auto-LG."""
+"""Learngenes of some complete blocks, beside random ones: Vanilla-LG, Heuristic-LG, Auto-LG."""
 
 from __future__ import annotations
 

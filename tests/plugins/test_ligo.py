@@ -1,4 +1,4 @@
-"""LiGO: larger models by linear operators that are learnt."""
+"""LiGO: larger models by learnt linear operators."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STEPS = Recipe(epochs=20, batch_size=16, lr=3e-3, warmup=0.0, weight_decay=0.0, 
 
 
 def perturb(spec: Spec) -> Ancestry:
-    """Random numbers everywhere, so that no gain is 1 and no shift 0."""
+    """Return random tensors, so that no gain is 1 and no shift 0."""
     generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
     noisy = {
         name: value + 0.1 * torch.randn(value.shape, generator=generator)
@@ -72,7 +72,7 @@ def init_from_growth(state: Any, small: Spec, large: Spec) -> Operators:
 
 
 def randomise(operators: Operators) -> Operators:
-    """Other operators of the same shapes."""
+    """Return random operators of the same shapes."""
     generator = torch.Generator().manual_seed(1)
     return replace(
         operators,
@@ -254,7 +254,7 @@ def test_with_a_task_they_learn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def train_briefly(monkeypatch: pytest.MonkeyPatch) -> Callable[[lg.Learngene, Run], StateDict]:
-    """What twelve steps make of a learngene."""
+    """Return a learngene trained for twelve steps."""
     task = tiny_task()
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.open_task", lambda *_, **__: task)
     target = Target(width=64, layers=4, classes=task.classes, task=task.name)
@@ -265,7 +265,7 @@ def train_briefly(monkeypatch: pytest.MonkeyPatch) -> Callable[[lg.Learngene, Ru
 def test_the_order_of_the_stored_tensors_changes_no_bit(
     train_briefly: Callable[[lg.Learngene, Run], StateDict], tmp_path: Path
 ) -> None:
-    """Gradients of tied operators are sums over layers, in the order of the layers."""
+    """Gradients of tied operators are summed over layers, in the order of the layers."""
     inside = extract(perturb(PLAIN))
     on_disk = load_learngene(inside.save(tmp_path / "learngene"))
     assert list(on_disk.state) != list(inside.state)

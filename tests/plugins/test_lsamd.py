@@ -1,6 +1,4 @@
-"""LSAMD as a method: its settings, its outline, its family and costs, what it refuses. Nothing here
-trains.
-"""
+"""LSAMD as a method: settings, outline, family, costs and refusals. Nothing here trains."""
 
 from __future__ import annotations
 

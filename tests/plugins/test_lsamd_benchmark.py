@@ -1,5 +1,5 @@
-"""The benchmark of LSAMD's search: what sets of blocks share is computed once, and its figures are
-right.
+"""The benchmark of LSAMD's search: common prefixes of sets of blocks are computed once, and its
+figures are right.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_gains_over_placebos_have_welchs_interval(summary: ModuleType) -> None:
 
 
 def rows(placebo: list[tuple[int, ...]]) -> list[dict]:
-    """Six sets that a probe ranks by their first block; the search keeps the two best ones."""
+    """Return six sets that a probe ranks by their first block; the search keeps the two best ones."""
     kept = [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]
     probes = [
         {"kind": "probe", "kept": item, "accuracy": {"t": 0.9 - 0.1 * index}}

@@ -1,5 +1,5 @@
-"""From kept blocks to descendants: every order that the paper prints, whose tensors they get, and
-what is refused.
+"""From stored blocks to descendants: every order printed in the paper, the blocks' sources, and
+refusals.
 """
 
 from __future__ import annotations

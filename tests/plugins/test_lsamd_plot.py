@@ -1,4 +1,4 @@
-"""The picture of an LSAMD search."""
+"""The plot of an LSAMD search."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def learngene(**changes: object) -> Learngene:
 
 
 def picture(gene: Learngene, expander: Expander | None = None) -> Any:
-    """The figure, with the method's own expander if none is given."""
+    """Draw the figure, with the method's expander if none is given."""
     return plot.draw_picture(gene, expander or METHODS.load(gene.config.method).expander)
 
 

@@ -1,6 +1,4 @@
-"""LSAMD's searches on toy data: what they leave alone, what they find, that they resume, and the
-learngene they make.
-"""
+"""LSAMD's searches on toy data: unchanged parts, results, resuming, and the learngene."""
 
 from __future__ import annotations
 
@@ -166,8 +164,8 @@ def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
 
 
 def test_what_an_undecided_router_counts_for_is_a_setting(ancestry) -> None:
-    """Untrained routers are tied for every image: by the paper's >= all prefer the base block, else
-    the seed draws.
+    """Untrained routers are tied for every image: by the paper's >= all prefer the base block,
+    otherwise the seed decides.
     """
     untrained = replace(EACH, training=replace(RECIPE, epochs=0))
     printed = [
@@ -251,9 +249,7 @@ def test_without_a_task_there_is_no_search(ancestry) -> None:
 
 
 class Halves:
-    """Masks whose left half is class 0 and whose right half is the image's own; the image shows
-    them.
-    """
+    """Images and masks whose left half is class 0 and whose right half is the image's class."""
 
     labels = np.zeros(40, dtype=np.int64)
 
@@ -314,9 +310,7 @@ def test_another_choice_in_the_same_place_takes_over_the_searches(
         return real(objective, loader, recipe, run, **rest)
 
     def searches(**changes) -> tuple[list[str], Learngene]:
-        """The tasks that `lgzoo extract lsamd --force` searches on with these options, and the
-        learngene.
-        """
+        """Run `lgzoo extract lsamd --force`; return the tasks it searches on, and the learngene."""
         calls.clear()
         extractor = with_settings(SEARCH, changes)
         made = produce(
@@ -349,8 +343,8 @@ def test_another_choice_in_the_same_place_takes_over_the_searches(
 def test_runs_that_share_parts_search_once_for_every_selection(
     ancestry, tmp_path, monkeypatch
 ) -> None:
-    """Selection and other tasks' rates are no part of a search's key; how it is done, and its task,
-    are.
+    """The key of a search has neither the selection nor other tasks' rates, but its settings and
+    its task.
     """
     shared = tmp_path / "parts"
     calls, real = [], loop.train

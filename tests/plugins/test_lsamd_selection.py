@@ -1,4 +1,4 @@
-"""Which blocks LSAMD keeps, of G and a threshold; searches that select nothing."""
+"""The blocks that LSAMD selects for given G and threshold; searches that select nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lgzoo_lsamd.blocks import (
 from lgzoo_lsamd.lsamd import LsamdExtractor
 
 
-def found(**paths: tuple[int, ...]) -> dict[str, SearchResult]:
+def make_results(**paths: tuple[int, ...]) -> dict[str, SearchResult]:
     return {
         name: SearchResult(paths=path, shares=tuple(map(float, path)), validation_accuracy=0.5)
         for name, path in paths.items()
@@ -43,7 +43,7 @@ def test_kept_blocks_that_no_data_set_prefers_are_told_apart() -> None:
 
 
 def test_usage_counts_the_data_sets_that_prefer_the_base_block() -> None:
-    assert count_usage(found(a=(1, 0, 1), b=(1, 1, 0), c=(1, 0, 0))) == (3, 1, 1)
+    assert count_usage(make_results(a=(1, 0, 1), b=(1, 1, 0), c=(1, 0, 0))) == (3, 1, 1)
 
 
 def test_the_default_threshold_is_half_the_data_sets_and_strict() -> None:
@@ -136,7 +136,7 @@ def test_of_two_equally_near_thresholds_the_lower_counts() -> None:
 
 
 def test_the_details_of_a_learngene() -> None:
-    details = replace(select_blocks((2, 0), 2), datasets=found(a=(1, 0), b=(1, 0)))
+    details = replace(select_blocks((2, 0), 2), datasets=make_results(a=(1, 0), b=(1, 0)))
     record = encode_details(details)
     assert list(record) == [
         "kept",
@@ -156,7 +156,7 @@ def test_the_details_of_a_learngene() -> None:
     assert record["datasets"]["a"] == to_json(details.datasets["a"])
     assert from_json(LsamdDetails, record, "details") == details
     selection = select_blocks((1, 1), 1, top=1)
-    assert encode_details(replace(selection, datasets=found(a=(1, 1))))["tied"] == [1, 2]
+    assert encode_details(replace(selection, datasets=make_results(a=(1, 1))))["tied"] == [1, 2]
 
 
 def test_before_a_search_the_details_say_no_more_than_is_known() -> None:

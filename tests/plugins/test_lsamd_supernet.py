@@ -1,4 +1,4 @@
-"""LSAMD's super net: what runs, what it equals, what learns, and what stays."""
+"""LSAMD's super net: which blocks run, its equal models, and which parameters are trained."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def images(count: int = 8) -> torch.Tensor:
 
 
 def force(model: nn.Module, path: tuple[int, ...]) -> None:
-    """Make every router choose what `path` says, by the last channel, which is then alike for all
-    images.
-    """
+    """Make every router choose `path`, by the last channel, which is then equal for all images."""
     for block, side in zip(iterate_routed_blocks(model), path, strict=True):
         block.router.forward = _always(side)  # type: ignore[method-assign]
 
@@ -70,7 +68,7 @@ def _always(side: int):
 
 
 def by_hand(model: nn.Module, pixels: torch.Tensor, path: tuple[int, ...]) -> torch.Tensor:
-    """The chosen blocks one after the other, without any routing."""
+    """Run the chosen blocks in turn, without routing."""
     plain = copy.deepcopy(model)
     plain.blocks = nn.Sequential(
         *[block.base if side == BASE else block.specific for block, side in zip(model.blocks, path)]
@@ -142,7 +140,7 @@ def test_image_routing_sends_each_image_its_own_way(ancestor) -> None:
 
 
 def seen_by_routers(model: nn.Module) -> list[torch.Tensor]:
-    """What each router gets when the model runs."""
+    """Return the inputs of each router when the model runs."""
     seen: list[torch.Tensor] = []
     for block in iterate_routed_blocks(model):
         block.router.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
@@ -240,7 +238,7 @@ def test_every_router_has_a_gradient_under_other_noises(ancestor, noise: str) ->
 
 
 def test_scaling_the_stream_leaves_the_last_router_without_a_signal(ancestor) -> None:
-    """Why `update` is the default: the final norm undoes a scale of the whole stream."""
+    """So `update` is the default: the final norm undoes a scale of the entire stream."""
     last = {}
     for gate in ("update", "stream"):
         model = net(ancestor, gate=gate)
@@ -321,9 +319,7 @@ def test_two_processes_that_disagree_take_one_path(tmp_path) -> None:
 
 
 def test_a_processes_vote_is_everybodys() -> None:
-    """One process of a group: its own images decide, through the same reduction as many processes
-    use.
-    """
+    """One process of a group: its images decide, through the reduction that many processes use."""
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:

@@ -1,4 +1,4 @@
-"""Mimetic initialisation: products of attention weights that come to their targets."""
+"""Mimetic initialisation: products of attention weights reach their targets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(**settings: Any) -> Descendant:
 
 
 def multiply(model: Descendant, block: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """W_Q W_K' of every head, and W_V W_proj of all heads together."""
+    """Return W_Q W_K' of every head, and W_V W_proj of all heads together."""
     qkv, proj = (model.state[f"blocks.{block}.attn.{name}.weight"] for name in ("qkv", "proj"))
     queries, keys, values = qkv.chunk(3)
     heads = [q.T @ k for q, k in zip(queries.split(16), keys.split(16))]

@@ -1,5 +1,5 @@
-"""The task `forms` and its four new kinds: whose classes it shows, that these differ and can be
-seen, and always alike.
+"""The task `forms` and its four families: its classes, which differ and are visible, and
+reproducible images.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TABLES = {
 
 
 def features(kind: str) -> np.ndarray:
-    """float64 (C, F): the table of a kind, one row for each class."""
+    """Return the table of a family, float64 (C, F), one row for each class."""
     parts = [np.asarray(part, dtype=np.float64) for part in KINDS[kind].table()]
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
@@ -68,8 +68,8 @@ def test_the_classes_are_those_of_the_trained_model(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SLOW)
 def test_the_classes_of_a_kind_differ_and_can_be_seen(kind: str) -> None:
-    """Painted with the same draws, no two classes make the same picture, and each is told from the
-    one without a thing.
+    """Painted with the same draws, any two classes give different images, and each differs from the
+    image without a thing.
     """
     made = generator(kind)
     classes = np.arange(len(made.held_out))

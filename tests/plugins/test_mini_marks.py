@@ -1,5 +1,5 @@
-"""textures, signs, glyphs, numbers, motion: functions of their index, whose held-out classes stay
-away from targets.
+"""textures, signs, glyphs, numbers, motion: functions of their index, with held-out classes unlike
+the targets.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_attributes_are_known_ones_within_their_range(family: Generator) -> None
 
 
 def coarse(masks: list[torch.Tensor]) -> torch.Tensor:
-    """Masks on 16 x 16 pixels, of length 1, float32 (M, 256)."""
+    """Return masks on 16 x 16 pixels, of length 1, float32 (M, 256)."""
     small = functional.avg_pool2d(torch.stack(masks).float(), BOX // 16).flatten(1)
     return small / small.norm(dim=1, keepdim=True)
 

@@ -1,6 +1,4 @@
-"""`scenes`: a picture and its mask are one function of (split, index), and the mask says what the
-picture shows.
-"""
+"""`scenes`: image and mask are one function of (split, index), and the mask describes the image."""
 
 from __future__ import annotations
 
@@ -83,7 +81,7 @@ def test_the_rim_of_a_shape_is_one_pixel_wide_inside_it() -> None:
 
 
 def test_colours_do_not_tell_the_classes(whole: Samples) -> None:
-    """The nearest class mean of single colours is hardly better than the commonest class."""
+    """The nearest class mean of single colours is hardly better than the most frequent class."""
     pixels = whole.images.permute(0, 2, 3, 1).reshape(-1, 3).float()  # type: ignore[union-attr]
     told = whole.masks.flatten().long()  # type: ignore[union-attr]
     means = torch.stack([pixels[told == number].mean(dim=0) for number in range(6)])

@@ -1,7 +1,4 @@
-"""The canvas, its shapes and fills.
-
-And the generators `objects`, `wings`, `figures` and `petals`.
-"""
+"""The canvas, its shapes and fills, and the generators `objects`, `wings`, `figures` and `petals`."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ every_generator = pytest.mark.parametrize(
 
 
 def area(distance: np.ndarray, place: shapes.Frame) -> float:
-    """Of a shape, in the units of the picture, whose own area is 4."""
+    """Return the area of a shape, in units in which the image's area is 4."""
     return float(shapes.cover(distance, place.pixel).sum()) * shapes.PIXEL**2
 
 
@@ -215,7 +212,7 @@ def test_varieties_say_when_there_is_no_room() -> None:
 
 
 def least_difference(table: np.ndarray) -> int:
-    """The fewest columns in which two rows differ."""
+    """Return the smallest number of columns in which two rows differ."""
     return int((table[:, None] != table[None]).sum(axis=-1)[np.triu_indices(len(table), 1)].min())
 
 
@@ -350,7 +347,7 @@ def test_figures_are_grey() -> None:
 
 
 def centre_of(alpha: np.ndarray) -> tuple[float, float]:
-    """Of a coverage (SIZE, SIZE), in the picture's units."""
+    """Return the centre of a coverage (SIZE, SIZE), in the image's units."""
     axis = shapes.PICTURE.x[0, 0]
     return float((alpha * axis).sum() / alpha.sum()), float(
         (alpha * axis[:, None]).sum() / alpha.sum()
@@ -373,10 +370,7 @@ def test_a_flower_is_where_its_attributes_say() -> None:
     "generator", [objects.OBJECTS, wings.WINGS, petals.PETALS], ids=lambda generator: generator.name
 )
 def test_the_mean_picture_of_a_class_says_little(generator: Generator) -> None:
-    """Were the mean pictures far apart, a linear probe could solve the task.
-
-    Nearest mean is one.
-    """
+    """If the mean images were far apart, a linear probe such as nearest mean could solve the task."""
     task, count = generator.split("train", 600), len(generator.classes)
     images = task.__getitems__(range(600)).float().flatten(1) / 255
     labels = torch.from_numpy(task.labels)

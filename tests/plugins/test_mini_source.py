@@ -1,4 +1,4 @@
-"""The source task and its contours: whose classes it shows, how often, and always alike."""
+"""The source task and its contours: its classes, their frequency, and reproducible images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLE = np.random.default_rng(3).permutation(1_000_000)[:96]
 
 
 def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Bit by bit, a NaN being like another."""
+    """Return whether arrays are bitwise equal; NaN equals NaN."""
     assert one is not None
     assert other is not None
     return np.array_equal(one.numpy(), other.numpy(), equal_nan=one.is_floating_point())
@@ -155,7 +155,7 @@ def test_contours_differ_by_their_class_and_say_so() -> None:
 
 
 def test_what_lies_outside_of_a_contour_is_paper() -> None:
-    """The corner of a picture with a small contour in the middle is what the gradient says, without
+    """The corner of an image with a small contour in the middle has the gradient's colours, without
     lines.
     """
     draws = np.full((1, CONTOURS.streams), 0.5, dtype=np.float32)

@@ -1,5 +1,5 @@
-"""The suite `mini`: its rows say what its tasks are, every picture is a function of (task, split,
-index), and none ever changes.
+"""The suite `mini`: its rows describe its tasks, every image is a function of (task, split, index),
+and none ever changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNSTABLE = {"objects", "textures", "signs", "petals", "source", "forms"}
 
 
 def pictures_of(name: str) -> str:
-    """The sha256 of the first and last pictures of each split, with their labels, masks and
+    """Return the sha256 of the first and last images of each split, with labels, masks and
     attributes.
     """
     task, digest = open_task(name), hashlib.sha256()
@@ -53,7 +53,7 @@ def pictures_of(name: str) -> str:
     ("version", "name"), [(version, name) for version in PICTURES for name in PICTURES[version]]
 )
 def test_no_picture_ever_changes(version: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundled ancestry model and learngenes were trained on these; a new task may not change an
+    """The bundled ancestry model and learngenes were trained on them; a new task must not change an
     old one.
     """
     if name in UNSTABLE and not umath.__cpu_features__["AVX512_SKX"]:
@@ -63,8 +63,8 @@ def test_no_picture_ever_changes(version: str, name: str, monkeypatch: pytest.Mo
 
 
 def levels_of(name: str) -> list[list[int]]:
-    """The mean level of each quarter of each channel, of some pictures of each split and of their
-    masks.
+    """Return the mean level of each quarter of each channel, for some images of each split and
+    their masks.
     """
     task, levels = open_task(name), []
     for part, size in task.sizes.items():
@@ -80,9 +80,7 @@ def levels_of(name: str) -> list[list[int]]:
 def test_pictures_are_the_same_to_the_eye_on_every_processor(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenth of a level apart at most, on the mean of a quarter of a picture: last bits and
-    nothing else.
-    """
+    """Means of quarters of an image differ by at most 0.1 levels: only the last bits may differ."""
     monkeypatch.setattr(suite, "VERSION", 3)
     result, kept = levels_of(name), LEVELS[name]
     assert [len(values) for values in result] == [len(values) for values in kept]

@@ -1,5 +1,5 @@
-"""The version of `mini`: it changes the test images, and tells results of one from those of
-another.
+"""The version of `mini`: it changes only the test images, and separates results of different
+versions.
 """
 
 from __future__ import annotations

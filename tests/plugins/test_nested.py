@@ -1,4 +1,4 @@
-"""Nested models: every slice is the model alone, all of them trained together."""
+"""Nested models: every slice is a complete model, all of them trained together."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def extract() -> lg.Learngene:
 
 
 def random_state() -> dict[str, torch.Tensor]:
-    """Random numbers everywhere, so that no gain is 1 and no shift 0."""
+    """Return random tensors, so that no gain is 1 and no shift 0."""
     generator = torch.Generator().manual_seed(0)
     return {
         name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
@@ -62,7 +62,7 @@ def sample_slices(grid: NestedGrid = GRID, full: Spec = FULL) -> SampledSlices:
 
 
 class Answer(nn.Module):
-    """The logits as a loss."""
+    """An objective whose loss is the logits."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""The papers' catalogues: every name opens, from a folder of the user's own or from a stand-in for
-the Hub.
+"""The papers' catalogues: every name opens from a folder of the user's or from a stand-in for the
+Hub.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def asked() -> list[tuple[str, str | None, str | None]]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, asked: list[tuple[str, str | None, str | None]]) -> Hub:
-    """A function that puts a folder in the Hub's place; what is asked of the Hub is noted in
+    """Return a function that replaces the Hub by a folder; requests to the Hub are added to
     `asked`.
     """
     import datasets

@@ -1,5 +1,5 @@
-"""The Visual Decathlon from its archive: COCO-style annotations, unpacked or packed pictures, and
-what can be wrong with them.
+"""The Visual Decathlon from its archive: COCO-style annotations, unpacked or packed images, and
+errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pack(base: Path, name: str = "daimlerpedcls") -> Path:
-    """The pictures as the data archive has them: NAME.tar beside no folder NAME."""
+    """Pack the images as in the data archive: NAME.tar without a folder NAME."""
     tar = base / "data" / f"{name}.tar"
     with tarfile.open(tar, "w") as archive:
         archive.add(base / "data" / name, arcname=name)
@@ -89,7 +89,7 @@ def train(base: Path) -> Path:
     return base / "annotations" / "daimlerpedcls_train.json"
 
 
-def renamed(base: Path) -> None:
+def rename_class(base: Path) -> None:
     edit(val(base), lambda content: content["categories"][1].update(name="walker"))
 
 
@@ -97,11 +97,11 @@ def one_more_class(base: Path) -> None:
     edit(val(base), lambda content: content["categories"].append({"id": 7, "name": "tram"}))
 
 
-def unlabelled(base: Path) -> None:
+def drop_label(base: Path) -> None:
     edit(train(base), lambda content: content["annotations"].pop(3))
 
 
-def shared(base: Path) -> None:
+def share_picture(base: Path) -> None:
     file = json.loads(train(base).read_text())["images"][0]["file_name"]
     edit(val(base), lambda content: content["images"][0].update(file_name=file))
 
@@ -148,7 +148,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "something other than objects",
     ),
     "classes that differ": (
-        renamed,
+        rename_class,
         r"_train\.json and .*_val\.json list different classes \('kind 1', 'walker'\)",
     ),
     "a class more": (one_more_class, r"list different classes \(None, 'tram'\)"),
@@ -156,8 +156,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda base: edit(val(base), lambda c: c["annotations"][0].update(category_id=5)),
         "has no 5",
     ),
-    "no label": (unlabelled, "has no label for data/daimlerpedcls/train"),
-    "a picture in both": (shared, "is in .*_train.json and in .*_val.json"),
+    "no label": (drop_label, "has no label for data/daimlerpedcls/train"),
+    "a picture in both": (share_picture, "is in .*_train.json and in .*_val.json"),
     "an id twice": (
         lambda base: edit(val(base), lambda c: c["images"].append(c["images"][0])),
         "lists a picture twice",

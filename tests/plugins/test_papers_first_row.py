@@ -1,5 +1,5 @@
-"""`lgzoo doctor --task`: one row of a task, its columns, and what is missing; of the Hub's data
-nothing else is read.
+"""`lgzoo doctor --task`: one row of a task, its columns, and problems; only that row of the Hub's
+data is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from papers_data import class_folders, decathlon, encoded, parquet, picture
+from papers_data import class_folders, decathlon, encode, parquet, picture
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Unavailable
@@ -25,7 +25,7 @@ COMMIT = "c0ffee" + "0" * 34
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], None]:
-    """A function that puts a folder in the Hub's place, which may only be streamed."""
+    """Return a function that replaces the Hub by a folder, which can only be streamed."""
     import datasets
 
     load = datasets.load_dataset
@@ -119,7 +119,7 @@ def test_a_stream_s_first_image(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "train-000000.tar", "w") as tar:
         for number in range(20):
             for kind, data in (
-                ("png", encoded(picture(number))),
+                ("png", encode(picture(number))),
                 ("cls", str(number % 2).encode()),
             ):
                 member = tarfile.TarInfo(f"{number:05}.{kind}")

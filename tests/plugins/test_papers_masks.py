@@ -1,6 +1,4 @@
-"""Segmentation data: ADE20K's and VOC's layouts, what the values of a mask mean, and what can be
-wrong with them.
-"""
+"""Segmentation data: the layouts of ADE20K and VOC, the meaning of mask values, and errors."""
 
 from __future__ import annotations
 
@@ -139,9 +137,9 @@ def test_masks_in_colours_are_the_same_as_in_a_palette() -> None:
 
 
 def as_bytes(image: Image.Image) -> bytes:
-    from papers_data import encoded
+    from papers_data import encode
 
-    return encoded(image)
+    return encode(image)
 
 
 def grey(*values: int) -> Image.Image:

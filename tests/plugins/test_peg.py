@@ -44,7 +44,7 @@ def compute_head(
     bias: torch.Tensor | None,
     x: torch.Tensor,
 ) -> Any:
-    """Scores and values of one head for tokens x (N, D)."""
+    """Return scores and values of one head for tokens x (N, D)."""
     parts = [
         x @ weight.T + (0 if bias is None else bias[i])
         for i, weight in enumerate((queries, keys, values))
@@ -54,7 +54,7 @@ def compute_head(
 
 @pytest.mark.parametrize("biased", [True, False])
 def test_mixed_scores_and_values_are_those_of_algorithm_1(biased: bool) -> None:
-    """Of sources whose ranks add up to a head's the mixed head is sum p_i (Q_i K_i', V_i)."""
+    """For sources whose ranks add up to a head's, the mixed head is sum p_i (Q_i K_i', V_i)."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(3, 3, 6, 8, generator=generator, dtype=torch.float64)
     weights[:2, :, 2:] = 0  # queries and keys of rank 2 each, of 6
@@ -79,7 +79,7 @@ def test_mixed_scores_and_values_are_those_of_algorithm_1(biased: bool) -> None:
 
 
 def test_of_higher_rank_the_mixed_scores_are_the_best_that_a_head_can_have() -> None:
-    """What is lost are the singular values beyond the rank of a head (Eckart and Young)."""
+    """Only the singular values beyond the rank of a head are lost (Eckart and Young)."""
     weights = torch.randn(
         3, 4, 3, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
@@ -120,7 +120,7 @@ def test_mlps_are_mixed_tensor_by_tensor() -> None:
 
 
 def test_what_reads_a_source_is_shared_out_whole() -> None:
-    """If all heads say the same, the mixed ones write what the sources wrote."""
+    """If all heads have the same output, the mixed ones write the same as the sources."""
     columns = torch.randn(8, 4, 2, generator=torch.Generator().manual_seed(0))
     output = torch.randn(2, generator=torch.Generator().manual_seed(1))
     made_of = mix_projections(columns, draw_shares(3, 4, "softmax", 0))

@@ -1,4 +1,4 @@
-"""The suite `pictures`: small copies in the packages' own layouts."""
+"""The suite `pictures`, on small copies in the packages' layouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw(path: Path, colour: int, size: tuple[int, int] = (12, 9)) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where all packages lie, each with a few pictures."""
+    """Create the folders of all packages, each with a few images."""
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for top, classes in (("tuxpaint/stamps", STAMP_CLASSES), ("openclipart/png", CLIPART_CLASSES)):

@@ -1,4 +1,4 @@
-"""Right values of small parts of plugins, each by its law or by hand."""
+"""Values of small parts of plugins, each by a law or by hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The claims about Learngene Pool: what their files ask of the bench, and each of them run at toy
-size.
-"""
+"""The claims about Learngene Pool: the cells that their files need, and each claim run at toy size."""
 
 from __future__ import annotations
 
@@ -52,8 +50,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def toy(claim: Claim, world: World, seeds: int = 2) -> Claim:
-    """The claim on a handful of images of one task, which is also what the extractions see; of its
-    rates the first alone.
+    """Return the claim on a handful of images of one task, used by the extractions too, with the
+    first rate only.
     """
     ancestry, task = world
     arms: Mapping[str, Competitor] = {
@@ -76,12 +74,12 @@ def toy(claim: Claim, world: World, seeds: int = 2) -> Claim:
 
 
 def _small(arm: Competitor) -> dict[str, object]:
-    """What makes an extraction small; an arm that judges no path goes on judging none."""
+    """Return settings of a small extraction; an arm that evaluates no path still evaluates none."""
     return {**TOY, "judged": arm.settings["judged"] and TOY["judged"]}
 
 
 def settings_in(claim: Claim, name: str) -> dict[str, object]:
-    """All settings of an arm's extraction, by their names."""
+    """Return all settings of an arm's extraction, by name."""
     arm = arm_of(claim, name, 0)
     given_settings = with_settings(POOL.preset(arm.preset), arm.settings)
     return {setting.name: setting.default for setting in settings_of(given_settings)}

@@ -1,4 +1,4 @@
-"""Every path evaluated in one pass: with the result of each by itself, and cheaper."""
+"""Every path evaluated in one pass: the same results as separately, at lower cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAMILIES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 
 
 class Alone(nn.Module):
-    """One path as a model of its own."""
+    """One path as a separate model."""
 
     def __init__(self, network: StitchedNetwork, path: Path) -> None:
         super().__init__()

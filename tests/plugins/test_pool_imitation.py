@@ -1,5 +1,5 @@
-"""The objective of algorithm 1, number by number; the matrices W and M, and the stitches that start
-from them.
+"""The objective of algorithm 1, number by number; the matrices W and M, and the stitches
+initialised from them.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def objective(
 
 
 def test_the_prediction_loss_is_a_cross_entropy() -> None:
-    """Two classes: the teacher says 3/4 and 1/4, the student 1/2 and 1/2; a second image adds the
-    same.
+    """Two classes: the teacher's probabilities are 3/4 and 1/4, the student's 1/2; a second image
+    adds the same.
     """
     given, expected = torch.zeros(2, 2), torch.tensor([[math.log(3.0), 0.0]] * 2)
     assert prediction_loss(given, expected).item() == pytest.approx(math.log(2))
@@ -92,7 +92,7 @@ def test_the_prediction_loss_is_a_cross_entropy() -> None:
 
 
 def test_the_temperature_divides_both_logits() -> None:
-    """Equation 3. At 2, dividing the teacher's alone gives 4.08 here."""
+    """Equation 3. At temperature 2, dividing only the teacher's logits would give 4.08 here."""
     student, teacher = torch.tensor([[4.0, 0.0, -2.0]]), torch.tensor([[-2.0, 4.0, 0.0]])
     shares = [math.exp(z / 2) for z in (-2.0, 4.0, 0.0)]
     logs = [
@@ -113,7 +113,7 @@ def test_answers_for_every_patch_are_averaged_over_images_and_patches() -> None:
 def by_hand(
     model: Any, x: torch.Tensor
 ) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor], torch.Tensor]:
-    """Block outputs, attention outputs and logits, by timm's own equations of a block."""
+    """Return block outputs, attention outputs and logits, by timm's equations of a block."""
     tokens = model.norm_pre(model._pos_embed(model.patch_embed(x)))
     blocks, attentions = {}, {}
     for i, block in enumerate(model.blocks):
@@ -178,7 +178,7 @@ def test_student_and_matrices_learn_and_the_teacher_does_not() -> None:
 
 
 def test_labels_are_the_class_and_attributes() -> None:
-    """L_cls is whatever training on the task minimises."""
+    """L_cls is the loss of a training on the task."""
     model = student()
     attributes = (Attribute("size"), Attribute("colour", 4))
     labels = ClassAndAttributes(model, attributes, seed=1)
@@ -278,8 +278,8 @@ def test_with_orthonormal_rows_transpose_and_pseudo_inverse_are_one() -> None:
 
 
 def test_a_wide_model_of_another_width_is_reached_by_its_own_matrix() -> None:
-    """Of an ancestry stream x the narrow model has W x and the wide one V x: the stitch goes from W
-    x back, and on by V.
+    """For an ancestry stream x the narrow model has W x and the wide one V x: the stitch maps W x
+    back, then applies V.
     """
     low, high = torch.randn(D, D, dtype=torch.float64), torch.randn(H, D, dtype=torch.float64)
     stream = torch.randn(D, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Learngene Pool from the ancestry model to a descendant; what every method must keep is in
+"""Learngene Pool from the ancestry model to a descendant; laws of every method are in
 test_contract.py.
 """
 
@@ -37,21 +37,23 @@ from lgzoo_pool.settings import PoolImages, PoolSettings
 SMOKE = POOL.presets["smoke"]
 
 
-def knowing(**sizes: Any) -> Ancestry:
-    """An ancestry model whose head is the tiny task's, so that nobody fine-tunes it."""
+def make_ancestry(**sizes: Any) -> Ancestry:
+    """Return an ancestry model whose head is the tiny task's, so that it is not fine-tuned."""
     shape = {"classes": 3, **sizes}
     return replace(tiny_ancestry(**shape), class_names=tiny_task().class_names)
 
 
-def made(run: Run | None = None, ancestry: Ancestry | None = None, **settings: Any) -> Learngene:
-    ancestry = ancestry or knowing()
+def extract_pool(
+    run: Run | None = None, ancestry: Ancestry | None = None, **settings: Any
+) -> Learngene:
+    ancestry = ancestry or make_ancestry()
     learngene = with_settings(SMOKE, settings)([ancestry], [tiny_task()], run or Run(seed=1))
     return learngene.with_config(method="pool", ancestries=(ancestry.record,))
 
 
 @pytest.fixture(scope="module")
 def pool() -> Learngene:
-    return made()
+    return extract_pool()
 
 
 def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
@@ -89,20 +91,20 @@ def test_every_part_says_what_it_found(pool: Learngene) -> None:
 
 
 def test_paths_are_evaluated_on_as_many_images_as_the_setting_says() -> None:
-    assert {row["images"] for row in made(judged=6).config.metrics["paths"]} == {6}
-    assert "paths" not in made(judged=0).config.metrics
+    assert {row["images"] for row in extract_pool(judged=6).config.metrics["paths"]} == {6}
+    assert "paths" not in extract_pool(judged=0).config.metrics
 
 
 def test_stitches_start_as_the_matrices_say() -> None:
-    """Without fine-tuning they stay as they started. All are alike, and their biases 0."""
+    """Without fine-tuning they keep their initial values. All are equal, and their biases 0."""
     run = Run(seed=1)
-    result = made(run, tuning_epochs=0, blocks=3, low_levels=3)
+    result = extract_pool(run, tuning_epochs=0, blocks=3, low_levels=3)
     weights = [result.state[f"stitches.0.{window}.weight"] for window in range(2)]
     assert torch.equal(weights[0], weights[1])
     assert not any(result.state[f"stitches.0.{window}.bias"].any() for window in range(2))
     learnt = _matrices(result, low_levels=3, blocks=3)
     torch.testing.assert_close(weights[0], learnt.mean(dim=0).T)
-    other = made(run, tuning_epochs=0, blocks=3, low_levels=3, stitch="pinv")
+    other = extract_pool(run, tuning_epochs=0, blocks=3, low_levels=3, stitch="pinv")
     eye = torch.eye(32, dtype=torch.float64)
     torch.testing.assert_close(
         other.state["stitches.0.0.weight"],
@@ -111,10 +113,10 @@ def test_stitches_start_as_the_matrices_say() -> None:
 
 
 def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
-    """The narrow model's W, (levels, d, D), from another run of its part."""
+    """Return the narrow model's W, (levels, d, D), from another run of its part."""
     chosen, ancestry, task, run = (
         with_settings(SMOKE, settings).settings,
-        knowing(),
+        make_ancestry(),
         tiny_task(),
         Run(seed=1),
     )
@@ -132,7 +134,7 @@ def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
 
 def test_least_squares_fits_better_than_the_matrices() -> None:
     fits = {
-        stitch: made(tuning_epochs=0, stitch=stitch).config.metrics["tuning"]["stitches"]
+        stitch: extract_pool(tuning_epochs=0, stitch=stitch).config.metrics["tuning"]["stitches"]
         for stitch in ("tm", "ls")
     }
     assert fits["ls"]["missed"]["mean"] < fits["tm"]["missed"]["mean"]
@@ -148,26 +150,26 @@ def test_with_alpha_one_the_ancestry_is_never_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(distillation, "teacher_for", used)
     monkeypatch.setattr(distillation, "Teacher", used)
     settings = {"alpha": 1.0, "stitch": "ls", "low_levels": 3}
-    result = made(**settings)
+    result = extract_pool(**settings)
     other = tiny_ancestry(9, classes=3)
-    again = made(ancestry=replace(other, class_names=tiny_task().class_names), **settings)
+    again = extract_pool(ancestry=replace(other, class_names=tiny_task().class_names), **settings)
     assert same(result.state, again.state), "the ancestry's weights made a difference"
     assert "teacher" not in result.config.metrics
 
 
 def test_the_ancestry_makes_a_difference_and_guidance_too(pool: Learngene) -> None:
-    alone = made(guidance="none")
+    alone = extract_pool(guidance="none")
     assert not same(alone.state, pool.state)
     assert alone.config.metrics["low"] == pool.config.metrics["low"]
-    assert not same(made(guidance="hard").state, pool.state)
+    assert not same(extract_pool(guidance="hard").state, pool.state)
 
 
 def test_an_ancestry_of_another_task_is_fine_tuned_first() -> None:
-    assert made(ancestry=tiny_ancestry()).config.metrics["teacher"]["training_images"] == 32
+    assert extract_pool(ancestry=tiny_ancestry()).config.metrics["teacher"]["training_images"] == 32
 
 
 class Described:
-    """A split whose images also have one attribute, how bright they are."""
+    """A split whose images have one attribute, their brightness."""
 
     def __init__(self, split: Any) -> None:
         self.split, self.labels = split, split.labels
@@ -188,7 +190,7 @@ def test_attributes_are_learnt_beside_the_class_in_every_part(tmp_path: Path) ->
         open_split=lambda name: Described(plain.split(name)),
     )
     run = Run(seed=1, folder=tmp_path)
-    with_settings(SMOKE, {"guidance": "soft"})([knowing()], [task], run)
+    with_settings(SMOKE, {"guidance": "soft"})([make_ancestry()], [task], run)
     for part in ("low", "high", "tuning"):
         lines = (tmp_path / "parts" / part / "metrics.jsonl").read_text().splitlines()
         assert len(lines) == 2
@@ -201,7 +203,7 @@ def test_attributes_are_learnt_beside_the_class_in_every_part(tmp_path: Path) ->
 
 def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(seed=1, folder=tmp_path / "run", resume=True)
-    full = made(Run(seed=1, folder=tmp_path / "whole"))
+    full = extract_pool(Run(seed=1, folder=tmp_path / "whole"))
 
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -209,34 +211,32 @@ def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr("lgzoo_pool.modules.objectives.SampledPaths.forward", killed)
         with pytest.raises(KeyboardInterrupt):
-            made(run)
+            extract_pool(run)
     monkeypatch.setattr("lgzoo_pool.modules.objectives.Imitation.forward", killed)
-    assert same(made(run).state, full.state)
+    assert same(extract_pool(run).state, full.state)
 
 
 def test_arms_that_share_parts_compute_the_auxiliary_models_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = {"seed": 1, "shared": tmp_path / "parts"}
-    first = made(Run(folder=tmp_path / "tm", **shared))  # type: ignore[arg-type]
+    first = extract_pool(Run(folder=tmp_path / "tm", **shared))  # type: ignore[arg-type]
 
     def repeated(*_: Any, **__: Any) -> Any:
         raise AssertionError("trained again")
 
     with monkeypatch.context() as patch:
         patch.setattr("lgzoo_pool.modules.objectives.Imitation.forward", repeated)
-        second = made(Run(folder=tmp_path / "ls", **shared), stitch="ls")  # type: ignore[arg-type]
+        second = extract_pool(Run(folder=tmp_path / "ls", **shared), stitch="ls")  # type: ignore[arg-type]
     assert first.config.metrics["low"] == second.config.metrics["low"]
     assert not same(first.state, second.state)
     monkeypatch.setattr("lgzoo_pool.modules.objectives.Imitation.forward", repeated)
     with pytest.raises(AssertionError, match="trained again"):
-        made(Run(folder=tmp_path / "tau", **shared), tau=2.0)  # type: ignore[arg-type]
+        extract_pool(Run(folder=tmp_path / "tau", **shared), tau=2.0)  # type: ignore[arg-type]
 
 
 def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
-    """To the last bit, for every path, where it keeps the pool's own head; and any other task's
-    head is fresh.
-    """
+    """Bitwise for every path if it keeps the pool's head; the head of another task is fresh."""
     details = read_details(pool.config)
     specs = [spec.with_(classes=3) for spec in details.derive_specs(pool.config.spec)]
     network = build_network(specs, details.layout, pool.state)

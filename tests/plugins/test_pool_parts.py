@@ -72,7 +72,7 @@ def extraction(name: str) -> tuple[Extractor, list[Ancestry]]:
     ]
 
 
-def changed(setting: Setting) -> Any:
+def change_setting(setting: Setting) -> Any:
     """Another value that is within bounds."""
     special = {"low_width": 32, "high_width": 48, "accumulate": 2, "clip": 0.5, "ema": 0.9}
     value = special.get(setting.name.split("_")[-1], special.get(setting.name, setting.default))
@@ -108,7 +108,9 @@ def test_every_setting_changes_the_key_of_a_part(
     without_effect = []
     for setting in settings_of(extractor):
         recorder.calls.clear()
-        other = with_settings(extractor, {setting.name: named.get(setting.name, changed(setting))})
+        other = with_settings(
+            extractor, {setting.name: named.get(setting.name, change_setting(setting))}
+        )
         other(ancestries, [TASK], Run(seed=1))
         if {part: call.key for part, call in recorder.calls.items()} == before:
             without_effect.append(setting.name)

@@ -38,7 +38,7 @@ def learngene(depths: Sequence[int] = (3, 3), method: str = "pool", **metrics: A
     return Learngene(config=config.with_details(StitchedDetails.from_specs(specs)), state={})
 
 
-def scored(images: Any = 50, **changes: Any) -> dict[str, Any]:
+def make_metrics(images: Any = 50, **changes: Any) -> dict[str, Any]:
     """Metrics of the nine paths of a pool of three blocks: the more FLOPs the better."""
     rows = [
         {**item.settings, "accuracy": 0.5, "images": images}
@@ -60,7 +60,7 @@ def words(figure: Any) -> str:
     return " | ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
 
 
-def filled(figure: Any, row: int) -> list[bool]:
+def list_filled(figure: Any, row: int) -> list[bool]:
     """For every block of a row whether it stands out."""
     from matplotlib.colors import to_hex
 
@@ -90,10 +90,13 @@ def points(figure: Any) -> list[tuple[float, float]]:
 
 def test_the_path_of_the_settings_is_highlighted() -> None:
     figure = picture(learngene(), PoolExpander(low=2, high=1))
-    assert (filled(figure, 0), filled(figure, 1)) == ([True, True, False], [False, False, True])
+    assert (list_filled(figure, 0), list_filled(figure, 1)) == (
+        [True, True, False],
+        [False, False, True],
+    )
     assert bold(figure) == [[1, 2]]
     one = picture(learngene(), PoolExpander(low=3, high=0))
-    assert (filled(one, 0), filled(one, 1), bold(one)) == ([True] * 3, [False] * 3, [])
+    assert (list_filled(one, 0), list_filled(one, 1), bold(one)) == ([True] * 3, [False] * 3, [])
 
 
 def test_blocks_are_as_high_as_they_are_wide() -> None:
@@ -109,7 +112,7 @@ def test_blocks_are_as_high_as_they_are_wide() -> None:
 def test_without_settings_it_is_a_path_of_the_middle() -> None:
     assert "low 2, high 2" in words(picture(learngene((4, 4))))
     figure = picture(learngene((4, 4, 4), "snnet"))
-    assert [filled(figure, row) for row in range(3)] == [
+    assert [list_filled(figure, row) for row in range(3)] == [
         [False] * 4,
         [True, True, False, False],
         [False, False, True, True],
@@ -128,13 +131,13 @@ def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
 def test_the_task_that_paths_were_measured_on_is_named() -> None:
     record = TaskRecord(name="forms", source="drawn", kind="classification", classes=1286, images=9)
     figure = picture(
-        learngene(**scored()).with_config(tasks=(record,)), PoolExpander(low=2, high=1)
+        learngene(**make_metrics()).with_config(tasks=(record,)), PoolExpander(low=2, high=1)
     )
     assert "accuracy in % on 50 validation images of forms (1,286 classes)" in words(figure)
 
 
 def test_points_are_what_was_measured_of_each_path() -> None:
-    figure = picture(learngene(**scored()), PoolExpander(low=2, high=1))
+    figure = picture(learngene(**make_metrics()), PoolExpander(low=2, high=1))
     members = list(POOL.expander.family(learngene().config))
     expected = [
         (member.cost().flops / 1e6, 50 + 2 * member.settings["low"] + 10 * member.settings["high"])
@@ -172,7 +175,9 @@ def test_without_accuracies_parameters_are_drawn() -> None:
 def test_every_word_lies_on_the_figure(depths: tuple[int, ...]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    figure = picture(learngene(depths, "snnet") if depths != (3, 3) else learngene(**scored()))
+    figure = picture(
+        learngene(depths, "snnet") if depths != (3, 3) else learngene(**make_metrics())
+    )
     FigureCanvasAgg(figure).draw()
     texts = [
         *figure.texts,
@@ -188,8 +193,8 @@ def test_every_word_lies_on_the_figure(depths: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_file_is_reproducible(tmp_path: Path, suffix: str) -> None:
     first, second = tmp_path / f"one.{suffix}", tmp_path / f"two.{suffix}"
-    lifecycle.plot(learngene(**scored()), first)
-    lifecycle.plot(learngene(**scored()), second)
+    lifecycle.plot(learngene(**make_metrics()), first)
+    lifecycle.plot(learngene(**make_metrics()), second)
     assert first.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
     assert first.read_bytes() == second.read_bytes()
 
@@ -204,14 +209,14 @@ def test_a_path_outside_the_pool_is_not_drawn(tmp_path: Path) -> None:
     ("metrics", "said"),
     [
         ({"paths": {}}, "a row for each of the 9 paths"),
-        ({"paths": scored()["paths"][1:]}, "a row for each of the 9 paths"),
+        ({"paths": make_metrics()["paths"][1:]}, "a row for each of the 9 paths"),
         ({"paths": [1] * 9}, "a row for each of the 9 paths"),
-        (scored(accuracy=None), "expected a number from 0 to 1 as accuracy, got None"),
-        (scored(accuracy=True), "as accuracy, got True"),
-        (scored(accuracy=float("nan")), "as accuracy, got nan"),
-        (scored(images=0), "the same number of images"),
-        (scored(images="5"), "the same number of images"),
-        (scored(images=[5]), "the same number of images"),
+        (make_metrics(accuracy=None), "expected a number from 0 to 1 as accuracy, got None"),
+        (make_metrics(accuracy=True), "as accuracy, got True"),
+        (make_metrics(accuracy=float("nan")), "as accuracy, got nan"),
+        (make_metrics(images=0), "the same number of images"),
+        (make_metrics(images="5"), "the same number of images"),
+        (make_metrics(images=[5]), "the same number of images"),
     ],
 )
 def test_metrics_that_are_wrong(metrics: dict[str, Any], said: str) -> None:
@@ -221,7 +226,7 @@ def test_metrics_that_are_wrong(metrics: dict[str, Any], said: str) -> None:
 
 def test_the_command_takes_the_expanders_options(tmp_path: Path) -> None:
     folder, out = tmp_path / "pool", tmp_path / "pool.svg"
-    learngene(**scored()).save(folder)
+    learngene(**make_metrics()).save(folder)
     result = CliRunner().invoke(
         main, ["plot", "--low", "1", str(folder), "--high", "2", "-o", str(out)]
     )
@@ -237,12 +242,12 @@ def test_the_command_takes_the_expanders_options(tmp_path: Path) -> None:
 
 
 def test_show_tells_how_good_each_path_is(tmp_path: Path) -> None:
-    learngene(**scored()).save(tmp_path / "pool")
+    learngene(**make_metrics()).save(tmp_path / "pool")
     result = CliRunner().invoke(main, ["show", str(tmp_path / "pool"), "--json"])
     rows = json.loads(result.stdout)
     rows_shown = {(row["low"], row["high"]): (row["accuracy"], row["images"]) for row in rows}
     assert rows_shown == {
-        (row["low"], row["high"]): (row["accuracy"], 50) for row in scored()["paths"]
+        (row["low"], row["high"]): (row["accuracy"], 50) for row in make_metrics()["paths"]
     }
 
 

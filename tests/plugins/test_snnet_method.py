@@ -33,7 +33,7 @@ METHOD = METHODS.load("snnet")
 TASK = tiny_task(classes=4)
 
 
-def made(
+def extract_snnet(
     ancestries: Sequence[Ancestry] | None = None,
     run: Run | None = None,
     task: Any = TASK,
@@ -44,14 +44,14 @@ def made(
     return learngene.with_config(method="snnet")
 
 
-def knowing(depths: tuple[int, ...] = (2, 2)) -> list[Ancestry]:
+def make_anchors(depths: tuple[int, ...] = (2, 2)) -> list[Ancestry]:
     """Anchors whose heads are the tiny task's."""
     return [replace(ancestry, class_names=TASK.class_names) for ancestry in anchors(depths)]
 
 
 @pytest.fixture(scope="module")
 def gene() -> Learngene:
-    return made(anchors((2, 3)), unequal="window")  # more paths than by the released rule
+    return extract_snnet(anchors((2, 3)), unequal="window")  # more paths than by the released rule
 
 
 def test_what_an_extraction_holds(gene: Learngene) -> None:
@@ -83,14 +83,14 @@ def test_the_recorded_accuracy_is_that_of_the_descendant(gene: Learngene) -> Non
 
 
 def test_every_part_is_done_once(tmp_path: Path) -> None:
-    full = made(anchors((2, 2)), Run(folder=tmp_path / "run", seed=2))
+    full = extract_snnet(anchors((2, 2)), Run(folder=tmp_path / "run", seed=2))
     assert {path.name for path in (tmp_path / "run" / "parts").iterdir()} == {
         "stitches",
         "training",
         "teacher",
     }
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")}
-    again = made(anchors((2, 2)), Run(folder=tmp_path / "run", seed=2, resume=True))
+    again = extract_snnet(anchors((2, 2)), Run(folder=tmp_path / "run", seed=2, resume=True))
     assert before == {
         path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")
     }
@@ -102,8 +102,8 @@ def test_a_teacher_with_the_tasks_head_is_not_trained_and_heads_are_kept() -> No
     """With stitches alone trained, the anchors stay the ancestry models but for their
     class tokens.
     """
-    ancestries = knowing()
-    gene = made(ancestries, trained="stitches", judged=0)
+    ancestries = make_anchors()
+    gene = extract_snnet(ancestries, trained="stitches", judged=0)
     assert set(gene.config.metrics) == {"stitches", "training"}
     for index, ancestry in enumerate(ancestries):
         for name, tensor in ancestry.state.items():
@@ -125,14 +125,17 @@ def test_a_teacher_with_the_tasks_head_is_not_trained_and_heads_are_kept() -> No
     ids=str,
 )
 def test_every_setting_changes_what_comes_out(settings: dict[str, Any]) -> None:
-    usual, other = made(knowing(), judged=0), made(knowing(), judged=0, **settings)
+    usual, other = (
+        extract_snnet(make_anchors(), judged=0),
+        extract_snnet(make_anchors(), judged=0, **settings),
+    )
     assert set(usual.state) == set(other.state)
     assert any(not torch.equal(usual.state[name], tensor) for name, tensor in other.state.items())
     assert ("stitches" in other.config.metrics) is (settings.get("stitch") != "random")
 
 
 def test_windows_and_far_stitches_are_kept_in_the_details() -> None:
-    gene = made(anchors((2, 2, 2)), nearest=False, window=1, judged=0)
+    gene = extract_snnet(anchors((2, 2, 2)), nearest=False, window=1, judged=0)
     layout = read_details(gene.config).layout
     assert (layout.nearest, layout.window, layout.stride) == (False, 1, 1)
     assert len(layout.paths) == 3 + 3 * 2 + 3
@@ -140,22 +143,22 @@ def test_windows_and_far_stitches_are_kept_in_the_details() -> None:
     assert len(SnnetExpander(config=number)(gene, Target(), Run()).spec.front) == 2
 
 
-def built(gene: Learngene, **sizes: Any) -> Descendant:
+def expand_to(gene: Learngene, **sizes: Any) -> Descendant:
     return lifecycle.expand(gene, **sizes)
 
 
 def test_sizes_and_budgets_choose_a_configuration(gene: Learngene) -> None:
     members = METHOD.expander.family(gene.config)
-    assert built(gene).spec == members[1].spec, "the widest anchor"
-    assert built(gene, width=16).spec == members[0].spec, "the anchor of that width"
+    assert expand_to(gene).spec == members[1].spec, "the widest anchor"
+    assert expand_to(gene, width=16).spec == members[0].spec, "the anchor of that width"
     largest = max(members, key=lambda member: member.cost())
-    assert built(gene, layers=largest.spec.layers).spec == largest.spec
+    assert expand_to(gene, layers=largest.spec.layers).spec == largest.spec
     four = [member for member in members if member.spec.layers == 4]
-    assert built(gene, layers=4).cost() == max(member.cost() for member in four)
-    assert built(gene, config=0).spec == members[0].spec
+    assert expand_to(gene, layers=4).cost() == max(member.cost() for member in four)
+    assert expand_to(gene, config=0).spec == members[0].spec
     most = sorted(member.cost() for member in members)[4]
-    assert built(gene, budget=Budget(max_params=most.params)).cost() == most
-    assert built(gene, max_params=most.params, legacy=True).spec.final_norm is False
+    assert expand_to(gene, budget=Budget(max_params=most.params)).cost() == most
+    assert expand_to(gene, max_params=most.params, legacy=True).spec.final_norm is False
 
 
 @pytest.mark.parametrize(
@@ -181,7 +184,7 @@ def test_sizes_and_budgets_choose_a_configuration(gene: Learngene) -> None:
 )
 def test_sizes_that_there_are_not(gene: Learngene, sizes: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
-        built(gene, **sizes)
+        expand_to(gene, **sizes)
 
 
 def shape(**changes: Any) -> ViTSpec:
@@ -236,7 +239,7 @@ def test_anchors_that_see_images_differently_are_refused() -> None:
     first, second = anchors((2, 2))
     other = replace(second, record=replace(second.record, mean=(0.4, 0.4, 0.4)))
     with pytest.raises(WrongCall, match="need images normalised differently"):
-        made([first, other])
+        extract_snnet([first, other])
 
 
 @pytest.mark.parametrize(

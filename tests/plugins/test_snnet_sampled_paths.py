@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from stitching_toy import anchors, images, stitched
-from stitching_toy import trained as trained_by
+from stitching_toy import train_stitches as trained_by
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed
@@ -33,7 +33,9 @@ RECIPE = Recipe(epochs=2, batch_size=12, lr=1e-3, augment="none", ema=0.9, drop_
 TASK = tiny_task(classes=4)
 
 
-def trained(network: StitchedNetwork, run: Run, recipe: Recipe = RECIPE, **options: Any) -> None:
+def train_sampled(
+    network: StitchedNetwork, run: Run, recipe: Recipe = RECIPE, **options: Any
+) -> None:
     trained_by(network, run, recipe, TASK, **options)
 
 
@@ -61,7 +63,7 @@ def test_a_step_trains_what_lies_on_its_path_and_nothing_else() -> None:
     )
     before = state(network)
     recipe = replace(RECIPE, epochs=1, images=12, ema=None, weight_decay=0.1)
-    trained(network, run, recipe)
+    train_sampled(network, run, recipe)
     changed = {
         name for name, tensor in state(network).items() if not torch.equal(tensor, before[name])
     }
@@ -77,12 +79,12 @@ def test_a_step_trains_what_lies_on_its_path_and_nothing_else() -> None:
 
 def test_a_seed_gives_one_training_whatever_was_drawn_before() -> None:
     first, second = stitched()[0], stitched()[0]
-    trained(first, Run(seed=3))
+    train_sampled(first, Run(seed=3))
     torch.rand(7)
-    trained(second, Run(seed=3))
+    train_sampled(second, Run(seed=3))
     assert all(torch.equal(tensor, state(second)[name]) for name, tensor in state(first).items())
     third = stitched()[0]
-    trained(third, Run(seed=4))
+    train_sampled(third, Run(seed=4))
     assert any(not torch.equal(tensor, state(third)[name]) for name, tensor in state(first).items())
     assert not first.training
 
@@ -92,11 +94,11 @@ def test_resuming_continues_with_the_path_of_the_step(tmp_path: Path) -> None:
     result.
     """
     full = stitched()[0]
-    trained(full, Run(seed=3))
-    trained(stitched()[0], Run(seed=3, folder=tmp_path), until=6)
+    train_sampled(full, Run(seed=3))
+    train_sampled(stitched()[0], Run(seed=3, folder=tmp_path), until=6)
     assert (tmp_path / "checkpoint-5").is_dir()
     resumed = stitched()[0]
-    trained(resumed, Run(seed=3, folder=tmp_path, resume=True))
+    train_sampled(resumed, Run(seed=3, folder=tmp_path, resume=True))
     assert all(torch.equal(tensor, state(resumed)[name]) for name, tensor in state(full).items())
     steps = [
         line.split('"step": ')[1].split(",")[0]
@@ -149,11 +151,11 @@ def test_the_teacher_is_neither_trained_nor_saved() -> None:
 
 def test_without_a_teacher_or_with_the_guidance_none_labels_alone_count() -> None:
     first, second = stitched()[0], stitched()[0]
-    trained(first, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="none")
-    trained(second, Run(seed=3))
+    train_sampled(first, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="none")
+    train_sampled(second, Run(seed=3))
     assert all(torch.equal(tensor, state(second)[name]) for name, tensor in state(first).items())
     third = stitched()[0]
-    trained(third, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="hard")
+    train_sampled(third, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="hard")
     assert any(not torch.equal(tensor, state(third)[name]) for name, tensor in state(first).items())
 
 
@@ -167,7 +169,7 @@ def test_stitches_and_class_tokens_alone(heads: bool) -> None:
     seed = next(
         s for s in range(99) if paths[1] in [draw_path(paths, s, step) for step in steps]
     )  # the last anchor's
-    trained(network, Run(seed=seed), replace(RECIPE, epochs=4), paths=paths)
+    train_sampled(network, Run(seed=seed), replace(RECIPE, epochs=4), paths=paths)
     changed = {
         name for name, tensor in state(network).items() if not torch.equal(tensor, before[name])
     }
@@ -182,7 +184,7 @@ def test_without_class_tokens_whole_anchors_have_nothing_to_train() -> None:
     network, _ = stitched(sizes={"class_token": False, "pool": "avg"})
     paths = freeze_anchors(network, heads=False)
     assert paths == tuple(path for path in network.layout.paths if path.stitches)
-    trained(network, Run(seed=3), paths=paths)
+    train_sampled(network, Run(seed=3), paths=paths)
     assert freeze_anchors(network, heads=True) == network.layout.paths
 
 
@@ -191,7 +193,7 @@ def test_a_loss_that_is_not_finite_ends_it() -> None:
     with torch.no_grad():
         network.get_anchor(1).head.weight.fill_(float("inf"))
     with pytest.raises(TrainingFailed):
-        trained(network, Run(seed=1), replace(RECIPE, ema=None))
+        train_sampled(network, Run(seed=1), replace(RECIPE, ema=None))
 
 
 def test_pixels_and_attributes_are_learnt_too() -> None:

@@ -28,10 +28,10 @@ def to_torchvision(name: str) -> str:
     """What torchvision calls the parameter that timm calls `name`."""
     block = TABLE.block_of(name)
     if block is None:
-        return _renamed(name, _OUTSIDE)
-    return f"encoder.layers.encoder_layer_{block}.{_renamed(TABLE.inner_name(name), _INSIDE)}"
+        return _rename(name, _OUTSIDE)
+    return f"encoder.layers.encoder_layer_{block}.{_rename(TABLE.inner_name(name), _INSIDE)}"
 
 
-def _renamed(name: str, names: dict[str, str]) -> str:
+def _rename(name: str, names: dict[str, str]) -> str:
     module, _, kind = name.rpartition(".")
     return names[name] if name in names else f"{names[module]}.{kind}"

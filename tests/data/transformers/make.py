@@ -1,4 +1,4 @@
-"""Writes this folder anew: small random models as transformers saves them, and its answers to fixed
+"""Write this folder again: small random models saved by transformers, and its outputs for fixed
 images.
 
 python tests/data/transformers/make.py    needs transformers, which the tests do not
@@ -85,7 +85,7 @@ KINDS = {
 
 
 def answer(kind: str, model: torch.nn.Module, images_BCHW: torch.Tensor) -> torch.Tensor:
-    """Return the logits, or without a head that timm has the normalised tokens."""
+    """Return the logits, or without a supported head the normalised tokens."""
     if kind == "dinov2_swiglu":
         return model.dinov2(images_BCHW)[0]
     if kind == "vit_mae":  # nothing is masked; the noise keeps the order of the patches
@@ -95,7 +95,7 @@ def answer(kind: str, model: torch.nn.Module, images_BCHW: torch.Tensor) -> torc
 
 
 def main() -> None:
-    """Every tensor is moved at random, so that none is 0 or 1 as it starts."""
+    """Write all models; every tensor is changed randomly, so that none stays at its initial 0 or 1."""
     torch.manual_seed(0)
     images_BCHW = torch.linspace(-1, 1, 2 * 3 * 28 * 28).view(2, 3, 28, 28)
     for kind, (make, config) in KINDS.items():
