@@ -449,10 +449,10 @@ def grid_options() -> list[click.Option]:
         click.Option(
             ["--head"],
             type=click.Choice(["ridge", "random"]),
-            default="random",
+            default="ridge",
             show_default=True,
-            help="Initial weights of a new head, in every arm: random, or a ridge regression of "
-            "the features, which harms arms with random blocks.",
+            help="Initial weights of a new head, in every arm: a ridge regression of the arm's "
+            "features, or random.",
         ),
         ancestry_option(),
     ]
