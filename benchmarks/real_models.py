@@ -139,6 +139,9 @@ def main() -> None:
     for stage, table in tables.items():
         replace_between(DOCS / "real.md", f"real-models-{stage}", table)
         print(f"{table}\n")
+    front = make_front_table(read_rows())
+    replace_between(DOCS.parent / "README.md", "real-models", front)
+    print(f"{front}\n")
 
 
 def list_missing(stage: Stage, words: Sequence[str]) -> list[Cell]:
@@ -361,6 +364,34 @@ def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
                 for size in sizes
             ]
             lines.append(f"| {task} | {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def make_front_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table on the front page: probe and fine-tuning of every model on `stamps`."""
+    rows = [row for row in rows if row["task"] == "stamps" and "error" not in row]
+    lines = [
+        "| model | parameters | ridge probe | fine-tuned, mean of the seeds |",
+        "|---|---:|---:|---:|",
+    ]
+    for probe in (row for row in rows if row["stage"] == "probe"):
+        key = (probe["arm"], probe["layers"], probe["width"])
+        tuned = [
+            row["value"]
+            for row in rows
+            if row["stage"] == "finetune" and (row["arm"], row["layers"], row["width"]) == key
+        ]
+        if not tuned and probe["arm"] != "ancestry":
+            continue
+        name = "DINOv2-S itself" if probe["arm"] == "ancestry" else f"`{probe['arm']}`"
+        size = f"{probe['layers']} x {probe['width']}"
+        cells = [
+            f"{name}, {size}",
+            f"{probe['params'] / 1e6:.1f} M",
+            f"{100 * probe['ridge']:.1f}",
+            f"{100 * mean(tuned):.1f} ({len(tuned)} seeds)" if tuned else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
