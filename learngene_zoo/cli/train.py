@@ -124,7 +124,8 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     metrics: Any = finetuned.provenance["metrics"]
     facts = _facts(metrics)
     if facts:
-        kept_text = _describe_kept(facts.get("kept_epoch"), metrics["epochs"])
+        recipe: Any = finetuned.provenance["recipe"]
+        kept_text = _describe_kept(facts.get("kept_epoch"), metrics["epochs"], recipe["lr"])
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test images"
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
@@ -137,13 +138,14 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     return _warn(metrics)
 
 
-def _describe_kept(epoch: int | None, epochs: int) -> str:
+def _describe_kept(epoch: int | None, epochs: int, lr: float) -> str:
+    """Return which epoch is kept; if it is the start, with advice."""
     if epoch is None:
         return ""
     if epoch == 0:
         return (
             "no epoch has a better validation result than the model before training, which is "
-            "kept; "
+            f"kept (try a smaller --lr, {lr:g} was used, or more training images); "
         )
     return f"epoch {epoch} of {epochs} is kept; "
 

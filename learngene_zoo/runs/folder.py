@@ -235,6 +235,12 @@ def _open(folder: Path, path: Path, plan: dict[str, Json], resume: bool, force: 
     if resume and record and not _find_difference(record, plan) and _is_delivered(record, path):
         finish(folder)
         return True
+    if resume and not force and _is_delivered(record, path):
+        raise Refused(
+            f"{show_path(path)} is finished, and was made with other settings "
+            f"({_find_difference(record, plan)}); write the new one to another path with -o, or "
+            "replace it with --force"
+        )
     claim(path, force)
     unfinished = bool(record) and not record.get("finished") and _has_results(folder)
     if resume and unfinished:

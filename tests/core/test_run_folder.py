@@ -172,7 +172,7 @@ def test_a_run_that_was_killed_when_its_artifact_was_there_is_recognised(tmp_pat
     assert call(never, out, Run(resume=True)) == Toy("0")  # as often as one likes
     with pytest.raises(Refused, match="already exists"):
         call(never, out)
-    with pytest.raises(Refused, match="already exists"):
+    with pytest.raises(Refused, match="made with other settings"):
         call(never, out, Run(resume=True, seed=1))
 
 
@@ -262,6 +262,15 @@ def test_a_second_process_says_who_works_there(tmp_path: Path, force: bool) -> N
         finally:
             holder.kill()
     assert call(whole, out, Run(resume=True)) == Toy("0")
+
+
+def test_a_finished_run_is_not_resumed_with_other_settings(tmp_path: Path) -> None:
+    out = tmp_path / "learngene"
+    call(whole, out)
+    with pytest.raises(Refused, match=r"is finished, and was made with other settings \(seed: 0"):
+        call(whole, out, Run(seed=1, resume=True))
+    assert call(whole, out, Run(resume=True)) == Toy("0")
+    assert call(whole, out, Run(seed=1, resume=True), force=True) == Toy("1")
 
 
 def test_a_record_that_was_cut_short_is_of_an_unfinished_run(tmp_path: Path) -> None:
