@@ -34,9 +34,9 @@ def test_the_page_says_what_was_counted(counter: ModuleType) -> None:
     for rows in (counter.rows_of_modules(modules), counter.rows_of_known(modules)):
         assert all(f"| {' | '.join(row)} |" in page for row in rows)
     served = [modules[module] for module in counter.served()]
-    assert sum(len(counts["open"]) for counts in served) >= 405
+    assert sum(len(found["open"]) for found in served) >= 405
     assert all(
-        OBSTACLES.get(module) in (None, *counts["refused"]) for module, counts in modules.items()
+        OBSTACLES.get(module) in (None, *found["refused"]) for module, found in modules.items()
     )
 
 
@@ -82,5 +82,5 @@ def test_nothing_is_near_a_model_that_is_no_transformer() -> None:
 def test_every_tag_opens_or_not_as_the_page_says(counter: ModuleType) -> None:
     from machine import read
 
-    for module, counts in read("ancestry_tags")["modules"].items():
-        assert counter.counted(module) == counts
+    for module, found in read("ancestry_tags")["modules"].items():
+        assert counter.counted(module) == found
