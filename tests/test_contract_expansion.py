@@ -46,10 +46,12 @@ def seedless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
 
 
 def in_the_middle(self: Any, learngene: Any, target: Any, run: Run) -> Any:
-    made = Take()(learngene, target, run)
+    descendant = Take()(learngene, target, run)
     if target.layers != 2:
-        return made
-    return made.with_state({**made.state, "head.bias": torch.rand(made.spec.classes)})
+        return descendant
+    return descendant.with_state(
+        {**descendant.state, "head.bias": torch.rand(descendant.spec.classes)}
+    )
 
 
 def heads_as_well(self: Any, learngene: Any, target: Any, run: Run) -> Any:

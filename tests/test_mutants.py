@@ -59,9 +59,9 @@ def test_a_mutant_is_killed_or_survives(
     (tmp_path / "tests").mkdir()
     (tmp_path / "source.py").write_text(SOURCE)
     (tmp_path / "tests" / "test_source.py").write_text(TESTS)
-    one = mutants.Mutant("source.py", old, new, ("tests/test_source.py",))
-    assert one.problem(tmp_path) == ""
-    row = mutants.judged(tmp_path, one, 2.0 if by == "timeout" else 120.0)
+    mutant = mutants.Mutant("source.py", old, new, ("tests/test_source.py",))
+    assert mutant.problem(tmp_path) == ""
+    row = mutants.judged(tmp_path, mutant, 2.0 if by == "timeout" else 120.0)
     assert (row["status"], row["by"]) == (status, by)
     assert (tmp_path / "source.py").read_text() == SOURCE
 
@@ -173,10 +173,10 @@ def test_a_drawn_mutant_applies_once_and_knows_its_line(
     text = "def a():\n    x = 1\n    return x\n\n\ndef b():\n    x = 1\n    return x\n"
     (tmp_path / "source.py").write_text(text)
     for change in draw.list_changes(text):
-        one = mutants.Mutant("source.py", *draw.widen_change(text, change), ())
-        assert one.problem(tmp_path) == ""
-        assert one.applied(tmp_path) == draw.Text(text).apply(change)
-        assert one.find_line(tmp_path) == change.line
+        mutant = mutants.Mutant("source.py", *draw.widen_change(text, change), ())
+        assert mutant.problem(tmp_path) == ""
+        assert mutant.applied(tmp_path) == draw.Text(text).apply(change)
+        assert mutant.find_line(tmp_path) == change.line
 
 
 def test_tests_are_chosen_by_what_they_name_and_by_what_they_run(

@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def call(*words: str, cwd: Path, **environment: str) -> str:
     """stdout of a process that must end well."""
-    own = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
     process = subprocess.run(
-        list(words), cwd=cwd, env=own, capture_output=True, text=True, timeout=300
+        list(words), cwd=cwd, env=variables, capture_output=True, text=True, timeout=300
     )
     assert process.returncode == 0, f"{words}\n{process.stdout}\n{process.stderr}"
     return process.stdout

@@ -28,13 +28,13 @@ def edit(path: str, **values: Any) -> Change:
         data = json.loads((root / path).read_text())
         for name, value in values.items():
             *outer, last = name.split("__")
-            place = data
+            node = data
             for key in outer:
-                place = place[key]
+                node = node[key]
             if value is ...:
-                del place[last]
+                del node[last]
             else:
-                place[last] = value
+                node[last] = value
         (root / path).write_text(json.dumps(data))
 
     return change

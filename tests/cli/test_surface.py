@@ -365,8 +365,8 @@ def test_the_options_of_an_expander_come_from_the_learngene(
         "expand --layers 1 -o d mine --init fan_in",
     ):
         call(*line.split())
-        place = Path(line.split()[line.split().index("-o") + 1])
-        assert json.loads((place / "config.json").read_text())["learngene"]["init"] == "fan_in"
+        folder = Path(line.split()[line.split().index("-o") + 1])
+        assert json.loads((folder / "config.json").read_text())["learngene"]["init"] == "fan_in"
 
 
 def call_refused(*words: str) -> str:

@@ -151,8 +151,8 @@ def with_two_sizes(toy: Claim) -> Claim:
 
 def extraction(toy: Claim) -> Claim:
     """Return a claim that compares the extractions of two arms."""
-    one = replace(toy.arms["ours"], settings={}, tasks=TASKS)
-    arms = {"batch": one, "image": replace(one, settings={"routing": "image"})}
+    claim_of_one = replace(toy.arms["ours"], settings={}, tasks=TASKS)
+    arms = {"batch": claim_of_one, "image": replace(claim_of_one, settings={"routing": "image"})}
     compare = replace(toy.compare, arms=("batch", "image"))
     return replace(toy, arms=arms, compare=compare, measure="extraction", seen=True)
 

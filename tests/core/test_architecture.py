@@ -169,7 +169,7 @@ def test_generic_modules_name_no_family() -> None:
     for name in (
         name for name in SOURCES if name.startswith("learngene_zoo") and name not in NAME_A_FAMILY
     ):
-        own = ".".join(name.split(".")[:3])
+        package = ".".join(name.split(".")[:3])
         named = {
             used
             for used in imports(name, everywhere=True)
@@ -178,7 +178,7 @@ def test_generic_modules_name_no_family() -> None:
         others = {
             used
             for used in named
-            if (PACKAGE / "families" / used.split(".")[2]).is_dir() and not used.startswith(own)
+            if (PACKAGE / "families" / used.split(".")[2]).is_dir() and not used.startswith(package)
         }
         wrong += [f"{name} imports {used}; ask the spec's family" for used in sorted(others)]
     assert not wrong, "\n".join(wrong)
@@ -222,7 +222,7 @@ def cold() -> list[str]:
     ours = [
         name
         for name in SOURCES
-        if any(name == place or name.startswith(f"{place}.") for place in places)
+        if any(name == package or name.startswith(f"{package}.") for package in places)
     ]
     plugins = {**METHODS.references(), **catalogue.SUITES.references()}
     plugged = [reference.partition(":")[0] for reference in plugins.values()]

@@ -329,12 +329,12 @@ def test_drafts_of_living_processes_and_of_strangers_stay(tmp_path: Path) -> Non
     mine = atomic._draft(tmp_path / "out")
     strange = tmp_path / ".out.00000000-1-1-abc.draft"  # of another machine
     dead = dead_name(tmp_path / "out")
-    for place in (mine, strange, dead):
-        place.mkdir()
+    for folder in (mine, strange, dead):
+        folder.mkdir()
     full, copied = dead_name(tmp_path / "out"), dead_name(tmp_path / "out")
-    for place in (full, copied):
-        place.mkdir()
-        (place / "thesis.txt").write_text("mine")
+    for folder in (full, copied):
+        folder.mkdir()
+        (folder / "thesis.txt").write_text("mine")
     write_draft_mark(dead)
     (copied / DRAFT).write_bytes((dead / DRAFT).read_bytes())  # the mark of another draft
     file = tmp_path / f"{dead_name(tmp_path / 'out').name}.json"
@@ -347,24 +347,24 @@ def test_drafts_of_living_processes_and_of_strangers_stay(tmp_path: Path) -> Non
 
 
 def test_a_draft_of_a_dead_process_goes_whatever_it_holds(tmp_path: Path) -> None:
-    own = dead_name(tmp_path / "out")
-    (own / "tests").mkdir(parents=True)
-    write_draft_mark(own)
-    (own / "pyproject.toml").write_text("of a plugin")
-    (own / "tests" / ".x.draft").mkdir()
-    (own / "tests" / "link").symlink_to(tmp_path)
-    (tmp_path / f"{own.name}.old").mkdir()
-    (tmp_path / f"{own.name}.old" / "thesis.txt").write_text("mine")
+    draft = dead_name(tmp_path / "out")
+    (draft / "tests").mkdir(parents=True)
+    write_draft_mark(draft)
+    (draft / "pyproject.toml").write_text("of a plugin")
+    (draft / "tests" / ".x.draft").mkdir()
+    (draft / "tests" / "link").symlink_to(tmp_path)
+    (tmp_path / f"{draft.name}.old").mkdir()
+    (tmp_path / f"{draft.name}.old" / "thesis.txt").write_text("mine")
     fill(tmp_path / "out", "new")
-    assert {entry.name for entry in tmp_path.iterdir()} == {"out", f"{own.name}.old"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"out", f"{draft.name}.old"}
 
 
 @pytest.mark.parametrize("bytes_written", [0, 10])
 def test_a_draft_that_was_killed_at_its_mark_goes(tmp_path: Path, bytes_written: int) -> None:
-    own = dead_name(tmp_path / "out")
-    own.mkdir()
-    write_draft_mark(own)
-    (own / DRAFT).write_bytes((own / DRAFT).read_bytes()[:bytes_written])
+    draft = dead_name(tmp_path / "out")
+    draft.mkdir()
+    write_draft_mark(draft)
+    (draft / DRAFT).write_bytes((draft / DRAFT).read_bytes()[:bytes_written])
     fill(tmp_path / "out", "new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 

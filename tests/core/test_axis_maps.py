@@ -67,8 +67,8 @@ def outputs(spec: Spec, state: StateDict) -> torch.Tensor:
         2, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(1)
     )
     with torch.no_grad():
-        made: torch.Tensor = model_of(spec, state)(images)
-    return made
+        logits: torch.Tensor = model_of(spec, state)(images)
+    return logits
 
 
 @pytest.mark.parametrize("spec", SPECS)

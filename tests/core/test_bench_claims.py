@@ -148,12 +148,12 @@ def test_a_claim_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_tuning_sees_validation_images_and_a_seed_of_its_own_only(toy: Claim) -> None:
-    tuning, own = tuning_cells(toy), cells_of(toy)
+    tuning, cells = tuning_cells(toy), cells_of(toy)
     assert {cell.split for cell in tuning} == {"validation"}
-    assert {cell.split for cell in own} == {"test"}
-    assert not {cell.seed for cell in tuning} & {cell.seed for cell in own}
+    assert {cell.split for cell in cells} == {"test"}
+    assert not {cell.seed for cell in tuning} & {cell.seed for cell in cells}
     assert len(tuning) == 3 * 2 * 1
-    assert len(own) == 3 * 4 * 3 == len({cell.key for cell in own})
+    assert len(cells) == 3 * 4 * 3 == len({cell.key for cell in cells})
 
 
 def test_the_rate_is_the_best_on_validation_and_tells_its_edge(toy: Claim) -> None:
@@ -251,8 +251,8 @@ def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:
     while expected := tuning_cells(toy, rows):
         for cell in expected:
             low = cell.arm.name == "timm" and cell.task == "digits"
-            made = row(cell, 0.11 if low else 0.5 - abs(cell.recipe.lr - 1.5e-3))
-            rows.append(replace(made, chance=0.1, correct="f" * 75, evaluated=300))
+            result = row(cell, 0.11 if low else 0.5 - abs(cell.recipe.lr - 1.5e-3))
+            rows.append(replace(result, chance=0.1, correct="f" * 75, evaluated=300))
     choices, _ = rates_of(toy, rows)
     assert (choices["timm"].tasks, choices["timm"].at_chance) == (("fashion_mnist",), ("digits",))
     assert choices["ours"].tasks == ("digits", "fashion_mnist")

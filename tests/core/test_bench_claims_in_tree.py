@@ -105,13 +105,13 @@ def test_a_verdict_of_an_earlier_version_opens_in_four_words(
     kept = checkout / "benchmarks" / "results" / "claims" / "pool-levels-wide.json"
     data = json.loads(kept.read_text())
     data["claim"]["expected"] = data["verdict"]["verdict"] = "does not hold"
-    (one,) = data["verdict"]["findings"]
+    (finding,) = data["verdict"]["findings"]
     for low, high, word in (
         (-3.0, -1.0, "refuted"),
         (-0.5, 0.5, "negligible"),
         (-3.0, 0.5, "undecided"),
     ):
-        changed = {**one, "low": low, "high": high, "outcome": "does not hold"}
+        changed = {**finding, "low": low, "high": high, "outcome": "does not hold"}
         path = tmp_path / f"{word}.json"
         path.write_text(json.dumps({**data, "verdict": {**data["verdict"], "findings": [changed]}}))
         claim, verdict = read_verdict(path)

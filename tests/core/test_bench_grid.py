@@ -68,11 +68,11 @@ def test_heads_start_from_a_ridge_regression_unless_told_otherwise() -> None:
 
 
 def test_an_arm_and_its_controls_share_one_extraction() -> None:
-    own = [cell for cell in grid(seeds=[0], tasks=["digits"]) if cell.arm.method == "lsamd"]
-    assert len({cell.key for cell in own}) == len(own)
-    assert all(cell.extraction == own[0].extraction for cell in own)
+    cells = [cell for cell in grid(seeds=[0], tasks=["digits"]) if cell.arm.method == "lsamd"]
+    assert len({cell.key for cell in cells}) == len(cells)
+    assert all(cell.extraction == cells[0].extraction for cell in cells)
     other = grid(arms=standard_arms(["lsamd"], ancestries=DEIT, settings={"lsamd": {"top": 4}}))[0]
-    assert other.extraction != own[0].extraction
+    assert other.extraction != cells[0].extraction
 
 
 def test_what_extractions_see_is_for_methods_that_see_several_tasks() -> None:

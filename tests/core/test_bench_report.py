@@ -165,8 +165,8 @@ def test_rows_of_two_versions_of_a_suite_are_not_mixed() -> None:
         if row.task == "signs"
     ]
     new = [replace(row, version=2, key=f"n{row.key}", value=0.9, seed=row.seed + 5) for row in old]
-    (found,) = {line.value.value for line in summarise([*old, *new]).lines}
-    assert found == pytest.approx(0.9)
+    (value,) = {line.value.value for line in summarise([*old, *new]).lines}
+    assert value == pytest.approx(0.9)
     assert len(summarise([*old, *new]).rows) == len(new)
 
 

@@ -67,8 +67,8 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[
 def test_a_row_says_everything_about_its_cell(
     grid_results: tuple[Path, list[Cell], list[Row]],
 ) -> None:
-    _, found, rows = grid_results
-    assert [row.key for row in rows] == [cell.key for cell in found]
+    _, cells, rows = grid_results
+    assert [row.key for row in rows] == [cell.key for cell in cells]
     assert [row.error for row in rows] == [None] * 12
     row = rows[6]
     assert (row.arm, row.method, row.control, row.layers, row.width, row.seed) == (
@@ -121,10 +121,10 @@ def test_zero_epochs_are_the_untrained_model_and_shared_by_all_budgets(
 def test_what_is_finished_is_not_computed_again(
     grid_results: tuple[Path, list[Cell], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, found, rows = grid_results
+    out, cells, rows = grid_results
     trained = count_calls(monkeypatch, fitting, "fit")
     heard: list[str] = []
-    assert run_grid([*found, found[0]], out, RUN, say=heard.append) == rows
+    assert run_grid([*cells, cells[0]], out, RUN, say=heard.append) == rows
     assert not trained
     assert heard == ["12 of 12 cells are finished already"]
 
@@ -155,18 +155,20 @@ def test_all_arms_have_the_same_chance(
 
     monkeypatch.setattr(fitting, "fit", watched)
     run_grid(toy_cells(world), tmp_path, RUN)
-    own, shuffled, stem, wide_stem, timm, fan_in = starts.values()
+    inherited, shuffled, stem, wide_stem, timm, fan_in = starts.values()
     assert len(seeds) == 1, "equal images in equal order"
-    assert all(start.spec == own.spec for start in starts.values())
+    assert all(start.spec == inherited.spec for start in starts.values())
     for start in starts.values():
-        assert torch.equal(start.state["head.weight"], own.state["head.weight"])
-        assert (start.mean, start.std) == (own.mean, own.std)
+        assert torch.equal(start.state["head.weight"], inherited.state["head.weight"])
+        assert (start.mean, start.std) == (inherited.mean, inherited.std)
     name = "blocks.0.attn.qkv.weight"
     assert torch.equal(
-        shuffled.state[name].flatten().sort().values, own.state[name].flatten().sort().values
+        shuffled.state[name].flatten().sort().values, inherited.state[name].flatten().sort().values
     )
-    assert not torch.equal(shuffled.state[name], own.state[name])
-    assert torch.equal(stem.state["patch_embed.proj.weight"], own.state["patch_embed.proj.weight"])
+    assert not torch.equal(shuffled.state[name], inherited.state[name])
+    assert torch.equal(
+        stem.state["patch_embed.proj.weight"], inherited.state["patch_embed.proj.weight"]
+    )
     assert torch.equal(stem.state[name], timm.state[name])
     assert torch.equal(wide_stem.state[name], fan_in.state[name])
     assert timm.state[name].std() < 0.03 < fan_in.state[name].std()
@@ -308,7 +310,7 @@ def test_an_interrupted_grid_goes_on_where_it_was(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, found, rows = grid_results
+    _, cells, rows = grid_results
     trained: list[Any] = []
     original = fitting.fit
 
@@ -320,12 +322,12 @@ def test_an_interrupted_grid_goes_on_where_it_was(
 
     monkeypatch.setattr(fitting, "fit", stops)
     with pytest.raises(KeyboardInterrupt):
-        run_grid(found, tmp_path, RUN)
+        run_grid(cells, tmp_path, RUN)
     path = tmp_path / "results.jsonl"
     assert len(read_rows(path)) == 3
     path.write_bytes(path.read_bytes() + b'{"key": "half')
     heard: list[str] = []
-    again = run_grid(found, tmp_path, RUN, say=heard.append)
+    again = run_grid(cells, tmp_path, RUN, say=heard.append)
     assert len(trained) == 4 + 9
     assert "incomplete" in heard[0]
     assert numbers(again) == numbers(rows)
@@ -337,16 +339,16 @@ def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, found, rows = grid_results
+    _, cells, rows = grid_results
     again = replace(RUN, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr("learngene_zoo.training.evaluate.judge", stop)
         with pytest.raises(KeyboardInterrupt):
-            run_grid([replace(found[6], look=False)], tmp_path, again)
+            run_grid([replace(cells[6], look=False)], tmp_path, again)
     (kept,) = (tmp_path / "checkpoints").iterdir()
     assert [path.name for path in kept.iterdir() if path.is_dir()] == ["checkpoint-6"]
     batches = count_calls(monkeypatch, Loader, "epoch")
-    (row,) = run_grid([replace(found[6], look=False)], tmp_path, again)
+    (row,) = run_grid([replace(cells[6], look=False)], tmp_path, again)
     assert len(batches) == 1, "only the test images are read"
     assert (row.value, row.correct) == (rows[6].value, rows[6].correct)
     assert not any((tmp_path / "checkpoints").iterdir())
@@ -392,12 +394,16 @@ def test_seconds_and_images_of_an_interrupted_extraction_add_up(
         extract_once(extraction, tmp_path, RUN)
     half = read_cost(extraction, tmp_path)
     assert (half.finished, half.images) == (False, 48)
-    learngene, whole = extract_once(extraction, tmp_path, RUN)
+    learngene, uninterrupted = extract_once(extraction, tmp_path, RUN)
     assert len(trained) == 3, "the finished depth is not trained again"
-    assert (whole.finished, whole.images) == (True, 96)
-    assert whole.seconds > half.seconds > 0
-    assert whole.stored_params == sum(tensor.numel() for tensor in learngene.state.values()) > 0
-    assert extract_once(extraction, tmp_path, RUN)[1] == whole
+    assert (uninterrupted.finished, uninterrupted.images) == (True, 96)
+    assert uninterrupted.seconds > half.seconds > 0
+    assert (
+        uninterrupted.stored_params
+        == sum(tensor.numel() for tensor in learngene.state.values())
+        > 0
+    )
+    assert extract_once(extraction, tmp_path, RUN)[1] == uninterrupted
 
 
 def test_an_extraction_without_the_record_of_its_cost_is_made_again(

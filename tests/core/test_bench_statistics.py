@@ -242,11 +242,11 @@ def test_an_outer_interval_is_wider_and_its_margin_falls_with_the_draws() -> Non
     """So a verdict that holds for it does not depend on the random resamplings."""
     table = np.random.default_rng(12).exponential(size=(10, 4)).tolist()
     few, many = (estimate(table, draws=draws) for draws in (1_000, 100_000))
-    for found in (few, many):
-        inner, outer = found.interval(), found.outer_interval
+    for effect in (few, many):
+        inner, outer = effect.interval(), effect.outer_interval
         assert outer[0] <= inner[0] < inner[1] <= outer[1]
     widths = [
-        found.outer_interval[1] - found.outer_interval[0] - np.diff(found.interval())[0]
-        for found in (few, many)
+        effect.outer_interval[1] - effect.outer_interval[0] - np.diff(effect.interval())[0]
+        for effect in (few, many)
     ]
     assert 0 < widths[1] < widths[0] / 4

@@ -55,14 +55,14 @@ def test_the_verdict_depends_on_where_the_interval_lies(
     toy: Claim, gain: float, outcome: str
 ) -> None:
     verdict = judge(toy, ran(toy, gains(gain)))
-    (found,) = verdict.findings
-    assert verdict.verdict == found.outcome == outcome
-    assert found.value == pytest.approx(100 * gain, abs=0.2)
-    assert found.low < found.value < found.high
-    assert (found.low > 1.0, found.high < 0.0) == (outcome == "holds", outcome == "refuted")
-    assert (found.low >= -1.0 and found.high <= 1.0) == (outcome == "negligible")
-    assert (found.p < 0.05) == (outcome != "undecided")
-    assert found.units == 12
+    (finding,) = verdict.findings
+    assert verdict.verdict == finding.outcome == outcome
+    assert finding.value == pytest.approx(100 * gain, abs=0.2)
+    assert finding.low < finding.value < finding.high
+    assert (finding.low > 1.0, finding.high < 0.0) == (outcome == "holds", outcome == "refuted")
+    assert (finding.low >= -1.0 and finding.high <= 1.0) == (outcome == "negligible")
+    assert (finding.p < 0.05) == (outcome != "undecided")
+    assert finding.units == 12
     assert (verdict.cells, verdict.seconds, verdict.machines) == (
         36,
         36 * 2.0 + 6 * 1.0,
@@ -94,10 +94,10 @@ def test_the_smallest_effect_is_the_claims_own(toy: Claim) -> None:
 
 def test_noise_makes_it_undecided_and_says_what_would_have_been_seen(toy: Claim) -> None:
     verdict = judge(toy, ran(toy, gains(0.02, noise=20.0)))
-    (found,) = verdict.findings
+    (finding,) = verdict.findings
     assert verdict.verdict == "undecided"
-    assert found.detectable > found.high - found.value + toy.smallest
-    assert f"{found.detectable:.1f} points would have been detected" in "\n".join(
+    assert finding.detectable > finding.high - finding.value + toy.smallest
+    assert f"{finding.detectable:.1f} points would have been detected" in "\n".join(
         verdict_text(toy, verdict)
     )
 
@@ -132,9 +132,9 @@ def test_named_sizes_are_paired_and_told(toy: Claim) -> None:
         return 0.5 + jitter(cell) + (cell.arm.name == "ours") * (0.06 if large else -0.02)
 
     verdict = judge(claim, ran(claim, value))
-    (found,) = verdict.findings
-    assert found.value == pytest.approx(2.0)
-    assert found.units == 2 * 4 * 3
+    (finding,) = verdict.findings
+    assert finding.value == pytest.approx(2.0)
+    assert finding.units == 2 * 4 * 3
     assert "ahead at 1 of 2 sizes: low 6, high 0 -2.00; low 3, high 3 +6.00" in verdict.notes
     assert "4 tasks, 2 sizes, 3 seeds" in "\n".join(verdict_text(claim, verdict))
     missing = judge(claim, ran(claim, value)[:-1]).missing
@@ -356,14 +356,16 @@ def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> 
     rows = [row(cell, 0.0) for cell in cells_of(claim)]
     verdict = judge(claim, rows, config_of)
     assert verdict.findings[0].value == pytest.approx((0 + 30) / 2)
-    one = replace(claim, metric="low.validation_accuracy", sizes=(), layers=(6,))
-    one = replace(one, arms={name: replace(arm, sizes=()) for name, arm in one.arms.items()})
-    rows = [row(cell, 0.0) for cell in cells_of(one)]
-    assert judge(one, rows, config_of).findings[0].value == pytest.approx(20.0)
+    single = replace(claim, metric="low.validation_accuracy", sizes=(), layers=(6,))
+    single = replace(
+        single, arms={name: replace(arm, sizes=()) for name, arm in single.arms.items()}
+    )
+    rows = [row(cell, 0.0) for cell in cells_of(single)]
+    assert judge(single, rows, config_of).findings[0].value == pytest.approx(20.0)
     with pytest.raises(
         BadFile, match=r"a learngene of pool has no metric 'high.validation_accuracy'"
     ):
-        judge(replace(one, metric="high.validation_accuracy"), rows, config_of)
+        judge(replace(single, metric="high.validation_accuracy"), rows, config_of)
     with pytest.raises(BadFile, match=r"has no metric 'paths.value' at low 6, high 0"):
         judge(
             replace(claim, metric="paths.value"),

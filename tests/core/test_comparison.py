@@ -59,12 +59,12 @@ def test_the_difference_is_that_of_the_images_which_only_one_gets_right(
         return Judged(evaluation, np.zeros((10, 4)))
 
     monkeypatch.setattr(comparison, "judge", judged)
-    found = compare(model(0), model(1), TASK, "test", RUN)
-    assert (found.only_first, found.only_second) == (1, 3)
-    assert found.difference.value == pytest.approx(0.2)
+    result = compare(model(0), model(1), TASK, "test", RUN)
+    assert (result.only_first, result.only_second) == (1, 3)
+    assert result.difference.value == pytest.approx(0.2)
     half = 1.96 * np.std([0] * 6 + [1] * 3 + [-1], ddof=1) / 10**0.5
-    assert found.difference.high == pytest.approx(0.2 + half, rel=1e-4)
-    assert found.p == pytest.approx(10 / 16)
+    assert result.difference.high == pytest.approx(0.2 + half, rel=1e-4)
+    assert result.p == pytest.approx(10 / 16)
 
 
 def test_a_model_does_not_differ_from_itself_and_the_order_decides_the_sign() -> None:
@@ -115,8 +115,11 @@ def test_miou_is_compared_by_resampling_the_same_images_for_both() -> None:
 
 @pytest.mark.parametrize("sizes", [{}, {"layers": 3, "width": 24, "heads": 3}, {"image_size": 32}])
 def test_what_is_counted_is_what_the_closed_form_says(sizes: dict[str, int]) -> None:
-    made = model(0, **sizes)
-    assert cost_of(made.model(), made.input_format) == (made.cost().params, made.cost().flops)
+    descendant = model(0, **sizes)
+    assert cost_of(descendant.model(), descendant.input_format) == (
+        descendant.cost().params,
+        descendant.cost().flops,
+    )
 
 
 def test_a_convolution_is_counted_in_multiply_adds() -> None:

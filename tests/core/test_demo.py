@@ -116,11 +116,17 @@ def test_the_report_of_a_demo_has_the_same_intervals() -> None:
         )
         for row in rows()
     ]
-    (found,) = [average for average in summarise(named).averages if average.arm == "closed_form"]
-    assert found.over_scratch
-    assert found.over_stem
-    assert found.inherited
-    ours = {"scratch": found.over_scratch, "stem": found.over_stem, "shuffled": found.inherited}
+    (average_of_arm,) = [
+        average for average in summarise(named).averages if average.arm == "closed_form"
+    ]
+    assert average_of_arm.over_scratch
+    assert average_of_arm.over_stem
+    assert average_of_arm.inherited
+    ours = {
+        "scratch": average_of_arm.over_scratch,
+        "stem": average_of_arm.over_stem,
+        "shuffled": average_of_arm.inherited,
+    }
     for name, gain in ours.items():
         assert (gain.interval, gain.value) == ("images", line[f"over_{name}"])
         assert (gain.low, gain.high) == (line[f"over_{name}_low"], line[f"over_{name}_high"])

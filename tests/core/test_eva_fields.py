@@ -84,9 +84,12 @@ def test_a_model_that_bears_another_architectures_name_keeps_its_own_widths(
     model = host.create(spec)
     for other in (name, "vit_small_patch16_dinov3", "eva_giant_patch14_224", "unknown"):
         model.pretrained_cfg = {"architecture": other}
-        found = host.spec_of(model)
-        assert (found.hidden, found.hidden_of_pool if found.pool == "map" else 0) == (
+        spec_of_model = host.spec_of(model)
+        assert (
+            spec_of_model.hidden,
+            spec_of_model.hidden_of_pool if spec_of_model.pool == "map" else 0,
+        ) == (
             spec.hidden,
             spec.hidden_of_pool if spec.pool == "map" else 0,
         )
-        assert shapes(found) == shapes(spec)
+        assert shapes(spec_of_model) == shapes(spec)

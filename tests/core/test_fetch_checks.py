@@ -14,8 +14,8 @@ def test_a_file_outside_lfs_has_the_checksum_that_the_hub_lists(tmp_path: Path) 
     file, data = tmp_path / "config.json", b'{"a": 1}\n'
     file.write_bytes(data)
     record = FileRecord(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
-    own = hashlib.sha1(b"blob 9\0" + data).hexdigest()
-    assert fetch._is_right(file, record, SimpleNamespace(lfs=None, blob_id=own))  # type: ignore[arg-type]
+    checksum = hashlib.sha1(b"blob 9\0" + data).hexdigest()
+    assert fetch._is_right(file, record, SimpleNamespace(lfs=None, blob_id=checksum))  # type: ignore[arg-type]
     other = SimpleNamespace(lfs=None, blob_id="0" * 40)
     assert not fetch._is_right(file, record, other)  # type: ignore[arg-type]
     stored = SimpleNamespace(lfs={"sha256": record.sha256}, blob_id="0" * 40)

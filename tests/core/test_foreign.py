@@ -91,13 +91,13 @@ def test_what_is_left_out_is_named() -> None:
 
 
 def test_a_model_of_timms_that_transformers_saved_opens_everywhere() -> None:
-    place = DATA / "timm_wrapper"
-    model = open_model(str(place))
+    folder = DATA / "timm_wrapper"
+    model = open_model(str(folder))
     assert isinstance(model, TimmModel)
     assert (model.architecture, model.classes) == ("vit_tiny_patch16_224", 3)
     with torch.no_grad():
         outputs = model.model()(IMAGES_BCHW)
-    torch.testing.assert_close(outputs, load_file(place / "answers.safetensors")["answers"])
+    torch.testing.assert_close(outputs, load_file(folder / "answers.safetensors")["answers"])
 
 
 def test_how_pictures_are_taken_is_read_or_refused(tmp_path: Path) -> None:

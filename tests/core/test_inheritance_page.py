@@ -162,8 +162,8 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_recipe_of_an_arm_is_told(measured: Any) -> None:
     table = page.comparison(measured, PLACE, ("digits",), ("wings",))
-    place = table.columns.index("rate")
-    assert {row[place] for row in table.rows} == {"0.001, light"}
+    column = table.columns.index("rate")
+    assert {row[column] for row in table.rows} == {"0.001, light"}
     measured.recipes |= {at: "0.003" for at in measured.recipes if at[0] == "first_k"}
     assert (
         page.augmented(measured)

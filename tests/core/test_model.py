@@ -47,13 +47,13 @@ def test_the_memory_is_the_models_own(memory: str) -> None:
 
 
 def test_blocks_that_share_their_source_do_not_share_memory(memory: str) -> None:
-    one = {
+    single = {
         TABLE.inner_name(name): tensor
         for name, tensor in initial(LARGE, 0).items()
         if TABLE.block_of(name) == 0
     }
     twice = {
-        name: one[TABLE.inner_name(name)] if TABLE.block_of(name) is not None else t
+        name: single[TABLE.inner_name(name)] if TABLE.block_of(name) is not None else t
         for name, t in initial(LARGE, 0).items()
     }
     model = model_of(LARGE, twice)

@@ -173,15 +173,15 @@ def test_data_that_changed_have_to_be_named(place: Path, change: Callable[[Path]
 
 
 def test_a_learngene_made_here_is_expanded_with_its_own_pictures(place: Path) -> None:
-    made = lg.extract("closed_form", preset="smoke", tasks="folder:mine", out="gene")
+    extracted = lg.extract("closed_form", preset="smoke", tasks="folder:mine", out="gene")
     forget_session()
-    for learngene in ("gene", made):
+    for learngene in ("gene", extracted):
         small = lg.expand(learngene, layers=2)
         assert (small.provenance["calibration"], small.task) == ("folder:mine", "folder:mine")
     lg.expand("gene", layers=2, out="small")
     forget_session()
     assert lg.evaluate("small").images > 0
-    theirs = made.with_config(seed=5)
+    theirs = extracted.with_config(seed=5)
     with pytest.raises(
         WrongCall, match=r"'folder:mine'.* opened only if you name it: lgzoo expand"
     ):

@@ -59,12 +59,12 @@ def bench(tmp_path: Path) -> Path:
     ]
     write(out, dict.fromkeys(files, "{}"))
     mark_workspace(out / "learngenes" / f"lsamd-{KEY}.run", "run")
-    for place in (
+    for name in (
         f"learngenes/lsamd-{KEY}",
         f"parts/{KEY}/done",
         f"checkpoints/{KEY}/checkpoint-3",
     ):
-        with new_folder(out / place) as draft:
+        with new_folder(out / name) as draft:
             (draft / "config.json").write_text("{}")
     return out
 

@@ -89,10 +89,10 @@ PROBES = {
 
 
 def request_for(rows_of_models: Any, task: str, limit: str) -> Any:
-    (made,) = [
+    (request,) = [
         item for item in regret.requests(rows_of_models) if (item.task, item.limit) == (task, limit)
     ]
-    return made
+    return request
 
 
 def test_a_request_holds_what_fits(rows_of_models: Any) -> None:

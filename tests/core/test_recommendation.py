@@ -170,8 +170,8 @@ def test_the_line_that_it_prints_builds_what_it_ranked_first(
     assert result.exit_code == 0, result.stderr
     line = result.stderr.splitlines()[-1]
     assert line.startswith("next: lgzoo expand pool-mini --low ")
-    made = CliRunner().invoke(main, line.removeprefix("next: lgzoo ").split())
-    assert made.exit_code == 0, made.stderr
+    expansion = CliRunner().invoke(main, line.removeprefix("next: lgzoo ").split())
+    assert expansion.exit_code == 0, expansion.stderr
     smallest = min(lifecycle.plan("pool-mini"), key=lambda member: member.cost())
     opened = lifecycle.expand("pool-mini", **smallest.settings, task="digits", run=RUN)
     assert load_descendant(tmp_path / "descendant").spec == opened.spec

@@ -82,10 +82,10 @@ def model(tmp_path: Path) -> Path:
 def edit(folder: Path, path: str, value: Any) -> None:
     data = json.loads((folder / "config.json").read_text())
     *outer, last = path.split("/")
-    place = data
+    node = data
     for name in outer:
-        place = place[int(name) if name.isdigit() else name]
-    place[last] = value
+        node = node[int(name) if name.isdigit() else name]
+    node[last] = value
     (folder / "config.json").write_text(json.dumps(data))
 
 

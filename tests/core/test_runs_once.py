@@ -184,4 +184,8 @@ def test_no_two_functions_of_the_tree_share_the_name_of_a_part() -> None:
                     ast.unparse(node.args[2])
                 )
     assert len(functions) > 20
-    assert {name: found for name, found in functions.items() if len(found) > 1} == {}
+    assert {
+        name: functions_of_name
+        for name, functions_of_name in functions.items()
+        if len(functions_of_name) > 1
+    } == {}

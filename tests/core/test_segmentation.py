@@ -185,8 +185,8 @@ def test_a_mask_is_resized_by_taking_what_lies_nearest() -> None:
 
 
 def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
-    made = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(StepShare(0, [], [], []))
-    assert (tuple(made.images.shape), tuple(made.labels.shape)) == ((0, 3, 16, 16), (0, 16, 16))
+    batch = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(StepShare(0, [], [], []))
+    assert (tuple(batch.images.shape), tuple(batch.labels.shape)) == ((0, 3, 16, 16), (0, 16, 16))
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
 def test_masks_that_do_not_fit_are_bad_data(spoil: Any, message: str) -> None:
     class Spoilt(Blobs):
         def __getitems__(self, indices: Sequence[int]) -> Samples:
-            made: Samples = spoil(super().__getitems__(indices))
-            return made
+            samples: Samples = spoil(super().__getitems__(indices))
+            return samples
 
     with pytest.raises(BadData, match=message):
         next(loader(task(Spoilt())).epoch(0))

@@ -149,11 +149,11 @@ def test_the_verb_says_what_it_counts(tmp_path: Path) -> None:
     small = replace(scenes, open_split=lambda name: _First(scenes.split(name)))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, offline: small)
-        resized, whole = (
+        resized, original = (
             lifecycle.evaluate(model, resolution=name) for name in ("resized", "original")
         )
-    assert (resized.resolution, whole.resolution, whole.images) == ("resized", "original", 6)
-    assert whole.value == resized.value  # scenes are drawn in the model's size
+    assert (resized.resolution, original.resolution, original.images) == ("resized", "original", 6)
+    assert original.value == resized.value  # scenes are drawn in the model's size
 
 
 class _First:

@@ -66,10 +66,10 @@ def test_seconds_of_an_interrupted_extraction_add_up(tmp_path: Path) -> None:
 
 
 def test_a_card_and_readmes_table_say_what_it_cost() -> None:
-    made = first_k(False)
+    learngene = first_k(False)
     card = learngene_card(
         replace(
-            made.config,
+            learngene.config,
             card=CardRecord(cost=CardCost(seconds=252.0, images=106_000, params=264_200)),
         )
     )

@@ -118,11 +118,11 @@ def test_its_tensors_are_as_the_table_says_and_its_spec_can_be_read_off(
     assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(
         shapes(spec).items()
     )
-    found = spec_of(model)
-    assert [segment.hidden for segment in found.segments] == [
+    spec_of_model = spec_of(model)
+    assert [segment.hidden for segment in spec_of_model.segments] == [
         segment.hidden for segment in spec.segments
     ]
-    assert found.with_(mlp_ratio=spec.mlp_ratio) == spec
+    assert spec_of_model.with_(mlp_ratio=spec.mlp_ratio) == spec
     kind = StitchedDenseVisionTransformer if spec.dense else StitchedVisionTransformer
     assert type(model) is kind
 
@@ -137,7 +137,7 @@ def test_where_the_stitches_are() -> None:
         (32, 24),
     ]
     assert [block.attn.num_heads for block in model.blocks] == [2, 3, 3, 4]
-    assert [place["num_chs"] for place in model.feature_info] == [16, 24, 24, 32]
+    assert [info["num_chs"] for info in model.feature_info] == [16, 24, 24, 32]
     assert [segment.layers for segment in THREE.segments] == [1, 2, 1]
     assert (THREE.first.width, THREE.sizes[-1]) == (16, Segment(layers=1, width=32, heads=4))
     assert TABLE.find("blocks.2.stitch.bias") is not None

@@ -59,9 +59,9 @@ def test_it_is_timm_s_transform(flip: bool) -> None:
         48, True, auto_augment="rand-m9-mstd0.5-inc1", use_prefetcher=True, **arguments
     )
     ours = apply_deit_augmentation(images, FORMAT, seeds, flip)
-    for image, seed, made in zip(images, seeds, ours, strict=True):
+    for image, seed, augmented in zip(images, seeds, ours, strict=True):
         seed_generators(seed)
-        assert torch.equal(made, theirs(Image.fromarray(image.permute(1, 2, 0).numpy())))
+        assert torch.equal(augmented, theirs(Image.fromarray(image.permute(1, 2, 0).numpy())))
 
 
 def test_posterising_to_no_bits_is_black() -> None:

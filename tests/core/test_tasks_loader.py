@@ -199,12 +199,12 @@ def test_no_flips_where_the_task_forbids_them(digits: Task) -> None:
     mirrored = {}
     for flip in (False, True):
         task = replace(digits, flip=flip)
-        made = (
+        augmented = (
             next(Loader(task, "train", input_format, batch_size=200, augment="light").epoch(0))
             .images.round()
             .byte()
         )
-        mirrored[flip] = sum(_is_shift(got, item.flip(-1)) for got, item in zip(made, raw))
+        mirrored[flip] = sum(_is_shift(got, item.flip(-1)) for got, item in zip(augmented, raw))
     assert mirrored[False] == 0
     assert 60 < mirrored[True] < 140
 
@@ -250,6 +250,6 @@ class Broken:
 
 def test_what_workers_get_can_be_pickled_whatever_opens_the_task(digits: Task) -> None:
     opened = replace(digits, open_split=lambda name: digits.split(name))
-    made = pickle.loads(pickle.dumps(loader(opened)._pictures))
+    dataset = pickle.loads(pickle.dumps(loader(opened)._pictures))
     share = StepShare(0, [3, 1], [3, 1], [0, 0])
-    assert torch.equal(made[share].images, loader(digits)._pictures[share].images)
+    assert torch.equal(dataset[share].images, loader(digits)._pictures[share].images)

@@ -238,10 +238,10 @@ def test_columns_are_read_from_the_features(
         assert batch.images.shape == (8, 3, 16, 16)
     expected = np.array(picture(5))
     everything = task.split("train")
-    place = everything.members.tolist().index(5) if 5 in everything.members else None  # type: ignore[attr-defined]
-    if place is not None:
-        assert (everything.__getitems__([place])[0].permute(1, 2, 0).numpy() == expected).all()
-        assert everything.labels[place] == 5 % 3
+    row = everything.members.tolist().index(5) if 5 in everything.members else None  # type: ignore[attr-defined]
+    if row is not None:
+        assert (everything.__getitems__([row])[0].permute(1, 2, 0).numpy() == expected).all()
+        assert everything.labels[row] == 5 % 3
 
 
 @pytest.mark.usefixtures("cache")

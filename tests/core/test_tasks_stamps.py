@@ -91,8 +91,8 @@ def test_large_files_are_read_in_three_pieces(
         return stamps.FileStamp([("a", str(file))], list)()
 
     seen = {digest()}
-    for place in (0, 50_000, 99_999):
-        content[place] ^= 1
+    for offset in (0, 50_000, 99_999):
+        content[offset] ^= 1
         seen.add(digest())
     assert len(seen) == 4
 

@@ -68,7 +68,12 @@ def test_the_order_is_a_permutation_by_seed_and_epoch(task: Task) -> None:
     assert sorted(first) == list(range(100))
     assert first == order(0)
     assert (
-        len({tuple(found) for found in (first, order(1), order(0, seed=4), order(0, window=21))})
+        len(
+            {
+                tuple(shown_order)
+                for shown_order in (first, order(1), order(0, seed=4), order(0, window=21))
+            }
+        )
         == 4
     )
     assert {index // 25 for index in first[:20]} == {

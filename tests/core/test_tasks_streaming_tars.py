@@ -215,8 +215,8 @@ def cut(size: int) -> Callable[[Path], None]:
 
 def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    place = data.index(b"0011.png\0")
-    data[place + 150] ^= 0xFF
+    offset = data.index(b"0011.png\0")
+    data[offset + 150] ^= 0xFF
     path.write_bytes(data)
 
 

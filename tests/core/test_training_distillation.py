@@ -69,7 +69,7 @@ def batch() -> Batch:
 
 def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
     """A batch converted to the teacher's format equals the same image loaded in that format."""
-    own = InputFormat(image_size=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    teacher_format = InputFormat(image_size=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     given = InputFormat(image_size=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     pixels_BCHW = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     normalised = {
@@ -77,12 +77,19 @@ def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
             (pixels_BCHW - torch.tensor(format.mean).view(3, 1, 1))
             / torch.tensor(format.std).view(3, 1, 1)
         )
-        for format in (own, given)
+        for format in (teacher_format, given)
     }
-    torch.testing.assert_close(convert_images(normalised[given], given, own), normalised[own])
-    assert convert_images(normalised[own], own, own) is normalised[own]
-    larger = convert_images(normalised[given], given, replace(own, image_size=32))
-    pixels = larger * torch.tensor(own.std).view(3, 1, 1) + torch.tensor(own.mean).view(3, 1, 1)
+    torch.testing.assert_close(
+        convert_images(normalised[given], given, teacher_format), normalised[teacher_format]
+    )
+    assert (
+        convert_images(normalised[teacher_format], teacher_format, teacher_format)
+        is normalised[teacher_format]
+    )
+    larger = convert_images(normalised[given], given, replace(teacher_format, image_size=32))
+    pixels = larger * torch.tensor(teacher_format.std).view(3, 1, 1) + torch.tensor(
+        teacher_format.mean
+    ).view(3, 1, 1)
     resized = functional.interpolate(pixels_BCHW, (32, 32), mode="bicubic", antialias=True).clamp(
         0, 1
     )
@@ -145,10 +152,10 @@ def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
     """By hand: a student of two channels with given maps; one patch, and a class token of the
     teacher only.
     """
-    one = tiny_ancestry().spec.with_(image_size=4, patch_size=4)
+    spec = tiny_ancestry().spec.with_(image_size=4, patch_size=4)
     student, teacher = (
-        one.with_(width=2, heads=1, pool="avg", class_token=False),
-        one.with_(width=2, heads=1),
+        spec.with_(width=2, heads=1, pool="avg", class_token=False),
+        spec.with_(width=2, heads=1),
     )
     loss = TokenLoss(student, teacher, 0)
     assert loss.whole is not None

@@ -257,6 +257,6 @@ def test_distillation_that_diverges_ends_in_one_line() -> None:
             objective, model, guide(nan, START.input_format, RUN), logits_loss(), (0.5, 0.5)
         )
 
-    made = tune(START, TASK, RECIPE, RUN, lesson=lesson)
-    warning = str(made.provenance["metrics"]["warning"])  # type: ignore[index]
+    tuned = tune(START, TASK, RECIPE, RUN, lesson=lesson)
+    warning = str(tuned.provenance["metrics"]["warning"])  # type: ignore[index]
     assert warning.startswith("the training diverged: the loss distillation is nan at step 1 of ")

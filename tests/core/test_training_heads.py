@@ -158,13 +158,17 @@ def test_timm_s_classifiers_get_it_too(name: str, layers: list[str]) -> None:
     assert find_linear_heads(model) == layers
     images = {**model.pretrained_cfg, "input_size": (3, 32, 32)}
     arguments: dict[str, Any] = {"img_size": 32} if "patch16" in name else {}
-    made = timm.create_model(name, num_classes=3, **arguments)
+    classifier = timm.create_model(name, num_classes=3, **arguments)
     kept = {
         key: images[key]
         for key in ("input_size", "mean", "std", "classifier", "interpolation", "crop_pct")
     }
     start = TimmModel(
-        architecture=name, arguments=arguments, images=kept, classes=3, state=made.state_dict()
+        architecture=name,
+        arguments=arguments,
+        images=kept,
+        classes=3,
+        state=classifier.state_dict(),
     )
     task = tiny_task(classes=3)
     headed, record = initialise_head(start, task, GENTLE, Run())

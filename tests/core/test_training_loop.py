@@ -163,14 +163,14 @@ def test_zero_epochs_do_nothing():
 
 @pytest.mark.parametrize("stop", [1, 5, 7, 14])
 def test_resuming_is_exact(tmp_path, stop):
-    whole, _ = run_training()
+    full, _ = run_training()
     run = Run(folder=tmp_path, resume=True)
     for step in train(toy_objective(), ToyLoader(), RECIPE, run, seconds_between_checkpoints=0):
         if step.step == stop:
             break
     objective, steps = run_training(run=run, seconds_between_checkpoints=0)
     assert steps[0].step == stop  # left in its body: that step's checkpoint was not written yet
-    assert_equal(whole, objective)
+    assert_equal(full, objective)
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()] == list(
         range(1, 16)
     )

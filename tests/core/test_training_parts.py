@@ -204,11 +204,11 @@ def test_the_guard_lets_pass_what_learns_what_is_short_and_what_is_resumed():
 
 def written(folder, step, **training):
     weights = {"a": torch.full((3,), float(step)), "n": torch.tensor(step)}
-    made = Checkpoint(
+    saved = Checkpoint(
         step=step, training=training, tensors={"weights": weights, "step": {"a": torch.tensor(1.0)}}
     )
-    checkpoint.save(folder, made)
-    return made
+    checkpoint.save(folder, saved)
+    return saved
 
 
 def test_checkpoints_round_trip_and_replace_each_other(tmp_path):

@@ -96,8 +96,8 @@ def test_the_penalty_is_the_one_whose_predictions_are_most_likely() -> None:
     chosen = fit_ridge(features, 3)
     losses = {}
     for penalty in (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0):
-        one = fit_ridge(features, 3, penalty)
-        losses[penalty] = calibrate_scale(one.left_out, features.labels)[1]
+        ridge = fit_ridge(features, 3, penalty)
+        losses[penalty] = calibrate_scale(ridge.left_out, features.labels)[1]
     assert calibrate_scale(chosen.left_out, features.labels)[1] <= min(losses.values())
     assert max(losses.values()) > 1.05 * min(losses.values())
 
@@ -176,18 +176,18 @@ def make_model() -> Descendant:
 
 
 def test_features_are_the_inputs_of_the_head_in_the_order_of_the_split() -> None:
-    made, task = make_model(), tiny_task(classes=3)
-    model = made.model()
-    features = compute_features(model, task, "test", made.input_format, Run())
+    descendant, task = make_model(), tiny_task(classes=3)
+    model = descendant.model()
+    features = compute_features(model, task, "test", descendant.input_format, Run())
     assert features.values.shape == (task.sizes["test"], 16)
     assert features.labels.tolist() == task.split("test").labels.tolist()
     from learngene_zoo.training.evaluate import judge
 
-    answers = judge(model, task, "test", made.input_format, Run()).rows[:, 1]
+    answers = judge(model, task, "test", descendant.input_format, Run()).rows[:, 1]
     with torch.no_grad():
         logits = model.head(torch.from_numpy(features.values))
     assert logits.argmax(dim=1).tolist() == answers.tolist()
-    few = compute_features(model, task, "train", made.input_format, Run(), images=7)
+    few = compute_features(model, task, "train", descendant.input_format, Run(), images=7)
     assert len(few.labels) == 7
 
 

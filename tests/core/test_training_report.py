@@ -68,5 +68,5 @@ def test_the_page_has_both_colour_schemes_and_no_fixed_width_beyond_a_telephone(
     assert page.count("<table") == page.count('<div class="scroll"><table')
     style = re.search(r"<style>(.*)</style>", page, re.DOTALL)
     assert style
-    own = style[1].replace(PAGE_COLOURS, "")
-    assert not re.findall(r"#[0-9a-f]{3,6}\b", own), "every colour has one for the night"
+    rules = style[1].replace(PAGE_COLOURS, "")
+    assert not re.findall(r"#[0-9a-f]{3,6}\b", rules), "every colour has one for the night"

@@ -60,9 +60,9 @@ def test_tensors_spec_and_cost_are_those_of_the_built_model(
         shapes(spec).items()
     )
     assert cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
-    found = spec_of(model)
-    assert shapes(found) == shapes(spec)
-    assert [(part.heads, part.heads_width, part.hidden) for part in found.segments] == [
+    spec_of_model = spec_of(model)
+    assert shapes(spec_of_model) == shapes(spec)
+    assert [(part.heads, part.heads_width, part.hidden) for part in spec_of_model.segments] == [
         (part.heads, part.heads_width, part.hidden) for part in spec.segments
     ]
     assert from_json(ViTSpec, to_json(spec), "spec") == spec

@@ -334,15 +334,15 @@ FORMAT = InputFormat(image_size=16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 def test_an_augmentation_mirrors_only_where_a_mirrored_picture_keeps_its_label(
     flip: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[tuple[int, bool]] = []
+    calls: list[tuple[int, bool]] = []
 
     def change(size: int, flip: bool) -> Any:
-        made.append((size, flip))
+        calls.append((size, flip))
         return lambda *images: torch.zeros(3, size, size) if len(images) == 1 else images
 
     monkeypatch.setattr(transforms, "_create_rand", change)
     transforms.augment_images(IMAGES, None, "rand", FORMAT, (7, 1, [3, 5], flip))
-    assert made == [(16, flip)]
+    assert calls == [(16, flip)]
     steps = [transforms._create_joint_rand(16, flip).transforms]
     monkeypatch.undo()
     steps.append(transforms._create_rand(16, flip).transforms)
@@ -359,8 +359,8 @@ def test_erasing_has_seeds_of_its_own() -> None:
     right = deit.erase_rectangles(
         transforms.normalise_images(changed, FORMAT), deit.seeds_of("erased", 7, 3, [4, 9])
     )
-    found, _ = transforms.augment_images(IMAGES, None, "deit", FORMAT, how)
-    assert torch.equal(found, right)
+    erased, _ = transforms.augment_images(IMAGES, None, "deit", FORMAT, how)
+    assert torch.equal(erased, right)
 
 
 def test_pictures_with_masks_are_moved_as_far_as_randaugment_moves_pictures() -> None:

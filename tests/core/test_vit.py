@@ -97,10 +97,10 @@ def built_by_timm(spec: ViTSpec, **further: object) -> VisionTransformer:
 def test_there_and_back_is_the_same_function(changes: dict) -> None:
     spec = TINY.with_(**changes)
     model = built_by_timm(spec)
-    found = spec_of(model)
-    assert found.hidden == spec.hidden
-    assert found.with_(mlp_ratio=spec.mlp_ratio) == spec
-    again = model_of(found, state_of(model))
+    spec_of_model = spec_of(model)
+    assert spec_of_model.hidden == spec.hidden
+    assert spec_of_model.with_(mlp_ratio=spec.mlp_ratio) == spec
+    again = model_of(spec_of_model, state_of(model))
     images_BCHW = IMAGES_BCHW[:, : spec.channels]
     assert torch.equal(again(images_BCHW), model(images_BCHW))
     assert not again.training

@@ -295,15 +295,15 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, StandIn(multipart=PART, page=3) as hub:
-        place = Path(scratch)
+        scratch_folder = Path(scratch)
         quick: dict[str, Any] = {
             "HF_HUB_DOWNLOAD_TIMEOUT": "1",
             "HF_HUB_ETAG_TIMEOUT": "1",
-            "LGZOO_CACHE": f"{place}/c",
+            "LGZOO_CACHE": f"{scratch_folder}/c",
         }
-        os.environ.update(hub.environment(place / "home") | quick)
+        os.environ.update(hub.environment(scratch_folder / "home") | quick)
         shorten_waits()
-        matrix = Matrix(hub, place)
+        matrix = Matrix(hub, scratch_folder)
         results: dict[Case, str | None] = {}
         for number, case in enumerate(matrix.cases()):
             if number % asked.every or asked.only not in str(case):

@@ -155,11 +155,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, photos: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a page is run."""
-    place, programs = tmp_path / "page", tmp_path / "bin"
-    place.mkdir()
+    page_folder, programs = tmp_path / "page", tmp_path / "bin"
+    page_folder.mkdir()
     programs.mkdir()
     for name in ("photos", "flowers", "mine"):
-        (place / name).symlink_to(photos)
+        (page_folder / name).symlink_to(photos)
     for name, words in {"lgzoo": "-m learngene_zoo", "python": "", "pytest": "-m pytest"}.items():
         (programs / name).write_text(
             f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n'
@@ -175,11 +175,11 @@ def folder(tmp_path: Path, photos: Path, hub: StandIn, monkeypatch: pytest.Monke
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(page_folder)
     monkeypatch.setattr(
         torch.hub, "_get_cache_or_reload", lambda *_, **__: str(ROOT)
     )  # no repository of GitHub's
-    return place
+    return page_folder
 
 
 def offer(hub: StandIn, names: set[str]) -> None:

@@ -351,8 +351,8 @@ def test_a_model_of_another_learngene_is_no_member(
         assert (result.code, result.requests) == (2, [])
         assert "by itself" in result.error
     twice = [tmp_path / "one" / "three", tmp_path / "other" / "three"]
-    for place in twice:
-        copy(made.three, place)
+    for twin in twice:
+        copy(made.three, twin)
     result = lgzoo(
         "publish", made.learngene, NAME, "--descendant", twice[0], "--descendant", twice[1]
     )

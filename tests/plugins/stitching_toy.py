@@ -43,13 +43,16 @@ def stitched(
     depths: tuple[int, ...] = (3, 3), sizes: dict[str, Any] | None = None, **settings: Any
 ) -> tuple[StitchedNetwork, StitchedDetails]:
     """Return a network of tiny anchors with random stitches."""
-    made = anchors(depths, **(sizes or {}))
-    specs = [ancestry.spec for ancestry in made]
+    ancestries = anchors(depths, **(sizes or {}))
+    specs = [ancestry.spec for ancestry in ancestries]
     stitching = {
         name: settings.pop(name) for name in ("nearest", "window", "stride") if name in settings
     }
     details = replace(StitchedDetails.from_specs(specs, **stitching), **settings)
-    state = {**merge_anchors([a.state for a in made]), **draw_stitches(specs, details.layout, 0)}
+    state = {
+        **merge_anchors([a.state for a in ancestries]),
+        **draw_stitches(specs, details.layout, 0),
+    }
     return build_network(specs, details.layout, state), details
 
 

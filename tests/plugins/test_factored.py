@@ -208,9 +208,9 @@ def test_templates_that_are_all_of_a_matrix_can_hold_any() -> None:
 
 
 def test_a_narrower_wave_has_the_first_hidden_neurons() -> None:
-    whole, narrow = (lg.expand(extract("wave"), width=width, classes=3) for width in (32, 16))
+    full, narrow = (lg.expand(extract("wave"), width=width, classes=3) for width in (32, 16))
     assert torch.equal(
-        narrow.state["blocks.1.mlp.fc1.weight"], whole.state["blocks.1.mlp.fc1.weight"][:64, :16]
+        narrow.state["blocks.1.mlp.fc1.weight"], full.state["blocks.1.mlp.fc1.weight"][:64, :16]
     )
 
 
@@ -334,13 +334,13 @@ def test_of_full_rank_the_template_can_be_any_squares() -> None:
 
 
 def test_of_hidden_neurons_a_narrower_model_has_the_first_of_each_square() -> None:
-    whole, narrow = (lg.expand(extract("sweet"), width=width, classes=3) for width in (32, 16))
+    full, narrow = (lg.expand(extract("sweet"), width=width, classes=3) for width in (32, 16))
     for square in range(4):
-        rows = whole.state["blocks.1.mlp.fc1.weight"][32 * square : 32 * square + 16, :16]
+        rows = full.state["blocks.1.mlp.fc1.weight"][32 * square : 32 * square + 16, :16]
         assert torch.equal(
             narrow.state["blocks.1.mlp.fc1.weight"][16 * square : 16 * square + 16], rows
         )
-        biases = whole.state["blocks.1.mlp.fc1.bias"][32 * square : 32 * square + 16]
+        biases = full.state["blocks.1.mlp.fc1.bias"][32 * square : 32 * square + 16]
         assert torch.equal(
             narrow.state["blocks.1.mlp.fc1.bias"][16 * square : 16 * square + 16], biases
         )

@@ -95,12 +95,12 @@ def test_a_smooth_tensor_keeps_its_form_and_with_rescaling_its_size(ancestry: An
 
 
 def test_what_is_stored_falls_with_the_share_that_is_kept(ancestry: Ancestry) -> None:
-    half, whole = (extract(ancestry, keep).state for keep in (0.5, 1.0))
-    assert tuple(whole["blocks.mlp.fc1.weight"].shape) == (4, 96, 24)
+    half, full = (extract(ancestry, keep).state for keep in (0.5, 1.0))
+    assert tuple(full["blocks.mlp.fc1.weight"].shape) == (4, 96, 24)
     assert tuple(half["blocks.mlp.fc1.weight"].shape) == (4, 48, 12)
     sizes = {
         name: tensor.numel()
-        for name, tensor in whole.items()
+        for name, tensor in full.items()
         if not name.endswith((".mean", ".std"))
     }
     assert sum(sizes.values()) == sum(

@@ -97,7 +97,7 @@ def test_advanced_knowledge_is_that_of_the_block_above() -> None:
         ):
             actual, lower, upper = (
                 advanced.state[f"blocks.{block}.{inner}"],
-                *(plain.state[f"blocks.{place}.{inner}"] for place in (block, above)),
+                *(plain.state[f"blocks.{number}.{inner}"] for number in (block, above)),
             )
             assert torch.equal(actual[:old], lower[:old])
             assert torch.equal(actual[old:], upper[old:])

@@ -162,10 +162,10 @@ def test_the_kept_blocks_have_learnt_one_task_after_another() -> None:
 
 def test_cka_does_not_mind_rotations_and_scales_and_sees_what_differs() -> None:
     draw = torch.Generator().manual_seed(0)
-    one = torch.randn(50, 4, generator=draw, dtype=torch.float64)
+    features = torch.randn(50, 4, generator=draw, dtype=torch.float64)
     turn = torch.linalg.qr(torch.randn(4, 4, generator=draw, dtype=torch.float64))[0]
-    assert linear_cka(one, 3 * one @ turn + 7) == pytest.approx(1)
-    assert linear_cka(one, torch.ones(50, 4)) == 0
+    assert linear_cka(features, 3 * features @ turn + 7) == pytest.approx(1)
+    assert linear_cka(features, torch.ones(50, 4)) == 0
     # Two orthogonal features over four images, by hand:
     # |Y'X|^2 = 16, |X'X| = 4, |Y'Y| = 4 sqrt 2.
     first, second = torch.tensor([1.0, 1, -1, -1]), torch.tensor([1.0, -1, 1, -1])

@@ -71,11 +71,11 @@ def test_the_classes_of_a_kind_differ_and_can_be_seen(kind: str) -> None:
     """Painted with the same draws, any two classes give different images, and each differs from the
     image without a thing.
     """
-    made = generator(kind)
-    classes = np.arange(len(made.held_out))
+    family = generator(kind)
+    classes = np.arange(len(family.held_out))
     assert len(np.unique(features(kind), axis=0)) == len(classes) == KINDS[kind].CLASSES
-    draws = np.full((len(classes), made.streams), 0.5, dtype=np.float32)
-    images = made.paint(
+    draws = np.full((len(classes), family.streams), 0.5, dtype=np.float32)
+    images = family.paint(
         classes, draws, np.full((len(classes), GRAIN), 127, dtype=np.uint8)
     ).images.float()
     common = images.median(dim=0).values
@@ -86,7 +86,7 @@ def test_the_classes_of_a_kind_differ_and_can_be_seen(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SLOW)
 def test_a_kind_has_as_many_draws_as_it_takes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, taken = generator(kind), []
+    family, taken = generator(kind), []
 
     class Counted(Dice):
         def __init__(self, draws_NK: np.ndarray) -> None:
@@ -94,8 +94,8 @@ def test_a_kind_has_as_many_draws_as_it_takes(kind: str, monkeypatch: pytest.Mon
             taken.append(self)
 
     monkeypatch.setattr(KINDS[kind], "Dice", Counted)
-    made.pictures(np.arange(4), 1, range(4))
-    assert 0 < taken[0].taken <= made.streams
+    family.pictures(np.arange(4), 1, range(4))
+    assert 0 < taken[0].taken <= family.streams
 
 
 @pytest.mark.slow

@@ -196,11 +196,13 @@ def test_held_out_textures_are_made_in_manners_of_their_own() -> None:
 
 @pytest.mark.parametrize("kind", surfaces.KINDS, ids=lambda kind: kind.__name__)
 def test_every_surface_reaches_from_paper_to_ink(kind: surfaces.Surface) -> None:
-    place = frame(size=np.full(4, 0.4, dtype=np.float32), angle=np.full(4, 0.3, dtype=np.float32))
+    frame_of_square = frame(
+        size=np.full(4, 0.4, dtype=np.float32), angle=np.full(4, 0.3, dtype=np.float32)
+    )
     manner = surfaces.Manner(
         *(np.full((4, 1, 1), value, dtype=np.float32) for value in (0.45, 0.3, 0.4))
     )
-    field = kind(place, manner, np.linspace(0, 0.9, 4, dtype=np.float32)[:, None, None])
+    field = kind(frame_of_square, manner, np.linspace(0, 0.9, 4, dtype=np.float32)[:, None, None])
     assert field.dtype == np.float32
     assert field.shape == (4, 32, 32)
     assert field.min() >= -1
@@ -287,7 +289,7 @@ def test_the_stored_masks_are_what_matplotlib_draws() -> None:
 
 def test_pictures_need_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for made in (glyphs._masks, glyphs.letters, numbers.marks, signs.layers, motion.things):
-        made.cache_clear()
+    for cached in (glyphs._masks, glyphs.letters, numbers.marks, signs.layers, motion.things):
+        cached.cache_clear()
     for family in FAMILIES:
         family.pictures(of_all_classes(family, 4), 0, np.arange(4))

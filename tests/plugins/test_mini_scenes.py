@@ -20,8 +20,8 @@ def task() -> Task:
 
 @pytest.fixture(scope="module")
 def whole(task: Task) -> Samples:
-    made: Samples = task.split("validation").__getitems__(range(300))
-    return made
+    samples: Samples = task.split("validation").__getitems__(range(300))
+    return samples
 
 
 def test_the_catalogue_knows_it(task: Task) -> None:
@@ -38,9 +38,9 @@ def test_the_catalogue_knows_it(task: Task) -> None:
 def test_a_scene_depends_on_its_index_alone(task: Task, whole: Samples) -> None:
     split = pickle.loads(pickle.dumps(task.split("validation")))
     some = split.__getitems__([299, 4, 17])
-    for place, index in enumerate((299, 4, 17)):
-        assert torch.equal(some.images[place], whole.images[index])
-        assert torch.equal(some.masks[place], whole.masks[index])
+    for position, index in enumerate((299, 4, 17)):
+        assert torch.equal(some.images[position], whole.images[index])
+        assert torch.equal(some.masks[position], whole.masks[index])
     others = task.split("train").__getitems__(range(300))
     assert not any(torch.equal(a, b) for a, b in zip(others.images, whole.images))
     assert len({image.numpy().tobytes() for image in whole.images}) == 300

@@ -41,11 +41,11 @@ def area(distance: np.ndarray, place: shapes.Frame) -> float:
 
 
 def test_a_frame_says_where_a_pixel_lies() -> None:
-    place = shapes.frame(x=0.25, y=-0.5, size=0.5)
+    frame = shapes.frame(x=0.25, y=-0.5, size=0.5)
     column, row = 20, 8  # the pixel whose middle is at (0.28125, -0.46875)
-    assert place.x[0, 0, column] == pytest.approx((0.28125 - 0.25) / 0.5)
-    assert place.y[0, row, 0] == pytest.approx((-0.46875 + 0.5) / 0.5)
-    assert place.pixel.item() == pytest.approx(2 / SIZE / 0.5)
+    assert frame.x[0, 0, column] == pytest.approx((0.28125 - 0.25) / 0.5)
+    assert frame.y[0, row, 0] == pytest.approx((-0.46875 + 0.5) / 0.5)
+    assert frame.pixel.item() == pytest.approx(2 / SIZE / 0.5)
 
 
 def test_a_frame_turns_clockwise_and_mirrors() -> None:
@@ -87,8 +87,8 @@ def test_frames_compose() -> None:
 
 
 def test_a_tilted_frame_draws_a_square_narrower_at_one_end() -> None:
-    place = shapes.frame(size=0.7, tilt_y=0.5)
-    alpha = shapes.cover(shapes.box(place, 1.0, 1.0), place.pixel)[0]
+    frame = shapes.frame(size=0.7, tilt_y=0.5)
+    alpha = shapes.cover(shapes.box(frame, 1.0, 1.0), frame.pixel)[0]
     widths = alpha.sum(axis=1)
     assert abs(widths[10] - widths[22]) > 3
 
@@ -113,8 +113,8 @@ def test_a_tilted_frame_draws_a_square_narrower_at_one_end() -> None:
     ],
 )
 def test_a_shape_covers_its_area(shape: Outline, expected: float) -> None:
-    place = shapes.frame()
-    assert area(np.broadcast_to(shape(place), (1, SIZE, SIZE)), place) == pytest.approx(
+    frame = shapes.frame()
+    assert area(np.broadcast_to(shape(frame), (1, SIZE, SIZE)), frame) == pytest.approx(
         expected, rel=0.03
     )
 
@@ -177,13 +177,13 @@ def test_stripes_have_their_frequency(frequency: float) -> None:
 
 
 def test_a_mould_is_the_outline_it_was_made_of() -> None:
-    place = shapes.frame(x=0.1, size=0.8, angle=0.4)
+    frame = shapes.frame(x=0.1, size=0.8, angle=0.4)
     numbers = np.array([1])
     table = moulds(shapes.disc, lambda at: shapes.polygon(at, 3.0))
-    exact = shapes.polygon(place, 3.0)
+    exact = shapes.polygon(frame, 3.0)
     near = np.abs(exact) < 0.3
     assert near.sum() > 200
-    assert np.abs(draw_mould(table, numbers, place) - exact)[near].max() < 0.03
+    assert np.abs(draw_mould(table, numbers, frame) - exact)[near].max() < 0.03
 
 
 def test_dice_read_each_stream_once() -> None:
@@ -246,9 +246,9 @@ def test_no_held_out_figure_has_the_strokes_of_a_walker() -> None:
 
 
 def test_strokes_are_moved_as_they_say() -> None:
-    one, zero = np.ones(2, dtype=np.float32), np.zeros(2, dtype=np.float32)
+    ones, zero = np.ones(2, dtype=np.float32), np.zeros(2, dtype=np.float32)
     strokes = join_lines(
-        [((zero, zero), (2 * one, zero), 0.1, 0.2), ((one, one), (one, 3 * one), 0.1, 0.2)]
+        [((zero, zero), (2 * ones, zero), 0.1, 0.2), ((ones, ones), (ones, 3 * ones), 0.1, 0.2)]
     )
     assert strokes.x.tolist() == [[1, 1], [1, 1]]
     upright = turn_strokes(strokes, np.full((2, 2), np.pi / 2, dtype=np.float32))

@@ -62,7 +62,7 @@ def test_a_label_names_the_held_out_class_that_is_painted() -> None:
     got, labels = TRAIN.__getitems__(SAMPLE.tolist()), labels_of(SAMPLE)
     first = np.cumsum([0] + [len(family.held_out) for family in SOURCE.families])
     seen = set()
-    for place, (index, label) in enumerate(zip(SAMPLE, labels)):
+    for position, (index, label) in enumerate(zip(SAMPLE, labels)):
         number = int(np.searchsorted(first, label, side="right")) - 1
         family = SOURCE.families[number]
         local = np.array([len(family.classes) + label - first[number]])
@@ -70,7 +70,7 @@ def test_a_label_names_the_held_out_class_that_is_painted() -> None:
             SOURCE.class_names[label] == f"{family.name}/{family.held_out[label - first[number]]}"
         )
         key = source.derive_seed(0, "source", "train", family.name)
-        assert torch.equal(family.pictures(local, key, [index]).images[0], got.images[place])
+        assert torch.equal(family.pictures(local, key, [index]).images[0], got.images[position])
         seen.add(family.name)
     assert seen == set(source.TURNS)
 
@@ -160,11 +160,11 @@ def test_what_lies_outside_of_a_contour_is_paper() -> None:
     """
     draws = np.full((1, CONTOURS.streams), 0.5, dtype=np.float32)
     draws[0, 3] = 0.0  # the smallest
-    made = (
+    picture = (
         CONTOURS.paint(np.array([0]), draws, np.full((1, 3 * 32 * 32), 127, dtype=np.uint8))
         .images[0]
         .float()
     )
-    corner, middle = made[:, :5, :5], made[:, 8:24, 8:24]
+    corner, middle = picture[:, :5, :5], picture[:, 8:24, 8:24]
     assert corner.std(dim=(1, 2)).max() < 8
     assert middle.std(dim=(1, 2)).max() > 20

@@ -89,13 +89,13 @@ def test_the_catalogues_hold_what_the_papers_name() -> None:
     "name", [name for name in ROWS if name not in ("cifar10", "cifar100", "fashion_mnist")]
 )
 def test_the_page_says_what_the_catalogue_says(name: str, checkout: Path) -> None:
-    entry, place = ROWS[name]
+    entry, source = ROWS[name]
     page = (checkout / "docs" / "catalogues.md").read_text().splitlines()
     row = next(line for line in page if line.startswith(f"| `{name}`"))
     sizes = " / ".join(f"{entry.sizes[split]:,}" for split in ("train", "validation", "test"))
     assert row.split(" | ")[1:3] == [f"{entry.classes:,}", sizes]
-    assert place.hub is None or f"`{place.hub}`" in row
-    assert bool(place.hub) or name.startswith("decathlon-") or place.variable in row
+    assert source.hub is None or f"`{source.hub}`" in row
+    assert bool(source.hub) or name.startswith("decathlon-") or source.variable in row
 
 
 COLUMNS: dict[str, tuple[dict[str, str], Sequence[str] | None, str]] = {
@@ -182,9 +182,9 @@ def test_imagenet_s_unlabelled_test_split_is_left_out(hub: Hub, tmp_path: Path) 
 def test_small_pictures_of_the_hub_keep_the_catalogue_s_size(
     name: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry, place = ROWS[name]
+    entry, source = ROWS[name]
     entry = replace(entry, sizes={**entry.sizes, "validation": 10})
-    monkeypatch.setitem(ROWS, name, Row(entry, replace(place, usual=str(tmp_path / "nowhere"))))
+    monkeypatch.setitem(ROWS, name, Row(entry, replace(source, usual=str(tmp_path / "nowhere"))))
     hub(
         parquet(
             tmp_path / "repository",

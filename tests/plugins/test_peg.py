@@ -139,8 +139,8 @@ def test_where_nothing_is_mixed_the_ancestry_model_comes_back() -> None:
         **expand_tensors(condensed, SPEC, [itself] * 3, mlps),
         **{name: state[name] for name in ("head.weight", "head.bias")},
     }
-    actual, whole = (model_of(SPEC.with_(classes=3), item)(images) for item in (again, state))
-    torch.testing.assert_close(actual, whole, atol=1e-4, rtol=1e-4)
+    actual, full = (model_of(SPEC.with_(classes=3), item)(images) for item in (again, state))
+    torch.testing.assert_close(actual, full, atol=1e-4, rtol=1e-4)
 
 
 def test_what_is_stored() -> None:

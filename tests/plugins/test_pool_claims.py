@@ -127,7 +127,7 @@ def test_claims_that_share_their_pools_cost_nothing_twice() -> None:
 def test_the_smallest_models_are_the_papers_sums() -> None:
     verdict = judge(load_claim("pool-smaller"), [])
     assert verdict.verdict == "holds"
-    assert [round(found.value, 2) for found in verdict.findings[:3]] == [3.05, 4.38, 5.72]
+    assert [round(finding.value, 2) for finding in verdict.findings[:3]] == [3.05, 4.38, 5.72]
     assert "5.72 M parameters" in "\n".join(verdict_text(load_claim("pool-smaller"), verdict))
 
 
@@ -137,8 +137,8 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(
     claim = toy(load_claim("pool-snnet-source"), world, seeds=1)
     verdict = run_claim(claim, tmp_path, Run(threads=1))
     assert verdict.verdict == "undecided"  # one seed has no interval
-    (found,) = verdict.findings
-    assert found.units == 7
+    (finding,) = verdict.findings
+    assert finding.units == 7
     assert any(note.startswith("ahead at ") and "low 3, high 3" in note for note in verdict.notes)
     parts = (
         1 + 2 + 2 + 3

@@ -68,11 +68,11 @@ def objective(
     tau: float = 1.0,
 ) -> Distilled:
     specs = (spec(first.embed_dim, len(first.blocks)) for first in (model, master))
-    made = imitation(*specs, count, tau=tau)
-    frozen = Teacher(master, [second for _, second in made.levels])
-    blocks = [own for own, _ in made.levels]
+    parts = imitation(*specs, count, tau=tau)
+    frozen = Teacher(master, [second for _, second in parts.levels])
+    blocks = [own for own, _ in parts.levels]
     return Distilled(
-        labels or Classification(model), model, frozen, made, (alpha, 1 - alpha), blocks
+        labels or Classification(model), model, frozen, parts, (alpha, 1 - alpha), blocks
     )
 
 
@@ -86,9 +86,11 @@ def test_the_prediction_loss_is_a_cross_entropy() -> None:
         math.log(2) / 2
     )
     sure = torch.tensor([[math.log(9.0), 0.0]])
-    one = -(0.75 * math.log(0.9) + 0.25 * math.log(0.1))
-    assert prediction_loss(sure, expected[:1]).item() == pytest.approx(one)
-    assert prediction_loss(2 * sure, 2 * expected[:1], tau=2.0).item() == pytest.approx(one)
+    loss_of_first = -(0.75 * math.log(0.9) + 0.25 * math.log(0.1))
+    assert prediction_loss(sure, expected[:1]).item() == pytest.approx(loss_of_first)
+    assert prediction_loss(2 * sure, 2 * expected[:1], tau=2.0).item() == pytest.approx(
+        loss_of_first
+    )
 
 
 def test_the_temperature_divides_both_logits() -> None:
@@ -126,13 +128,13 @@ def by_hand(
 
 def test_the_losses_are_those_of_the_paper() -> None:
     model, master, data = student(), teacher(), batch()
-    made = objective(model, master, alpha=0.25, tau=2.0)
-    losses = {name: loss.item() for name, loss in made(data).items()}
+    imitation = objective(model, master, alpha=0.25, tau=2.0)
+    losses = {name: loss.item() for name, loss in imitation(data).items()}
     blocks, attentions, logits = by_hand(model, data.images)
     their_blocks, their_attentions, their_logits = by_hand(master, data.images)
     w, m = (
         [layer.weight for layer in kind]
-        for kind in (made.imitation.blocks, made.imitation.attentions)
+        for kind in (imitation.imitation.blocks, imitation.imitation.attentions)
     )
     levels = [(0, 1), (1, 3), (2, 5)]
     mse = functional.mse_loss
@@ -164,15 +166,15 @@ def test_without_levels_labels_and_predictions_are_left() -> None:
 
 def test_student_and_matrices_learn_and_the_teacher_does_not() -> None:
     model, master = student(), teacher()
-    made = objective(model, master)
-    sum(made(batch()).values()).backward()
+    imitation = objective(model, master)
+    sum(imitation(batch()).values()).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-    assert all(parameter.grad.abs().sum() > 0 for parameter in made.imitation.parameters())
+    assert all(parameter.grad.abs().sum() > 0 for parameter in imitation.imitation.parameters())
     assert all(parameter.grad is None for parameter in master.parameters())
     ours = sum(p.numel() for p in model.parameters()) + sum(
-        p.numel() for p in made.imitation.parameters()
+        p.numel() for p in imitation.imitation.parameters()
     )
-    assert sum(p.numel() for p in made.parameters()) == ours
+    assert sum(p.numel() for p in imitation.parameters()) == ours
     hooks = [module for net in (model, master) for module in net.modules() if module._forward_hooks]
     assert not hooks
 
@@ -240,8 +242,8 @@ def test_one_matrix_for_each_level_and_kind_of_output() -> None:
 
 def test_what_a_matrix_makes_has_the_size_of_what_it_is_given() -> None:
     wide = imitation(spec(64), spec(4096), levels=1, seed=0)
-    made = wide.blocks[0](torch.randn(16, 4096, generator=torch.Generator().manual_seed(0)))
-    assert made.std().item() == pytest.approx(1, abs=0.1)
+    output = wide.blocks[0](torch.randn(16, 4096, generator=torch.Generator().manual_seed(0)))
+    assert output.std().item() == pytest.approx(1, abs=0.1)
 
 
 def test_the_mean_is_over_the_block_matrices_alone() -> None:

@@ -244,13 +244,13 @@ def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
     target = Target(task="tiny", classes=3, dense=False)
     members = PoolExpander().family(pool.config)
     for member, path in zip(members, details.layout.paths, strict=True):
-        own = PoolExpander(**member.settings)(pool, target, Run())
+        descendant = PoolExpander(**member.settings)(pool, target, Run())
         with torch.no_grad():
-            assert torch.equal(own.model()(images), network(images, path))
+            assert torch.equal(descendant.model()(images), network(images, path))
         fresh = PoolExpander(**member.settings)(pool, replace(target, task="other"), Run())
-        assert "head.weight" in own.inherited
+        assert "head.weight" in descendant.inherited
         assert "head.weight" not in fresh.inherited
-        assert not torch.equal(fresh.state["head.weight"], own.state["head.weight"])
+        assert not torch.equal(fresh.state["head.weight"], descendant.state["head.weight"])
         wider = PoolExpander(**member.settings)(pool, replace(target, classes=5), Run())
         assert wider.spec.classes == 5
         assert "head.weight" not in wider.inherited
@@ -405,8 +405,8 @@ def test_torch_hub_builds_paths(pool: Learngene, tmp_path: Path, checkout: Path)
 
 @pytest.mark.parametrize("anchors", [1, 3])
 def test_details_of_another_number_of_models_are_refused(pool: Learngene, anchors: int) -> None:
-    one = pool.config.details["anchors"]
-    every = [{"layers": 2, "width": 8, "heads": 1}, *one][-anchors:]
+    anchor = pool.config.details["anchors"]
+    every = [{"layers": 2, "width": 8, "heads": 1}, *anchor][-anchors:]
     config = replace(pool.config, details={**pool.config.details, "anchors": every})
     with pytest.raises(BadFile, match="details of the pool learngene"):
         PoolExpander().family(config)

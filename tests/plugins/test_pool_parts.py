@@ -128,9 +128,11 @@ def variants(value: Any) -> Iterator[Any]:
         else:
             others = [f"{before} changed" if isinstance(before, str) else (before or 0) + 1]
         for other in others:
-            made = copy.copy(value)
-            object.__setattr__(made, field.name, other)  # past the bounds, which do not matter here
-            yield made
+            copied = copy.copy(value)
+            object.__setattr__(
+                copied, field.name, other
+            )  # past the bounds, which do not matter here
+            yield copied
 
 
 @pytest.mark.parametrize("name", ["pool", "snnet"])

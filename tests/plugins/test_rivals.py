@@ -88,13 +88,13 @@ def test_the_places_of_the_blocks(name: str, whole: int, layers: int, expected: 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_every_depth_has_blocks_in_their_order_and_the_full_depth_all(name: str) -> None:
-    for whole in (1, 2, 5, 12):
-        for layers in range(1, whole + 1):
-            actual = CHOICES[name](whole, layers)
+    for depth in (1, 2, 5, 12):
+        for layers in range(1, depth + 1):
+            actual = CHOICES[name](depth, layers)
             assert len(actual) == layers
             assert actual == sorted(set(actual))
-            assert set(actual) <= set(range(whole))
-        assert CHOICES[name](whole, whole) == list(range(whole))
+            assert set(actual) <= set(range(depth))
+        assert CHOICES[name](depth, depth) == list(range(depth))
 
 
 @pytest.mark.parametrize("spec", SPECS)

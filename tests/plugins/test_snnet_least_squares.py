@@ -147,7 +147,7 @@ def test_jointly_solved_no_stitch_that_pairs_share_can_fit_all_of_them_better() 
     assert all(len(pairs) > 1 for _, pairs in details.layout.stitches)
     counted = compute_moments(network, [images(24)])
     best, mean = solve_stitches(counted, joint=True), solve_stitches(counted)
-    fit, other = (measure_fit(counted, found)["missed"] for found in (best, mean))
+    fit, other = (measure_fit(counted, stitches)["missed"] for stitches in (best, mean))
     assert all(fit[name] < other[name] for name in fit)
     assert all(0 <= missed <= 1 for missed in fit.values())  # a stitch of zeros misses all of it, 1
     for name in best:

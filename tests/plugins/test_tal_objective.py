@@ -262,11 +262,13 @@ def test_a_task_goes_through_its_own_images_epoch_by_epoch() -> None:
     mixture = build_mixture()
     shown = [step for epoch in range(4) for step in mixture.epoch(epoch)]
     for number, images in ((0, 32), (1, 48)):
-        own = [step.indices.tolist() for step in shown if int(step.tasks[0]) == number]
+        own_steps = [step.indices.tolist() for step in shown if int(step.tasks[0]) == number]
         full = images // 16
         used = sorted(mixture.loaders[number]._source.used.tolist())  # type: ignore[attr-defined]
-        for start in range(0, len(own) // full * full, full):
-            assert sorted(index for step in own[start : start + full] for index in step) == used
+        for start in range(0, len(own_steps) // full * full, full):
+            assert (
+                sorted(index for step in own_steps[start : start + full] for index in step) == used
+            )
 
 
 def test_a_mixture_can_be_entered_anywhere() -> None:
