@@ -306,7 +306,7 @@ def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Ro
         )
 
     tuning = tuning_of(budget, [*usual, *(cell for cell in apart if cell.arm.name not in placed)])
-    choices = tuning.fixed
+    choices = tuning.default_choices
     if tuning.space.size > 1:
         choices = choose(tuning.space, tuning.cell_of, rows_of)
     for choice in choices.values():

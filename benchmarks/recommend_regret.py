@@ -122,7 +122,7 @@ def recommended(probes: Probes, among: Collection[str] = (), *, cheapest: bool =
         ranked = sort_candidates(
             (str(place), one.member, one.right_N) for place, one in enumerate(offered)
         )
-        tied = [one for one in ranked if one.tied]
+        tied = [one for one in ranked if one.is_tied]
         chosen = min(tied, key=lambda one: one.member.cost()) if cheapest else ranked[0]
         return [offered[int(chosen.learngene)].option]
 

@@ -2,8 +2,8 @@
 
     python tools/move.py MAPPING     lines `old.module new.module`, below learngene_zoo and plugins
 
-Folders that become packages get an `__init__.py` of one line, to be written afterwards. Imports are
-not sorted: run `ruff check --fix --select I .` and `ruff format .` afterwards, and the tests.
+Folders that become packages get an `__init__.py` that only names them: describe them in it. Imports
+are not sorted: run `ruff check --fix --select I .` and `ruff format .` afterwards, and the tests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
             if folder in (ROOT, ROOT / "plugins"):
                 break
             if not (folder / "__init__.py").exists() and source != folder / "__init__.py":
-                (folder / "__init__.py").write_text('"""TODO."""\n', encoding="utf-8")
+                (folder / "__init__.py").write_text(f'"""{folder.name}."""\n', encoding="utf-8")
                 subprocess.run(["git", "add", "-N", folder / "__init__.py"], cwd=ROOT, check=True)
         subprocess.run(["git", "mv", source, target], cwd=ROOT, check=True)
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True)

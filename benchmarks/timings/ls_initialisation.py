@@ -75,7 +75,7 @@ def solve_pairs(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: So
 def _streams(
     stitched: StitchedNetwork, anchor: int, images_BCHW: torch.Tensor
 ) -> list[torch.Tensor]:
-    streams = [stitched.embed(images_BCHW, anchor)]
+    streams = [stitched.embed_images(images_BCHW, anchor)]
     for block in stitched.get_anchor(anchor).blocks:
         streams.append(block(streams[-1]))
     return streams

@@ -129,7 +129,7 @@ def _measure(
             return rows
 
         choices = choose(tuning.space, tuning.cell_of, measure)
-    cells = with_choices(cells, tuning.fixed if tuning.space.size == 1 else choices)
+    cells = with_choices(cells, tuning.default_choices if tuning.space.size == 1 else choices)
 
     def begin() -> None:
         methods = _words(options["method"]) or COMPARED

@@ -222,7 +222,7 @@ def recommend(
             f"{count} give an uncertain ranking: the 95 % interval of the first is "
             f"{_points(ranking[0])} points wide; fine-tune and compare"
         )
-    tied = [candidate for candidate in ranking[1:] if candidate.tied]
+    tied = [candidate for candidate in ranking[1:] if candidate.is_tied]
     if tied:
         least = min([ranking[0], *tied], key=lambda candidate: candidate.member.cost())
         word = "1 more candidate" if len(tied) == 1 else f"{len(tied)} more candidates"

@@ -28,7 +28,7 @@ class RankedDescendant:
     difference: Gain  # the probe less that of the first candidate, on the same pictures
 
     @property
-    def tied(self) -> bool:
+    def is_tied(self) -> bool:
         """Return whether these pictures do not distinguish it from the first one."""
         return self.difference.low <= 0 <= self.difference.high
 

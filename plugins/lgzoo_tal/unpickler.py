@@ -28,15 +28,15 @@ class Cursor:
         self.data, self.source, self.position = data, source, 0
 
     @property
-    def remaining(self) -> int:
+    def num_remaining(self) -> int:
         """Return the number of bytes that were not read yet."""
         return len(self.data) - self.position
 
     def take(self, count: int) -> memoryview:
         """Return the next bytes, without a copy."""
-        if count > self.remaining:
+        if count > self.num_remaining:
             raise BadFile(
-                f"{self.source} is truncated: expected {count} more bytes, got {self.remaining}"
+                f"{self.source} is truncated: expected {count} more bytes, got {self.num_remaining}"
             )
         self.position += count
         return self.data[self.position - count : self.position]

@@ -487,7 +487,7 @@ def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -
     assert first[2].arm.method == "scratch"
     assert isinstance(first[0], Extraction)
     assert together.finish_extraction(first[0], Failure("it failed")) == cells[:4]
-    assert together.waiting == []
+    assert together.unstarted_extractions == []
 
 
 def test_the_time_left_follows_layers_and_epochs() -> None:

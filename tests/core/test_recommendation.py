@@ -107,7 +107,7 @@ def test_the_best_is_first_and_the_others_are_told_by_paired_differences() -> No
     for item in ranking:
         assert item.difference.value == pytest.approx(item.probe - ranking[0].probe)
         assert item.interval[0] < item.probe < item.interval[1] or item.probe in (0, 1)
-        assert item.tied == (item.difference.high >= 0)
+        assert item.is_tied == (item.difference.high >= 0)
 
 
 def test_a_class_for_every_pixel_is_refused() -> None:
@@ -198,7 +198,7 @@ def test_a_candidate_is_tied_while_its_interval_holds_no_difference(
         images=100,
         difference=difference,
     )
-    assert candidate.tied == is_tied
+    assert candidate.is_tied == is_tied
 
 
 def test_of_equally_good_descendants_the_cheapest_is_first() -> None:

@@ -38,10 +38,10 @@ def one_by_one(network: StitchedNetwork, images_BCHW: torch.Tensor) -> StateDict
         front, end = layout.joints[stitch.joint]
         weights = []
         for pair in pairs:
-            tokens = network.embed(images_BCHW, front)
+            tokens = network.embed_images(images_BCHW, front)
             for block in network.get_anchor(front).blocks[: pair.j + 1]:
                 tokens = block(tokens)
-            target = network.embed(images_BCHW, end)
+            target = network.embed_images(images_BCHW, end)
             for block in network.get_anchor(end).blocks[: pair.k]:
                 target = block(target)
             rows = tokens.flatten(0, 1).double()

@@ -64,7 +64,7 @@ class GridTuning:
         )
 
     @property
-    def fixed(self) -> dict[str, Choice]:
+    def default_choices(self) -> dict[str, Choice]:
         """Return every arm with the first rate and augmentation, for grids without a choice."""
         names = dict.fromkeys(cell.arm.name for cell in self.cells)
         return {

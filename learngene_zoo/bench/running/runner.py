@@ -212,10 +212,10 @@ class _Conductor:
         self.schedule = Schedule(
             cells, lambda extraction: is_finished(extraction, out), many=executor.slots > 1
         )
-        self.estimate = TimeLeft(cells, len(self.schedule.waiting), executor.slots)
+        self.estimate = TimeLeft(cells, len(self.schedule.unstarted_extractions), executor.slots)
         self.run, self.executor, self.results, self.say = run, executor, results, say
         self.begun: dict[str, float] = {}  # when, by the key of the job
-        todo = self.schedule.waiting
+        todo = self.schedule.unstarted_extractions
         work = sum(map(_work, cells)) + sum(
             estimate_work(extraction, run.offline) for extraction in todo
         )
@@ -280,7 +280,7 @@ class Schedule:
             self._jobs += [*((todo.pop(key), "") for key in first), (cell, needs)]
 
     @property
-    def waiting(self) -> list[Extraction]:
+    def unstarted_extractions(self) -> list[Extraction]:
         """Return the extractions that have not started."""
         return [job for job, _ in self._jobs if isinstance(job, Extraction)]
 

@@ -53,7 +53,7 @@ def system(draws: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return np.array(maps), np.array(areas) / sum(areas)
 
 
-def spread(
+def measure_spread(
     draws: np.random.Generator, maps: np.ndarray, chances: np.ndarray
 ) -> tuple[np.ndarray, float, float]:
     """Return centre (2,) and half extent of the attractor, and the share of grid cells hit."""
@@ -85,7 +85,7 @@ def table() -> Systems:
     number = 0
     while number < CLASSES:
         maps, chances = system(draws)
-        centre, scale, touched = spread(draws, maps, chances)
+        centre, scale, touched = measure_spread(draws, maps, chances)
         if 0.17 <= touched <= 0.62:
             kept.maps[number, : len(maps)], kept.centre[number], kept.scale[number] = (
                 maps,

@@ -56,14 +56,14 @@ class StitchedNetwork(nn.Module):
 
     def forward_features(self, images_BCHW: torch.Tensor, path: Path) -> torch.Tensor:
         """Return the tokens (B, N, D) after the last block of a path and the final norm."""
-        tokens_BND = self.embed(images_BCHW, path.first)
+        tokens_BND = self.embed_images(images_BCHW, path.first)
         for stitch, part in zip([None, *path.stitches], path.parts):
             if stitch is not None:
                 tokens_BND = self.apply_stitch(tokens_BND, stitch)
             tokens_BND = self.run_blocks(tokens_BND, part)
         return self.apply_norm(tokens_BND, path.last)
 
-    def embed(self, images_BCHW: torch.Tensor, anchor: int) -> torch.Tensor:
+    def embed_images(self, images_BCHW: torch.Tensor, anchor: int) -> torch.Tensor:
         """Return the input (B, N, D) of an anchor's first block."""
         model = self.get_anchor(anchor)
         tokens_BND: torch.Tensor = model._pos_embed(model.patch_embed(images_BCHW))
@@ -72,7 +72,7 @@ class StitchedNetwork(nn.Module):
 
     def compute_streams(self, images_BCHW: torch.Tensor, anchor: int) -> list[torch.Tensor]:
         """Return the input (B, N, D) of every block of an anchor, and the last one's output."""
-        streams = [self.embed(images_BCHW, anchor)]
+        streams = [self.embed_images(images_BCHW, anchor)]
         for block in self.get_anchor(anchor).blocks:
             streams.append(block(streams[-1]))
         return streams

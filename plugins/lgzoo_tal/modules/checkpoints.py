@@ -276,7 +276,7 @@ def _inflate(data: memoryview, source: str) -> memoryview:
 
 
 def _read_joblib(cursor: Cursor) -> Any:
-    unread = cursor.remaining  # so that no blob is read repeatedly
+    unread = cursor.num_remaining  # so that no blob is read repeatedly
 
     def load_blob(data: memoryview) -> Any:
         """Return the result of torch's `_load_from_bytes`.
@@ -300,10 +300,10 @@ def _read_joblib(cursor: Cursor) -> Any:
 
 
 def _check_end(cursor: Cursor, value: Any) -> Any:
-    if cursor.remaining:
+    if cursor.num_remaining:
         raise BadFile(
-            f"{cursor.source} continues for {cursor.remaining} bytes after its end; it is not a "
-            "checkpoint"
+            f"{cursor.source} continues for {cursor.num_remaining} bytes after its end; it is "
+            "not a checkpoint"
         )
     return value
 
