@@ -27,14 +27,28 @@ Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Sums:
-    """Weighted means and sums of products over rows that come a few at a time; float64.
+    """Weighted means and sums of products over rows that come a few at a time.
 
     Of centred sums each part is centred by its own means, and the distances of the means are added
     (Chan, Golub and LeVeque, 1983), so that large means cost no digits.
+
+    Args:
+        inputs: I.
+        targets: O.
+        centred: whether the rows are centred by their weighted means.
+        dtype: the precision of the products within a part (see `choose_precision`). The sums are
+            float64.
     """
 
-    def __init__(self, inputs: int, targets: int = 0, *, centred: bool = True) -> None:
-        self.centred = centred
+    def __init__(
+        self,
+        inputs: int,
+        targets: int = 0,
+        *,
+        centred: bool = True,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.centred, self.dtype = centred, dtype
         self.weight = 0.0
         self.mean_I, self.mean_O = torch.zeros(inputs).double(), torch.zeros(targets).double()
         self.cross_IO = torch.zeros(inputs, targets, dtype=torch.float64)
@@ -42,11 +56,14 @@ class Sums:
         self._gram_II = torch.zeros(inputs, inputs, dtype=torch.float64)  # its upper triangle
 
     @classmethod
-    def from_rows(cls, parts: Iterable[Rows], *, centred: bool = True) -> Sums:
+    def from_rows(
+        cls, parts: Iterable[Rows], *, centred: bool = True, dtype: torch.dtype = torch.float64
+    ) -> Sums:
         """Return the sums over all rows of at least one part."""
         sums: Sums | None = None
         for inputs_RI, targets_RO, weights_R in parts:
-            sums = sums or cls(inputs_RI.shape[1], targets_RO.shape[1], centred=centred)
+            inputs, targets = inputs_RI.shape[1], targets_RO.shape[1]
+            sums = sums or cls(inputs, targets, centred=centred, dtype=dtype)
             sums.add(inputs_RI, targets_RO, weights_R)
         assert sums is not None
         return sums
@@ -55,12 +72,12 @@ class Sums:
         self, inputs_RI: torch.Tensor, targets_RO: torch.Tensor, weights_R: torch.Tensor
     ) -> None:
         """Add some rows."""
-        inputs, targets = inputs_RI.double(), targets_RO.double()
+        inputs, targets = inputs_RI.to(self.dtype), targets_RO.to(self.dtype)
         weight = float(weights_R.sum())
         if self.centred:
             mean_I = compute_weighted_mean(inputs, weights_R)
             mean_O = compute_weighted_mean(targets, weights_R)
-            inputs, targets = inputs - mean_I, targets - mean_O
+            inputs, targets = inputs - mean_I.to(self.dtype), targets - mean_O.to(self.dtype)
             # The sum of squares of two groups around their joint mean is the sum of those around
             # each group's mean, plus w1 w2 / (w1 + w2) times the squared distance of the means.
             total = self.weight + weight
@@ -72,12 +89,12 @@ class Sums:
             self.mean_I.add_(away_I, alpha=weight / total)
             self.mean_O.add_(away_O, alpha=weight / total)
         self.weight += weight
-        root_R1 = weights_R.double().sqrt()[:, None]
+        root_R1 = weights_R.to(self.dtype).sqrt()[:, None]
         inputs, targets = inputs * root_R1, targets * root_R1
         for first in range(0, inputs.shape[1], _BAND):
             band = self._gram_II[first : first + _BAND, first:]
-            band.addmm_(inputs[:, first : first + _BAND].T, inputs[:, first:])
-        self.cross_IO.addmm_(inputs.T, targets)
+            band.add_(inputs[:, first : first + _BAND].T @ inputs[:, first:])
+        self.cross_IO.add_(inputs.T @ targets)
         self.square_O.add_(targets.square().sum(dim=0))
 
     @property
@@ -122,6 +139,15 @@ class Sums:
         return start + change, change, right_IO, penalty
 
 
+def choose_precision(rho: float) -> torch.dtype:
+    """Return the precision of products for a relative penalty.
+
+    A part's products in float32 are wrong by at most about 1e-6 of the Gram matrix's diagonal, so
+    they serve equations whose penalty is far above that.
+    """
+    return torch.float32 if rho >= 1e-4 else torch.float64
+
+
 def measure_spread(parts: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """Return the weighted squared distance (D,) of rows from their weighted mean, by channel.
 
@@ -131,8 +157,8 @@ def measure_spread(parts: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> torch.
 
 
 def compute_weighted_mean(rows_RD: torch.Tensor, weights_R: torch.Tensor) -> torch.Tensor:
-    """Return the mean (D,) of rows."""
-    return (rows_RD * weights_R[:, None]).sum(dim=0) / weights_R.sum()
+    """Return the mean (D,) of rows, float64."""
+    return (weights_R.to(rows_RD) @ rows_RD).double() / weights_R.sum()
 
 
 def select_heads(

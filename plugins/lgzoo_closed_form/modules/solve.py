@@ -22,7 +22,14 @@ from learngene_zoo.plugin import (
     take_blocks,
 )
 from lgzoo_closed_form.modules.anatomy import Branch, Linear, run_stem, split_block
-from lgzoo_closed_form.modules.ridge import Rows, Sums, measure_spread, select_heads, select_neurons
+from lgzoo_closed_form.modules.ridge import (
+    Rows,
+    Sums,
+    choose_precision,
+    measure_spread,
+    select_heads,
+    select_neurons,
+)
 from lgzoo_closed_form.modules.streams import Pictures, Streams, embed_images, iterate_batches
 from lgzoo_closed_form.modules.width import narrow_parts
 
@@ -83,7 +90,7 @@ def _measure_errors(
             yield mlp.compute_inputs(middle), targets, weights
 
     start = mlp.writer.weight if mlp.gamma is None else mlp.gamma[:, None] * mlp.writer.weight
-    sums = Sums.from_rows(iterate_rows())
+    sums = Sums.from_rows(iterate_rows(), dtype=choose_precision(rho))
     return sums.compute_errors(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
 
 
@@ -290,7 +297,7 @@ def solve_layers(layers: Sequence[Linear], parts: Iterable[Rows], rho: float) ->
     biases = [layer.bias for layer in layers if layer.bias is not None]
     start_OI = torch.cat([layer.weight for layer in layers])
     start_O = torch.cat(biases) if biases else None
-    sums = Sums.from_rows(parts, centred=start_O is not None)
+    sums = Sums.from_rows(parts, centred=start_O is not None, dtype=choose_precision(rho))
     weight, bias = sums.solve(start_OI, start_O, rho)
     sizes = [len(layer.weight) for layer in layers]
     for layer, solution in zip(layers, weight.split(sizes)):
