@@ -29,11 +29,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
     FLAT,
     BadFile,
+    Bounds,
     Expander,
     Extractor,
     Learngene,
@@ -52,7 +53,7 @@ from lgzoo_closed_form.calibration import (
     derive_input_format,
     open_calibration_task,
 )
-from lgzoo_closed_form.depth import find_best_cuts
+from lgzoo_closed_form.depth import find_best_cuts, select_cut
 from lgzoo_closed_form.descendant_size import (
     derive_spec,
     list_fixed_width_features,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     import torch
 
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
+    from lgzoo_closed_form.modules.solve import StreamTeacher
 
 # The learngene's tensor (D, D): principal directions of the streams, by falling variance.
 DIRECTIONS = "directions"
@@ -76,7 +78,10 @@ class ClosedFormDetails:
     calibration: Calibration
     stored: bool = True  # whether the ancestry model's weights are among the tensors
     task: str | None = None  # whose images were seen
-    # For 1, 2, ... layers the first block of each run, counted from 0.
+    # C[i][j - i], the cost of block i standing for the blocks i to j. Learngenes that were
+    # extracted before these were recorded have () here.
+    costs: tuple[tuple[float, ...], ...] = ()
+    # For 1, 2, ... layers the first block of each run of the best cut of all blocks, from 0.
     runs: tuple[tuple[int, ...], ...] = ()
     objective: tuple[float, ...] = ()  # of these cuts, never rising
     variance: tuple[float, ...] = ()  # share of every direction in the streams' variance
@@ -157,15 +162,17 @@ def measure_statistics(
     folder = prepare_folder(run.folder / STREAMS, keep_streams) if run.folder else None
     state = without_head(ancestry.state, spec)
     with open_teacher(state, spec, settings, task, input_format, run, folder) as teacher:
-        cuts = find_best_cuts(measure_costs(teacher, settings.ridge))
+        costs = measure_costs(teacher, settings.ridge)
         columns_DD, shares_D = compute_directions(teacher.streams, teacher.pictures)
         if folder is not None:
             complete_recording(folder, teacher.pictures, columns_DD)
+    cuts = find_best_cuts(costs)
     details = ClosedFormDetails(
         calibration=settings,
         task=task.name,
-        runs=tuple(runs for runs, _ in cuts),
-        objective=tuple(round(objective, 6) for _, objective in cuts),
+        costs=tuple(tuple(round(cost, 6) for cost in row) for row in costs),
+        runs=tuple(cut.runs for cut in cuts),
+        objective=tuple(round(cut.objective, 6) for cut in cuts),
         variance=tuple(round(share, 6) for share in shares_D.tolist()),
     )
     return {DIRECTIONS: columns_DD.float()}, to_json(details)
@@ -182,10 +189,12 @@ class ClosedFormExpander(Expander):
         "the task whose training images the equations are of, as folder:PATH (default: the "
         "extraction's)",
     ] = None
-    cut: Annotated[
-        Literal["programme", "first"],
-        "which blocks begin the runs: the best cut's, or the first ones",
-    ] = "programme"
+    teacher_depth: Annotated[
+        int | None,
+        "how many blocks of the ancestry model the descendant stands for (none: the most whose "
+        "cut has an objective of at most 0.1; all with --nested)",
+        Bounds(least=1),
+    ] = None
     solve: Annotated[bool, "solve the layers; otherwise they stay as they are copied"] = True
     nested: Annotated[
         bool,
@@ -217,6 +226,7 @@ class ClosedFormExpander(Expander):
             only,
             resize_positions,
             shapes,
+            take_blocks,
         )
         from lgzoo_closed_form.modules.solve import solve_descendant
 
@@ -224,11 +234,10 @@ class ClosedFormExpander(Expander):
         details = details_of(config, ClosedFormDetails)
         calibration = details.calibration
         spec = derive_spec(target, config.spec, is_nested=self.nested)
-        is_first = self.cut == "first"
-        runs = tuple(range(spec.layers)) if is_first else read_runs(details, spec.layers)
+        depth = config.spec.layers if self.nested else self.teacher_depth
+        cut = select_cut(details.costs, details.runs, config.spec.layers, spec.layers, depth)
         task = open_calibration_task(self.calibration, details.task, target, run)
         columns_DD = read_directions(learngene)
-        P_dD = self._build_projection(columns_DD, spec)
         weights = inherited_weights(config, learngene.state, run)
         # Weights of learngenes on the shelf are in half precision.
         state = {name: weights[name].float() for name in weights}
@@ -236,38 +245,47 @@ class ClosedFormExpander(Expander):
         if task.name == details.task:
             recorded = load_teacher(learngene, columns_DD, state, run)
         input_format = derive_input_format(config)
-        new = open_teacher(state, config.spec, calibration, task, input_format, run)
-        with nullcontext(recorded) if recorded else new as teacher:
+        first = config.spec.with_(layers=cut.depth)
+        if recorded:
+            opened = nullcontext(recorded.truncate(cut.depth))
+        else:
+            state = dict(take_blocks(state, config.spec, range(cut.depth)))
+            opened = open_teacher(state, first, calibration, task, input_format, run)
+        with opened as teacher:
             body = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
+            P_dD = self._build_projection(teacher, columns_DD, spec)
             parts = solve_descendant(
-                teacher, body, runs, P_dD, rho=calibration.ridge, solve=self.solve
+                teacher, body, cut.runs, P_dD, rho=calibration.ridge, solve=self.solve
             )
         parts = resize_positions(parts, body, spec)
         parts = only(parts, shapes(spec).__contains__)  # no pooling, if the head is for pixels
         mean, std = config.normalisation
-        provenance: dict[str, Json] = {"runs": list(runs), "calibration": task.name}
+        provenance: dict[str, Json] = {
+            "runs": list(cut.runs),
+            "teacher_depth": cut.depth,
+            "calibration": task.name,
+        }
         if recorded:
             provenance["streams"] = "kept"
         return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
 
-    def _build_projection(self, columns_DD: torch.Tensor, spec: Spec) -> torch.Tensor | None:
-        """Return P (d, D) of the stream; None if it stays as it is."""
-        from lgzoo_closed_form.modules.width import build_projection
+    def _build_projection(
+        self, teacher: StreamTeacher, columns_DD: torch.Tensor, spec: Spec
+    ) -> torch.Tensor | None:
+        """Return P (d, D) of the stream; None if it stays as it is.
+
+        Args:
+            teacher: the blocks of the ancestry model that the descendant stands for.
+            columns_DD: the directions of the streams of all blocks.
+            spec: the shape of the descendant.
+        """
+        from lgzoo_closed_form.modules.width import build_projection, compute_directions
 
         if spec.width == len(columns_DD) and not self.nested:
             return None
+        if not self.nested:
+            columns_DD, _ = compute_directions(teacher.streams, teacher.pictures)
         return build_projection(columns_DD, spec.width, spec.head_width if self.nested else None)
-
-
-def read_runs(details: ClosedFormDetails, layers: int) -> tuple[int, ...]:
-    """Return the first block of each run. Raises `BadFile` for runs that cannot be."""
-    runs = details.runs[layers - 1] if len(details.runs) >= layers else ()
-    if len(runs) != layers or runs[:1] != (0,) or list(runs) != sorted(set(runs)):
-        raise BadFile(
-            f"details of the closed_form learngene: runs has {list(runs)} for {layers} layers; "
-            "extract it again"
-        )
-    return runs
 
 
 def read_directions(learngene: Learngene) -> torch.Tensor:

@@ -56,19 +56,70 @@ def test_the_full_size_is_the_ancestry_model(learngene: lg.Learngene) -> None:
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_without_solving_blocks_are_selected(learngene: lg.Learngene, layers: int) -> None:
     runs = learngene.config.details["runs"][layers - 1]
-    descendant = lg.expand(learngene, layers=layers, expander=ClosedFormExpander(solve=False))
+    expander = ClosedFormExpander(teacher_depth=SPEC.layers, solve=False)
+    descendant = lg.expand(learngene, layers=layers, expander=expander)
     blocks = take_blocks(
         {n: learngene.state[n] for n in learngene.state if n != DIRECTIONS}, SPEC, runs
     )
     assert descendant.inherited == set(blocks)
     assert all(torch.equal(descendant.state[name], blocks[name]) for name in blocks)
-    first = lg.expand(
-        learngene, layers=layers, expander=ClosedFormExpander(cut="first", solve=False)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_as_many_blocks_as_layers_are_the_first_ones(learngene: lg.Learngene, layers: int) -> None:
+    descendant = lg.expand(learngene, layers=layers, teacher_depth=layers)
+    first = take_blocks(
+        {n: learngene.state[n] for n in learngene.state if n != DIRECTIONS}, SPEC, range(layers)
     )
-    assert torch.equal(
-        first.state[f"blocks.{layers - 1}.mlp.fc2.weight"],
-        learngene.state[f"blocks.{layers - 1}.mlp.fc2.weight"],
+    assert all(torch.equal(descendant.state[name], first[name]) for name in first)
+    assert descendant.provenance["teacher_depth"] == layers
+
+
+def test_the_depth_follows_from_the_costs(learngene: lg.Learngene) -> None:
+    # Block 1 can stand for block 2; no other run is cheap.
+    costs = [[0.0, 0.5, 0.6, 0.7], [0.0, 0.05, 0.8], [0.0, 0.5], [0.0]]
+    details = {**learngene.config.details, "costs": costs}
+    provenance = lg.expand(learngene.with_config(details=details), layers=2).provenance
+    assert (provenance["runs"], provenance["teacher_depth"]) == ([0, 1], 3)
+
+
+def test_a_narrow_descendant_of_fewer_blocks_is_that_of_the_truncated_model(
+    learngene: lg.Learngene,
+) -> None:
+    descendant = lg.expand(learngene, layers=2, width=SPEC.head_width, teacher_depth=3)
+    ancestry = tiny_ancestry(spec=SPEC)
+    spec = SPEC.with_(layers=3)
+    state = take_blocks(ancestry.state, SPEC, range(3))
+    truncated = extract_toy(
+        replace(ancestry, record=replace(ancestry.record, spec=spec), state=state)
     )
+    expected = lg.expand(truncated, layers=2, width=SPEC.head_width, teacher_depth=3)
+    assert descendant.state.keys() == expected.state.keys()
+    for name in descendant.inherited:
+        torch.testing.assert_close(descendant.state[name], expected.state[name])
+
+
+@pytest.mark.parametrize("depth", [1, 5])
+def test_a_depth_that_cannot_be_is_refused(learngene: lg.Learngene, depth: int) -> None:
+    with pytest.raises(WrongCall, match=f"teacher_depth is {depth}; a descendant of 2 layers"):
+        lg.expand(learngene, layers=2, teacher_depth=depth)
+
+
+def test_learngenes_without_costs_stand_for_all_blocks(learngene: lg.Learngene) -> None:
+    details = {**learngene.config.details, "costs": []}
+    old = learngene.with_config(details=details)
+    assert lg.expand(old, layers=2).provenance["teacher_depth"] == SPEC.layers
+    with pytest.raises(WrongCall, match="extract it again, or leave out teacher_depth"):
+        lg.expand(old, layers=2, teacher_depth=3)
+
+
+@pytest.mark.parametrize("costs", [[[0.0]], [[0.0] * 4, [0.0] * 3, [0.0] * 2, [-1.0]]])
+def test_costs_that_cannot_be_are_refused(
+    learngene: lg.Learngene, costs: list[list[float]]
+) -> None:
+    details = {**learngene.config.details, "costs": costs}
+    with pytest.raises(BadFile, match="costs has other than one number"):
+        lg.expand(learngene.with_config(details=details), layers=2)
 
 
 def measure_error(learngene: lg.Learngene, expander: ClosedFormExpander) -> float:
@@ -84,8 +135,9 @@ def measure_error(learngene: lg.Learngene, expander: ClosedFormExpander) -> floa
 
 
 def test_solving_comes_nearer_to_the_ancestry_model(learngene: lg.Learngene) -> None:
-    assert measure_error(learngene, ClosedFormExpander()) < 0.5 * measure_error(
-        learngene, ClosedFormExpander(solve=False)
+    depth = SPEC.layers
+    assert measure_error(learngene, ClosedFormExpander(teacher_depth=depth)) < 0.5 * measure_error(
+        learngene, ClosedFormExpander(teacher_depth=depth, solve=False)
     )
 
 
@@ -154,7 +206,7 @@ def test_a_stream_that_no_layer_norm_reads_keeps_its_width() -> None:
 
 @pytest.mark.parametrize("runs", [[], [[0], [1, 2]], [[0], [0, 0]]])
 def test_runs_that_cannot_be_are_refused(learngene: lg.Learngene, runs: list[list[int]]) -> None:
-    details = {**learngene.config.details, "runs": runs}
+    details = {**learngene.config.details, "runs": runs, "costs": []}
     with pytest.raises(BadFile, match="runs has"):
         lg.expand(learngene.with_config(details=details), layers=2)
 

@@ -32,11 +32,12 @@ def test_the_programme_finds_the_best_cut_and_never_rises(seed: int) -> None:
         return sum(hard[first][end - 1 - first] for first, end in zip(starts, ends))
 
     cuts = find_best_cuts(costs)
-    for runs, (starts, value) in enumerate(cuts, start=1):
+    for runs, (starts, depth, value) in enumerate(cuts, start=1):
+        assert depth == len(costs)
         every = [(0, *later) for later in combinations(range(1, len(costs)), runs - 1)]
         assert value == pytest.approx(min(objective(firsts) for firsts in every))
         assert objective(starts) == pytest.approx(value)
-    values = [value for _, value in cuts]
+    values = [cut.objective for cut in cuts]
     assert values == sorted(values, reverse=True)
     assert values[-1] == 0
 

@@ -51,6 +51,15 @@ class StreamTeacher:
         """
         return split_block(self.model.blocks[block])
 
+    def truncate(self, depth: int) -> StreamTeacher:
+        """Return the teacher without the blocks after the first `depth`; memory is shared."""
+        if depth == self.spec.layers:
+            return self
+        spec = self.spec.with_(layers=depth)
+        state = take_blocks(self.state, self.spec, range(depth))
+        streams = self.streams.truncate(depth)
+        return StreamTeacher(spec, state, model_of(spec, state), self.pictures, streams)
+
 
 @torch.no_grad()
 def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:

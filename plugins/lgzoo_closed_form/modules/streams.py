@@ -95,6 +95,10 @@ class Streams:
     middle: Sequence[torch.Tensor]  # between attention and MLP: layers of (R, D)
     heads: Sequence[torch.Tensor]  # inputs of the attention's last layer: layers of (R, A)
 
+    def truncate(self, depth: int) -> Streams:
+        """Return the streams of the first `depth` blocks."""
+        return Streams(self.before[: depth + 1], self.middle[:depth], self.heads[:depth])
+
 
 def sample_pictures(
     spec: Spec, settings: Calibration, task: Task, input_format: InputFormat, run: Run
