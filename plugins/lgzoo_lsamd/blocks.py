@@ -347,9 +347,9 @@ class LsamdExpander(Expander):
 
     expansion: Annotated[
         Expansion,
-        "a stage repeats its last block (neighbor) or itself from its first block on (cyclic)",
+        "neighbor: a stage repeats its last block (7 8 8); cyclic: its blocks in order (7 8 7)",
     ] = "neighbor"
-    priority: Annotated[Priority, "which stages grow first"] = "last-middle-first"
+    priority: Annotated[Priority, "order in which stages are expanded"] = "last-middle-first"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every depth from the number of kept blocks to 5/4 of the ancestry's.

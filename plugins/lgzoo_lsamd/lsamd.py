@@ -72,17 +72,17 @@ class LsamdExtractor(Extractor):
 
     threshold: Annotated[
         float | None,
-        "keep the blocks that more than this many tasks prefer (default: half of them); "
-        "overrides top",
+        "tau: keep the blocks used by more than this number of tasks (default: "
+        "half of them); overrides top",
     ] = None
-    top: Annotated[int | None, "keep the N most preferred blocks", Bounds(least=1)] = None
+    top: Annotated[int | None, "keep the N blocks used by the most tasks", Bounds(least=1)] = None
     keep: Annotated[
         tuple[int, ...] | None,
         "skip the search and keep these blocks, counted from 1; overrides both",
         Bounds(least=1),
     ] = None
     task_lr: Annotated[
-        tuple[str, ...], "peak learning rate of one task's search, as objects=1e-4"
+        tuple[str, ...], "peak learning rate of the search on one task, e.g. objects=1e-4"
     ] = ()
     each: SearchSettings = field(default=SearchSettings(), metadata=FLAT)
 
@@ -242,8 +242,11 @@ def search(
 
 LSAMD = Method(
     name="lsamd",
-    title="keep the blocks that most data sets share, repeat them by stages",
-    paper="Learngene Search Across Multiple Datasets for Building Variable-Sized Models",
+    title="the blocks that most data sets use unchanged; descendants repeat them in stages",
+    paper=(
+        "Shi, Zhou, Liu, Yang, Wang, Geng. Learngene Search Across Multiple "
+        "Datasets for Building Variable-Sized Models (LSAMD)"
+    ),
     expander=LsamdExpander(),
     presets={
         # Five blocks, as many as the paper finds in twelve: tau = M/2 of three small tasks keeps

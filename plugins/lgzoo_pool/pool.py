@@ -143,8 +143,8 @@ class PoolExpander(Expander):
 
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
 
-    low: Annotated[int | None, "blocks of the narrow model"] = None
-    high: Annotated[int | None, "blocks of the wide model"] = None
+    low: Annotated[int | None, "number of blocks of the narrow model"] = None
+    high: Annotated[int | None, "number of blocks of the wide model"] = None
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every path of the pool: both models, and every pair of instances."""
@@ -178,8 +178,8 @@ _SMOKE = replace(POOL_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)
 POOL = Method(
     name="pool",
     title=(
-        "two models distilled from the ancestry and stitched together; "
-        "every path through their blocks is a model"
+        "two models distilled from the ancestry model and stitched; every path "
+        "through their blocks is a descendant"
     ),
     paper=(
         "Shi, Xia, Yang, Chen, Kou, Geng. Building Variable-Sized Models via Learngene Pool. "

@@ -75,43 +75,49 @@ _TRAINING = replace(TRAINING, lr=2e-4)
 class SnnetExtractor(Extractor):
     """Stitch a family of ancestry models and train all configurations together."""
 
-    nearest: Annotated[bool, "stitch neighbouring anchors only, two to a configuration"] = True
-    window: Annotated[int, "neighbouring blocks that share their stitches", Bounds(least=1)] = 2
-    stride: Annotated[int, "blocks by which the window slides", Bounds(least=1)] = 1
+    nearest: Annotated[bool, "stitch neighbouring anchors only, at most two per configuration"] = (
+        True
+    )
+    window: Annotated[int, "number of adjacent blocks that share a stitch", Bounds(least=1)] = 2
+    stride: Annotated[int, "step of the window, in blocks", Bounds(least=1)] = 1
     unequal: Annotated[
         Unequal,
-        "stitches to a deeper anchor: as in the released code, "
+        "pairs of blocks for anchors of unequal depth: as in the released code, "
         "or by a window over the shallower one",
     ] = field(default="released", metadata=OMIT_DEFAULT)
     stitch: Annotated[
         Literal["ls", "random"],
-        "initialisation of the stitches: least squares, or random as in a model from scratch",
+        "initialisation of the stitches: least squares or random",
     ] = "ls"
-    stitch_images: Annotated[int, "training images for least squares", Bounds(least=1)] = 100
+    stitch_images: Annotated[
+        int, "number of training images for least squares", Bounds(least=1)
+    ] = 100
     trained: Annotated[
-        Literal["all", "stitches"], "what to train: all weights, or stitches and class tokens"
+        Literal["all", "stitches"],
+        "weights to train: all, or only stitches, class tokens and new heads",
     ] = "all"
     guidance: Annotated[
-        TeacherTargets, "targets from the teacher: its class, its logits, or none"
+        TeacherTargets, "distillation targets: the teacher's class, its logits, or none"
     ] = "hard"
     teacher: Annotated[
         str | None,
-        "the teacher instead of the widest anchor: timm:NAME, hf-hub:ORG/REPO or a folder, "
-        "a classifier of the task",
+        "teacher instead of the widest anchor, a classifier of the task: "
+        "timm:NAME, hf-hub:ORG/REPO or a folder",
     ] = None
     share: Annotated[
-        float, "weight of the teacher's loss; the labels have the rest", Bounds(least=0, most=1)
+        float, "weight of the distillation loss; the labels have the rest", Bounds(least=0, most=1)
     ] = 0.5
     temperature: Annotated[
         float, "temperature of the logits with soft guidance", Bounds(above=0)
     ] = 1.0
     judged: Annotated[
         int | None,
-        "validation images for evaluating all configurations (default: all; 0: none)",
+        "number of validation images for the evaluation of all configurations "
+        "(default: all; 0: none)",
         Bounds(least=0),
     ] = None
     training: Recipe = _TRAINING
-    teaching: Annotated[Recipe, "the teacher's fine-tuning if it was trained for another task"] = (
+    teaching: Annotated[Recipe, "fine-tuning of the teacher if it was trained for another task"] = (
         _TRAINING
     )
 
@@ -235,9 +241,9 @@ class SnnetExpander(Expander):
 
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
 
-    config: Annotated[int | None, "its number, as `lgzoo plan` lists it"] = None
+    config: Annotated[int | None, "number of the configuration, as listed by lgzoo plan"] = None
     legacy: Annotated[
-        bool, "leave the final norm out of stitched configurations, as in the released code"
+        bool, "omit the final norm of stitched configurations, as in the released code"
     ] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -262,8 +268,8 @@ _PAPER = replace(DEIT, epochs=50, batch_size=1024, lr=1e-4)
 SNNET = Method(
     name="snnet",
     title=(
-        "whole models of several widths stitched together; "
-        "every way from a narrow into a wide one is a model"
+        "pretrained models of several widths, stitched; every path from a narrow "
+        "to a wider one is a model"
     ),
     paper="Pan, Cai, Zhuang. Stitchable Neural Networks. CVPR 2023",
     expander=SnnetExpander(),

@@ -74,15 +74,18 @@ class TalExtractor(Extractor):
 
     curriculum: Curriculum = field(default=_CURRICULUM, metadata=FLAT)
     step: MetaStep = field(default=MetaStep(architectures="tal"), metadata=FLAT)
-    guidance: Annotated[bool, "let the ancestry model guide stage 1"] = True
+    guidance: Annotated[bool, "train stage 1 with the guidance of the ancestry model"] = True
     guide: Guidance = field(default=Guidance(), metadata=FLAT)
     task_form: Annotated[
         TaskForm,
-        "(1 + gamma) f + beta, initialised as f, or gamma f + beta, as printed, which initially "
-        "scrambles what stage 1 learnt",
+        "form of the task layer: (1 + gamma) f + beta, initialised as f; or "
+        "gamma f + beta as in eq. 3, which initially destroys the result of "
+        "stage 1",
     ] = "residual"
     task_place: Annotated[
-        TaskPlace, "in each layer after its first norm, or once before the first layer"
+        TaskPlace,
+        "position of the task layer: in every encoder layer after its first "
+        "norm, or once before the first layer",
     ] = "layers"
     normalise_embeddings: Annotated[
         bool,
@@ -243,12 +246,12 @@ def train_stage_2(
 TAL = Method(
     name="tal",
     title=(
-        "a hypernetwork, guided by the ancestry model and conditioned on the task, predicts the "
-        "weights of any size"
+        "a hypernetwork, guided by the ancestry model and conditioned on the "
+        "task, predicts weights of any size"
     ),
     paper=(
-        "Learngene Tells You How to Customize: Task-Aware Parameter Initialization at Flexible "
-        "Scales (TAL). ICML 2025"
+        "Xu, Xia, Yang, Lv, Geng. Learngene Tells You How to Customize: "
+        "Task-Aware Parameter Initialization at Flexible Scales (TAL). ICML 2025"
     ),
     expander=HypernetExpander(),
     presets={

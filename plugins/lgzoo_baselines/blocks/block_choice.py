@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 Store = Annotated[
     bool,
-    "keep the ancestry model's weights; otherwise every expansion opens that model again, "
-    "by its checksum",
+    "store the ancestry model's weights; otherwise every expansion loads "
+    "that model again and verifies its checksum",
 ]
 
 
@@ -270,9 +270,7 @@ def _make_method(name: str, title: str, expander: Expander) -> Method:
 
 FIRST_K = _make_method("first_k", "the first blocks of the ancestry model", FirstKExpander())
 LAST_K = _make_method("last_k", "the last blocks of the ancestry model", LastKExpander())
-MIDDLE_K = _make_method(
-    "middle_k", "the blocks in the middle of the ancestry model", MiddleKExpander()
-)
+MIDDLE_K = _make_method("middle_k", "the middle blocks of the ancestry model", MiddleKExpander())
 EVENLY_SPACED = _make_method(
     "evenly_spaced", "evenly spaced blocks of the ancestry model", EvenlySpacedExpander()
 )

@@ -50,9 +50,7 @@ if TYPE_CHECKING:
 class HeurLgTraining:
     """How the ancestry model learns a task, and which gradients count."""
 
-    eps: Annotated[
-        float, "a gradient counts where its magnitude is above this", Bounds(least=0)
-    ] = 5e-10
+    eps: Annotated[float, "threshold on the magnitude of a gradient entry", Bounds(least=0)] = 5e-10
     training: Recipe = TRAINING
 
     def __post_init__(self) -> None:
@@ -68,7 +66,7 @@ class HeurLgTraining:
 class HeurLgExtractor(Extractor):
     """Train the ancestry model task after task; keep the blocks with the steadiest gradients."""
 
-    count: Annotated[int, "blocks to keep", Bounds(least=1)] = 3
+    count: Annotated[int, "number of blocks to keep", Bounds(least=1)] = 3
     each: HeurLgTraining = field(default=HeurLgTraining(), metadata=FLAT)
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
@@ -191,8 +189,8 @@ _MINI = replace(TRAINING, epochs=3, images=2000, batch_size=32, lr=1e-3)
 HEUR_LG = Method(
     name="heur_lg",
     title=(
-        "the blocks with the steadiest gradients while the ancestry model learns, "
-        "behind random ones"
+        "random blocks followed by the blocks with the most stable gradients in "
+        "further training of the ancestry model"
     ),
     paper=(
         "Wang, Geng, Lin, Xia, Qi, Xu. Learngene: From Open-World to Your Learning Task. AAAI 2022"

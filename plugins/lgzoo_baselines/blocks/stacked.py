@@ -41,7 +41,10 @@ def repeat_blocks(base: int, layers: int, order: Order) -> list[int]:
 class StackedExpander(Expander):
     """Repeat the ancestry model's blocks."""
 
-    order: Annotated[Order, "repeat the whole stack, or each block by itself"] = "stack"
+    order: Annotated[
+        Order,
+        "stack: repeat the sequence of blocks (0 1 0 1); interlace: repeat each block (0 0 1 1)",
+    ] = "stack"
     base: Annotated[
         int | None, "repeat the first N blocks only (default: all)", Bounds(least=1)
     ] = None
@@ -67,7 +70,7 @@ class StackedExpander(Expander):
 _EXTRACTOR = BlockChoiceExtractor()
 STACKED = Method(
     name="stacked",
-    title="more layers by repeating the ancestry model's blocks",
+    title="deeper models that repeat the ancestry model's blocks",
     paper=(
         "Gong, He, Li, Qin, Wang, Liu. Efficient Training of BERT by Progressively Stacking. "
         "ICML 2019"

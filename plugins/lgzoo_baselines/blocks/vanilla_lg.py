@@ -54,7 +54,7 @@ class VanillaLgDetails:
 class VanillaLgExtractor(Extractor):
     """Keep the last blocks."""
 
-    count: Annotated[int, "blocks to keep", Bounds(least=1)] = 3
+    count: Annotated[int, "number of last blocks to keep", Bounds(least=1)] = 3
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape and the kept blocks.
@@ -115,10 +115,12 @@ class VanillaLgExpander(Expander):
 
     place: Annotated[
         Literal["first", "last"],
-        "whether the kept blocks come before the random ones, or after them",
+        "position of the kept blocks: before or after the random ones",
     ] = "last"
     init: Annotated[
-        Literal["timm", "fan_in"], "the weights of the random blocks, and of the head"
+        Literal["timm", "fan_in"],
+        "initialisation of the random blocks and the head: timm's, or standard "
+        "deviation 1/sqrt(fan_in)",
     ] = "timm"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -172,7 +174,7 @@ def shift_blocks(state: StateDict, spec: Spec, offset: int) -> StateDict:
 
 VANILLA_LG = Method(
     name="vanilla_lg",
-    title="the last blocks of the ancestry model, behind random ones",
+    title="random blocks followed by the last blocks of the ancestry model",
     paper=(
         "Wang, Geng, Lin, Xia, Qi, Xu. Learngene: From Open-World to Your Learning Task. AAAI 2022"
     ),

@@ -42,9 +42,11 @@ EPS_IMAGE_SIZE = 224  # the image size in pixels for which `eps` is given
 class HeadClustering:
     """Settings of the clustering of heads."""
 
-    images: Annotated[int, "validation images that attention is measured on", Bounds(least=1)] = (
-        1000
-    )
+    images: Annotated[
+        int,
+        "number of validation images on which attention distances are measured",
+        Bounds(least=1),
+    ] = 1000
     eps: Annotated[
         float,
         f"most pixels between neighbours of a cluster, at {EPS_IMAGE_SIZE} pixels; in proportion "

@@ -52,14 +52,14 @@ class PegMixing:
     """The number of stored heads and MLPs, and how they are mixed."""
 
     head_share: Annotated[
-        float, "heads to keep of each layer, as a share", Bounds(above=0, most=1)
+        float,
+        "number of stored heads per layer, as a share of the ancestry's",
+        Bounds(above=0, most=1),
     ] = 2 / 3
     mlp_share: Annotated[
-        float, "MLPs to keep, as a share of the layers", Bounds(above=0, most=1)
+        float, "number of stored MLPs, as a share of the layers", Bounds(above=0, most=1)
     ] = 0.5
-    mixing: Annotated[
-        Mixing, "shares of the sources: the softmax of random numbers, or all equal"
-    ] = "softmax"
+    mixing: Annotated[Mixing, "mixing weights: softmax of random numbers, or uniform"] = "softmax"
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -69,8 +69,8 @@ class PegMixing:
 class PegDetails:
     """The method's own record in a learngene."""
 
-    heads: Annotated[int, "of every layer", Bounds(least=1, most=LIMITS["heads"])]
-    mlps: Annotated[int, "for all layers", Bounds(least=1, most=LIMITS["layers"])]
+    heads: Annotated[int, "stored heads of every layer", Bounds(least=1, most=LIMITS["heads"])]
+    mlps: Annotated[int, "stored MLPs of the model", Bounds(least=1, most=LIMITS["layers"])]
     mixing: Mixing = "softmax"
 
     def __post_init__(self) -> None:
@@ -167,9 +167,12 @@ class PegExpander(Expander):
 PEG = Method(
     name="peg",
     title=(
-        "heads and MLPs mixed at random into fewer; descendants mix them into as many as they have"
+        "random mixtures of the ancestry's heads and MLPs; descendants use random mixtures of these"
     ),
-    paper="Probabilistic Expansion from learnGene (PEG). ICML 2024",
+    paper=(
+        "Wang, Yang, Chen, Geng. Vision Transformers as Probabilistic Expansion "
+        "from Learngene (PEG). ICML 2024"
+    ),
     expander=PegExpander(),
     presets={"mini": PegExtractor(), "paper": PegExtractor(), "smoke": PegExtractor()},
     tasks="none",

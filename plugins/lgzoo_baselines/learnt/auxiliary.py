@@ -78,7 +78,9 @@ class HeadRecord:
     """Record the task of the stored head; the details of all learngenes with a head hold it."""
 
     task: str | None = None  # of the stored head; None before the extraction
-    classes: Annotated[int | None, "of that task", Bounds(least=1, most=LIMITS["classes"])] = None
+    classes: Annotated[
+        int | None, "number of classes of that task", Bounds(least=1, most=LIMITS["classes"])
+    ] = None
     dense: bool = False
 
     def __post_init__(self) -> None:
@@ -98,7 +100,7 @@ class HeadRecord:
 class StoredBlocksDetails(HeadRecord):
     """Record what `details` of a learngene of TLEG or SWS hold."""
 
-    blocks: Annotated[int, "stored blocks", Bounds(least=1, most=LIMITS["layers"])]
+    blocks: Annotated[int, "number of stored blocks", Bounds(least=1, most=LIMITS["layers"])]
 
 
 def derive_auxiliary_spec(ancestry: Spec, layers: int) -> Spec:

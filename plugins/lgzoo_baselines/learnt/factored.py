@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LEARNING = Recipe(epochs=0, lr=1e-3, weight_decay=0.0, clip=1.0, augment="none")
 ScalerTraining = Annotated[
-    Recipe, "of the scalers, vectors, final norm and head, on images of the target's task"
+    Recipe, "training of scalers, biases, norms and head on images of the target's task"
 ]
 
 

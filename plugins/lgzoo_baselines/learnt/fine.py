@@ -75,7 +75,7 @@ class DiagonalFactorisation(Factorisation):
 
     rank: Annotated[
         int | None,
-        "columns of U and V (default: as many as the matrix has at most)",
+        "number of columns of U and V (default: the full rank)",
         Bounds(least=1, most=LIMITS["width"]),
     ] = None
 
@@ -162,8 +162,8 @@ class FineExpander(Expander):
 FINE = Method(
     name="fine",
     title=(
-        "matrices that share their singular directions, learnt by distillation; every depth has "
-        "singular values of its own"
+        "matrices with shared U and V, learnt by distillation; each layer of a "
+        "descendant has separate singular values"
     ),
     paper=(
         "Xie, Feng, Shi, Shen, Wang, Rui, Geng. FINE: Factorizing Knowledge for Initialization of "

@@ -77,8 +77,8 @@ MATRICES = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.we
 class LetsDetails(HeadRecord):
     """Record what `details` of a learngene hold."""
 
-    layers: Annotated[int, "of the source", Bounds(least=2, most=LIMITS["layers"])]
-    heads: Annotated[int, "of the source", Bounds(least=1, most=LIMITS["heads"])]
+    layers: Annotated[int, "layers of the source", Bounds(least=2, most=LIMITS["layers"])]
+    heads: Annotated[int, "heads of the source", Bounds(least=1, most=LIMITS["heads"])]
 
     def derive_source_spec(self, auxiliary: Spec) -> Spec:
         """Return the source's shape from the auxiliary model's.
@@ -110,17 +110,17 @@ class LetsExtractor(Extractor):
     init: Init = "timm"
     auxiliary_layers: Annotated[
         int | None,
-        "layers of the auxiliary model (default: as many as the ancestry has)",
+        "layers of the auxiliary model (default: the ancestry's)",
         Bounds(least=2, most=LIMITS["layers"]),
     ] = None
     source_layers: Annotated[
         int | None,
-        "layers of the source, an even number (default: half of the auxiliary model's)",
+        "layers of the source model, an even number (default: half of the auxiliary model's)",
         Bounds(least=2, most=LIMITS["layers"]),
     ] = None
     source_heads: Annotated[
         int | None,
-        "heads of the source (default: half of the ancestry's)",
+        "heads of the source model (default: half of the ancestry's)",
         Bounds(least=1, most=LIMITS["heads"]),
     ] = None
 
@@ -233,7 +233,7 @@ PRESETS = build_presets(LetsExtractor, source_layers=2)
 
 LETS = Method(
     name="lets",
-    title="a small model and the matrices that widen and deepen it, learnt by distillation",
+    title="a small model and transformations that widen and deepen it, learnt by distillation",
     paper=(
         "Xia, Zu, Yang, Geng. Initializing Variable-sized Vision Transformers from Learngene with "
         "Learnable Transformation. NeurIPS 2024"

@@ -122,7 +122,7 @@ class NestedExpander(Expander):
 
     granularity: Annotated[
         tuple[float, ...],
-        "shares of the hidden neurons, one for each block of the descendant (Mix'n'Match)",
+        "share of the hidden neurons for each block of the descendant (Mix'n'Match)",
         SHARE,
     ] = ()
 
@@ -220,7 +220,7 @@ SIZES = NestedGrid(hidden=(0.25, 0.5), stream=(0.5,), blocks=(0.5,))
 
 NESTED = Method(
     name="nested",
-    title="one model whose slices are models, all of them trained together",
+    title="one model whose slices are trained jointly as smaller models",
     paper=(
         "Devvrit, Kudugunta, Kusupati, Dettmers, Chen, Dhillon, Tsvetkov, Hajishirzi, Kakade, "
         "Farhadi, Jain. MatFormer: Nested Transformer for Elastic Inference. NeurIPS 2024"

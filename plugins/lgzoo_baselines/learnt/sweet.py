@@ -80,10 +80,12 @@ if TYPE_CHECKING:
 class TuckerFactorisation(Factorisation):
     """A template, and a scaler on each of its sides."""
 
-    rank: Annotated[int, "r, the template's side that squares mix", Bounds(least=1, most=4096)] = 64
+    rank: Annotated[
+        int, "size r of the template's axis for the squares", Bounds(least=1, most=4096)
+    ] = 64
     stream: Annotated[
         int | None,
-        "s, the template's sides that channels mix (default: the ancestry's width)",
+        "size s of the template's two axes for channels (default: the ancestry's width)",
         Bounds(least=1, most=LIMITS["width"]),
     ] = None
 
@@ -213,8 +215,8 @@ class SweetExpander(Expander):
 SWEET = Method(
     name="sweet",
     title=(
-        "one template of all matrices, learnt by distillation; every depth and width has scalers "
-        "on its sides"
+        "one template for all matrices, learnt by distillation; scalers adapt it "
+        "to every depth and width"
     ),
     paper=(
         "Xie, Feng, Shi, Wang, Rui, Geng. Self-Supervised Weight Templates for Scalable Vision "

@@ -101,7 +101,7 @@ class SwsExtractor(Extractor):
     init: Init = "timm"
     stages: Annotated[
         tuple[int, ...],
-        "layers of each stage of the auxiliary model",
+        "number of layers of each stage of the auxiliary model",
         Bounds(least=1, most=LIMITS["layers"]),
     ] = (3, 3, 4, 3, 3)
 
@@ -143,7 +143,7 @@ class SwsExpander(Expander):
 
     places: Annotated[
         tuple[int, ...] | None,
-        "the stage of each layer, counted from 0 (default: as evenly as can be)",
+        "stage of each layer, counted from 0 (default: distributed evenly)",
         Bounds(least=0),
     ] = None
 
@@ -177,8 +177,8 @@ class SwsExpander(Expander):
 SWS = Method(
     name="sws",
     title=(
-        "a block for each stage, learnt by distillation; deeper models repeat them within their "
-        "stages"
+        "one block per stage, learnt by distillation; descendants repeat the "
+        "blocks within their stages"
     ),
     paper=(
         "Xia, Zhu, Yang, Geng. Exploring Learngene via Stage-wise Weight Sharing for Initializing "

@@ -77,7 +77,7 @@ class TlegExtractor(Extractor):
     init: Init = "timm"
     auxiliary_layers: Annotated[
         int | None,
-        "layers of the auxiliary model (default: as many as the ancestry has)",
+        "layers of the auxiliary model (default: the ancestry's)",
         Bounds(least=1),
     ] = None
 
@@ -130,7 +130,7 @@ DESCENDANT = replace(
 
 TLEG = Method(
     name="tleg",
-    title="two blocks, learnt by distillation; every depth is a line through them",
+    title="two blocks, learnt by distillation; linear expansion builds every depth from them",
     paper=(
         "Xia, Zhang, Yang, Chen, Chen, Geng. Transformer as Linear Expansion of Learngene. "
         "AAAI 2024"

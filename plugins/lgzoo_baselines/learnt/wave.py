@@ -80,7 +80,9 @@ if TYPE_CHECKING:
 class KroneckerFactorisation(Factorisation):
     """Sums of Kronecker products of a scaler and a template."""
 
-    templates: Annotated[int, "templates of each kind of matrix", Bounds(least=1, most=4096)] = 32
+    templates: Annotated[
+        int, "number of templates for each kind of matrix", Bounds(least=1, most=4096)
+    ] = 32
 
     def list_draws(self, spec: Spec, std: Std) -> tuple[Draws, Draws]:
         """Return templates (N, side, side) and scalers (N, rows / side, columns / side)."""
@@ -190,7 +192,7 @@ class WaveExpander(Expander):
 WAVE = Method(
     name="wave",
     title=(
-        "templates of all matrices, learnt by distillation; every depth and width weights them anew"
+        "weight templates, learnt by distillation; scalers combine them for every depth and width"
     ),
     paper=(
         "Feng, Xie, Wang, Geng. WAVE: Weight Templates for Adaptive Initialization of "

@@ -140,7 +140,7 @@ def distil_model(
 
 DISTILLATION = Method(
     name="distillation",
-    title="every size distilled from the ancestry by itself, and all of them stored",
+    title="a separate model for every size, distilled from the ancestry model",
     paper="Hinton, Vinyals, Dean. Distilling the Knowledge in a Neural Network. 2015",
     expander=PretrainFinetuneExpander(),
     presets={

@@ -165,7 +165,7 @@ class PretrainFinetuneExpander(Expander):
 
 PRETRAIN_FINETUNE = Method(
     name="pretrain_finetune",
-    title="pretrain every size from scratch and store them all: the upper bound",
+    title="a separate model for every size, pretrained from scratch: the upper bound",
     paper="",
     expander=PretrainFinetuneExpander(),
     presets={

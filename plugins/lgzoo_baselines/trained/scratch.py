@@ -53,7 +53,7 @@ class ScratchExpander(Expander):
 
     init: Annotated[
         Literal["timm", "fan_in"],
-        "timm's initialisation, or a standard deviation of 1/sqrt(fan_in)",
+        "timm's initialisation, or standard deviation 1/sqrt(fan_in)",
     ] = "timm"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -91,7 +91,7 @@ def list_depths(config: LearngeneConfig) -> list[Member]:
 
 SCRATCH = Method(
     name="scratch",
-    title="random weights: timm's initialisation, or one scaled to the width",
+    title="random weights: timm's initialisation, or standard deviation 1/sqrt(fan_in)",
     paper="",
     expander=ScratchExpander(),
     presets={

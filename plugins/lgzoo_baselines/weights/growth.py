@@ -55,10 +55,10 @@ class GrowthExpander(Expander):
 
     knowledge: Annotated[
         Literal["own", "advanced"],
-        "new rows of a block's own weights (FPI), or of the block above (AKI)",
+        "source of the new rows of a block: the same block (FPI), or the next block (AKI)",
     ] = "own"
     copies: Annotated[
-        Copies, "which entries are copied: all in turn, or drawn from them as in the paper"
+        Copies, "entries to copy: all in turn, or drawn at random as in the paper"
     ] = "even"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -209,7 +209,7 @@ def _has_growing_axis(spec: Spec, name: str) -> bool:
 _EXTRACTOR = BlockChoiceExtractor()
 GROWTH = Method(
     name="growth",
-    title="larger models of copies of the ancestry model's neurons, heads and blocks",
+    title="larger models from copies of the ancestry model's neurons, heads and blocks",
     paper=(
         "Chen, Yin, Shang, Jiang, Qin, Wang, Wang, Chen, Liu, Liu. bert2BERT: Towards Reusable "
         "Pretrained Language Models. ACL 2022"

@@ -102,11 +102,11 @@ class LigoExpander(Expander):
 
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
-    learning: Annotated[Recipe, "of the operators and the head, on images of the target's task"] = (
-        LEARNING
-    )
+    learning: Annotated[
+        Recipe, "training of the operators and the head on images of the target's task"
+    ] = LEARNING
     copies: Annotated[
-        Copies, "which entries the operators start to copy: all in turn, or drawn from them"
+        Copies, "entries that the initial operators copy: all in turn, or drawn at random"
     ] = "even"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -148,8 +148,8 @@ class LigoExpander(Expander):
 LIGO = Method(
     name="ligo",
     title=(
-        "larger models by linear operators on the ancestry model's weights, learnt in some "
-        "hundred steps"
+        "larger models from linear operators on the ancestry model's weights, "
+        "learnt in about a hundred steps"
     ),
     paper=(
         "Wang, Panda, Hennigen, Greengard, Karlinsky, Feris, Cox, Wang, Kim. Learning to Grow "

@@ -42,13 +42,13 @@ class WeightSelectionExpander(Expander):
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
     blocks: Annotated[
-        Literal["first", "uniform"], "which blocks: the first, or blocks at equal steps"
+        Literal["first", "uniform"], "blocks to select: the first, or evenly spaced ones"
     ] = "first"
     elements: Annotated[
-        Elements, "which entries along each dimension: at equal steps, or the first"
+        Elements, "entries to select along each dimension: evenly spaced ones, or the first"
     ] = "uniform"
     whole_heads: Annotated[
-        bool, "take whole attention heads; by default their rows are selected as all others"
+        bool, "select complete attention heads; by default their rows are selected like all others"
     ] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -126,7 +126,7 @@ def select_entries(larger: int, smaller: int, rule: Elements) -> list[int]:
 _EXTRACTOR = BlockChoiceExtractor()
 WEIGHT_SELECTION = Method(
     name="weight_selection",
-    title="smaller models by selecting blocks and elements of the ancestry model's tensors",
+    title="smaller models from selected blocks and elements of the ancestry model's tensors",
     paper=(
         "Xu, Chen, Vishniakov, Yin, Shen, Darrell, Liu, Liu. Initializing Models with Larger Ones. "
         "ICLR 2024"

@@ -64,7 +64,7 @@ class NeuronRanking:
     """Settings of the ranking of neurons."""
 
     images: Annotated[
-        int, "training images that the neurons are ranked on, without their labels", Bounds(least=1)
+        int, "number of training images for the ranking (labels are not used)", Bounds(least=1)
     ] = 256
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class WeightSubcloningExpander(Expander):
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
     rescale: Annotated[
-        bool, "scale linear layers by the square root of how many times fewer inputs they have"
+        bool, "multiply linear layers by sqrt(a/b) if their inputs are cut from a to b"
     ] = True
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -272,7 +272,7 @@ def rescale_weights(state: StateDict, larger: Spec, smaller: Spec) -> StateDict:
 
 WEIGHT_SUBCLONING = Method(
     name="weight_subcloning",
-    title="smaller models of the ancestry model's most important neurons, rescaled",
+    title="smaller models from the ancestry model's most important neurons, rescaled",
     paper=(
         "Samragh, Farajtabar, Mehta, Vemulapalli, Faghri, Naik, Tuzel, Rastegari. Weight "
         "Subcloning: Direct Initialization of Transformers Using Larger Pretrained Ones. "
