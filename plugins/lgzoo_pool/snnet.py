@@ -6,18 +6,18 @@ the stitch (j, k) runs
 
     stem, f_1 .. f_j of the narrower anchor, a linear layer, f_k .. f_l and the head of the wider
 
-1. `paths.py` says where stitches lie and which share a layer; every path through the anchors is a
-   configuration.
-2. The layers start from least squares over the features of a few images (`start_stitches` in
-   `snnet_steps.py`).
-3. Every step draws one configuration and trains it, on labels and on the logits of a teacher
-   (`train_network` in `snnet_steps.py`, `objectives.py`).
+1. `paths.py` determines the positions of stitches and which share a layer; every path through the
+   anchors is a configuration.
+2. The stitches are initialised by least squares over the features of a few images
+   (`start_stitches` in `snnet_steps.py`).
+3. Every step samples one configuration and trains it with labels and a teacher (`train_network` in
+   `snnet_steps.py`, `modules/objectives.py`).
 
 The paper's teacher is a RegNetY-16GF (`--teacher timm:regnety_160.deit_in1k`); without one it is
-the widest anchor as it came, fine-tuned first if it was trained for another task. Configurations
+the original widest anchor, fine-tuned first if it was trained for another task. Configurations
 are numbered as in the released code: the anchors, then the pairs of the first two, and so on; three
 anchors of twelve blocks each have 71. That code runs stitched configurations without the final
-norm, and so its FLOPs are published; here they have it, unless the expander's `legacy` is set.
+norm, as its published FLOPs show; here they have it, unless the expander's `legacy` is set.
 """
 
 from __future__ import annotations

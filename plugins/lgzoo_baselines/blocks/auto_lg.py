@@ -1,17 +1,17 @@
-"""Auto-LG: the blocks of the ancestry model that a small model of the same task comes to resemble.
+"""Auto-LG: keep the blocks of the ancestry model that are most similar to those of a small model.
 
 Wang, Yang, Lin, Wang and Geng, Learngene: Inheriting Condensed Knowledge from the Ancestry Model to
-Descendant Models, arXiv 2305.02279. The small model, the pseudo-descendant, has M blocks and the
-ancestry model's width. The score of block i of the ancestry model is
+Descendant Models, arXiv 2305.02279. The small model, the pseudo descendant model, has M blocks and
+the ancestry model's width. The score of block i of the ancestry model is
 
-    score_i = mean over j of resemblance_ij        j = 1, ..., M
+    score_i = mean over j of similarity_ij        j = 1, ..., M
 
-and the resemblance is measured in one of two ways (`resemblance.py`):
+with one of two similarities (`modules/auto_lg.py`):
 
-    cka     the small model learns the task alone; then linear CKA of the two blocks' outputs, means
-            over tokens, over some images
-    meta    while it learns, a meta-network decides which block it should match, and learns from the
-            effect of matching on the task's loss
+    cka     train the small model on the task alone; then linear CKA of the two blocks' outputs,
+            averaged over tokens, on some images
+    meta    while the small model is trained, a meta-network weights the pairs of blocks to match,
+            and is trained by the effect of the matching on the task's loss
 
 The n blocks with the highest scores are kept. A descendant has them in their order, then random
 blocks. In the comparisons of its authors' later papers the kept blocks are the first six:

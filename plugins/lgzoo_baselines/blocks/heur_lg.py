@@ -1,13 +1,13 @@
-"""Heuristic-LG: the blocks whose gradients vary least while the ancestry model learns tasks.
+"""Heuristic-LG: keep the blocks with the most stable gradients in further training.
 
 Wang, Geng, Lin, Xia, Qi and Xu, Learngene: From Open-World to Your Learning Task, AAAI 2022. The
-collective model, here the ancestry model, learns a sequence of tasks. In every epoch e
+collective model, here the ancestry model, is trained on a sequence of tasks. In every epoch e
 
     s_b(e) = mean over its steps of the share of entries of block b's gradient with |g| > eps
     v_b    = standard deviation of s_b over all epochs / mean of s_b over all epochs
 
-and the learngene is the n blocks with the smallest v, as they are after the last task. The paper
-compares the curves of s by eye; their coefficient of variation as the criterion is our reading.
+and the learngene is the n blocks with the smallest v, with their weights after the last task. The
+paper compares plots of s; their coefficient of variation as the criterion is our reading.
 Descendants are those of `vanilla_lg`: random blocks, then the kept ones in their order.
 """
 

@@ -1,4 +1,4 @@
-"""Stacked: more layers than the ancestry model has, by repeating its blocks; nothing is trained.
+"""Stacked: initialise deeper models by repeating the ancestry model's blocks, without training.
 
 From the ancestry model's first b blocks (all L unless `--base` names fewer) a descendant of k
 layers has, for i = 0, ..., k - 1,
@@ -6,8 +6,9 @@ layers has, for i = 0, ..., k - 1,
     stack         block i mod b            0 1 2 0 1 2    (Gong et al., 2019)
     interlace     block floor(i b / k)     0 0 1 1 2 2    (each block followed by its copies)
 
-The papers train between doublings; here the repeated blocks are only the start of the larger
-model. Descendants of up to b layers are `first_k` and, interlaced, about `evenly_spaced`.
+The paper trains before and after each doubling; here the repeated blocks are only the
+initialisation of the larger model. Descendants of up to b layers are `first_k` and, interlaced,
+approximately `evenly_spaced`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Vanilla-LG: the last blocks of the ancestry model are kept; other blocks start at random.
+"""Vanilla-LG: keep the last blocks of the ancestry model; initialise other blocks at random.
 
 Wang, Geng, Lin, Xia, Qi and Xu, Learngene: From Open-World to Your Learning Task, AAAI 2022, in the
-form that learngene papers give it for Vision Transformers. Of the ancestry model's L blocks,
+form that later learngene papers use for Vision Transformers. Of the ancestry model's L blocks,
 counted from 1, n are kept:
 
     kept           L - n + 1, ..., L        n = 3
     descendant     k - n random blocks, then the kept ones        of k layers
 
 Stem and final norm are the ancestry model's, the head is new. `VanillaLgExpander` and
-`VanillaLgDetails` serve every learngene of whole blocks: `heur_lg` and `auto_lg` differ in their
-choice of blocks.
+`VanillaLgDetails` are shared with `heur_lg` and `auto_lg`, which differ in their choice of blocks.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ Transformers, NeurIPS 2024. In every block
     4  descendant            head i of H' is the centroid i mod c of the c ones
                              ("priority weight-sharing")
 
-so that a remainder of H' / c goes to the large clusters. A descendant has the first blocks and any
-number of heads; norms and stem are the ancestry model's. Layers may share an MLP. Clusters are in
-`head_clusters.py`, the tensors in `head_distances.py`.
+so that the remainder of H' / c goes to the large clusters. A descendant has the first blocks and
+any number of heads; norms and stem are the ancestry model's. Layers may share an MLP. Clusters are
+in `clusters.py`, the tensors in `modules/cluster_lg.py`.
 """
 
 from __future__ import annotations

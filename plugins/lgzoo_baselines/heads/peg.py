@@ -1,14 +1,15 @@
-"""PEG: heads and MLPs are mixed at random into fewer, and mixed again for each descendant.
+"""PEG: random mixtures of heads and MLPs; each descendant is a random mixture of these.
 
-Probabilistic Expansion from learnGene, ICML 2024, algorithm 1. From the ancestry model's heads i of
+Wang, Yang, Chen and Geng, Vision Transformers as Probabilistic Expansion from Learngene, ICML 2024,
+algorithm 1. From the ancestry model's heads i of
 a layer and its MLPs k are computed
 
     1  heads    A_h = Attention(sum over i of p_hi (Q_i K_i', V_i))   h = 1, ..., H_b, in each layer
     2  MLPs     F_l = sum over k of p_lk F_k                          l = 1, ..., L_b
 
-with random p, softmax over the sources of draws from N(0, 1), as in the authors' code. A plain ViT
-has no head with mixed scores. Here the queries and keys of a mixed head are the best product of
-their rank, by the singular values of
+with random p, softmax over the sources of draws from N(0, 1), as in the authors' code. A head
+of a plain ViT cannot compute mixed scores. Here the queries and keys of a mixed head are the best
+approximation at the rank of a head, by the singular values of
 
     M_h = sum over i of p_hi [W_Q b_Q]_i' [W_K b_K]_i        V_h = sum over i of p_hi V_i
 

@@ -6,7 +6,7 @@ Variable-sized Diffusion Models, CVPR 2026:
     W_i = U diag(sigma_i) V'        U (rows, r), V (columns, r), sigma_i (r,) of layer i
 
 for each kind of matrix: queries, keys and values; projection; first and second layer of the MLP. U,
-V and all sigma_i learn in an auxiliary model with the ancestry model as its teacher
+V and all sigma_i are trained in an auxiliary model with the ancestry model as teacher
 (`factored.py`); for another depth only the sigma_i are new.
 """
 

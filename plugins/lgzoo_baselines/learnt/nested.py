@@ -1,8 +1,8 @@
-"""Nested models: one model whose slices are models, all of them trained together.
+"""Nested models: train one model so that its slices are smaller models.
 
 Devvrit, Kudugunta, Kusupati and others, MatFormer: Nested Transformer for Elastic Inference,
-NeurIPS 2024. An MLP with the hidden neurons 1, ..., m_g holds smaller ones, each the first neurons
-of the next:
+NeurIPS 2024. An MLP with the hidden neurons 1, ..., m_g contains smaller ones, each with the first
+neurons of the next:
 
     T_i(x) = W_2[:, :m_i] act(W_1[:m_i] x)        m_1 < ... < m_g
 

@@ -1,4 +1,4 @@
-"""Training with a teacher: settings, the teacher, and the loss that imitates it."""
+"""Training with a teacher: settings, the teacher, and the distillation loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FRONT: a learngene is the low frequencies of a model's weights; any size starts from them.
+"""FRONT: initialise models of any size from the low frequencies of a model's weights.
 
 Shen, Feng, Xie, Lv, Geng. Breaking the Scale Barrier: One-Shot Knowledge Transfer via Frequency
 Transform. ICML 2026 (arXiv 2603.07523). Its training-free form, as the authors'

@@ -1,13 +1,13 @@
-"""Growth: a larger model that starts from a smaller one, without training and without data.
+"""Growth: initialise a larger model from a smaller one, without training or data.
 
 Chen, Yin, Shang, Jiang, Qin, Wang, Wang, Chen, Liu, Liu. bert2BERT: Towards Reusable Pretrained
-Language Models. ACL 2022. Along every axis that grows from s to t entries (channels, whole heads,
-hidden neurons) entry i is a copy of entry g(i), and entry j has c(j) copies:
+Language Models. ACL 2022. Along every axis that grows from s to t entries (channels, complete
+heads, hidden neurons) entry i is a copy of entry g(i), and entry j has c(j) copies:
 
     1  width, FPI    U[i, j] = W[g_out(i), g_in(j)] / c_in(g_in(j))
-                     outputs are copied, and inputs share their weight
-    2  width, AKI    the same, but rows i >= s_out are of the block above
-    3  depth         the grown blocks as a whole as often as they fit, then the last of them:
+                     outputs are copied; copies of an input divide its weight
+    2  width, AKI    the same, but rows i >= s_out are of the next block
+    3  depth         the stack of grown blocks as often as it fits, then its last blocks:
                      0 1 2 0 1 2 1 2
 
 with g(i) = i for i < s. Further entries are copied in turn, g(i) = i mod s, or drawn, as in the

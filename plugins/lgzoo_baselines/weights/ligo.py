@@ -1,11 +1,11 @@
-"""LiGO: a larger model whose weights are a linear function of a smaller one's, trained briefly.
+"""LiGO: initialise a larger model by trained linear operators on a smaller model's weights.
 
 Wang, Panda, Hennigen, Greengard, Karlinsky, Feris, Cox, Wang, Kim. Learning to Grow Pretrained
 Models for Efficient Transformer Training. ICLR 2023. Every weight matrix of layer i of the larger
 model is computed from those of the layers j of the smaller one:
 
-    1  depth    V_i = sum over j of w_ij W_j     w_ij: numbers of this kind of weight; biases have
-                                                 other numbers
+    1  depth    V_i = sum over j of w_ij W_j     w_ij: separate for every kind of weight and for
+                                                 biases
     2  width    U_i = B_out V_i A_in'            B = [I ; R], A = B diag(1 / c)
 
 which as one large matrix is

@@ -10,9 +10,9 @@ negative one. With Z of independent entries from N(0, 1/d), a width of d and hea
                          W_V = U S^(1/2),      W_proj = S^(1/2) V'
     3  positions         sines and cosines of the patch's row and column
 
-Step 1 is the best product of rank k; step 2 is exact. Weights stand here as they multiply rows of
-tokens from the right; a linear layer stores the transpose. Biases are zero. All other tensors are
-drawn as in `scratch`. Nothing is inherited but the shape, and no image is used.
+Step 1 is the best approximation of rank k; step 2 is exact. Weights are written as they multiply
+rows of tokens from the right; a linear layer stores the transpose. Biases are zero. All other
+tensors are drawn as in `scratch`. Only the shape is inherited, and no images are used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weight selection: a smaller model starts from a subset of a larger one's weights, without data.
+"""Weight selection: initialise a smaller model from a subset of a larger one's weights.
 
 Xu, Chen, Vishniakov, Yin, Shen, Darrell, Liu, Liu. Initializing Models with Larger Ones. ICLR 2024,
 section 3:
@@ -10,9 +10,9 @@ section 3:
                             0, t/s, 2 t/s, ...  if s divides t,
                             else round(i (t - 1) / (s - 1)) for i = 0, ..., s - 1
 
-The same rule everywhere makes neurons keep their neighbours: a channel of the residual stream comes
-from the same channel in every tensor. Rows of queries, keys and values are one dimension, so that
-heads are not kept apart; `--whole-heads` takes whole ones.
+Since the rule is the same everywhere, a channel of the residual stream comes from the same channel
+in every tensor. Rows of queries, keys and values are one dimension, so the selection ignores heads;
+`--whole-heads` selects complete ones.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Weight subcloning: the most important neurons of a larger model, rescaled, without middle blocks.
+"""Weight subcloning: keep and rescale the most important neurons of a larger model.
 
 Samragh, Farajtabar, Mehta, Vemulapalli, Faghri, Naik, Tuzel, Rastegari. Weight Subcloning: Direct
 Initialization of Transformers Using Larger Pretrained Ones. arXiv 2312.09299, 2023.
 
-    1  rank       a neuron is as important as its mean absolute value over images and tokens: a
-                  channel of the residual stream over all blocks at once, since it is the same
-                  neuron in each; hidden neurons and heads within their block
+    1  rank       neurons by their mean absolute value over images and tokens: channels of the
+                  residual stream over all blocks at once, since they are the same neurons in
+                  each; hidden neurons and heads within their block
     2  reorder    all neurons from most to least important, which does not change the function
     3  cut        the first d of D channels, the first heads, the first hidden neurons; blocks are
-                  left out in the middle, where a block changes the stream least
+                  removed from the middle, where a block changes the stream least
     4  rescale    W <- sqrt(inputs before / inputs after) W for every linear layer that lost inputs,
                   so that its outputs keep their standard deviation
 
