@@ -49,8 +49,8 @@ class HeadClustering:
     ] = 1000
     eps: Annotated[
         float,
-        f"most pixels between neighbours of a cluster, at {EPS_IMAGE_SIZE} pixels; in proportion "
-        "at other sizes",
+        "DBSCAN's eps: largest gap between the attention distances of a cluster, in pixels, for "
+        f"images of {EPS_IMAGE_SIZE} pixels; scaled for other sizes",
         Bounds(least=0),
     ] = 10.0
 
