@@ -33,20 +33,22 @@ class Target:
     impossible number.
     """
 
-    layers: Annotated[int | None, "transformer blocks", Bounds(least=1)] = None
-    width: Annotated[int | None, "width of the tokens", Bounds(least=1)] = None
+    layers: Annotated[int | None, "number of transformer blocks", Bounds(least=1)] = None
+    width: Annotated[int | None, "embedding dimension (width of the tokens)", Bounds(least=1)] = (
+        None
+    )
     heads: Annotated[
-        int | None, "attention heads of each block; they must divide the width", Bounds(least=1)
+        int | None, "attention heads per block; must divide the width", Bounds(least=1)
     ] = None
     mlp_ratio: Annotated[
-        float | None, "hidden width of the MLPs, as a multiple of the width", Bounds(above=0)
+        float | None, "ratio of MLP hidden dimension to width", Bounds(above=0)
     ] = None
-    classes: Annotated[int | None, "outputs of the head; 0: no head", Bounds(least=0)] = None
-    image_size: Annotated[
-        int | None, "height and width of the images in pixels", Bounds(least=1)
-    ] = None
+    classes: Annotated[int | None, "number of classes of the head; 0: no head", Bounds(least=0)] = (
+        None
+    )
+    image_size: Annotated[int | None, "image height and width in pixels", Bounds(least=1)] = None
     task: Annotated[
-        str | None, "the task that the model is for; sets the classes (lgzoo list tasks)"
+        str | None, "task of the model; sets the number of classes (lgzoo list tasks)"
     ] = None
     dense: Annotated[bool | None, "one class per pixel instead of one per image"] = None
 

@@ -2,8 +2,8 @@
 
 Selection (LSAMD eq. 3): `g_i(t)` is 1 if data set `t` prefers the frozen base block of layer `i`,
 `G_i` is their sum over the `M` data sets, and the learngene is every block with `G_i > tau`. The
-paper sets tau to "half the number of data sets" and contradicts itself in the figure; here it is
-M / 2, and the comparison is strict.
+paper sets tau to M / 2, and then to 6, "half the total number of 10 datasets", of which it has 12;
+here tau is M / 2, and the comparison is strict.
 
 Expansion: a stage is a maximal run of adjacent kept blocks; (1, 4, 5, 7, 8) has the stages (1),
 (4, 5) and (7, 8). A descendant with more layers than kept blocks repeats blocks inside the stages,
@@ -11,9 +11,9 @@ one layer at a time, the stages taking turns. The paper prints the orders for 6 
 Taking turns beyond that is this package's reading; the other candidate, all additions into one
 stage, contradicts the printed order of 7 layers.
 
-Blocks are counted from 1, as in the paper. Only a learngene's tensors keep the names that they have
-in the ancestry model (timm's, blocks counted from 0): of the kept blocks 1, 4 and 5 it holds
-`blocks.0.*`, `blocks.3.*` and `blocks.4.*`.
+Blocks are counted from 1, as we read the paper. A learngene's tensors keep their names in the
+ancestry model (timm's, blocks counted from 0): for the kept blocks 1, 4 and 5 it has `blocks.0.*`,
+`blocks.3.*` and `blocks.4.*`.
 """
 
 from __future__ import annotations
@@ -347,9 +347,9 @@ class LsamdExpander(Expander):
 
     expansion: Annotated[
         Expansion,
-        "a stage repeats its last block (neighbor) or itself from its first block on (cyclic)",
+        "neighbor: a stage repeats its last block (7 8 8); cyclic: its blocks in order (7 8 7)",
     ] = "neighbor"
-    priority: Annotated[Priority, "which stages grow first"] = "last-middle-first"
+    priority: Annotated[Priority, "order in which stages are expanded"] = "last-middle-first"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every depth from the number of kept blocks to 5/4 of the ancestry's.

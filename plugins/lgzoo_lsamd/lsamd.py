@@ -1,16 +1,17 @@
 """LSAMD: Learngene Search Across Multiple Datasets.
 
-On every data set a super ancestry net is trained: beside each frozen base block of the ancestry
-model it has a specific block, which starts as a copy, and a router that chooses between the two
-(DAD, eq. 1-2, `supernet.py`). Where a data set's images do as well with the base block, that block
-is common knowledge:
+Shi, Zhou, Liu, Yang, Wang and Geng, Learngene Search Across Multiple Datasets for Building
+Variable-Sized Models. A super Ans-Net is trained on every data set: each layer has the frozen base
+block of the ancestry model, a dataset-specific block that is initialised as a copy, and a router
+that selects one of the two (dataset adapter, DAD, eq. 1-2, `modules/supernet.py`). Base blocks that
+most data sets use are the learngene:
 
-    g_i(t) = 1 if data set t prefers the base block of layer i, else 0       (eq. 3, validation)
+    g_i(t) = 1 if data set t prefers the base block of layer i, else 0  (eq. 3, validation images)
     G_i    = sum of g_i(t) over the M data sets
     learngene = the base blocks with G_i > tau, tau = M / 2
 
-A descendant has the kept blocks in their order. For more layers, runs of adjacent kept blocks form
-stages, which take turns in repeating a block: the last stage first, then the middle, then the first
+A descendant has the kept blocks in their order. Runs of adjacent kept blocks form stages. For more
+layers the stages take turns in repeating a block: the last stage, then the middle, then the first
 (`LsamdExpander` in `blocks.py`).
 """
 
@@ -68,21 +69,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class LsamdExtractor(Extractor):
-    """Train the super ancestry net on every task, keep the base blocks that most tasks prefer."""
+    """Train the super Ans-Net on every task, keep the base blocks that most tasks prefer."""
 
     threshold: Annotated[
         float | None,
-        "keep the blocks that more than this many tasks prefer (default: half of them); "
-        "overrides top",
+        "tau: keep the blocks used by more than this number of tasks (default: "
+        "half of them); overrides top",
     ] = None
-    top: Annotated[int | None, "keep the N most preferred blocks", Bounds(least=1)] = None
+    top: Annotated[int | None, "keep the N blocks used by the most tasks", Bounds(least=1)] = None
     keep: Annotated[
         tuple[int, ...] | None,
         "skip the search and keep these blocks, counted from 1; overrides both",
         Bounds(least=1),
     ] = None
     task_lr: Annotated[
-        tuple[str, ...], "peak learning rate of one task's search, as objects=1e-4"
+        tuple[str, ...], "peak learning rate of the search on one task, e.g. objects=1e-4"
     ] = ()
     each: SearchSettings = field(default=SearchSettings(), metadata=FLAT)
 
@@ -242,8 +243,11 @@ def search(
 
 LSAMD = Method(
     name="lsamd",
-    title="keep the blocks that most data sets share, repeat them by stages",
-    paper="Learngene Search Across Multiple Datasets for Building Variable-Sized Models",
+    title="the blocks that most data sets use unchanged; descendants repeat them in stages",
+    paper=(
+        "Shi, Zhou, Liu, Yang, Wang, Geng. Learngene Search Across Multiple "
+        "Datasets for Building Variable-Sized Models (LSAMD)"
+    ),
     expander=LsamdExpander(),
     presets={
         # Five blocks, as many as the paper finds in twelve: tau = M/2 of three small tasks keeps

@@ -34,36 +34,35 @@ class SearchSettings:
     """
 
     routing: Annotated[
-        Literal["batch", "image"], "who chooses the path: the majority of a batch, or each image"
+        Literal["batch", "image"], "block selection: by the majority of a batch, or for each image"
     ] = "batch"
     gate: Annotated[
         Literal["update", "stream", "both"],
-        "what the routers learn from: the chosen block's update, its whole output, or both blocks "
-        "(twice the cost)",
+        "gradient of the routers: through the chosen block's residual update, "
+        "its complete output, or both blocks (twice the cost)",
     ] = "update"
     noise: Annotated[
         Literal["gaussian", "printed", "none"],
-        "the routers' second term: eps * softplus(x W2), the paper's printed softplus(x W2), "
-        "or none",
+        "noise term of the routers: eps * softplus(x W2), softplus(x W2) as "
+        "printed in eq. 1, or none",
     ] = "gaussian"
     router_lr: Annotated[float, "peak learning rate of the routers", Bounds(above=0)] = 1e-3
     balance_weight: Annotated[
         float,
-        "weight of a loss that balances the use of base and specific blocks; 0 in the paper",
+        "weight of a load-balancing loss over base and specific blocks; not used in the paper",
         Bounds(least=0),
     ] = 0.0
-    shared: Annotated[bool, "carry one set of specific blocks and routers from task to task"] = (
+    shared: Annotated[bool, "train one set of specific blocks and routers on all tasks in turn"] = (
         False
     )
     router_token: Annotated[
         Literal["class", "patches", "constant"],
-        "what the routers see of an image: its class token, the mean of its patch tokens, "
-        "or nothing (a placebo)",
+        "input of the routers: the class token, the mean of the patch tokens, or "
+        "a constant (placebo)",
     ] = field(default="class", metadata=OMIT_DEFAULT)
     tie: Annotated[
         Literal["base", "random"],
-        "what an undecided router counts for in eq. 3: the base block (its >=), "
-        "or what the seed draws",
+        "result for equal probabilities in eq. 3: the base block (its >=), or drawn with the seed",
     ] = field(default="base", metadata=OMIT_DEFAULT)
     training: Recipe = POLY
 

@@ -4,25 +4,25 @@ Shi, Xia, Yang, Chen, Kou and Geng, Building Variable-Sized Models via Learngene
 algorithm 1:
 
 1. Two auxiliary models of l blocks, a narrow one and one as wide as the ancestry, are distilled
-   from the frozen ancestry model (`distil` in `pool_steps.py`; the losses are in `objectives.py`).
+   from the frozen ancestry model by eq. 8 (`distil` in `pool_steps.py`, `modules/objectives.py`).
    Their 2 l blocks are the learngene instances.
-2. Stitches lead from blocks of the narrow model to blocks of the wide one (`paths.py`). They start
-   from the transformation matrices that the distillation learned (`objectives.py`).
-3. The pool is fine-tuned: every step draws one path and trains it (`fine_tune` in `pool_steps.py`,
-   `objectives.py`).
+2. Stitch layers lead from blocks of the narrow model to blocks of the wide one (`paths.py`). They
+   are initialised by the mean of the transformation matrices W of eq. 4.
+3. The pool is fine-tuned: every step samples one path and trains it (`fine_tune` in
+   `pool_steps.py`).
 
 A descendant is one path: `low` blocks of the narrow model, a stitch, `high` blocks of the wide one;
 or one of the two models. Block j of the narrow model leads to a block k of the wide one with
 |j - k| <= 1, so that low + high is l - 1, l or l + 1 in the interior of the pool: tables 1 and 2 of
 the paper are the paths of l blocks, k = j + 1.
 
-Where the paper is silent: heads have the ancestry's head width in all stages (3 of them at width
+Not specified in the paper: heads have the ancestry's head width in all stages (3 of them at width
 192; the authors' code distils with 3 and builds the pool with 12), and stitched paths have the
 final norm (the paper's tables count none).
 
-`alpha` 1 with `stitch` ls uses no teacher: it is what the paper calls SN-Net with the auxiliary
-architectures, two anchors trained on labels and stitched by least squares, which take the same
-storage.
+`alpha` 1 with `stitch` ls uses no teacher. It is our reading of the SN-Net in the paper's tables 1
+and 2 ("equivalent storage resource costs"): two anchors of the auxiliary models' shapes, trained on
+labels and stitched by least squares.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class PoolExpander(Expander):
 
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
 
-    low: Annotated[int | None, "blocks of the narrow model"] = None
-    high: Annotated[int | None, "blocks of the wide model"] = None
+    low: Annotated[int | None, "number of blocks of the narrow model"] = None
+    high: Annotated[int | None, "number of blocks of the wide model"] = None
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every path of the pool: both models, and every pair of instances."""
@@ -178,8 +178,8 @@ _SMOKE = replace(POOL_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)
 POOL = Method(
     name="pool",
     title=(
-        "two models distilled from the ancestry and stitched together; "
-        "every path through their blocks is a model"
+        "two models distilled from the ancestry model and stitched; every path "
+        "through their blocks is a descendant"
     ),
     paper=(
         "Shi, Xia, Yang, Chen, Kou, Geng. Building Variable-Sized Models via Learngene Pool. "

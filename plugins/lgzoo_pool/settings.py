@@ -104,69 +104,78 @@ class PoolSettings:
     """
 
     blocks: Annotated[
-        int, "blocks of each auxiliary model; the pool has twice as many instances", Bounds(least=1)
+        int,
+        "blocks of each auxiliary model; the pool has twice as many learngene instances",
+        Bounds(least=1),
     ] = 6
     low_width: Annotated[
         int | None,
-        "width of the narrow model (default: a quarter of the ancestry's, in whole heads)",
+        "width of the narrow model (default: a quarter of the ancestry's, "
+        "rounded to complete heads)",
         Bounds(least=1),
     ] = None
     high_width: Annotated[
         int | None, "width of the wide model (default: the ancestry's)", Bounds(least=1)
     ] = None
-    init: Annotated[Init, "initialisation of the auxiliary models"] = "timm"
+    init: Annotated[
+        Init, "initialisation of the auxiliary models: timm's, or standard deviation 1/sqrt(fan_in)"
+    ] = "timm"
     low_levels: Annotated[
         int,
-        "levels at which the narrow model imitates the ancestry: 3, or 1 (the last), or 0",
+        "number of levels at which blocks are distilled into the narrow model: "
+        "3, or 1 (the last), or 0",
         Bounds(least=0, most=LEVELS),
     ] = 3
     high_levels: Annotated[
         int,
-        "levels at which the wide model imitates the ancestry: 3, or 1 (the last), or 0",
+        "number of levels at which blocks are distilled into the wide model: 3, "
+        "or 1 (the last), or 0",
         Bounds(least=0, most=LEVELS),
     ] = 1
     alpha: Annotated[
-        float, "weight of the labels' loss; with 1 there is no teacher", Bounds(least=0, most=1)
+        float, "weight of the labels' loss L_cls; 1: no teacher", Bounds(least=0, most=1)
     ] = 0.1
     tau: Annotated[
         float, "temperature of the ancestry's and the student's logits", Bounds(above=0)
     ] = 1.0
     pred_reduction: Annotated[
-        PredReduction, "mean over images, or over images and classes as in the authors' code"
+        PredReduction,
+        "mean of L_pred over images, or over images and classes as in the authors' code",
     ] = "sample"
     stitch: Annotated[
         StitchStart,
-        "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, "
-        "or least squares: the mean over their pairs, or jointly",
+        "initialisation of the stitch layers: transpose (tm) or pseudo-inverse "
+        "of the transformation matrices, least squares averaged over pairs of "
+        "blocks (ls), or least squares for all pairs (joint)",
     ] = "tm"
     stitch_images: Annotated[
         int,
-        "images for least squares, and for measuring how well the stitches fit",
+        "number of images for least squares and for the reported fit of the stitches",
         Bounds(least=1),
     ] = 100
     guidance: Annotated[
         TeacherTargets | None,
-        "targets from the ancestry in the fine-tuning: its class or logits "
-        "(default: soft; with alpha 1 none)",
+        "distillation targets in the fine-tuning: the ancestry's class or logits "
+        "(default: soft; none if alpha is 1)",
     ] = None
     guidance_share: Annotated[
-        float, "weight of the ancestry's loss in the fine-tuning", Bounds(least=0, most=1)
+        float, "weight of the distillation loss in the fine-tuning", Bounds(least=0, most=1)
     ] = 0.5
     guidance_tokens: Annotated[
         float,
-        "in the fine-tuning, weight of the ancestry's last tokens beside its answers",
+        "weight of the distillation of the ancestry's last tokens in the fine-tuning",
         Bounds(least=0),
     ] = field(default=0.0, metadata=OMIT_DEFAULT)
     judged: Annotated[
         int | None,
-        "validation images for evaluating all paths (default: all; 0: none)",
+        "number of validation images for the evaluation of all paths (default: all; 0: none)",
         Bounds(least=0),
     ] = None
-    training: Annotated[Recipe, "of the auxiliary models"] = POOL_TRAINING
-    tuning: Annotated[Recipe, "the fine-tuning of the pool"] = POOL_TRAINING
-    teaching: Annotated[Recipe, "the ancestry's fine-tuning if it was trained for another task"] = (
-        POOL_TRAINING
-    )
+    training: Annotated[Recipe, "training of the auxiliary models"] = POOL_TRAINING
+    tuning: Annotated[Recipe, "fine-tuning of the pool"] = POOL_TRAINING
+    teaching: Annotated[
+        Recipe, "fine-tuning of the ancestry model if it was trained for another task"
+    ] = POOL_TRAINING
 
     def __post_init__(self) -> None:
         check_bounds(self)

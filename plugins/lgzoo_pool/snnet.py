@@ -6,18 +6,18 @@ the stitch (j, k) runs
 
     stem, f_1 .. f_j of the narrower anchor, a linear layer, f_k .. f_l and the head of the wider
 
-1. `paths.py` says where stitches lie and which share a layer; every path through the anchors is a
-   configuration.
-2. The layers start from least squares over the features of a few images (`start_stitches` in
-   `snnet_steps.py`).
-3. Every step draws one configuration and trains it, on labels and on the logits of a teacher
-   (`train_network` in `snnet_steps.py`, `objectives.py`).
+1. `paths.py` determines the positions of stitches and which share a layer; every path through the
+   anchors is a configuration.
+2. The stitches are initialised by least squares over the features of a few images
+   (`start_stitches` in `snnet_steps.py`).
+3. Every step samples one configuration and trains it with labels and a teacher (`train_network` in
+   `snnet_steps.py`, `modules/objectives.py`).
 
 The paper's teacher is a RegNetY-16GF (`--teacher timm:regnety_160.deit_in1k`); without one it is
-the widest anchor as it came, fine-tuned first if it was trained for another task. Configurations
+the original widest anchor, fine-tuned first if it was trained for another task. Configurations
 are numbered as in the released code: the anchors, then the pairs of the first two, and so on; three
 anchors of twelve blocks each have 71. That code runs stitched configurations without the final
-norm, and so its FLOPs are published; here they have it, unless the expander's `legacy` is set.
+norm, as its published FLOPs show; here they have it, unless the expander's `legacy` is set.
 """
 
 from __future__ import annotations
@@ -75,43 +75,49 @@ _TRAINING = replace(TRAINING, lr=2e-4)
 class SnnetExtractor(Extractor):
     """Stitch a family of ancestry models and train all configurations together."""
 
-    nearest: Annotated[bool, "stitch neighbouring anchors only, two to a configuration"] = True
-    window: Annotated[int, "neighbouring blocks that share their stitches", Bounds(least=1)] = 2
-    stride: Annotated[int, "blocks by which the window slides", Bounds(least=1)] = 1
+    nearest: Annotated[bool, "stitch neighbouring anchors only, at most two per configuration"] = (
+        True
+    )
+    window: Annotated[int, "number of adjacent blocks that share a stitch", Bounds(least=1)] = 2
+    stride: Annotated[int, "step of the window, in blocks", Bounds(least=1)] = 1
     unequal: Annotated[
         Unequal,
-        "stitches to a deeper anchor: as in the released code, "
+        "pairs of blocks for anchors of unequal depth: as in the released code, "
         "or by a window over the shallower one",
     ] = field(default="released", metadata=OMIT_DEFAULT)
     stitch: Annotated[
         Literal["ls", "random"],
-        "initialisation of the stitches: least squares, or random as in a model from scratch",
+        "initialisation of the stitches: least squares or random",
     ] = "ls"
-    stitch_images: Annotated[int, "training images for least squares", Bounds(least=1)] = 100
+    stitch_images: Annotated[
+        int, "number of training images for least squares", Bounds(least=1)
+    ] = 100
     trained: Annotated[
-        Literal["all", "stitches"], "what to train: all weights, or stitches and class tokens"
+        Literal["all", "stitches"],
+        "weights to train: all, or only stitches, class tokens and new heads",
     ] = "all"
     guidance: Annotated[
-        TeacherTargets, "targets from the teacher: its class, its logits, or none"
+        TeacherTargets, "distillation targets: the teacher's class, its logits, or none"
     ] = "hard"
     teacher: Annotated[
         str | None,
-        "the teacher instead of the widest anchor: timm:NAME, hf-hub:ORG/REPO or a folder, "
-        "a classifier of the task",
+        "teacher instead of the widest anchor, a classifier of the task: "
+        "timm:NAME, hf-hub:ORG/REPO or a folder",
     ] = None
     share: Annotated[
-        float, "weight of the teacher's loss; the labels have the rest", Bounds(least=0, most=1)
+        float, "weight of the distillation loss; the labels have the rest", Bounds(least=0, most=1)
     ] = 0.5
     temperature: Annotated[
         float, "temperature of the logits with soft guidance", Bounds(above=0)
     ] = 1.0
     judged: Annotated[
         int | None,
-        "validation images for evaluating all configurations (default: all; 0: none)",
+        "number of validation images for the evaluation of all configurations "
+        "(default: all; 0: none)",
         Bounds(least=0),
     ] = None
     training: Recipe = _TRAINING
-    teaching: Annotated[Recipe, "the teacher's fine-tuning if it was trained for another task"] = (
+    teaching: Annotated[Recipe, "fine-tuning of the teacher if it was trained for another task"] = (
         _TRAINING
     )
 
@@ -235,9 +241,9 @@ class SnnetExpander(Expander):
 
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
 
-    config: Annotated[int | None, "its number, as `lgzoo plan` lists it"] = None
+    config: Annotated[int | None, "number of the configuration, as listed by lgzoo plan"] = None
     legacy: Annotated[
-        bool, "leave the final norm out of stitched configurations, as in the released code"
+        bool, "omit the final norm of stitched configurations, as in the released code"
     ] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -262,8 +268,8 @@ _PAPER = replace(DEIT, epochs=50, batch_size=1024, lr=1e-4)
 SNNET = Method(
     name="snnet",
     title=(
-        "whole models of several widths stitched together; "
-        "every way from a narrow into a wide one is a model"
+        "pretrained models of several widths, stitched; every path from a narrow "
+        "to a wider one is a model"
     ),
     paper="Pan, Cai, Zhuang. Stitchable Neural Networks. CVPR 2023",
     expander=SnnetExpander(),

@@ -41,10 +41,12 @@ Projection = Literal["predicted", "random"]
 # Fields that several methods have.
 Released = Annotated[
     str | None,
-    "use this checkpoint instead of training: a file, or hf-hub:organisation/name/file",
+    "released checkpoint to use instead of training: a file, or hf-hub:organisation/name/file",
 ]
-SourceRecipe = Annotated[Recipe, "of stage 1"]
-TasksRecipe = Annotated[Recipe, "of stage 2; an epoch has as many images as all its tasks together"]
+SourceRecipe = Annotated[Recipe, "training of stage 1"]
+TasksRecipe = Annotated[
+    Recipe, "training of stage 2; an epoch has as many images as all its tasks together"
+]
 
 # Cost of the hypernetwork's own forward and backward pass in a step, in images through one layer of
 # a model of the ancestry's width: measured with the presets `mini`.
@@ -70,11 +72,11 @@ class Curriculum:
 
     source: Annotated[
         str | None,
-        "task of stage 1, opened unless it is among the tasks (none: there is no stage 1)",
+        "task of stage 1 (none: skip stage 1)",
     ] = "forms"
-    joint: Annotated[bool, "train one hypernetwork for all tasks of stage 2, or one for each"] = (
-        True
-    )
+    joint: Annotated[
+        bool, "train one hypernetwork for all tasks of stage 2 instead of one per task"
+    ] = True
     sampling: Annotated[
         float,
         "temperature T of task sampling in stage 2, p ~ N^(1/T) for N images",
@@ -83,12 +85,12 @@ class Curriculum:
     task_layer: Annotated[bool, "condition the encoder on the task in stage 2, as TAL does"] = False
     embedding_images: Annotated[
         int | None,
-        "training images that a task embedding is computed from (default: all)",
+        "number of training images for a task embedding (default: all)",
         Bounds(least=1),
     ] = None
     attributes: Annotated[
         bool,
-        "also learn the source task's attributes, if it has any (they do not help short trainings)",
+        "also train on the source task's attributes, if it has any (no benefit in short trainings)",
     ] = True
 
     def __post_init__(self) -> None:
@@ -100,22 +102,23 @@ class MetaStep:
     """The training step of either stage; the number of images that the result is evaluated on."""
 
     architectures: Annotated[
-        SetName, "training architectures: LoGAH's (vits-1k), TAL's, or the deeper set of TAL+"
+        SetName,
+        "set of training architectures: LoGAH's (vits-1k), TAL's, or the deeper set of TAL+",
     ] = "vits-1k"
     hold_out: Annotated[
         tuple[str, ...],
         "sizes to leave out of training: 12x96 (layers x width), 12 (layers) or x96 (width)",
     ] = ()
     meta_batch: Annotated[
-        int, "architectures predicted and trained in each step", Bounds(least=1)
+        int, "number of architectures predicted and trained in each step", Bounds(least=1)
     ] = 1
     norm_weight: Annotated[
         float, "weight of the predicted tensors' Frobenius norms in the loss", Bounds(least=0)
     ] = 3e-5
     judged: Annotated[
         int | None,
-        "validation images of each task that three predicted models are evaluated on (default: "
-        "all)",
+        "number of validation images per task for the evaluation of three "
+        "predicted models (default: all)",
         Bounds(least=0),
     ] = None
 
@@ -135,16 +138,16 @@ class Guidance:
     ] = 0.2
     direction: Annotated[
         Direction,
-        "KL divergence from the student's features to the ancestry's, as printed, or the reverse, "
-        "as in the authors' code",
+        "direction of the KL divergence: KL(student || ancestry) as in eq. 4, or "
+        "the reverse, as in the authors' code",
     ] = "student-teacher"
     temperature: Annotated[
         float, "temperature of the softmax over features (3 in the authors' code)", Bounds(above=0)
     ] = 1.0
     axis: Annotated[
         Axis,
-        "softmax over the class token's features, or over all tokens for each feature, as in the "
-        "work cited",
+        "softmax over the features of the class token, or over all tokens for "
+        "each feature, as in Shu et al. (2021)",
     ] = "features"
     reduction: Annotated[
         Reduction,
@@ -153,8 +156,8 @@ class Guidance:
     ] = "images"
     projection: Annotated[
         Projection,
-        "M, which maps a student's features to the ancestry's width: predicted, or random in each "
-        "step",
+        "matrix M from the student's feature width to the ancestry's: predicted, "
+        "or random in each step as in the authors' code",
     ] = "predicted"
 
     def __post_init__(self) -> None:

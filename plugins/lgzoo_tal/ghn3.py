@@ -4,13 +4,13 @@ Knyazev, Hwang and Lacoste-Julien, Can We Scale Transformers to Predict Paramete
 ImageNet Models?, ICML 2023.
 
 A hypernetwork reads a ViT's graph and predicts its weights. From a node's embedding the decoder
-makes a block of at most K x K channels, where K is the width of the encoder; larger tensors are
+predicts a block of at most K x K channels, where K is the width of the encoder; larger tensors are
 tiled with copies of it. It is meta-trained: each step draws an architecture, predicts its weights,
 and backpropagates the task's loss and 3e-5 times the norms of the predicted tensors into the
 hypernetwork.
 
-The paper trains on ImageNet alone: `--task forms`, or another task that `--source` names, does
-that. With more tasks a second stage continues with these, as in LoGAH's protocols (logah.py);
+The paper trains on ImageNet alone, which corresponds to `--task forms` or another task given by
+`--source`. Further tasks are trained in a second stage, as in LoGAH's protocols (logah.py);
 `--task-layer` conditions it on the task.
 
 The released checkpoints can be used instead of training:

@@ -21,33 +21,34 @@ DEGREES, INPUT_DISTANCES, EDGES = 101, 1001, 257
 
 # Upper bounds are far beyond any published hypernetwork: they refuse a config.json that would
 # exhaust the memory.
-Hidden = Annotated[int, "width of the hypernetwork's encoder", Bounds(least=1, most=4096)]
-Layers = Annotated[int, "layers of its encoder", Bounds(least=1, most=256)]
-Heads = Annotated[int, "attention heads of its encoder", Bounds(least=1, most=256)]
+Hidden = Annotated[int, "width of the encoder", Bounds(least=1, most=4096)]
+Layers = Annotated[int, "layers of the encoder", Bounds(least=1, most=256)]
+Heads = Annotated[int, "attention heads of the encoder", Bounds(least=1, most=256)]
 Rank = Annotated[int, "largest rank of a predicted matrix", Bounds(least=1, most=4096)]
 Widest = Annotated[
-    int, "channels that its decoder makes; wider tensors are tiled", Bounds(least=1, most=65536)
+    int,
+    "largest number of channels that the decoder predicts; wider tensors are tiled",
+    Bounds(least=1, most=65536),
 ]
 Chunk = Annotated[
-    int, "rows of each factor that its decoder makes", Bounds(least=1, most=4_000_000)
+    int, "rows of each factor that the decoder predicts", Bounds(least=1, most=4_000_000)
 ]
 # The change of predicted weights, see postprocess.py.
 Post = Literal["none", "noise", "orthogonal"]
 Form = Annotated[
     Literal["published", "centred"],
-    "as published, or centred, which learns more from few images, above all with a convolutional "
-    "decoder",
+    "published, or centred, which learns more from few images, especially "
+    "with a convolutional decoder",
 ]
 Places = Annotated[
     Literal["input", "relative"],
-    "what tells a node its place: its distance from the input, as published, or its role and its "
-    "block's place between the "
-    "first and the last",
+    "position encoding of nodes: the distance from the input, as published, "
+    "or the node's role and the relative position of its block",
 ]
 Writers = Annotated[
     Literal["published", "by_depth"],
-    "what a block adds to the residual stream: as decoded, or times sqrt(3 / layers), so that "
-    "depths add up alike",
+    "scale of the layers that write into the residual stream: as decoded, or "
+    "times sqrt(3 / layers)",
 ]
 
 
@@ -63,13 +64,13 @@ class HypernetSpec:
     heads: Heads
     decoder: Decoder
     rank: Annotated[
-        int | None, "of the matrices that a low-rank decoder makes", Bounds(least=1, most=4096)
+        int | None, "rank of the matrices of a low-rank decoder", Bounds(least=1, most=4096)
     ] = None
     widest: Widest = 2048  # the papers' max_shape
     chunk: Chunk = 2048 * 16  # the papers' ck; read by a low-rank decoder only
     classes: Annotated[
         int,
-        "that the encoder knows, and a convolutional decoder makes",
+        "number of classes in the encoder's shapes and of a convolutional decoder's classifier",
         Bounds(least=1, most=10**6),
     ] = 1000
     spatial: Annotated[

@@ -1,7 +1,7 @@
 """LoGAH: a graph hypernetwork with a low-rank decoder.
 
 Zhou, Knyazev, Jolicoeur-Martineau and Fu, LoGAH: Predicting 774-Million-Parameter Transformers
-using Graph HyperNetworks with 1/100 Parameters, 2024.
+using Graph HyperNetworks with 1/100 Parameters, arXiv 2405.16287, 2024.
 
 A hypernetwork reads a ViT's graph and predicts its weights. A matrix is the product of two factors
 of rank r, so the decoder grows with r^2 instead of with the square of the widest layer:
@@ -12,10 +12,10 @@ It is meta-trained: each step draws an architecture, predicts its weights, and b
 task's loss and 3e-5 times the norms of the predicted tensors into the hypernetwork. TAL's tables
 compare four protocols:
 
-    v1  --source none --no-joint    on each task by itself
-    v2  --source forms  --no-joint  on the source task first, then on each task by itself
-    v3  --source none               on all tasks together
-    v4  --source forms              on the source task first, then on all together
+    v1  --source none --no-joint    each task separately
+    v2  --source forms  --no-joint  the source task first, then each task separately
+    v3  --source none               all tasks jointly
+    v4  --source forms              the source task first, then all tasks jointly
 
 A checkpoint of the authors' training code can be used instead of training (`--released`).
 """

@@ -28,7 +28,7 @@ class HypernetExpander(Expander):
 
     embedding_images: Annotated[
         int,
-        "training images that the embedding of an unseen task is computed from",
+        "number of training images for the embedding of an unseen task",
         Bounds(least=1),
     ] = 500
     head: Annotated[
@@ -36,8 +36,8 @@ class HypernetExpander(Expander):
     ] = "predicted"
     post: Annotated[
         Post,
-        "before fine-tuning, as GHN-3's authors: noise in the predicted weights, or orthogonal "
-        "ones, which guess until then",
+        "change of the predicted weights before fine-tuning, as in GHN-3: add "
+        "noise, or orthogonalise (accuracy at chance until fine-tuned)",
     ] = "none"
 
     def family(self, config: LearngeneConfig) -> list[Member]:

@@ -1,25 +1,26 @@
 """TAL: Task-Aware Learngene. A hypernetwork, conditioned on the task, predicts weights.
 
-Learngene Tells You How to Customize: Task-Aware Parameter Initialization at Flexible Scales,
-ICML 2025.
+Xu, Xia, Yang, Lv and Geng, Learngene Tells You How to Customize: Task-Aware Parameter
+Initialization at Flexible Scales, ICML 2025.
 
 Stage 1, on the source task. The hypernetwork H reads the graph of a ViT, another one in every
-step, and predicts its weights; the ancestry model's features guide it:
+step, and predicts its weights, with the guidance of the ancestry model's features:
 
     L = (1 - alpha) CE + alpha KL(softmax(M f_des) || softmax(f_anc))
-        + 3e-5 sum ||predicted||_F                                                     (eq. 4)
+        + 3e-5 sum ||predicted||_F                                              (eq. 4, 5, 6)
 
 Stage 2, on many tasks. Each step samples a task, p ~ N^(1/T) for N images. The task's embedding e,
 the ancestry model's mean feature over the task's images, scales and shifts the encoder's
-features f, so that the weights fit the task:
+features f:
 
     gamma = W_gamma e,  beta = W_beta e,  f <- (1 + gamma) f + beta                 (eq. 2, 3)
 
-A descendant of any size for any task is then one forward pass of H. The encoder is the learngene.
+One forward pass of H predicts a descendant of any size for any task. The encoder is the learngene.
+The norms are the predicted parameter regularization of Knyazev et al. (2023).
 
 Where paper and released code differ, each reading is a setting; docs/methods/tal.md lists them.
-M is predicted here, as the paper says, by one more node of the graph beside the head; the code
-draws it at random in every step.
+Eq. 3 prints gamma f + beta; (1 + gamma) f + beta is the code's. M is predicted, as in the paper, by
+an additional node of the graph; the code draws it at random in every step.
 """
 
 from __future__ import annotations
@@ -74,15 +75,18 @@ class TalExtractor(Extractor):
 
     curriculum: Curriculum = field(default=_CURRICULUM, metadata=FLAT)
     step: MetaStep = field(default=MetaStep(architectures="tal"), metadata=FLAT)
-    guidance: Annotated[bool, "let the ancestry model guide stage 1"] = True
+    guidance: Annotated[bool, "train stage 1 with the guidance of the ancestry model"] = True
     guide: Guidance = field(default=Guidance(), metadata=FLAT)
     task_form: Annotated[
         TaskForm,
-        "(1 + gamma) f + beta, initialised as f, or gamma f + beta, as printed, which initially "
-        "scrambles what stage 1 learnt",
+        "form of the task layer: (1 + gamma) f + beta, initialised as f; or "
+        "gamma f + beta as in eq. 3, which initially destroys the result of "
+        "stage 1",
     ] = "residual"
     task_place: Annotated[
-        TaskPlace, "in each layer after its first norm, or once before the first layer"
+        TaskPlace,
+        "position of the task layer: in every encoder layer after its first "
+        "norm, or once before the first layer",
     ] = "layers"
     normalise_embeddings: Annotated[
         bool,
@@ -243,12 +247,12 @@ def train_stage_2(
 TAL = Method(
     name="tal",
     title=(
-        "a hypernetwork, guided by the ancestry model and conditioned on the task, predicts the "
-        "weights of any size"
+        "a hypernetwork, guided by the ancestry model and conditioned on the "
+        "task, predicts weights of any size"
     ),
     paper=(
-        "Learngene Tells You How to Customize: Task-Aware Parameter Initialization at Flexible "
-        "Scales (TAL). ICML 2025"
+        "Xu, Xia, Yang, Lv, Geng. Learngene Tells You How to Customize: "
+        "Task-Aware Parameter Initialization at Flexible Scales (TAL). ICML 2025"
     ),
     expander=HypernetExpander(),
     presets={

@@ -1,17 +1,17 @@
-"""Auto-LG: the blocks of the ancestry model that a small model of the same task comes to resemble.
+"""Auto-LG: keep the blocks of the ancestry model that are most similar to those of a small model.
 
 Wang, Yang, Lin, Wang and Geng, Learngene: Inheriting Condensed Knowledge from the Ancestry Model to
-Descendant Models, arXiv 2305.02279. The small model, the pseudo-descendant, has M blocks and the
-ancestry model's width. The score of block i of the ancestry model is
+Descendant Models, arXiv 2305.02279. The small model, the pseudo descendant model, has M blocks and
+the ancestry model's width. The score of block i of the ancestry model is
 
-    score_i = mean over j of resemblance_ij        j = 1, ..., M
+    score_i = mean over j of similarity_ij        j = 1, ..., M
 
-and the resemblance is measured in one of two ways (`resemblance.py`):
+with one of two similarities (`modules/auto_lg.py`):
 
-    cka     the small model learns the task alone; then linear CKA of the two blocks' outputs, means
-            over tokens, over some images
-    meta    while it learns, a meta-network decides which block it should match, and learns from the
-            effect of matching on the task's loss
+    cka     train the small model on the task alone; then linear CKA of the two blocks' outputs,
+            averaged over tokens, on some images
+    meta    while the small model is trained, a meta-network weights the pairs of blocks to match,
+            and is trained by the effect of the matching on the task's loss
 
 The n blocks with the highest scores are kept. A descendant has them in their order, then random
 blocks. In the comparisons of its authors' later papers the kept blocks are the first six:
@@ -59,21 +59,24 @@ class AutoLgComparison:
     """How the small model is trained and compared with the ancestry model."""
 
     criterion: Annotated[
-        Criterion, "linear CKA after its training, or a meta-network during it"
+        Criterion,
+        "similarity of blocks: linear CKA after the training of the small model, "
+        "or the shares of a meta-network during it",
     ] = "meta"
-    pseudo_layers: Annotated[int, "layers of the small model", Bounds(least=1)] = 3
-    init: Annotated[Literal["timm", "fan_in"], "the weights that its training starts from"] = "timm"
+    pseudo_layers: Annotated[
+        int, "layers of the small model (pseudo descendant model)", Bounds(least=1)
+    ] = 3
+    init: Annotated[Literal["timm", "fan_in"], "initialisation of the small model"] = "timm"
     training: Recipe = TRAINING
-    compared: Annotated[
-        int, "training images that the resemblance is found on", Bounds(least=2)
-    ] = 500
+    compared: Annotated[int, "number of training images for CKA", Bounds(least=2)] = 500
     inner_steps: Annotated[
         int,
-        "steps of matching, before one on the task, that the meta-network learns from",
+        "gradient steps on the matching loss before one on the task, through "
+        "which the meta-network is trained",
         Bounds(least=1),
     ] = 2
     inner_lr: Annotated[
-        float, "their learning rate, of plain gradient descent", Bounds(above=0)
+        float, "learning rate of these steps (plain gradient descent)", Bounds(above=0)
     ] = 0.1
 
     def __post_init__(self) -> None:
@@ -84,10 +87,10 @@ class AutoLgComparison:
 class AutoLgExtractor(Extractor):
     """Train a small model on the task, and keep the blocks that it resembles most."""
 
-    count: Annotated[int, "blocks to keep", Bounds(least=1)] = 6
+    count: Annotated[int, "number of blocks to keep", Bounds(least=1)] = 6
     keep: Annotated[
         tuple[int, ...] | None,
-        "skip the comparison and keep these blocks (1-based)",
+        "skip the comparison and keep these blocks, counted from 1",
         Bounds(least=1),
     ] = None
     each: AutoLgComparison = field(default=AutoLgComparison(), metadata=FLAT)
@@ -238,7 +241,10 @@ _MINI = replace(
 )
 AUTO_LG = Method(
     name="auto_lg",
-    title="the blocks that a small model of the same task comes to resemble, before random ones",
+    title=(
+        "the ancestry model's blocks most similar to those of a small model "
+        "trained on the task, followed by random blocks"
+    ),
     paper=(
         "Wang, Yang, Lin, Wang, Geng. Learngene: Inheriting Condensed Knowledge from the Ancestry "
         "Model to Descendant Models. arXiv 2305.02279"

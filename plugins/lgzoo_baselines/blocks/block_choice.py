@@ -1,4 +1,4 @@
-"""Whole blocks of the ancestry model, chosen by their positions alone: baselines without training.
+"""Blocks of the ancestry model selected by position alone: baselines without training.
 
 Of the ancestry model's L blocks, counted from 0, a descendant of k <= L layers has in this order
 
@@ -7,9 +7,9 @@ Of the ancestry model's L blocks, counted from 0, a descendant of k <= L layers 
     middle_k         m, ..., m + k - 1      with m = floor((L - k) / 2)
     evenly_spaced    i (L - 1) / (k - 1)    for i = 0, ..., k - 1, rounded
 
-with stem and final norm as they are, and a new head. These are the arms that learngene papers name
-"first n", "last n" and "middle n layers"; the first six blocks are also the ones that
-Auto-Learngene keeps in its authors' comparisons. Evenly spaced blocks include the first and the
+with the stem and final norm of the ancestry model and a new head. Learngene papers call these
+baselines "first n", "last n" and "middle n layers"; Auto-Learngene keeps the first six blocks in
+its authors' comparisons. Evenly spaced blocks include the first and the
 last.
 """
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 Store = Annotated[
     bool,
-    "keep the ancestry model's weights; otherwise every expansion opens that model again, "
-    "by its checksum",
+    "store the ancestry model's weights; otherwise every expansion loads "
+    "that model again and verifies its checksum",
 ]
 
 
@@ -270,9 +270,7 @@ def _make_method(name: str, title: str, expander: Expander) -> Method:
 
 FIRST_K = _make_method("first_k", "the first blocks of the ancestry model", FirstKExpander())
 LAST_K = _make_method("last_k", "the last blocks of the ancestry model", LastKExpander())
-MIDDLE_K = _make_method(
-    "middle_k", "the blocks in the middle of the ancestry model", MiddleKExpander()
-)
+MIDDLE_K = _make_method("middle_k", "the middle blocks of the ancestry model", MiddleKExpander())
 EVENLY_SPACED = _make_method(
     "evenly_spaced", "evenly spaced blocks of the ancestry model", EvenlySpacedExpander()
 )

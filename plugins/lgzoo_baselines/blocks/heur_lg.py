@@ -1,13 +1,13 @@
-"""Heuristic-LG: the blocks whose gradients vary least while the ancestry model learns tasks.
+"""Heuristic-LG: keep the blocks with the most stable gradients in further training.
 
 Wang, Geng, Lin, Xia, Qi and Xu, Learngene: From Open-World to Your Learning Task, AAAI 2022. The
-collective model, here the ancestry model, learns a sequence of tasks. In every epoch e
+collective model, here the ancestry model, is trained on a sequence of tasks. In every epoch e
 
     s_b(e) = mean over its steps of the share of entries of block b's gradient with |g| > eps
     v_b    = standard deviation of s_b over all epochs / mean of s_b over all epochs
 
-and the learngene is the n blocks with the smallest v, as they are after the last task. The paper
-compares the curves of s by eye; their coefficient of variation as the criterion is our reading.
+and the learngene is the n blocks with the smallest v, with their weights after the last task. The
+paper compares plots of s; their coefficient of variation as the criterion is our reading.
 Descendants are those of `vanilla_lg`: random blocks, then the kept ones in their order.
 """
 
@@ -50,9 +50,7 @@ if TYPE_CHECKING:
 class HeurLgTraining:
     """How the ancestry model learns a task, and which gradients count."""
 
-    eps: Annotated[
-        float, "a gradient counts where its magnitude is above this", Bounds(least=0)
-    ] = 5e-10
+    eps: Annotated[float, "threshold on the magnitude of a gradient entry", Bounds(least=0)] = 5e-10
     training: Recipe = TRAINING
 
     def __post_init__(self) -> None:
@@ -68,7 +66,7 @@ class HeurLgTraining:
 class HeurLgExtractor(Extractor):
     """Train the ancestry model task after task; keep the blocks with the steadiest gradients."""
 
-    count: Annotated[int, "blocks to keep", Bounds(least=1)] = 3
+    count: Annotated[int, "number of blocks to keep", Bounds(least=1)] = 3
     each: HeurLgTraining = field(default=HeurLgTraining(), metadata=FLAT)
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
@@ -191,8 +189,8 @@ _MINI = replace(TRAINING, epochs=3, images=2000, batch_size=32, lr=1e-3)
 HEUR_LG = Method(
     name="heur_lg",
     title=(
-        "the blocks with the steadiest gradients while the ancestry model learns, "
-        "behind random ones"
+        "random blocks followed by the blocks with the most stable gradients in "
+        "further training of the ancestry model"
     ),
     paper=(
         "Wang, Geng, Lin, Xia, Qi, Xu. Learngene: From Open-World to Your Learning Task. AAAI 2022"

@@ -1,4 +1,4 @@
-"""Stacked: more layers than the ancestry model has, by repeating its blocks; nothing is trained.
+"""Stacked: initialise deeper models by repeating the ancestry model's blocks, without training.
 
 From the ancestry model's first b blocks (all L unless `--base` names fewer) a descendant of k
 layers has, for i = 0, ..., k - 1,
@@ -6,8 +6,9 @@ layers has, for i = 0, ..., k - 1,
     stack         block i mod b            0 1 2 0 1 2    (Gong et al., 2019)
     interlace     block floor(i b / k)     0 0 1 1 2 2    (each block followed by its copies)
 
-The papers train between doublings; here the repeated blocks are only the start of the larger
-model. Descendants of up to b layers are `first_k` and, interlaced, about `evenly_spaced`.
+The paper trains before and after each doubling; here the repeated blocks are only the
+initialisation of the larger model. Descendants of up to b layers are `first_k` and, interlaced,
+approximately `evenly_spaced`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def repeat_blocks(base: int, layers: int, order: Order) -> list[int]:
 class StackedExpander(Expander):
     """Repeat the ancestry model's blocks."""
 
-    order: Annotated[Order, "repeat the whole stack, or each block by itself"] = "stack"
+    order: Annotated[
+        Order,
+        "stack: repeat the sequence of blocks (0 1 0 1); interlace: repeat each block (0 0 1 1)",
+    ] = "stack"
     base: Annotated[
         int | None, "repeat the first N blocks only (default: all)", Bounds(least=1)
     ] = None
@@ -67,7 +71,7 @@ class StackedExpander(Expander):
 _EXTRACTOR = BlockChoiceExtractor()
 STACKED = Method(
     name="stacked",
-    title="more layers by repeating the ancestry model's blocks",
+    title="deeper models that repeat the ancestry model's blocks",
     paper=(
         "Gong, He, Li, Qin, Wang, Liu. Efficient Training of BERT by Progressively Stacking. "
         "ICML 2019"

@@ -1,15 +1,14 @@
-"""Vanilla-LG: the last blocks of the ancestry model are kept; other blocks start at random.
+"""Vanilla-LG: keep the last blocks of the ancestry model; initialise other blocks at random.
 
 Wang, Geng, Lin, Xia, Qi and Xu, Learngene: From Open-World to Your Learning Task, AAAI 2022, in the
-form that learngene papers give it for Vision Transformers. Of the ancestry model's L blocks,
+form that later learngene papers use for Vision Transformers. Of the ancestry model's L blocks,
 counted from 1, n are kept:
 
     kept           L - n + 1, ..., L        n = 3
     descendant     k - n random blocks, then the kept ones        of k layers
 
 Stem and final norm are the ancestry model's, the head is new. `VanillaLgExpander` and
-`VanillaLgDetails` serve every learngene of whole blocks: `heur_lg` and `auto_lg` differ in their
-choice of blocks.
+`VanillaLgDetails` are shared with `heur_lg` and `auto_lg`, which differ in their choice of blocks.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class VanillaLgDetails:
 class VanillaLgExtractor(Extractor):
     """Keep the last blocks."""
 
-    count: Annotated[int, "blocks to keep", Bounds(least=1)] = 3
+    count: Annotated[int, "number of last blocks to keep", Bounds(least=1)] = 3
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape and the kept blocks.
@@ -115,10 +114,12 @@ class VanillaLgExpander(Expander):
 
     place: Annotated[
         Literal["first", "last"],
-        "whether the kept blocks come before the random ones, or after them",
+        "position of the kept blocks: before or after the random ones",
     ] = "last"
     init: Annotated[
-        Literal["timm", "fan_in"], "the weights of the random blocks, and of the head"
+        Literal["timm", "fan_in"],
+        "initialisation of the random blocks and the head: timm's, or standard "
+        "deviation 1/sqrt(fan_in)",
     ] = "timm"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -172,7 +173,7 @@ def shift_blocks(state: StateDict, spec: Spec, offset: int) -> StateDict:
 
 VANILLA_LG = Method(
     name="vanilla_lg",
-    title="the last blocks of the ancestry model, behind random ones",
+    title="random blocks followed by the last blocks of the ancestry model",
     paper=(
         "Wang, Geng, Lin, Xia, Qi, Xu. Learngene: From Open-World to Your Learning Task. AAAI 2022"
     ),

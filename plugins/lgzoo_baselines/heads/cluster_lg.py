@@ -12,9 +12,9 @@ Transformers, NeurIPS 2024. In every block
     4  descendant            head i of H' is the centroid i mod c of the c ones
                              ("priority weight-sharing")
 
-so that a remainder of H' / c goes to the large clusters. A descendant has the first blocks and any
-number of heads; norms and stem are the ancestry model's. Layers may share an MLP. Clusters are in
-`head_clusters.py`, the tensors in `head_distances.py`.
+so that the remainder of H' / c goes to the large clusters. A descendant has the first blocks and
+any number of heads; norms and stem are the ancestry model's. Layers may share an MLP. Clusters are
+in `clusters.py`, the tensors in `modules/cluster_lg.py`.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ class ClusterLgExtractor(Extractor):
     """Cluster the heads of every block, and keep the centroids."""
 
     released: Annotated[
-        bool, "the published centroids and MLPs of DeiT-Tiny, -Small and -Base; nothing is measured"
+        bool,
+        "use the published centroids and MLPs of DeiT-Tiny, -Small or -Base instead of measuring",
     ] = False
     each: HeadClustering = field(default=HeadClustering(), metadata=FLAT)
     mlps: Annotated[
         tuple[int, ...],
-        "for every layer, counted from 0, the one whose MLP it has (default: its own)",
+        "for every layer, the layer whose MLP it uses, counted from 0 (default: its own)",
         Bounds(least=0),
     ] = ()
 
@@ -167,8 +168,9 @@ class ClusterLgExpander(Expander):
 
     projection: Annotated[
         Literal["clusters", "places"] | None,
-        "what reads a head: the projections of all heads of its cluster, or as in the authors' "
-        "code that of the head in its place (default: clusters, where they are known)",
+        "output projection of a head: the sum over all heads of its cluster, or "
+        "that of the head at the same position, as in the authors' code "
+        "(default: clusters if they are known)",
     ] = None
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -233,8 +235,8 @@ def resize_heads(spec: Spec, heads: int) -> Spec:
 CLUSTER_LG = Method(
     name="cluster_lg",
     title=(
-        "one head for each cluster that attends equally far; descendants of any number of heads "
-        "repeat them"
+        "one head for each cluster of heads with similar attention distance; "
+        "descendants with any number of heads repeat them"
     ),
     paper=(
         "Wang et al. Cluster-Learngene: Inheriting Adaptive Clusters for Vision Transformers. "

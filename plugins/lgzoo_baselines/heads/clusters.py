@@ -42,13 +42,15 @@ EPS_IMAGE_SIZE = 224  # the image size in pixels for which `eps` is given
 class HeadClustering:
     """Settings of the clustering of heads."""
 
-    images: Annotated[int, "validation images that attention is measured on", Bounds(least=1)] = (
-        1000
-    )
+    images: Annotated[
+        int,
+        "number of validation images on which attention distances are measured",
+        Bounds(least=1),
+    ] = 1000
     eps: Annotated[
         float,
-        f"most pixels between neighbours of a cluster, at {EPS_IMAGE_SIZE} pixels; in proportion "
-        "at other sizes",
+        "DBSCAN's eps: largest gap between the attention distances of a cluster, in pixels, for "
+        f"images of {EPS_IMAGE_SIZE} pixels; scaled for other sizes",
         Bounds(least=0),
     ] = 10.0
 

@@ -1,14 +1,15 @@
-"""PEG: heads and MLPs are mixed at random into fewer, and mixed again for each descendant.
+"""PEG: random mixtures of heads and MLPs; each descendant is a random mixture of these.
 
-Probabilistic Expansion from learnGene, ICML 2024, algorithm 1. From the ancestry model's heads i of
+Wang, Yang, Chen and Geng, Vision Transformers as Probabilistic Expansion from Learngene, ICML 2024,
+algorithm 1. From the ancestry model's heads i of
 a layer and its MLPs k are computed
 
     1  heads    A_h = Attention(sum over i of p_hi (Q_i K_i', V_i))   h = 1, ..., H_b, in each layer
     2  MLPs     F_l = sum over k of p_lk F_k                          l = 1, ..., L_b
 
-with random p, softmax over the sources of draws from N(0, 1), as in the authors' code. A plain ViT
-has no head with mixed scores. Here the queries and keys of a mixed head are the best product of
-their rank, by the singular values of
+with random p, softmax over the sources of draws from N(0, 1), as in the authors' code. A head
+of a plain ViT cannot compute mixed scores. Here the queries and keys of a mixed head are the best
+approximation at the rank of a head, by the singular values of
 
     M_h = sum over i of p_hi [W_Q b_Q]_i' [W_K b_K]_i        V_h = sum over i of p_hi V_i
 
@@ -52,14 +53,14 @@ class PegMixing:
     """The number of stored heads and MLPs, and how they are mixed."""
 
     head_share: Annotated[
-        float, "heads to keep of each layer, as a share", Bounds(above=0, most=1)
+        float,
+        "number of stored heads per layer, as a share of the ancestry's",
+        Bounds(above=0, most=1),
     ] = 2 / 3
     mlp_share: Annotated[
-        float, "MLPs to keep, as a share of the layers", Bounds(above=0, most=1)
+        float, "number of stored MLPs, as a share of the layers", Bounds(above=0, most=1)
     ] = 0.5
-    mixing: Annotated[
-        Mixing, "shares of the sources: the softmax of random numbers, or all equal"
-    ] = "softmax"
+    mixing: Annotated[Mixing, "mixing weights: softmax of random numbers, or uniform"] = "softmax"
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -69,8 +70,8 @@ class PegMixing:
 class PegDetails:
     """The method's own record in a learngene."""
 
-    heads: Annotated[int, "of every layer", Bounds(least=1, most=LIMITS["heads"])]
-    mlps: Annotated[int, "for all layers", Bounds(least=1, most=LIMITS["layers"])]
+    heads: Annotated[int, "stored heads of every layer", Bounds(least=1, most=LIMITS["heads"])]
+    mlps: Annotated[int, "stored MLPs of the model", Bounds(least=1, most=LIMITS["layers"])]
     mixing: Mixing = "softmax"
 
     def __post_init__(self) -> None:
@@ -167,9 +168,12 @@ class PegExpander(Expander):
 PEG = Method(
     name="peg",
     title=(
-        "heads and MLPs mixed at random into fewer; descendants mix them into as many as they have"
+        "random mixtures of the ancestry's heads and MLPs; descendants use random mixtures of these"
     ),
-    paper="Probabilistic Expansion from learnGene (PEG). ICML 2024",
+    paper=(
+        "Wang, Yang, Chen, Geng. Vision Transformers as Probabilistic Expansion "
+        "from Learngene (PEG). ICML 2024"
+    ),
     expander=PegExpander(),
     presets={"mini": PegExtractor(), "paper": PegExtractor(), "smoke": PegExtractor()},
     tasks="none",

@@ -1,8 +1,8 @@
 """Train an auxiliary model whose blocks are computed from fewer tensors, with a teacher.
 
 Shared by TLEG, SWS, WAVE, FINE, SWEET and LeTs. An auxiliary model has no class token and its head
-reads the mean of the patches; it starts from random weights. TLEG's, SWS' and LeTs' learn from the
-teacher's logits alone:
+reads the mean of the patches; it starts from random weights. For TLEG, SWS and LeTs it is trained
+with the teacher's logits alone:
 
     loss = t^2 KL(softmax(teacher / t) || softmax(auxiliary / t))        t = 1
 
@@ -12,7 +12,7 @@ TLEG's and SWS' blocks are sums of stored ones:
     theta_i = sum over k of c_ik theta_k        block i = 0, ..., L - 1, over the stored blocks k
 
 The method gives the numbers c_ik, and only the theta_k are trained, by the gradients of all blocks
-that they are part of. Their learngene has a ViT's tensors under timm's names, with the stored
+that contain them. Their learngene has a ViT's tensors under timm's names, with the stored
 blocks for its blocks. Descendants of any depth follow the same formula, with the c_ik of their
 depth.
 """
@@ -78,7 +78,9 @@ class HeadRecord:
     """Record the task of the stored head; the details of all learngenes with a head hold it."""
 
     task: str | None = None  # of the stored head; None before the extraction
-    classes: Annotated[int | None, "of that task", Bounds(least=1, most=LIMITS["classes"])] = None
+    classes: Annotated[
+        int | None, "number of classes of that task", Bounds(least=1, most=LIMITS["classes"])
+    ] = None
     dense: bool = False
 
     def __post_init__(self) -> None:
@@ -98,7 +100,7 @@ class HeadRecord:
 class StoredBlocksDetails(HeadRecord):
     """Record what `details` of a learngene of TLEG or SWS hold."""
 
-    blocks: Annotated[int, "stored blocks", Bounds(least=1, most=LIMITS["layers"])]
+    blocks: Annotated[int, "number of stored blocks", Bounds(least=1, most=LIMITS["layers"])]
 
 
 def derive_auxiliary_spec(ancestry: Spec, layers: int) -> Spec:

@@ -2,15 +2,15 @@
 
     W_i = form(factors, S_i)        every matrix of block i, from the scaler S_i
 
-Factors and scalers learn in an auxiliary model, with the ancestry model as its teacher. For a new
-size the factors stay: a descendant of L' layers has scalers on the lines between those of the
-auxiliary model's L layers, its first layer those of the first and its last those of the last,
+Factors and scalers are trained in an auxiliary model with the ancestry model as teacher. For a new
+size the factors are unchanged: the scalers of a descendant of L' layers are interpolated linearly
+between those of the auxiliary model's L layers, from the first to the last,
 
     S'_j = (1 - f) S_i + f S_(i + 1)        i + f = j (L - 1) / (L' - 1)
 
-and may learn them on a task's images, with the factors frozen but those of a size. Each layer has
-its vectors (biases, norms), as it has its scalers. The learngene holds a ViT's tensors, but for
-each matrix of block i its scaler, under the matrix's name, and the factors under `blocks.shared.`.
+and are optionally trained on a task's images, with all factors frozen except those of a size. Each
+layer has separate vectors (biases, norms) and scalers. The learngene has a ViT's tensors, with
+every matrix of block i replaced by its scaler, and the factors under `blocks.shared.`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LEARNING = Recipe(epochs=0, lr=1e-3, weight_decay=0.0, clip=1.0, augment="none")
 ScalerTraining = Annotated[
-    Recipe, "of the scalers, vectors, final norm and head, on images of the target's task"
+    Recipe, "training of scalers, biases, norms and head on images of the target's task"
 ]
 
 

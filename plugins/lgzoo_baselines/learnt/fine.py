@@ -6,7 +6,7 @@ Variable-sized Diffusion Models, CVPR 2026:
     W_i = U diag(sigma_i) V'        U (rows, r), V (columns, r), sigma_i (r,) of layer i
 
 for each kind of matrix: queries, keys and values; projection; first and second layer of the MLP. U,
-V and all sigma_i learn in an auxiliary model with the ancestry model as its teacher
+V and all sigma_i are trained in an auxiliary model with the ancestry model as teacher
 (`factored.py`); for another depth only the sigma_i are new.
 """
 
@@ -75,7 +75,7 @@ class DiagonalFactorisation(Factorisation):
 
     rank: Annotated[
         int | None,
-        "columns of U and V (default: as many as the matrix has at most)",
+        "number of columns of U and V (default: the full rank)",
         Bounds(least=1, most=LIMITS["width"]),
     ] = None
 
@@ -162,8 +162,8 @@ class FineExpander(Expander):
 FINE = Method(
     name="fine",
     title=(
-        "matrices that share their singular directions, learnt by distillation; every depth has "
-        "singular values of its own"
+        "matrices with shared U and V, learnt by distillation; each layer of a "
+        "descendant has separate singular values"
     ),
     paper=(
         "Xie, Feng, Shi, Shen, Wang, Rui, Geng. FINE: Factorizing Knowledge for Initialization of "

@@ -1,8 +1,8 @@
-"""LeTs: a small model and the matrices that make it wider and deeper are learnt together.
+"""LeTs: train a small model together with the transformations that widen and deepen it.
 
 Xia, Zu, Yang and Geng, Initializing Variable-sized Vision Transformers from Learngene with
 Learnable Transformation, NeurIPS 2024. From a source of S layers and width d, an auxiliary model of
-T layers and width d' is computed in every pass:
+T layers and width d' is computed in every forward pass:
 
     out     W+ = [W ; R W],  b+ = [b ; R b]        a layer that writes the wider stream, heads or
                                                    hidden channels
@@ -11,9 +11,9 @@ T layers and width d' is computed in every pass:
 
 R has d' - d rows: one matrix for the stream, one of queries, keys, values and hidden channels each
 for every layer of the source, one for the head's inputs. The pairs (g_0, g_1) are scalars of each
-kind of tensor, one set for the layers t = 0 and 1, one for 2 and 3, and so on. All of it learns
-from the teacher's logits (`auxiliary.py`). A descendant has the first rows of every R, and layers
-at even distances among t = 0, ..., T - 1.
+kind of tensor, one set for the layers t = 0 and 1, one for 2 and 3, and so on. All of them are
+trained with the teacher's logits (`auxiliary.py`). A descendant has the first rows of every R, and
+evenly spaced layers among t = 0, ..., T - 1.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ MATRICES = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.we
 class LetsDetails(HeadRecord):
     """Record what `details` of a learngene hold."""
 
-    layers: Annotated[int, "of the source", Bounds(least=2, most=LIMITS["layers"])]
-    heads: Annotated[int, "of the source", Bounds(least=1, most=LIMITS["heads"])]
+    layers: Annotated[int, "layers of the source", Bounds(least=2, most=LIMITS["layers"])]
+    heads: Annotated[int, "heads of the source", Bounds(least=1, most=LIMITS["heads"])]
 
     def derive_source_spec(self, auxiliary: Spec) -> Spec:
         """Return the source's shape from the auxiliary model's.
@@ -110,17 +110,17 @@ class LetsExtractor(Extractor):
     init: Init = "timm"
     auxiliary_layers: Annotated[
         int | None,
-        "layers of the auxiliary model (default: as many as the ancestry has)",
+        "layers of the auxiliary model (default: the ancestry's)",
         Bounds(least=2, most=LIMITS["layers"]),
     ] = None
     source_layers: Annotated[
         int | None,
-        "layers of the source, an even number (default: half of the auxiliary model's)",
+        "layers of the source model, an even number (default: half of the auxiliary model's)",
         Bounds(least=2, most=LIMITS["layers"]),
     ] = None
     source_heads: Annotated[
         int | None,
-        "heads of the source (default: half of the ancestry's)",
+        "heads of the source model (default: half of the ancestry's)",
         Bounds(least=1, most=LIMITS["heads"]),
     ] = None
 
@@ -233,7 +233,7 @@ PRESETS = build_presets(LetsExtractor, source_layers=2)
 
 LETS = Method(
     name="lets",
-    title="a small model and the matrices that widen and deepen it, learnt by distillation",
+    title="a small model and transformations that widen and deepen it, learnt by distillation",
     paper=(
         "Xia, Zu, Yang, Geng. Initializing Variable-sized Vision Transformers from Learngene with "
         "Learnable Transformation. NeurIPS 2024"

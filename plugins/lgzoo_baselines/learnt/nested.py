@@ -1,8 +1,8 @@
-"""Nested models: one model whose slices are models, all of them trained together.
+"""Nested models: train one model so that its slices are smaller models.
 
 Devvrit, Kudugunta, Kusupati and others, MatFormer: Nested Transformer for Elastic Inference,
-NeurIPS 2024. An MLP with the hidden neurons 1, ..., m_g holds smaller ones, each the first neurons
-of the next:
+NeurIPS 2024. An MLP with the hidden neurons 1, ..., m_g contains smaller ones, each with the first
+neurons of the next:
 
     T_i(x) = W_2[:, :m_i] act(W_1[:m_i] x)        m_1 < ... < m_g
 
@@ -122,7 +122,7 @@ class NestedExpander(Expander):
 
     granularity: Annotated[
         tuple[float, ...],
-        "shares of the hidden neurons, one for each block of the descendant (Mix'n'Match)",
+        "share of the hidden neurons for each block of the descendant (Mix'n'Match)",
         SHARE,
     ] = ()
 
@@ -220,7 +220,7 @@ SIZES = NestedGrid(hidden=(0.25, 0.5), stream=(0.5,), blocks=(0.5,))
 
 NESTED = Method(
     name="nested",
-    title="one model whose slices are models, all of them trained together",
+    title="one model whose slices are trained jointly as smaller models",
     paper=(
         "Devvrit, Kudugunta, Kusupati, Dettmers, Chen, Dhillon, Tsvetkov, Hajishirzi, Kakade, "
         "Farhadi, Jain. MatFormer: Nested Transformer for Elastic Inference. NeurIPS 2024"

@@ -23,19 +23,23 @@ CHOICES = {"even": choose_evenly, "first": choose_first}
 class NestedGrid:
     """List the sizes in training: every combination of these shares, and the full model."""
 
-    hidden: Annotated[tuple[float, ...], "shares of each MLP's hidden neurons", SHARE] = (
+    hidden: Annotated[
+        tuple[float, ...], "shares of the hidden neurons of each MLP that slices have", SHARE
+    ] = (
         0.125,
         0.25,
         0.5,
     )
     attention: Annotated[
-        tuple[float, ...], "shares of the heads in attention, the stream as it is", SHARE
+        tuple[float, ...], "shares of the attention heads, without changing the width", SHARE
     ] = ()
-    stream: Annotated[tuple[float, ...], "shares of the stream's width, in whole heads", SHARE] = ()
-    blocks: Annotated[tuple[float, ...], "shares of the blocks", SHARE] = ()
-    choice: Annotated[
-        Literal["even", "first"], "which blocks a slice has: evenly spaced ones, or the first"
-    ] = "even"
+    stream: Annotated[
+        tuple[float, ...], "shares of the model width, rounded to complete heads", SHARE
+    ] = ()
+    blocks: Annotated[tuple[float, ...], "shares of the number of blocks", SHARE] = ()
+    choice: Annotated[Literal["even", "first"], "blocks of a slice: evenly spaced or the first"] = (
+        "even"
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -106,11 +110,11 @@ class NestedSettings(DistillationSettings):
     grid: NestedGrid = field(default=NestedGrid(), metadata=FLAT)
     order: Annotated[
         Literal["magnitude", "none"],
-        "neurons and heads before the training: by their mean absolute value on images, as in "
-        "weight_subcloning, or as they are",
+        "order of neurons and heads before the training: by mean absolute value "
+        "on images, as in weight_subcloning, or unchanged",
     ] = "magnitude"
     ranked: Annotated[
         int,
-        "training images that they are ranked on, without their labels",
+        "number of training images for this order (labels are not used)",
         Bounds(least=1),
     ] = 256

@@ -1,18 +1,18 @@
-"""SWEET: all matrices of all layers are one tensor in Tucker form, of a shared template.
+"""SWEET: all matrices of all layers form one Tucker-factorised tensor with a shared template.
 
 Xie, Feng, Shi, Wang, Rui and Geng, Self-Supervised Weight Templates for Scalable Vision Model
 Initialization, arXiv 2601.19694, 2026. The matrices of a layer (queries, keys, values, projection,
 both layers of the MLP) are cut into squares as wide as the stream, D, twelve where the MLP is four
-times as wide. All squares p of all layers i are one tensor, a template with a scaler on each side:
+times as wide. All squares p of all layers i form one tensor, a template with a scaler on each axis:
 
     W[(i, p), a, b] = sum over t, u, v of  S_i[p, t]  A[a, u]  B[b, v]  T[t, u, v]
 
 The template T (r, s, s) does not depend on the size. The scalers are: S_i (squares, r) of a layer,
-A (D, s) and B (D, s) of a width. All of them learn in an auxiliary model with the ancestry model as
-its teacher (`factored.py`); for another size the template stays, and the scalers are interpolated,
-cut, and may learn.
+A (D, s) and B (D, s) of a width. All of them are trained in an auxiliary model with the ancestry
+model as teacher (`factored.py`). For another size the template is unchanged, and the scalers are
+interpolated, cut, and optionally trained.
 
-Which sides the paper's tensor has could not be read; see docs/methods/sweet.md.
+The axes of the paper's tensor are not known to us; see docs/methods/sweet.md.
 """
 
 from __future__ import annotations
@@ -80,10 +80,12 @@ if TYPE_CHECKING:
 class TuckerFactorisation(Factorisation):
     """A template, and a scaler on each of its sides."""
 
-    rank: Annotated[int, "r, the template's side that squares mix", Bounds(least=1, most=4096)] = 64
+    rank: Annotated[
+        int, "size r of the template's axis for the squares", Bounds(least=1, most=4096)
+    ] = 64
     stream: Annotated[
         int | None,
-        "s, the template's sides that channels mix (default: the ancestry's width)",
+        "size s of the template's two axes for channels (default: the ancestry's width)",
         Bounds(least=1, most=LIMITS["width"]),
     ] = None
 
@@ -213,8 +215,8 @@ class SweetExpander(Expander):
 SWEET = Method(
     name="sweet",
     title=(
-        "one template of all matrices, learnt by distillation; every depth and width has scalers "
-        "on its sides"
+        "one template for all matrices, learnt by distillation; scalers adapt it "
+        "to every depth and width"
     ),
     paper=(
         "Xie, Feng, Shi, Wang, Rui, Geng. Self-Supervised Weight Templates for Scalable Vision "

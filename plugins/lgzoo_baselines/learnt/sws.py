@@ -1,13 +1,13 @@
-"""SWS: Stage-wise Weight Sharing. One block is stored for all layers of each stage.
+"""SWS: Stage-wise Weight Sharing. All layers of a stage share one block.
 
 Xia, Zhu, Yang and Geng, Exploring Learngene via Stage-wise Weight Sharing for Initializing
 Variable-sized Models, IJCAI 2024:
 
     theta_i = theta_s(i)        s(0) <= s(1) <= ...: the stage of layer i, of S
 
-The auxiliary model has 16 layers, in S = 5 stages of 3, 3, 4, 3 and 3. It learns by distillation
-alone (`auxiliary.py`). A descendant of L = q S + r layers has the same stages, the first r of them
-with q + 1 layers and the others with q:
+The auxiliary model has 16 layers, in S = 5 stages of 3, 3, 4, 3 and 3. It is trained by
+distillation alone (`auxiliary.py`). A descendant of L = q S + r layers has the same stages, the
+first r of them with q + 1 layers and the others with q:
 
     L = 12        0 0 0 1 1 1 2 2 3 3 4 4        the authors' only example; the rule is our reading
     L < S         evenly spaced stages, the first and the last among them
@@ -101,7 +101,7 @@ class SwsExtractor(Extractor):
     init: Init = "timm"
     stages: Annotated[
         tuple[int, ...],
-        "layers of each stage of the auxiliary model",
+        "number of layers of each stage of the auxiliary model",
         Bounds(least=1, most=LIMITS["layers"]),
     ] = (3, 3, 4, 3, 3)
 
@@ -143,7 +143,7 @@ class SwsExpander(Expander):
 
     places: Annotated[
         tuple[int, ...] | None,
-        "the stage of each layer, counted from 0 (default: as evenly as can be)",
+        "stage of each layer, counted from 0 (default: distributed evenly)",
         Bounds(least=0),
     ] = None
 
@@ -177,8 +177,8 @@ class SwsExpander(Expander):
 SWS = Method(
     name="sws",
     title=(
-        "a block for each stage, learnt by distillation; deeper models repeat them within their "
-        "stages"
+        "one block per stage, learnt by distillation; descendants repeat the "
+        "blocks within their stages"
     ),
     paper=(
         "Xia, Zhu, Yang, Geng. Exploring Learngene via Stage-wise Weight Sharing for Initializing "

@@ -1,10 +1,10 @@
-"""TLEG: Transformer as Linear Expansion of learnGene. All layers lie on a line of two blocks.
+"""TLEG: Transformer as Linear Expansion of learnGene. All layers are linear in two blocks.
 
 Xia, Zhang, Yang, Chen, Chen and Geng, Transformer as Linear Expansion of Learngene, AAAI 2024:
 
     theta_i = theta_B + (i / L) theta_A        i = 0, ..., L - 1: all tensors of block i of L
 
-theta_B is the first layer, and the last comes short of theta_B + theta_A by one step. The learngene
+theta_B is the first layer, and the last is one step before theta_B + theta_A. The learngene
 is theta_B (`blocks.0`) and theta_A (`blocks.1`), stem, final norm and head, trained in an auxiliary
 model of 12 layers by distillation alone (`auxiliary.py`).
 """
@@ -77,7 +77,7 @@ class TlegExtractor(Extractor):
     init: Init = "timm"
     auxiliary_layers: Annotated[
         int | None,
-        "layers of the auxiliary model (default: as many as the ancestry has)",
+        "layers of the auxiliary model (default: the ancestry's)",
         Bounds(least=1),
     ] = None
 
@@ -130,7 +130,7 @@ DESCENDANT = replace(
 
 TLEG = Method(
     name="tleg",
-    title="two blocks, learnt by distillation; every depth is a line through them",
+    title="two blocks, learnt by distillation; linear expansion builds every depth from them",
     paper=(
         "Xia, Zhang, Yang, Chen, Chen, Geng. Transformer as Linear Expansion of Learngene. "
         "AAAI 2024"

@@ -1,4 +1,4 @@
-"""WAVE: every matrix is a sum of weight templates, repeated side by side with varying weights.
+"""WAVE: every matrix is a sum of Kronecker products of scalers and shared weight templates.
 
 Feng, Xie, Wang and Geng, WAVE: Weight Templates for Adaptive Initialization of Variable-sized
 Models, CVPR 2025, equation 4:
@@ -8,12 +8,12 @@ Models, CVPR 2025, equation 4:
 that is, the block of W_i at (a, b) is sum over t of S_it[a, b] T_t. The templates T_t, squares as
 wide as an attention head, are shared by the matrices of one kind (queries, keys and values;
 projection; first and second layer of the MLP) in all layers; each layer has its scalers S_it. Both
-learn in an auxiliary model by
+are trained in an auxiliary model with
 
     loss = KL(softmax(teacher) || softmax(auxiliary)) + L_task
 
-(`factored.py`). For another depth or width only scalers are new: those between the auxiliary
-model's layers, and of a narrower model those of the first heads.
+(`factored.py`). For another depth or width only the scalers are new: interpolated between the
+auxiliary model's layers, and for a narrower model those of the first heads.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ if TYPE_CHECKING:
 class KroneckerFactorisation(Factorisation):
     """Sums of Kronecker products of a scaler and a template."""
 
-    templates: Annotated[int, "templates of each kind of matrix", Bounds(least=1, most=4096)] = 32
+    templates: Annotated[
+        int, "number of templates for each kind of matrix", Bounds(least=1, most=4096)
+    ] = 32
 
     def list_draws(self, spec: Spec, std: Std) -> tuple[Draws, Draws]:
         """Return templates (N, side, side) and scalers (N, rows / side, columns / side)."""
@@ -190,7 +192,7 @@ class WaveExpander(Expander):
 WAVE = Method(
     name="wave",
     title=(
-        "templates of all matrices, learnt by distillation; every depth and width weights them anew"
+        "weight templates, learnt by distillation; scalers combine them for every depth and width"
     ),
     paper=(
         "Feng, Xie, Wang, Geng. WAVE: Weight Templates for Adaptive Initialization of "

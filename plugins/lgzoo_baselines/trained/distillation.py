@@ -1,14 +1,13 @@
-"""Distillation: every size trained by itself on the source task, with the ancestry as its teacher.
+"""Distillation: a separate model for every size, trained with the ancestry model as teacher.
 
-The baseline that learngenes are to replace where an ancestry model exists: its knowledge is
-distilled once per size, not condensed once for all (Hinton, Vinyals and Dean, Distilling the
-Knowledge in a Neural Network, 2015, section 2).
+The baseline that learngenes are meant to replace: the ancestry model is distilled once per size
+instead of once for all sizes (Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural
+Network, 2015, section 2).
 
     loss = (1 - share) L_task + share t^2 KL(softmax(teacher / t) || softmax(student / t))
 
-L_task is the loss of ordinary training on the task. With `tokens` w > 0 the student's tokens learn
-too, + share w L_tokens (`TokenLoss`): with many classes, logits alone say little before a student
-is good.
+L_task is the usual loss of the task. With `tokens` w > 0 the loss has another term, share w
+L_tokens (`TokenLoss`): with many classes, logits alone give little information early in training.
 
 If the ancestry model was trained for this task, its head gives the teacher's logits; for any other
 task it is fine-tuned first. With `--teacher` any other classifier of the task is the teacher, such
@@ -140,7 +139,7 @@ def distil_model(
 
 DISTILLATION = Method(
     name="distillation",
-    title="every size distilled from the ancestry by itself, and all of them stored",
+    title="a separate model for every size, distilled from the ancestry model",
     paper="Hinton, Vinyals, Dean. Distilling the Knowledge in a Neural Network. 2015",
     expander=PretrainFinetuneExpander(),
     presets={

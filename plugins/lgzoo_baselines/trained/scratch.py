@@ -1,11 +1,11 @@
-"""Scratch: random weights of any size, the arm without inheritance.
+"""Scratch: random weights of any size, the baseline without inheritance.
 
-There are two such arms, because that of the papers is confounded: timm's initialisation (normal
-with a standard deviation of 0.02) is a weak start for narrow models, and a method may win by the
-scale of its weights alone. `fan_in` draws with a standard deviation of 1/sqrt(fan_in) instead.
-Compare a method with the stronger of the two, and with its control `shuffled`.
+There are two initialisations, because the papers' is a confounder: timm's (normal with standard
+deviation 0.02) is weak for narrow models, so a method may be better only by the scale of its
+weights. `fan_in` has a standard deviation of 1/sqrt(fan_in). Compare a method with the stronger of
+the two, and with its control `shuffled`.
 
-The learngene holds no tensors, only the shape of the ancestry model.
+The learngene has no tensors, only the shape of the ancestry model.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ScratchExpander(Expander):
 
     init: Annotated[
         Literal["timm", "fan_in"],
-        "timm's initialisation, or a standard deviation of 1/sqrt(fan_in)",
+        "timm's initialisation, or standard deviation 1/sqrt(fan_in)",
     ] = "timm"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -91,7 +91,7 @@ def list_depths(config: LearngeneConfig) -> list[Member]:
 
 SCRATCH = Method(
     name="scratch",
-    title="random weights: timm's initialisation, or one scaled to the width",
+    title="random weights: timm's initialisation, or standard deviation 1/sqrt(fan_in)",
     paper="",
     expander=ScratchExpander(),
     presets={

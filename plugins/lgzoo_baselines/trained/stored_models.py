@@ -29,17 +29,17 @@ MIN_DEPTH, MAX_DEPTH = 1, LIMITS["layers"]
 # Settings of this method and of `distillation`.
 DEPTHS = (3, 6, 9, 12)
 
-Depths = Annotated[
-    tuple[int, ...], "how many layers the models have", Bounds(least=MIN_DEPTH, most=MAX_DEPTH)
-]
+Depths = Annotated[tuple[int, ...], "layers of the models", Bounds(least=MIN_DEPTH, most=MAX_DEPTH)]
 
 Widths = Annotated[
     tuple[int, ...],
-    "how wide they are, in whole heads of the ancestry's (default: as wide as it)",
+    "widths of the models, multiples of the ancestry's head width (default: the ancestry's width)",
     Bounds(least=1),
 ]
 
-Init = Annotated[Literal["timm", "fan_in"], "the weights that training starts from"]
+Init = Annotated[
+    Literal["timm", "fan_in"], "initialisation: timm's, or standard deviation 1/sqrt(fan_in)"
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Training with a teacher: settings, the teacher, and the loss that imitates it."""
+"""Training with a teacher: settings, the teacher, and the distillation loss."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ TOKENS = 20.0
 # Settings of all methods with a teacher.
 TeacherName = Annotated[
     str | None,
-    "another teacher than the ancestry model: timm:NAME, hf-hub:ORG/REPO or a folder, a classifier "
-    "of the task",
+    "teacher instead of the ancestry model, a classifier of the task: "
+    "timm:NAME, hf-hub:ORG/REPO or a folder",
 ]
 
-TeacherTraining = Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"]
+TeacherTraining = Annotated[Recipe, "fine-tuning of the teacher if it was trained for another task"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +52,14 @@ class DistillationSettings:
     """Configure the training of one model with a teacher."""
 
     share: Annotated[
-        float, "the teacher's share of the loss; the rest is the labels'", Bounds(least=0, most=1)
+        float, "weight of the distillation loss; the labels have the rest", Bounds(least=0, most=1)
     ] = 0.5
     temperature: Annotated[
-        float, "divides the logits of student and teacher before their softmax", Bounds(above=0)
+        float, "temperature of the student's and the teacher's logits", Bounds(above=0)
     ] = 2.0
     tokens: Annotated[
         float,
-        "weight of the teacher's last tokens beside its answers; 0: answers alone",
+        "weight of the distillation of the teacher's last tokens; 0: logits only",
         Bounds(least=0),
     ] = field(default=0.0, metadata=OMIT_DEFAULT)
     training: Recipe = TRAINING

@@ -1,4 +1,4 @@
-"""FRONT: a learngene is the low frequencies of a model's weights; any size starts from them.
+"""FRONT: initialise models of any size from the low frequencies of a model's weights.
 
 Shen, Feng, Xie, Lv, Geng. Breaking the Scale Barrier: One-Shot Knowledge Transfer via Frequency
 Transform. ICML 2026 (arXiv 2603.07523). Its training-free form, as the authors'
@@ -52,7 +52,7 @@ class FrontExtractor(Extractor):
 
     keep: Annotated[
         float,
-        "share of the frequencies that are kept along rows and along columns",
+        "share of the frequencies to store along rows and along columns",
         Bounds(least=0.01, most=1),
     ] = 1.0
 
@@ -97,8 +97,8 @@ class FrontExpander(Expander):
 
     amplitudes: Annotated[
         Literal["released", "kept"],
-        "as the released code: weights grow as a model shrinks; or times N'/N along rows and "
-        "columns, its --use_ratio",
+        "scale of the weights: as in the released code, where it grows for "
+        "smaller models; or times N'/N along rows and columns (its --use_ratio)",
     ] = "released"
 
     def family(self, config: LearngeneConfig) -> list[Member]:

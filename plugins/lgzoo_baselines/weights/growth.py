@@ -1,13 +1,13 @@
-"""Growth: a larger model that starts from a smaller one, without training and without data.
+"""Growth: initialise a larger model from a smaller one, without training or data.
 
 Chen, Yin, Shang, Jiang, Qin, Wang, Wang, Chen, Liu, Liu. bert2BERT: Towards Reusable Pretrained
-Language Models. ACL 2022. Along every axis that grows from s to t entries (channels, whole heads,
-hidden neurons) entry i is a copy of entry g(i), and entry j has c(j) copies:
+Language Models. ACL 2022. Along every axis that grows from s to t entries (channels, complete
+heads, hidden neurons) entry i is a copy of entry g(i), and entry j has c(j) copies:
 
     1  width, FPI    U[i, j] = W[g_out(i), g_in(j)] / c_in(g_in(j))
-                     outputs are copied, and inputs share their weight
-    2  width, AKI    the same, but rows i >= s_out are of the block above
-    3  depth         the grown blocks as a whole as often as they fit, then the last of them:
+                     outputs are copied; copies of an input divide its weight
+    2  width, AKI    the same, but rows i >= s_out are of the next block
+    3  depth         the stack of grown blocks as often as it fits, then its last blocks:
                      0 1 2 0 1 2 1 2
 
 with g(i) = i for i < s. Further entries are copied in turn, g(i) = i mod s, or drawn, as in the
@@ -55,10 +55,10 @@ class GrowthExpander(Expander):
 
     knowledge: Annotated[
         Literal["own", "advanced"],
-        "new rows of a block's own weights (FPI), or of the block above (AKI)",
+        "source of the new rows of a block: the same block (FPI), or the next block (AKI)",
     ] = "own"
     copies: Annotated[
-        Copies, "which entries are copied: all in turn, or drawn from them as in the paper"
+        Copies, "entries to copy: all in turn, or drawn at random as in the paper"
     ] = "even"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -209,7 +209,7 @@ def _has_growing_axis(spec: Spec, name: str) -> bool:
 _EXTRACTOR = BlockChoiceExtractor()
 GROWTH = Method(
     name="growth",
-    title="larger models of copies of the ancestry model's neurons, heads and blocks",
+    title="larger models from copies of the ancestry model's neurons, heads and blocks",
     paper=(
         "Chen, Yin, Shang, Jiang, Qin, Wang, Wang, Chen, Liu, Liu. bert2BERT: Towards Reusable "
         "Pretrained Language Models. ACL 2022"

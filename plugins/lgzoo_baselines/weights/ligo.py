@@ -1,11 +1,11 @@
-"""LiGO: a larger model whose weights are a linear function of a smaller one's, trained briefly.
+"""LiGO: initialise a larger model by trained linear operators on a smaller model's weights.
 
 Wang, Panda, Hennigen, Greengard, Karlinsky, Feris, Cox, Wang, Kim. Learning to Grow Pretrained
 Models for Efficient Transformer Training. ICLR 2023. Every weight matrix of layer i of the larger
 model is computed from those of the layers j of the smaller one:
 
-    1  depth    V_i = sum over j of w_ij W_j     w_ij: numbers of this kind of weight; biases have
-                                                 other numbers
+    1  depth    V_i = sum over j of w_ij W_j     w_ij: separate for every kind of weight and for
+                                                 biases
     2  width    U_i = B_out V_i A_in'            B = [I ; R], A = B diag(1 / c)
 
 which as one large matrix is
@@ -102,11 +102,11 @@ class LigoExpander(Expander):
 
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
-    learning: Annotated[Recipe, "of the operators and the head, on images of the target's task"] = (
-        LEARNING
-    )
+    learning: Annotated[
+        Recipe, "training of the operators and the head on images of the target's task"
+    ] = LEARNING
     copies: Annotated[
-        Copies, "which entries the operators start to copy: all in turn, or drawn from them"
+        Copies, "entries that the initial operators copy: all in turn, or drawn at random"
     ] = "even"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -148,8 +148,8 @@ class LigoExpander(Expander):
 LIGO = Method(
     name="ligo",
     title=(
-        "larger models by linear operators on the ancestry model's weights, learnt in some "
-        "hundred steps"
+        "larger models from linear operators on the ancestry model's weights, "
+        "learnt in about a hundred steps"
     ),
     paper=(
         "Wang, Panda, Hennigen, Greengard, Karlinsky, Feris, Cox, Wang, Kim. Learning to Grow "

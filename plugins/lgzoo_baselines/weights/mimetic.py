@@ -10,9 +10,9 @@ negative one. With Z of independent entries from N(0, 1/d), a width of d and hea
                          W_V = U S^(1/2),      W_proj = S^(1/2) V'
     3  positions         sines and cosines of the patch's row and column
 
-Step 1 is the best product of rank k; step 2 is exact. Weights stand here as they multiply rows of
-tokens from the right; a linear layer stores the transpose. Biases are zero. All other tensors are
-drawn as in `scratch`. Nothing is inherited but the shape, and no image is used.
+Step 1 is the best approximation of rank k; step 2 is exact. Weights are written as they multiply
+rows of tokens from the right; a linear layer stores the transpose. Biases are zero. All other
+tensors are drawn as in `scratch`. Only the shape is inherited, and no images are used.
 """
 
 from __future__ import annotations
@@ -47,18 +47,27 @@ class MimeticExpander(Expander):
 
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
-    qk_noise: Annotated[float, "alpha_1, of queries and keys", Bounds(least=0, most=4)] = 0.7
-    qk_diagonal: Annotated[float, "beta_1, their diagonal", Bounds(least=0, most=4)] = 0.7
-    vp_noise: Annotated[float, "alpha_2, of values and projection", Bounds(least=0, most=4)] = 0.4
+    qk_noise: Annotated[
+        float, "alpha_1: scale of the noise in queries and keys", Bounds(least=0, most=4)
+    ] = 0.7
+    qk_diagonal: Annotated[
+        float, "beta_1: diagonal of the product of queries and keys", Bounds(least=0, most=4)
+    ] = 0.7
+    vp_noise: Annotated[
+        float, "alpha_2: scale of the noise in values and projection", Bounds(least=0, most=4)
+    ] = 0.4
     vp_diagonal: Annotated[
-        float, "beta_2, their diagonal is its negative", Bounds(least=0, most=4)
+        float,
+        "beta_2: negative diagonal of the product of values and projection",
+        Bounds(least=0, most=4),
     ] = 0.4
     positions: Annotated[
-        Literal["sinusoidal", "drawn"], "sines and cosines, or as the other tensors"
+        Literal["sinusoidal", "drawn"],
+        "position embedding: sines and cosines, or drawn as the other tensors",
     ] = "sinusoidal"
     init: Annotated[
         Literal["timm", "fan_in"],
-        "the other tensors: timm's, or standard deviation 1/sqrt(fan_in)",
+        "initialisation of the other tensors: timm's, or standard deviation 1/sqrt(fan_in)",
     ] = "timm"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -174,7 +183,7 @@ def build_sinusoids(spec: ViTSpec) -> Tensor:
 
 MIMETIC = Method(
     name="mimetic",
-    title="random weights whose attention has the diagonals of a trained model's",
+    title="random weights with the diagonals of trained attention matrices",
     paper="Trockman, Kolter. Mimetic Initialization of Self-Attention Layers. ICML 2023",
     expander=MimeticExpander(),
     presets={

@@ -1,4 +1,4 @@
-"""Weight selection: a smaller model starts from a subset of a larger one's weights, without data.
+"""Weight selection: initialise a smaller model from a subset of a larger one's weights.
 
 Xu, Chen, Vishniakov, Yin, Shen, Darrell, Liu, Liu. Initializing Models with Larger Ones. ICLR 2024,
 section 3:
@@ -10,9 +10,9 @@ section 3:
                             0, t/s, 2 t/s, ...  if s divides t,
                             else round(i (t - 1) / (s - 1)) for i = 0, ..., s - 1
 
-The same rule everywhere makes neurons keep their neighbours: a channel of the residual stream comes
-from the same channel in every tensor. Rows of queries, keys and values are one dimension, so that
-heads are not kept apart; `--whole-heads` takes whole ones.
+Since the rule is the same everywhere, a channel of the residual stream comes from the same channel
+in every tensor. Rows of queries, keys and values are one dimension, so the selection ignores heads;
+`--whole-heads` selects complete ones.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class WeightSelectionExpander(Expander):
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
     blocks: Annotated[
-        Literal["first", "uniform"], "which blocks: the first, or blocks at equal steps"
+        Literal["first", "uniform"], "blocks to select: the first, or evenly spaced ones"
     ] = "first"
     elements: Annotated[
-        Elements, "which entries along each dimension: at equal steps, or the first"
+        Elements, "entries to select along each dimension: evenly spaced ones, or the first"
     ] = "uniform"
     whole_heads: Annotated[
-        bool, "take whole attention heads; by default their rows are selected as all others"
+        bool, "select complete attention heads; by default their rows are selected like all others"
     ] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -126,7 +126,7 @@ def select_entries(larger: int, smaller: int, rule: Elements) -> list[int]:
 _EXTRACTOR = BlockChoiceExtractor()
 WEIGHT_SELECTION = Method(
     name="weight_selection",
-    title="smaller models by selecting blocks and elements of the ancestry model's tensors",
+    title="smaller models from selected blocks and elements of the ancestry model's tensors",
     paper=(
         "Xu, Chen, Vishniakov, Yin, Shen, Darrell, Liu, Liu. Initializing Models with Larger Ones. "
         "ICLR 2024"

@@ -1,14 +1,14 @@
-"""Weight subcloning: the most important neurons of a larger model, rescaled, without middle blocks.
+"""Weight subcloning: keep and rescale the most important neurons of a larger model.
 
 Samragh, Farajtabar, Mehta, Vemulapalli, Faghri, Naik, Tuzel, Rastegari. Weight Subcloning: Direct
 Initialization of Transformers Using Larger Pretrained Ones. arXiv 2312.09299, 2023.
 
-    1  rank       a neuron is as important as its mean absolute value over images and tokens: a
-                  channel of the residual stream over all blocks at once, since it is the same
-                  neuron in each; hidden neurons and heads within their block
+    1  rank       neurons by their mean absolute value over images and tokens: channels of the
+                  residual stream over all blocks at once, since they are the same neurons in
+                  each; hidden neurons and heads within their block
     2  reorder    all neurons from most to least important, which does not change the function
     3  cut        the first d of D channels, the first heads, the first hidden neurons; blocks are
-                  left out in the middle, where a block changes the stream least
+                  removed from the middle, where a block changes the stream least
     4  rescale    W <- sqrt(inputs before / inputs after) W for every linear layer that lost inputs,
                   so that its outputs keep their standard deviation
 
@@ -64,7 +64,7 @@ class NeuronRanking:
     """Settings of the ranking of neurons."""
 
     images: Annotated[
-        int, "training images that the neurons are ranked on, without their labels", Bounds(least=1)
+        int, "number of training images for the ranking (labels are not used)", Bounds(least=1)
     ] = 256
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class WeightSubcloningExpander(Expander):
     axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
     rescale: Annotated[
-        bool, "scale linear layers by the square root of how many times fewer inputs they have"
+        bool, "multiply linear layers by sqrt(a/b) if their inputs are cut from a to b"
     ] = True
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -272,7 +272,7 @@ def rescale_weights(state: StateDict, larger: Spec, smaller: Spec) -> StateDict:
 
 WEIGHT_SUBCLONING = Method(
     name="weight_subcloning",
-    title="smaller models of the ancestry model's most important neurons, rescaled",
+    title="smaller models from the ancestry model's most important neurons, rescaled",
     paper=(
         "Samragh, Farajtabar, Mehta, Vemulapalli, Faghri, Naik, Tuzel, Rastegari. Weight "
         "Subcloning: Direct Initialization of Transformers Using Larger Pretrained Ones. "

@@ -1,15 +1,13 @@
-"""Build the super ancestry net of LSAMD, and measure what its routers prefer.
+"""Build the super Ans-Net of LSAMD, and measure which blocks its routers prefer.
 
-LSAMD, section "Super Ans-Net", eq. 1-2: beside every frozen base block stand a specific block that
-one data set trains, and a router between them. The net stays timm's module, with each block
-replaced by a `RoutedBlock`, so that everything around the blocks is the ancestry model's. Below it
-stand its objective, its groups of parameters, and the measurement of what its routers prefer
-(eq. 3).
+LSAMD, section "Learngene Search Across Multiple Datasets", eq. 1-2: every layer has a frozen base
+block, a dataset-specific block that is trained on one data set, and a router between them. The net
+is timm's module with each block replaced by a `RoutedBlock`. This module also has its objective,
+its parameter groups, and the measurement of the routers' preferences (eq. 3).
 
 The paper prints its router as `softmax(x W1 + softplus(x W2))` and calls W2 "noisy", after Shazeer
-et al. 2017, whose gate is `x W1 + eps * softplus(x W2)` with eps ~ N(0, 1). As printed nothing is
-noisy, so nothing explores: `gaussian` is Shazeer's gate and the default, `printed` the paper's
-letters, `none` has no second term.
+et al. 2017, whose gate is `x W1 + eps * softplus(x W2)` with eps ~ N(0, 1). As printed there is no
+noise: `gaussian` is Shazeer's gate and the default, `printed` is eq. 1, `none` has no second term.
 
 Shapes: B images, N tokens, D width, L layers, R numbers of a metric; 2 choices, the specific block
 (the paper's h^D) and the base block (h^B).

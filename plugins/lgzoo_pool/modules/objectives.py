@@ -11,19 +11,18 @@ Joint training: every step draws one path and trains it (SN-Net, Learngene Pool)
 L_task is the task's training loss, attributes included. The path is a function of the seed and the
 step, so it is equal in all processes (the released code draws one per process) and after resuming.
 
-Imitation: the losses of an auxiliary model of Learngene Pool (algorithm 1), and the stitches that
-start from its matrices.
+Distillation: the losses of an auxiliary model of Learngene Pool (algorithm 1, line 5), and the
+stitches initialised from its matrices.
 
-    L      = alpha L_cls + (1 - alpha) (L_att + L_blk + L_pred)
-    L_blk  = sum over the levels of MSE(B_anc W, B_aux)                            (equation 3)
+    L      = alpha L_cls + (1 - alpha) (L_att + L_blk + L_pred)                       (eq. 6, 8)
+    L_blk  = sum over the levels of MSE(B_anc W, B_aux)                                  (eq. 4)
              B: output of a block after both residuals
-    L_att  = sum over the levels of MSE(A_anc M, A_aux)                            (equation 4)
+    L_att  = sum over the levels of MSE(A_anc M, A_aux)                                  (eq. 5)
              A: output of its attention after proj, before the residual
-    L_pred = cross-entropy of softmax(student / tau) against softmax(teacher / tau), of logits (3)
+    L_pred = cross-entropy of softmax(student / tau) against softmax(teacher / tau)      (eq. 3)
 
-L_cls is as L_task. The paper gives no alpha; the authors' code has 0.1, divides L_pred by the
-number of classes as well (`entries`), gives W and M a bias, and has matrices where the widths
-match, too.
+L_cls (eq. 7) is as L_task. The paper gives no alpha; the authors' code has 0.1, also divides L_pred
+by the number of classes (`entries`), gives W and M a bias, and has matrices for equal widths too.
 
 Shapes: B images, N tokens, K classes; D the ancestry's width, d the student's, L and H the widths
 of the low and the high auxiliary model. A layer's weight, torch's (d, D), is the transpose of the

@@ -3,26 +3,27 @@
 A decoder's last layer is shared by all nodes. Its gradient is a sum over nodes m of (the gradient
 of tensor m) x (the features of m), so a step moves tensor n along the gradients of all tensors,
 each weighted with the similarity of the features of n and m. ReLU features have a positive mean and
-are similar for all nodes: the gradients of fifty other tensors drown a tensor's own. Then all
-tensors shrink, or lose the image, together, and a short training ends on that plateau. Therefore:
+are similar for all nodes: the gradients of fifty other tensors dominate those of the tensor itself.
+Then all tensors shrink together, or the model ignores the image, and a short training ends on that
+plateau. Therefore:
 
 * hidden layers are tanh, with mean 0, and the layer of the factors has no ReLU before it;
-* nodes start far apart: their distance from the input, which identifies them within a model, has
-  the largest weight;
-* models start close together: shapes have little weight, and the rows of q, k and v are
-  interleaved, so that a narrow model is a corner of a wide one, as everywhere else, and what one
-  width learns helps the others;
-* the final norm and the layers that read it have places of their own, whatever the depth: placed
-  by their distance from the input, each depth would have a separate classifier, learnt in its own
-  steps only, and close to another depth's blocks;
+* nodes of one model start with dissimilar features: their distance from the input, which identifies
+  them within a model, has the largest weight;
+* models of different sizes start with similar features: shapes have little weight, and the rows of
+  q, k and v are interleaved, so that a narrow model is a corner of a wide one and the training of
+  one width helps the others;
+* the final norm and the layers that read it have separate positions for all depths: by their
+  distance from the input, each depth would have a separate classifier, trained only in the steps
+  with that depth, and close to another depth's blocks;
 * tasks differ from the first step on: task layers do not start as the identity;
 * tensors start as small as timm initialises them (standard deviation about 0.02), norms near 1
   and 0.
 
 Tensors and their names are the published ones, but a checkpoint of the published form cannot be
-read as this one. benchmarks/tal_forms.py compares the two forms. By benchmarks/tal_centred.py,
-which takes the changes away one at a time, the start and the places of the last nodes pay most,
-tanh with the low-rank decoder; the scales and the start of the task layers pay nothing.
+read as this one. benchmarks/tal_forms.py compares the two forms. In benchmarks/tal_centred.py,
+which removes the changes one at a time, the start and the positions of the last nodes help most,
+and tanh with the low-rank decoder; the scales and the start of the task layers do not help.
 """
 
 from torch import Tensor, nn

@@ -1,12 +1,12 @@
-"""The place of a node in a ViT's graph, and the changes that a block's place makes.
+"""Position encodings of nodes in a ViT's graph, and scales that depend on the depth.
 
-Published (GHN-3, section 3.2): the embedding of a node's distance from the input. Block 5 then is
-the same in a model of six layers, whose last it is, and of twelve; and the tensors of blocks 3 and
-later are trained in deep models only. In short meta-trainings the network then learns to do without
-them: of a 12-layer descendant only the first three blocks count (`python benchmarks/tal_depth.py`).
+Published (GHN-3, section 3.2): the embedding of a node's distance from the input. Block 5 is then
+the same in a model of six layers, where it is the last, and of twelve; and the tensors of blocks 3
+and later are trained in deep models only. After a short meta-training only the first three blocks
+of a 12-layer descendant contribute (`python benchmarks/tal_depth.py`).
 
 `relative` makes a model of L layers L samples of one function of the depth. A node is embedded by
-its role (the query, key and value weight, say) and its block's place t = b / (L - 1) between the
+its role (e.g. the query, key and value weight) and its block's position t = b / (L - 1) between the
 first and the last, by linear interpolation between `ANCHORS` embeddings of that role, so that every
 step, of any size, trains the embeddings of other depths. With `by_depth` the tensors that write to
 the residual stream are scaled by sqrt(3 / L), as independent terms add up: 3 is the papers'
