@@ -27,7 +27,6 @@ layer, SliceGPT (2401.15024) narrows the streams of models with RMSNorm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,18 +47,14 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
-from lgzoo_closed_form.calibration import (
-    Calibration,
-    derive_input_format,
-    open_calibration_task,
-)
+from lgzoo_closed_form.calibration import Calibration, open_calibration_task
 from lgzoo_closed_form.depth import find_best_cuts, select_cut
 from lgzoo_closed_form.descendant_size import (
     derive_spec,
     list_fixed_width_features,
     list_unsolvable_features,
 )
-from lgzoo_closed_form.teaching import PART, load_teacher, open_teacher
+from lgzoo_closed_form.teaching import PART, find_recording, open_first_blocks, open_teacher
 
 if TYPE_CHECKING:
     import torch
@@ -222,41 +217,27 @@ class ClosedFormExpander(Expander):
         """
         from learngene_zoo.plugin import (
             assemble,
-            inherited_weights,
             only,
             resize_positions,
             shapes,
-            take_blocks,
         )
         from lgzoo_closed_form.modules.solve import solve_descendant
 
         config = learngene.config
         details = details_of(config, ClosedFormDetails)
-        calibration = details.calibration
         spec = derive_spec(target, config.spec, is_nested=self.nested)
         depth = config.spec.layers if self.nested else self.teacher_depth
         cut = select_cut(details.costs, details.runs, config.spec.layers, spec.layers, depth)
         task = open_calibration_task(self.calibration, details.task, target, run)
         columns_DD = read_directions(learngene)
-        weights = inherited_weights(config, learngene.state, run)
-        # Weights of learngenes on the shelf are in half precision.
-        state = {name: weights[name].float() for name in weights}
-        recorded = None
-        if task.name == details.task:
-            recorded = load_teacher(learngene, columns_DD, state, run)
-        input_format = derive_input_format(config)
-        first = config.spec.with_(layers=cut.depth)
-        if recorded:
-            opened = nullcontext(recorded.truncate(cut.depth))
-        else:
-            state = dict(take_blocks(state, config.spec, range(cut.depth)))
-            opened = open_teacher(state, first, calibration, task, input_format, run)
-        with opened as teacher:
+        kept = find_recording(learngene, columns_DD) if task.name == details.task else None
+        with open_first_blocks(
+            learngene, cut.depth, details.calibration, task, kept, run
+        ) as teacher:
             body = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
             P_dD = self._build_projection(teacher, columns_DD, spec)
-            parts = solve_descendant(
-                teacher, body, cut.runs, P_dD, rho=calibration.ridge, solve=self.solve
-            )
+            rho = details.calibration.ridge
+            parts = solve_descendant(teacher, body, cut.runs, P_dD, rho=rho, solve=self.solve)
         parts = resize_positions(parts, body, spec)
         parts = only(parts, shapes(spec).__contains__)  # no pooling, if the head is for pixels
         mean, std = config.normalisation
@@ -265,7 +246,7 @@ class ClosedFormExpander(Expander):
             "teacher_depth": cut.depth,
             "calibration": task.name,
         }
-        if recorded:
+        if kept:
             provenance["streams"] = "kept"
         return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
 

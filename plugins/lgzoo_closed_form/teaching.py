@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lgzoo_closed_form.calibration import derive_input_format
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from learngene_zoo.plugin import InputFormat, Learngene, Run, Spec, StateDict, Task
     from lgzoo_closed_form.calibration import Calibration
+    from lgzoo_closed_form.modules.recording import Recording
     from lgzoo_closed_form.modules.solve import StreamTeacher
 
 PART = "statistics"  # of an extraction's run
@@ -76,29 +79,55 @@ def record_teacher(
     return StreamTeacher(headless, state, model, pictures, streams)
 
 
-def load_teacher(
-    learngene: Learngene, directions_DD: torch.Tensor, state: StateDict, run: Run
-) -> StreamTeacher | None:
-    """Load the streams that the extraction has kept beside its learngene; None if it has not.
+def find_recording(learngene: Learngene, directions_DD: torch.Tensor) -> Recording | None:
+    """Return the streams that the extraction has kept beside its learngene; None if it has not.
 
     Args:
         learngene: a learngene of closed_form.
         directions_DD: its directions, which identify the recording.
-        state: the ancestry model's tensors, without a head.
-        run: threads and progress.
     """
-    from learngene_zoo.plugin import model_of, open_device
     from lgzoo_closed_form.modules.recording import STREAMS, load_recording
-    from lgzoo_closed_form.modules.solve import StreamTeacher
 
     if learngene.folder is None:
         return None
     folder, spec = learngene.folder.resolve(), learngene.config.spec.with_(classes=0)
     folder = folder.with_name(f"{folder.name}.run") / "parts" / PART / STREAMS
-    recording = load_recording(folder, directions_DD, spec)
-    if recording is None:
-        return None
+    return load_recording(folder, directions_DD, spec)
+
+
+@contextmanager
+def open_first_blocks(
+    learngene: Learngene,
+    depth: int,
+    settings: Calibration,
+    task: Task,
+    kept: Recording | None,
+    run: Run,
+) -> Iterator[StreamTeacher]:
+    """Yield the first blocks of a learngene's ancestry model as a teacher.
+
+    Args:
+        learngene: a learngene of closed_form, with or without the ancestry model's weights.
+        depth: the number of blocks.
+        settings: as in the extraction.
+        task: whose training images are seen, unless streams are kept.
+        kept: streams of all blocks, see `find_recording`. None records those of the first blocks.
+        run: seed, threads and progress.
+    """
+    from learngene_zoo.plugin import inherited_weights, model_of, open_device, take_blocks
+    from lgzoo_closed_form.modules.solve import StreamTeacher
+
+    config = learngene.config
+    spec = config.spec.with_(layers=depth, classes=0)
+    weights = inherited_weights(config, learngene.state, run)
+    # Weights of learngenes on the shelf are in half precision.
+    whole = {name: weights[name].float() for name in weights}
+    state = take_blocks(whole, config.spec.with_(classes=0), range(depth))
+    if kept is None:
+        with open_teacher(state, spec, settings, task, derive_input_format(config), run) as teacher:
+            yield teacher
+        return
     open_device(replace(run, device="cpu"))  # sets the number of threads
-    pictures, streams = recording
+    pictures, streams = kept
     pictures = replace(pictures, has_progress=run.progress)
-    return StreamTeacher(spec, state, model_of(spec, state), pictures, streams)
+    yield StreamTeacher(spec, state, model_of(spec, state), pictures, streams.truncate(depth))

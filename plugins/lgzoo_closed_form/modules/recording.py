@@ -22,6 +22,7 @@ from lgzoo_closed_form.modules.streams import Pictures, Streams, open_streams
 STREAMS, RECORD = "streams", "record.json"
 _FILES = re.compile(r"(before|middle|heads)-\d+\.f32|(images|tokens|weights)\.npy|record\.json")
 MAX_IN_MEMORY = 2**30  # bytes
+Recording = tuple[Pictures, Streams]
 
 
 def estimate_size(spec: Spec, images: int, tokens: int) -> int:
@@ -77,9 +78,7 @@ def complete_recording(folder: Path, pictures: Pictures, directions_DD: torch.Te
     write_json(folder / RECORD, {"directions": _hash_directions(directions_DD)})
 
 
-def load_recording(
-    folder: Path, directions_DD: torch.Tensor, spec: Spec
-) -> tuple[Pictures, Streams] | None:
+def load_recording(folder: Path, directions_DD: torch.Tensor, spec: Spec) -> Recording | None:
     """Load images and streams; None without a recording of the learngene with these directions.
 
     Args:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -33,6 +34,8 @@ from lgzoo_closed_form.modules.ridge import (
 from lgzoo_closed_form.modules.streams import Pictures, Streams, embed_images, iterate_batches
 from lgzoo_closed_form.modules.width import narrow_parts
 
+MIN_COST_ROWS = 8192  # of recorded tokens by which runs are compared
+
 
 @dataclass(frozen=True)
 class StreamTeacher:
@@ -50,15 +53,6 @@ class StreamTeacher:
         The attention does not turn queries and keys, so its `inner` must not be used.
         """
         return split_block(self.model.blocks[block])
-
-    def truncate(self, depth: int) -> StreamTeacher:
-        """Return the teacher without the blocks after the first `depth`; memory is shared."""
-        if depth == self.spec.layers:
-            return self
-        spec = self.spec.with_(layers=depth)
-        state = take_blocks(self.state, self.spec, range(depth))
-        streams = self.streams.truncate(depth)
-        return StreamTeacher(spec, state, model_of(spec, state), self.pictures, streams)
 
 
 @torch.no_grad()
@@ -91,9 +85,12 @@ def _measure_errors(
     """
     streams = teacher.streams
     _, mlp = teacher.split_block(number)
+    # A share of the rows is enough to compare runs, and each block is compared with all later ones.
+    num_rows = max(MIN_COST_ROWS, 5 * teacher.spec.hidden)
+    every = max(len(teacher.pictures.weights) // num_rows, 1)
 
     def iterate_rows() -> Iterator[Rows]:
-        for rows, weights in teacher.pictures.iterate_rows():
+        for rows, weights in islice(teacher.pictures.iterate_rows(), None, None, every):
             middle = streams.middle[number][rows]
             targets = torch.cat([streams.before[end][rows] - middle for end in later], dim=1)
             yield mlp.compute_inputs(middle), targets, weights

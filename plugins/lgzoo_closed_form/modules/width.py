@@ -36,10 +36,9 @@ def compute_directions(streams: Streams, pictures: Pictures) -> tuple[torch.Tens
     moment_DD = torch.zeros(width, width, dtype=torch.float64)
     for stream_RD in (*streams.before, *streams.middle):
         for rows, weights_R in pictures.iterate_rows():
-            tokens = stream_RD[rows].double()
-            tokens = tokens - tokens.mean(dim=1, keepdim=True)
-            tokens = tokens / (tokens.var(dim=1, keepdim=True, unbiased=False) + 1e-6).sqrt()
-            moment_DD.addmm_(tokens.T, tokens * weights_R[:, None])
+            tokens = torch.nn.functional.layer_norm(stream_RD[rows], (width,), eps=1e-6)
+            # Products of some rows in the streams' precision, added up in float64.
+            moment_DD.add_(tokens.T @ (tokens * weights_R[:, None].to(tokens)))
     variances, columns = torch.linalg.eigh(moment_DD)
     order = variances.argsort(descending=True)
     variances, columns = variances[order].clamp_min(0), columns[:, order]
