@@ -1,0 +1,222 @@
+"""How many blocks of the ancestry model should a shallower descendant of closed_form stand for?
+
+Varied: the number of blocks, `teacher_depth`, from the descendant's own number of layers to all of
+the ancestry model's, at nine sizes; of a real DINOv2-S at 112 pixels, and of the bundled ancestry
+model. As many blocks as layers at full width are the first blocks as they are (`first_k`).
+
+Measured: a ridge regression on the frozen features and the 5 nearest neighbours, without any
+training of the model (training/probes.py). Both are fitted to 500 images of a task's training
+split, with which the descendants are also calibrated, and judged on at most 1,000 other images of
+it. No validation or test image is read.
+
+Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
+DINOV2` writes; the tasks must be installed (`lgzoo show clipart` prints how).
+
+    python benchmarks/closed_form_truncation.py --ancestry DINOV2 [--only WORD ...]
+    python benchmarks/closed_form_truncation.py [--only WORD ...]    of the bundled model
+    python benchmarks/closed_form_truncation.py --table              write the tables
+
+Results: benchmarks/results/closed_form_truncation.jsonl.
+Page: docs/methods/closed_form.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import Any, NamedTuple
+
+import torch
+
+import machine
+from finetune_rates import hold_out_images
+from learngene_zoo.plugin import fill_missing_tensors, model_of, take_blocks, without_head
+from learngene_zoo.pretrained.ancestry import open_ancestry
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.training.probes import compute_features, run_probe
+from lgzoo_closed_form.calibration import Calibration
+from lgzoo_closed_form.depth import MAX_COST, choose_cut, find_best_cuts
+from lgzoo_closed_form.modules.solve import StreamTeacher, measure_costs, solve_descendant
+from lgzoo_closed_form.modules.width import build_projection, compute_directions
+from lgzoo_closed_form.teaching import record_teacher
+from pages import DOCS, replace_between
+
+ROWS = machine.RESULTS / "closed_form_truncation.jsonl"
+PIXELS = 112
+TASKS = {
+    "dinov2": ("stamps", "clipart", "emoji", "fashion_mnist"),
+    "bundled": ("digits", "fashion_mnist", "petals", "signs"),
+}
+# Two thirds, half and a third of the width are those of 6 and of 3 heads.
+SIZES = {
+    "dinov2": (
+        (3, 384),
+        (6, 384),
+        (9, 384),
+        (3, 256),
+        (6, 256),
+        (9, 256),
+        (3, 192),
+        (6, 192),
+        (9, 192),
+    ),
+    "bundled": ((3, 96), (6, 96), (9, 96), (3, 64), (6, 64), (9, 64), (3, 32), (6, 32), (9, 32)),
+}
+MORE = (0, 1, 2, 3)  # blocks beyond the layers, and all
+
+
+class Cell(NamedTuple):
+    """A descendant on a task."""
+
+    ancestry: str
+    task: str
+    layers: int
+    width: int
+    depth: int
+
+
+def main() -> None:
+    """Measure what is missing, print the tables, and keep them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ancestry", help="the folder of DINOv2-S (default: the bundled model)")
+    parser.add_argument("--only", nargs="*", default=[], help="tasks (default: all)")
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    given = parser.parse_args()
+    if not given.table:
+        name = "dinov2" if given.ancestry else "bundled"
+        for task in TASKS[name]:
+            if not given.only or task in given.only:
+                measure_task(name, given.ancestry or "bundled", task)
+    for name in TASKS:
+        table = make_table(name, read_rows())
+        replace_between(DOCS / "methods" / "closed_form.md", f"truncation-{name}", table)
+        print(f"{table}\n")
+
+
+def read_rows() -> list[dict[str, Any]]:
+    """Return the results so far."""
+    if not ROWS.is_file():
+        return []
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+
+
+def measure_task(name: str, ancestry: str, task_name: str) -> None:
+    """Measure all sizes on a task; the streams are recorded once."""
+    done = {tuple(row[field] for field in Cell._fields) for row in read_rows()}
+    torch.set_num_threads(1)
+    run = Run(seed=0, threads=1, device="cpu")
+    opened = open_ancestry(ancestry, image_size=PIXELS if name == "dinov2" else None)
+    cells = [
+        cell for cell in list_cells(name, task_name, opened.spec.layers) if tuple(cell) not in done
+    ]
+    if not cells:
+        return
+    task = hold_out_images(open_task(task_name), run.seed)
+    settings, spec = Calibration(), opened.spec
+    state = without_head(opened.state, spec)
+    teacher = record_teacher(state, spec, settings, task, opened.input_format, run)
+    costs = measure_costs(teacher, settings.ridge)
+    for cell in cells:
+        start = time.monotonic()
+        cut = find_best_cuts(costs, cell.depth)[cell.layers - 1]
+        chosen = choose_cut(costs, cell.layers).depth
+        model = build_model(teacher, cell, cut.runs, settings)
+        built = time.monotonic()
+        train, held_out = (
+            compute_features(model, task, split, opened.input_format, run)
+            for split in ("train", "validation")
+        )
+        ridge = run_probe(train, held_out, task, "validation", "ridge", seed=0)
+        neighbours = run_probe(train, held_out, task, "validation", "knn", seed=0)
+        row = {
+            **cell._asdict(),
+            "runs": list(cut.runs),
+            "objective": round(cut.objective, 4),
+            "chosen": chosen,
+            "ridge": ridge.value,
+            "knn": neighbours.value,
+            "images": ridge.images,
+            "seconds": round(built - start, 1),
+        }
+        with ROWS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(row, flush=True)
+
+
+def list_cells(name: str, task: str, ancestry_layers: int) -> Iterator[Cell]:
+    """Yield the descendants on a task."""
+    for layers, width in SIZES[name]:
+        depths = {min(layers + more, ancestry_layers) for more in MORE} | {ancestry_layers}
+        for depth in sorted(depths):
+            yield Cell(name, task, layers, width, depth)
+
+
+def build_model(
+    teacher: StreamTeacher, cell: Cell, runs: Sequence[int], settings: Calibration
+) -> Any:
+    """Return the descendant that stands for the first blocks of the ancestry model."""
+    whole = teacher.spec
+    spec = whole.with_(layers=cell.depth)
+    state = take_blocks(teacher.state, whole, range(cell.depth))
+    streams = teacher.streams.truncate(cell.depth)
+    first = StreamTeacher(spec, state, model_of(spec, state), teacher.pictures, streams)
+    projection = None
+    if cell.width != whole.width:
+        directions, _ = compute_directions(streams, teacher.pictures)
+        projection = build_projection(directions, cell.width)
+    heads = cell.width // whole.head_width
+    body = whole.with_(layers=cell.layers, width=cell.width, heads=heads)
+    parts = solve_descendant(first, body, runs, projection, rho=settings.ridge)
+    return model_of(body, fill_missing_tensors(body, dict(parts), seed=0))
+
+
+def make_table(name: str, rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean accuracies of the tasks in Markdown: a size a row, a depth a column.
+
+    In bold what the rule of `choose_cut` takes, a mean over the tasks.
+    """
+    rows = [row for row in rows if row["ancestry"] == name]
+    names = [*(f"+ {more}" if more else "as many as layers" for more in MORE), "all", "chosen"]
+    lines = [
+        f"| size | {' | '.join(names)} |",
+        f"|---|{'---:|' * len(names)}",
+    ]
+    for layers, width in SIZES[name]:
+        of_size = [row for row in rows if (row["layers"], row["width"]) == (layers, width)]
+        if not of_size:
+            continue
+        last = max(row["depth"] for row in of_size)
+        tasks = {row["task"] for row in of_size}
+        columns = [
+            *([row for row in of_size if row["depth"] == layers + more] for more in MORE),
+            [row for row in of_size if row["depth"] == last],
+            [row for row in of_size if row["depth"] == choose_depth(row, of_size)],
+        ]
+        cells = [describe(column) if len(column) == len(tasks) else "" for column in columns]
+        lines.append(f"| {layers} x {width} | {' | '.join(cells)} |")
+    measured = ", ".join(task for task in TASKS[name] if task in {row["task"] for row in rows})
+    lines += ["", f"Means over {measured}; the rule's limit is {MAX_COST:g}."]
+    return "\n".join(lines)
+
+
+def choose_depth(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> int:
+    """Return the depth of the rule for a row's task and size, of those that were measured."""
+    same = [other for other in rows if other["task"] == row["task"]]
+    return max(other["depth"] for other in same if other["objective"] <= MAX_COST)
+
+
+def describe(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the means of both probes, per cent."""
+    return " / ".join(f"{100 * mean(row[name] for row in rows):.1f}" for name in ("ridge", "knn"))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
