@@ -20,7 +20,7 @@ class Calibration:
         int,
         "tokens of each image that enter the equations; the prefix tokens always do",
         Bounds(least=2),
-    ] = 64
+    ] = 32
     class_weight: Annotated[
         float,
         "weight of the first prefix token, the class token, in every sum of squares",
