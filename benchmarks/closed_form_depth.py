@@ -37,9 +37,8 @@ from probes import load_images
 
 NAME = "closed_form_depth"
 WAYS: dict[str, dict[str, Any]] = {
-    "solved": {},
-    "copied": {"solve": False},
-    "first blocks, solved": {"cut": "first"},
+    "solved": {"teacher_depth": 12},
+    "copied": {"teacher_depth": 12, "solve": False},
 }
 IMAGES, RUN = 500, Run(threads=1, device="cpu")
 
