@@ -6,8 +6,8 @@ model. As many blocks as layers at full width are the first blocks as they are (
 
 Measured: a ridge regression on the frozen features and the 5 nearest neighbours, without any
 training of the model (training/probes.py). Both are fitted to 500 images of a task's training
-split, with which the descendants are also calibrated, and judged on at most 1,000 other images of
-it. No validation or test image is read.
+split, with which the descendants are also calibrated, and judged on at most 600 other images of it.
+No validation or test image is read.
 
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
 DINOV2` writes; the tasks must be installed (`lgzoo show clipart` prints how).
@@ -47,9 +47,9 @@ from lgzoo_closed_form.teaching import record_teacher
 from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "closed_form_truncation.jsonl"
-PIXELS = 112
+PIXELS, JUDGED = 112, 600
 TASKS = {
-    "dinov2": ("stamps", "clipart", "emoji", "fashion_mnist"),
+    "dinov2": ("emoji", "fashion_mnist", "clipart"),
     "bundled": ("digits", "fashion_mnist", "petals", "signs"),
 }
 # Two thirds, half and a third of the width are those of 6 and of 3 heads.
@@ -130,7 +130,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
         model = build_model(teacher, cell, cut.runs, settings)
         built = time.monotonic()
         train, held_out = (
-            compute_features(model, task, split, opened.input_format, run)
+            compute_features(model, task, split, opened.input_format, run, images=JUDGED)
             for split in ("train", "validation")
         )
         ridge = run_probe(train, held_out, task, "validation", "ridge", seed=0)
