@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
-from learngene_zoo.lifecycle.models import open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.opening import open_answering, open_task_for, own_run
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.contract import family
 from learngene_zoo.method.record import method_of
