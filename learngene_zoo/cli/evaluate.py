@@ -226,7 +226,8 @@ command = click.Command(
             type=WholeNumber(1),
             default=5,
             show_default=True,
-            help="Number of random draws for each number of shots.",
+            help="Number of random draws for each number of --shots; all images are always one "
+            "draw.",
         ),
         click.Option(
             ["--k"],

@@ -58,13 +58,13 @@ def train(
     """
     run = run or own_run()
     check_start(out, run, force)
+    spec.check_tiled()
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
     from learngene_zoo.training.trackers import say_notes
 
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
-    spec.check_tiled()
     settings = {
         "task": to_json(data.record),
         "spec": to_json(spec),

@@ -62,7 +62,7 @@ def test_ten_rows_and_how_many_more(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in printed.out.splitlines()[2:]] == [
         f"row{i}" for i in range(10)
     ]
-    assert printed.err == "87 more: --all\n"
+    assert printed.err == "87 of 97 rows left out; show them with --all\n"
     print_rows(rows, as_json=True, most=10)
     assert len(json.loads(capsys.readouterr().out)) == 97
     print_rows(

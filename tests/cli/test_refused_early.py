@@ -104,7 +104,10 @@ CALLS = {
     ),
     "recommend --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
     "bench sings -o new": (2, "error: no suite or task named 'sings'; did you mean signs?"),
-    "bench --method nope -o new": (2, "error: no method named 'nope'; known: auto_lg, "),
+    "bench --method nope -o new": (
+        2,
+        "error: no method named 'nope'; `lgzoo list methods --all` lists all",
+    ),
     "extract first_k --ancestry nowhere -o new": (
         2,
         "error: no file or folder nowhere to open as an ancestry model\n",
