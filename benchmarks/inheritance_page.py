@@ -10,7 +10,7 @@ from typing import Any
 from learngene_zoo.bench.claims.contrasts import Unit, Values, stronger, sum_weighted
 from learngene_zoo.bench.grid.cell import Cell, label
 from learngene_zoo.bench.report.pictures import parameter_axis
-from learngene_zoo.bench.report.tables import TextTable, duration, markdown, markdown_table
+from learngene_zoo.bench.report.text_table import TextTable, duration, markdown, markdown_table
 from learngene_zoo.bench.results.averages import Average, average
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots

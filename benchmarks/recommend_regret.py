@@ -19,7 +19,7 @@ from itertools import product
 from statistics import fmean
 
 from inheritance_page import OURS, SCRATCH, Measured, Name
-from learngene_zoo.bench.report.tables import TextTable
+from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.averages import average
 from learngene_zoo.lifecycle.recommendation import sort_candidates
 from recommend_probes import Option, Probes

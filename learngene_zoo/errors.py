@@ -167,18 +167,41 @@ def count_slips(first: str, second: str) -> int:
     return row[-1]
 
 
+MAX_KNOWN = 12  # names that an error lists without a command that lists them
+MAX_NEAR = 5
+# The command that lists all names of a kind, by the last word of the kind.
+_LISTS = {
+    "method": "lgzoo list methods --all",
+    "learngene": "lgzoo list learngenes --all",
+    "task": "lgzoo list tasks --all",
+    "model": 'python -c "import timm; print(*timm.list_models())"',
+}
+
+
 def unknown(kind: str, got: str, known_names: Iterable[str]) -> WrongCall:
     """Return the error for an unknown name, with the nearest known name as a suggestion.
 
     The message of `unknown("method", "tlge", ["tleg"])` is: no method named 'tlge'; did you mean
-    tleg?
+    tleg? If no name is near, the message lists the known names; of many names that a command lists,
+    it has that command and at most `MAX_NEAR` similar ones.
     """
     names = sorted(known_names)
     close = nearest(got, names)
+    command = _LISTS.get(kind.rpartition(" ")[2])
     if close is not None:
         hint = f"did you mean {close}?"
+    elif len(names) > MAX_KNOWN and command:
+        hint = f"{_list_similar(got, names)}`{command}` lists all"
     elif names:
         hint = f"known: {', '.join(names)}"
     else:
         hint = "none exist"
     return WrongCall(f"no {kind} named {got!r}; {hint}")
+
+
+def _list_similar(got: str, names: Iterable[str]) -> str:
+    """Return the beginning of a hint, with the names that share many letters with `got`."""
+    from difflib import get_close_matches
+
+    similar = get_close_matches(got, names, MAX_NEAR, cutoff=0.5)
+    return f"similar: {', '.join(similar)}; " if similar else ""

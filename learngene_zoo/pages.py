@@ -1,4 +1,4 @@
-"""HTML pages from the Jinja templates of this package.
+"""Pages in HTML and Markdown from the Jinja templates of this package.
 
 Every text is escaped, and characters that are not printable are replaced: texts of artifacts, tasks
 and plugins cannot add markup. An undefined name is an error.
@@ -6,12 +6,14 @@ and plugins cannot add markup. An undefined name is an error.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.text import html, printable
+from learngene_zoo import text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -19,20 +21,62 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Return the page of a template, named by its path below `learngene_zoo`."""
+    """Return the HTML page of a template, named by its path below `learngene_zoo`."""
     return open_templates().get_template(template).render(values)
+
+
+def render_markdown(template: str, **values: Any) -> str:
+    """Return the Markdown page of a template, named by its path below `learngene_zoo`."""
+    return open_markdown_templates().get_template(template).render(values)
 
 
 @cache
 def open_templates() -> Environment:
-    """Return the environment of all templates."""
+    """Return the environment of the HTML templates."""
+    templates = _build_environment(text.printable)
+    templates.filters["inline_markdown"] = mark_up
+    return templates
+
+
+@cache
+def open_markdown_templates() -> Environment:
+    """Return the environment of the Markdown templates.
+
+    A value is escaped for Markdown unless it passes one of these filters, which leave nothing to
+    escape: `code` (inline code), `plain` and `prose` (without special characters), `fenced` (a line
+    within a block of code), `fenced_json` (lines within a block of code), or Jinja's `safe`.
+    """
+    from markupsafe import Markup
+
+    templates = _build_environment(lambda value: Markup(text.markdown(value)))
+    filters: dict[str, Callable[[Any], str]] = {
+        "code": text.code,
+        "plain": text.plain,
+        "prose": text.prose,
+        "fenced": lambda value: text.escape_fence(text.printable(value)),
+        "fenced_json": lambda data: text.escape_fence(
+            json.dumps(text.make_printable(data), indent=2, ensure_ascii=False)
+        ),
+    }
+    for name, function in filters.items():
+        templates.filters[name] = lambda value, function=function: Markup(function(value))
+    templates.filters["seconds"] = text.human_seconds
+    templates.filters["thousands"] = lambda number: f"{number:,}"
+    return templates
+
+
+def _build_environment(escape: Callable[[str], str]) -> Environment:
+    """Return an environment that applies `escape` to every string that is not `Markup`.
+
+    Jinja then escapes for HTML every result of `escape` that is not `Markup`.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     def finalize(value: Any) -> Any:
         is_markup = hasattr(value, "__html__")
-        return printable(value) if isinstance(value, str) and not is_markup else value
+        return escape(value) if isinstance(value, str) and not is_markup else value
 
-    templates = Environment(
+    return Environment(
         loader=FileSystemLoader(Path(__file__).parent, encoding="utf-8"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -41,14 +85,12 @@ def open_templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters["inline_markdown"] = mark_up
-    return templates
 
 
-def mark_up(text: str) -> Markup:
+def mark_up(sentence: str) -> Markup:
     """Return a sentence with emphasis and code for Markdown's stars and backticks."""
     from markupsafe import Markup
 
-    escaped = html(text)
+    escaped = text.html(sentence)
     emphasised = re.sub(r"\*([^*]+)\*", r"<em>\1</em>", escaped)
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", emphasised))

@@ -1,4 +1,4 @@
-"""Format text for people: escaping, tables, quantities such as 20M or 15ms, blocks of Markdown.
+"""Format text for people: escaping, tables, quantities such as 20M or 15ms, parts of Markdown.
 
 Text from others (artifacts, tasks, file names, errors) passes the function for its output: a
 terminal, JSON, a shell's command line, HTML, Markdown, a cell of a spreadsheet. None of these
@@ -322,13 +322,8 @@ def in_notebook() -> bool:
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
-# Blocks of Markdown from arbitrary text, which can end neither the front matter of a page nor a
+# Parts of Markdown from arbitrary text, which can end neither the front matter of a page nor a
 # block.
-
-
-def page(front: str, *parts: str) -> str:
-    """Return a page with its front matter; empty parts are left out."""
-    return f"---\n{front}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
 def make_printable(value: Any) -> Any:
@@ -355,9 +350,9 @@ def code(text: Any) -> str:
     return "`" + re.sub(r"[`|]", "", make_printable(str(text))) + "`"
 
 
-def fence(text: str, language: str = "") -> str:
-    """Return a block of code; the text cannot end the block."""
-    return f"```{language}\n{text.replace('```', chr(39) * 3)}\n```"
+def escape_fence(text: str) -> str:
+    """Return text for a block of code, which it cannot end."""
+    return text.replace("```", "'''")
 
 
 def table(head: str, rows: Iterable[Sequence[Any]]) -> str:

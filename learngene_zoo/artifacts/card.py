@@ -1,67 +1,42 @@
 """The README.md of a learngene and of a descendant: description, results, provenance, usage.
 
-Its front matter is the Hub's model card metadata. All of it is rendered from the artifact, except
-one section: text between `<!-- notes -->` and `<!-- /notes -->` is kept when a card is rendered
-again.
+`card_learngene.md.jinja`, `card_descendant.md.jinja` and `card_timm.md.jinja` beside this file are
+the templates of the cards; `card_metadata.py` writes their front matter. All of a card is rendered
+from the artifact, except one section: text between `<!-- notes -->` and `<!-- /notes -->` is kept
+when a card is rendered again.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from learngene_zoo.artifacts.card_metadata import (
+    build_model_index,
+    list_base_models,
+    list_datasets,
+    list_results,
+    name_pipeline,
+    render_front_matter,
+)
 from learngene_zoo.artifacts.records import (
-    HUB_ID,
     AncestryRecord,
-    CardCost,
     CardRecord,
     LearngeneConfig,
     TaskRecord,
-    dataset_of,
     joint_licence,
 )
 from learngene_zoo.artifacts.worth import worth_results, worth_section
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.pages import render_markdown
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.text import (
-    code,
-    fence,
-    human_seconds,
-    make_printable,
-    page,
-    plain,
-    printable,
-    prose,
-    table,
-)
 
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
-
-# The Hub's identifiers of the licences that this zoo's models and data sets have; any other is its
-# "other", with a name.
-_HUB_LICENCES = {
-    "apache-2.0",
-    "mit",
-    "cc-by-4.0",
-    "cc-by-sa-4.0",
-    "cc-by-nc-4.0",
-    "cc0-1.0",
-    "bsd-3-clause",
-    "unknown",
-}
 NOTES, END = "<!-- notes -->", "<!-- /notes -->"
-
-TRANSPARENT = (
-    "learngene_zoo composites images with transparency on white; do the same before timm's "
-    "transforms, which drop the transparency."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,68 +54,39 @@ class ArtifactLocation:
 def learngene_card(config: LearngeneConfig, location: ArtifactLocation = ArtifactLocation()) -> str:
     """Render the README.md of a learngene folder."""
     licence = location.licence if config.licence == "unknown" else config.licence
+    about = config.card or CardRecord()
+    pipeline = name_pipeline(config.spec)
+    results = worth_results(about.worth, pipeline) if about.worth else []
+    front = render_front_matter(
+        licence,
+        library_name="learngene_zoo",
+        pipeline_tag=pipeline,
+        tags=["learngene", "learngene_zoo", config.method, "vision-transformer"],
+        base_model=list_base_models(config.ancestries),
+        datasets=list_datasets(config.tasks),
+        **build_model_index(f"learngene-{config.method}", results),
+    )
     facts = {
         "method": config.method,
         "seed": config.seed,
         "settings": config.settings,
         "versions": config.versions,
     }
-    about = config.card or CardRecord()
-    results = worth_results(about.worth, _pipeline(config.spec)) if about.worth else []
-    front = _front(
-        licence,
-        library_name="learngene_zoo",
-        pipeline_tag=_pipeline(config.spec),
-        tags=["learngene", "learngene_zoo", config.method, "vision-transformer"],
-        base_model=_base_models(config.ancestries),
-        datasets=_datasets(config.tasks),
-        **_index(f"learngene-{config.method}", results),
-    )
-    return page(
-        front,
-        f"# A learngene of {plain(config.method)}",
-        "A learngene is a small part of a large Vision Transformer, from which Vision "
-        "Transformers of many sizes are initialised. It is not a complete model.",
-        "## Intended use",
-        "Initialise models of a size that fits a device or a budget. Fine-tune each descendant on "
-        f"its task: {_kind(config.spec)} at {config.spec.image_size} pixels or another size.",
-        "## Usage",
-        fence(
-            "pip install learngene-zoo\n"
-            f"lgzoo show {location.reference}   # every size that it can build\n"
-            f"lgzoo expand {location.reference} --layers {config.spec.layers}"
-        ),
-        (
-            f"{location.note} Each descendant is a folder that timm opens; the card in the folder "
-            "shows how."
-        ).strip(),
-        f"Descendants are built under the control {code(config.control)}."
-        if config.control
-        else "",
-        *(
-            ["## Descendants in this repository", _members(location.members)]
-            if location.members
-            else []
-        ),
-        *(worth_section(about.worth) if about.worth and about.worth.rows else []),
-        "## How it was made",
-        _command(about),
-        _cost(about.cost),
-        _ancestries(config.ancestries),
-        _tasks(config.tasks),
-        f"Descendants have this shape by default: {_shape(config.spec)}.",
-        _json_block(facts),
-        *(["## Metrics", _json_block(config.metrics)] if config.metrics else []),
-        *(
-            ["## Details recorded by the method", _json_block(config.details)]
-            if config.details
-            else []
-        ),
-        "## Limits",
-        _limits(config, about),
-        "## Citation",
-        _citation(about, config.versions),
-        _licence(licence, config.ancestries),
+    return render_markdown(
+        "artifacts/card_learngene.md.jinja",
+        front=front,
+        config=config,
+        location=location,
+        about=about,
+        licence=licence,
+        kind=_kind(config.spec),
+        price=cost(config.spec),
+        members=[(folder, spec, cost(spec)) for folder, spec in location.members],
+        evaluation=worth_section(about.worth) if about.worth and about.worth.rows else [],
+        facts=to_json(facts),
+        metrics=to_json(config.metrics),
+        details=to_json(config.details),
+        version=str(config.versions.get("learngene_zoo", "")),
     )
 
 
@@ -156,92 +102,71 @@ def descendant_card(
     ancestries = [
         from_json(AncestryRecord, item, "ancestry") for item in to_json(ours.get("ancestries", ()))
     ]
-    trained_on = ours.get("trained_on")
-    tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
-    inherited = joint_licence(record.licence for record in ancestries)
-    licence = inherited if ancestries else str(ours.get("licence", "unknown"))
+    tasks = _tasks(ours)
+    inherited_licence = joint_licence(record.licence for record in ancestries)
+    licence = inherited_licence if ancestries else str(ours.get("licence", "unknown"))
     licence = location.licence if licence == "unknown" else licence
-    method = str(ours.get("method", "unknown"))
-    widths, control = "-".join(str(part.width) for part in spec.sizes), ours.get("control")
+    method, control = str(ours.get("method", "unknown")), ours.get("control")
+    widths = "-".join(str(part.width) for part in spec.sizes)
     name = f"vit-{spec.layers}-layers-{widths}-wide-{method}" + (f"-{control}" if control else "")
-    about = from_json(CardRecord, to_json(ours.get("card", {})), "learngene: card")
-    results = _results(spec, ours.get("metrics") or {}, tasks)
-    front = _front(
+    results = list_results(spec, ours.get("metrics") or {}, tasks)
+    is_of_timm = spec.plain and not spec.dense
+    front = render_front_matter(
         licence,
-        library_name="timm" if spec.plain and not spec.dense else "learngene_zoo",
-        pipeline_tag=_pipeline(spec),
+        library_name="timm" if is_of_timm else "learngene_zoo",
+        pipeline_tag=name_pipeline(spec),
         tags=["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
-        base_model=[location.learngene] if location.learngene else _base_models(ancestries),
-        datasets=_datasets(tasks),
-        **_index(name, results),
+        base_model=[location.learngene] if location.learngene else list_base_models(ancestries),
+        datasets=list_datasets(tasks),
+        **build_model_index(name, results),
     )
-    count = len(ours.get("inherited", ()))
     keys = ("method", "control", "learngene", "seed", "settings", "recipe", "training_seed")
     facts = {key: ours[key] for key in keys if key in ours}
-    origin = (
-        "trained from scratch"
-        if method == "train"
-        else f"built from a learngene of {plain(method)}"
-    )
-    origin += f", under the control {code(control)}" if control else ""
-    origin += (
-        f", [{location.learngene}](https://huggingface.co/{location.learngene})"
-        if location.learngene
-        else ""
-    )
-    return page(
-        front,
-        f"# {plain(name)}",
-        f"A Vision Transformer {origin}: "
-        f"{_shape(spec)}{f'; {count} tensors inherited' if count else ''}.",
-        "## Intended use",
-        f"{_use(spec, ours)} The input is images of {spec.image_size} pixels, normalised as in "
-        "`config.json`.",
-        "## Usage",
-        _usage(spec, location),
-        "## How it was made",
-        _command(about),
-        _ancestries(ancestries),
-        _tasks(tasks),
-        _json_block({**facts, "versions": ours.get("versions", {})}),
-        *(["## Metrics", _json_block(ours["metrics"])] if ours.get("metrics") else []),
-        "## Limits",
-        f"{_write_results(results)} It may have errors and biases of its training data or of its "
-        "ancestry models.",
-        "## Citation",
-        _citation(about, ours.get("versions", {})),
-        _licence(licence, ancestries),
+    return render_markdown(
+        "artifacts/card_descendant.md.jinja",
+        front=front,
+        name=name,
+        spec=spec,
+        price=cost(spec),
+        kind=_kind(spec),
+        is_of_timm=is_of_timm,
+        method=method,
+        control=control,
+        inherited=len(ours.get("inherited", ())),
+        location=location,
+        about=from_json(CardRecord, to_json(ours.get("card", {})), "learngene: card"),
+        ancestries=ancestries,
+        tasks=tasks,
+        task=ours.get("task"),
+        facts=to_json({**facts, "versions": ours.get("versions", {})}),
+        metrics=to_json(ours.get("metrics")),
+        is_evaluated=bool(results),
+        version=str(ours.get("versions", {}).get("learngene_zoo", "")),
+        licence=licence,
     )
 
 
 def timm_card(config: Mapping[str, Any]) -> str:
     """Render the README.md of a folder with a classifier of timm's that was trained here."""
     ours: Mapping[str, Any] = config["learngene"]
-    trained_on = ours.get("trained_on")
-    tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
-    name, licence = plain(config["architecture"]), str(ours.get("licence", "unknown"))
+    licence, tasks = str(ours.get("licence", "unknown")), _tasks(ours)
+    front = render_front_matter(
+        licence,
+        library_name="timm",
+        pipeline_tag="image-classification",
+        tags=["timm"],
+        datasets=list_datasets(tasks),
+    )
     keys = ("origin", "recipe", "training_seed", "versions")
-    return page(
-        _front(
-            licence,
-            library_name="timm",
-            pipeline_tag="image-classification",
-            tags=["timm"],
-            datasets=_datasets(tasks),
-        ),
-        f"# {name}",
-        f"timm's `{name}` with {config['num_classes']} classes.",
-        "## Usage",
-        fence(
-            'import timm\n\nmodel = timm.create_model("local-dir:FOLDER", pretrained=True)',
-            "python",
-        ),
-        f"`FOLDER` is this folder. Only timm is needed. {TRANSPARENT}",
-        "## How it was made",
-        _tasks(tasks),
-        _json_block({key: ours[key] for key in keys if key in ours}),
-        *(["## Metrics", _json_block(ours["metrics"])] if ours.get("metrics") else []),
-        _licence(licence, ()),
+    return render_markdown(
+        "artifacts/card_timm.md.jinja",
+        front=front,
+        name=config["architecture"],
+        classes=config["num_classes"],
+        tasks=tasks,
+        facts=to_json({key: ours[key] for key in keys if key in ours}),
+        metrics=to_json(ours.get("metrics")),
+        licence=licence,
     )
 
 
@@ -261,226 +186,11 @@ def notes_of(old: Path) -> str:
     return f"\n{match[0]}\n" if match else ""
 
 
-# The front matter
-
-
-def _front(licence: str, **metadata: Any) -> str:
-    """Render the Hub's metadata as YAML; empty values are left out."""
-    from huggingface_hub import ModelCardData
-
-    identifier = licence.lower()
-    licence_fields = (
-        {"license": identifier}
-        if identifier in _HUB_LICENCES
-        else {"license": "other", "license_name": make_printable(licence)}
-    )
-    fields = {
-        key: value if key == "eval_results" else make_printable(value)
-        for key, value in metadata.items()
-        if value
-    }
-    return ModelCardData(**licence_fields, **fields).to_yaml()
-
-
-def _index(name: str, results: list[EvalResult]) -> dict[str, Any]:
-    """Return the model index and its metrics; empty without results."""
-    metrics = sorted({result.metric_type for result in results})
-    return (
-        {"metrics": metrics, "model_name": make_printable(name), "eval_results": results}
-        if results
-        else {}
-    )
-
-
-def _results(
-    spec: Spec, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]
-) -> list[EvalResult]:
-    """Return accuracy or mIoU on validation and test images for the Hub's model index."""
-    from huggingface_hub import EvalResult
-
-    name = printable(tasks[0].name if tasks else str(metrics.get("task") or ""))
-    metric, word = ("mIoU", "mean_iou") if spec.dense else ("accuracy", "accuracy")
-    return [
-        EvalResult(
-            task_type=_pipeline(spec),
-            dataset_type=(_datasets(tasks) or [name])[0],
-            dataset_name=name,
-            dataset_split=split,
-            metric_type=word,
-            metric_name=f"{split} {metric}",
-            metric_value=metrics[f"{split}_{metric}"],
-        )
-        for split in ("validation", "test")
-        if name and f"{split}_{metric}" in metrics
-    ]
-
-
-def _base_models(records: Iterable[AncestryRecord]) -> list[str]:
-    """Return the Hub's names of the ancestry models that are on the Hub."""
-    models = []
-    for record in records:
-        scheme, _, name = record.source.partition(":")
-        name = f"timm/{name}" if scheme == "timm" else name.split("@")[0]
-        if scheme in ("timm", "hf-hub") and re.fullmatch(HUB_ID, name):
-            models.append(name)
-    return sorted(set(models))
-
-
-def _datasets(records: Iterable[TaskRecord]) -> list[str]:
-    """Return the Hub's names of the data sets that are on the Hub."""
-    return sorted(
-        {name for name in (dataset_of(record.source) for record in records) if name is not None}
-    )
-
-
-def _pipeline(spec: Spec) -> str:
-    """Return the Hub's name of a model's task."""
-    return "image-segmentation" if spec.dense else "image-classification"
-
-
-# The page
-
-
-def _json_block(data: Any) -> str:
-    """Render data as a block of JSON."""
-    return fence(json.dumps(make_printable(to_json(data)), indent=2, ensure_ascii=False), "json")
+def _tasks(ours: Mapping[str, Any]) -> list[TaskRecord]:
+    """Return the task on which a model was trained, if there is one."""
+    trained_on = ours.get("trained_on")
+    return [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
 
 
 def _kind(spec: Spec) -> str:
     return "segmentation" if spec.dense else "classification"
-
-
-def _command(about: CardRecord) -> str:
-    return fence(make_printable(about.command)) if about.command else ""
-
-
-def _cost(cost: CardCost | None) -> str:
-    if cost is None:
-        return ""
-    images = f"{cost.images:,} images (every pass counted)" if cost.images else "no images"
-    return (
-        f"The extraction saw {images} and took {human_seconds(cost.seconds)} of one core. "
-        f"Building descendants needs {cost.params:,} stored parameters."
-    )
-
-
-def _limits(config: LearngeneConfig, about: CardRecord) -> str:
-    """List the conclusions that a learngene's card does not support."""
-    task_names = ", ".join(code(task.name) for task in config.tasks)
-    parts = [
-        "- A descendant must be fine-tuned before use. It also inherits errors and biases of the "
-        "ancestry model.",
-        f"- The extraction used the training images of {task_names}; results on these tasks say "
-        "little about other tasks."
-        if task_names
-        else "",
-        "- The results hold for these sizes, these tasks and a short training; gains may be "
-        "smaller after longer training."
-        if about.worth
-        else "- Its descendants were not evaluated.",
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-def _use(spec: Spec, ours: Mapping[str, Any]) -> str:
-    """Describe the use of a model: its task if it was trained on one, else fine-tuning."""
-    task = ours.get("task")
-    if not ours.get("trained_on"):
-        return f"Fine-tuning for {_kind(spec)}; the model has not been trained on a task."
-    return f"{_kind(spec).capitalize()} on the task {code(task)}, and fine-tuning on others."
-
-
-def _write_results(results: Sequence[EvalResult]) -> str:
-    if not results:
-        return "The model was not evaluated."
-    return "The results above are on held-out images of the task on which it was trained."
-
-
-def _citation(about: CardRecord, versions: Mapping[str, Any]) -> str:
-    """Cite the paper of the method, where the artifact names it, and this package."""
-    paper = f"- {prose(about.paper)}\n" if about.paper else ""
-    return f"{paper}- learngene_zoo {plain(str(versions.get('learngene_zoo', '')))}".rstrip()
-
-
-def _shape(spec: Spec) -> str:
-    price = cost(spec)
-    first, *rest = spec.sizes
-    blocks = [f"{first.layers} layers of width {first.width} with {first.heads} heads"]
-    blocks += [f"then {part.layers} of width {part.width} with {part.heads} heads" for part in rest]
-    return (
-        f"{', '.join(blocks)}, {spec.image_size}-pixel images in patches of {spec.patch_size}, "
-        f"{spec.classes} classes; {price.params:,} parameters, {price.flops:,} FLOPs "
-        "(multiply-adds)"
-    )
-
-
-def _ancestries(records: Iterable[AncestryRecord]) -> str:
-    rows = [
-        [code(cell) for cell in (r.source, r.revision or "none", r.sha256 or "unknown", r.licence)]
-        for r in records
-    ]
-    return table("| ancestry model | revision | sha256 | licence |", rows)
-
-
-def _tasks(records: Iterable[TaskRecord]) -> str:
-    rows = [
-        (
-            code(r.name),
-            code(r.source),
-            code(r.revision or "none"),
-            r.classes,
-            r.images,
-            code(r.licence),
-        )
-        for r in records
-    ]
-    return table("| task | source | revision | classes | images | licence |", rows)
-
-
-def _licence(licence: str, ancestries: Sequence[AncestryRecord]) -> str:
-    if licence == "unknown":
-        reason = ", because that of an ancestry model is unknown" if ancestries else ""
-        return f"## Licence\n\nUnknown{reason}."
-    origin = ", the licence of the ancestry models" if ancestries else ""
-    return f"## Licence\n\n{code(licence)}{origin}."
-
-
-def _members(members: Iterable[tuple[str, Spec]]) -> str:
-    rows = []
-    for folder, spec in members:
-        price, widths = cost(spec), "-".join(str(part.width) for part in spec.sizes)
-        rows.append(
-            (
-                f"[{folder}]({folder})",
-                spec.layers,
-                widths,
-                spec.classes,
-                f"{price.params:,}",
-                f"{price.flops:,}",
-            )
-        )
-    return table("| folder | layers | width | classes | parameters | FLOPs |", rows)
-
-
-def _usage(spec: Spec, location: ArtifactLocation) -> str:
-    """Describe how to open a model."""
-    opening_line = f'model = timm.create_model("{location.timm}", pretrained=True)'
-    if spec.plain and not spec.dense:
-        needs = f"{location.note} Only timm is needed. {TRANSPARENT}".strip()
-        return fence(f"import timm\n\n{opening_line}", "python") + f"\n\n{needs}"
-    parts = [location.note] if location.note else []
-    parts += ["The model gives logits for every pixel."] * spec.dense
-    parts += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
-    parts += ["The numbers of heads and hidden channels differ between its blocks."] * (
-        not spec.plain and not spec.stitched
-    )
-    return (
-        fence(
-            "import timm\n\nimport learngene_zoo.timm  # registers "
-            f"the model with timm\n\n{opening_line}",
-            "python",
-        )
-        + "\n\n"
-        f"{' '.join(parts)} timm has no such model, so `import learngene_zoo.timm` is needed "
-        "(`pip install learngene-zoo`)."
-    )

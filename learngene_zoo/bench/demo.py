@@ -12,7 +12,7 @@ from dataclasses import replace
 from learngene_zoo.bench.claims.contrasts import gains_over_images
 from learngene_zoo.bench.grid.cell import Cell
 from learngene_zoo.bench.grid.grid import cells, family, standard_arms
-from learngene_zoo.bench.report.tables import TextTable, markdown_table, percent
+from learngene_zoo.bench.report.text_table import TextTable, markdown_table, percent
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.pretrained.ancestry import ancestry_spec

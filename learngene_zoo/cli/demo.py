@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from learngene_zoo.atomic import check_folder, claim, new_folder
-from learngene_zoo.cli.bench import bench_options, executor_for
+from learngene_zoo.cli.bench import executor_for
+from learngene_zoo.cli.bench_options import bench_options
 from learngene_zoo.cli.job import (
     Job,
     advise,

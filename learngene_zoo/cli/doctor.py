@@ -116,7 +116,8 @@ def doctor(
         return
     matter = [row for row in rows if row["status"] == "bad" or row["what"] in MATTER]
     _print(matter, as_json=False)
-    click.echo(f"{len(rows) - len(matter)} more: --all", err=True)
+    left_out = len(rows) - len(matter)
+    click.echo(f"{left_out} of {len(rows)} rows left out; show them with --all", err=True)
 
 
 def _is_readable(task: str) -> bool:

@@ -104,7 +104,7 @@ def build(method: Method) -> click.Command:
             f"lgzoo expand{where} --layers "
             f"{_a_depth(learngene, method)}{on_task(purpose.task if purpose else None)}"
         )
-        print_made(job.out, job, f"{advice}   (all: lgzoo show {folder})")
+        print_made(job.out, job, f"{advice}   (all sizes: lgzoo show {folder} --all)")
 
     task = task_option(TASK_HELP, multiple=True)
     own_task = " --task folder:mine" if method.tasks != "none" else ""

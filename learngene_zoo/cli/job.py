@@ -238,7 +238,8 @@ def print_rows(
             quiet=quiet,
         )
         if len(chosen) < len(rows) and not quiet:
-            click.echo(f"{len(rows) - len(chosen)} more: --all", err=True)
+            left_out = len(rows) - len(chosen)
+            click.echo(f"{left_out} of {len(rows)} rows left out; show them with --all", err=True)
 
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from learngene_zoo.cli.main import note
 from learngene_zoo.errors import ZooError, unknown
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Entry
+from learngene_zoo.text import count_noun
 
 
 def method_rows() -> list[Row]:
@@ -104,6 +105,8 @@ def print_listing(noun: str | None, as_json: bool, show_all: bool = False) -> No
     most = None if show_all else MAX_ROWS
     if noun is not None:
         print_rows([_short(row) for row in NOUNS[noun]()], False, drops=DROPS[noun], most=most)
+        if noun == "tasks" and not show_all:
+            advise(_name_suites())
         return
     for kind, rows_of in NOUNS.items():
         rows = [_short(row) for row in rows_of()]
@@ -111,6 +114,13 @@ def print_listing(noun: str | None, as_json: bool, show_all: bool = False) -> No
         click.echo()
     if not show_all:
         advise("lgzoo list methods --all   (or learngenes, tasks, ancestries)")
+
+
+def _name_suites() -> str:
+    """Return the commands that list the tasks of each suite, with their numbers of tasks."""
+    counts = {suite.name: len(suite.tasks) for suite in catalogue.suites()[0]}
+    names = ", ".join(f"{name} ({count_noun(count, 'task')})" for name, count in counts.items())
+    return f"lgzoo show SUITE   (suites: {names})"
 
 
 def _short(row: Row) -> Row:

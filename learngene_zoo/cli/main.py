@@ -186,8 +186,8 @@ TABLE = {
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
     "evaluate": (f"{HERE}.evaluate:command", "Evaluate a model on a task."),
-    "predict": (f"{HERE}.evaluate:predict_command", "Classify images."),
-    "compare": (f"{HERE}.evaluate:compare_command", "Compare two models on the same images."),
+    "predict": (f"{HERE}.predict:command", "Classify images."),
+    "compare": (f"{HERE}.compare:command", "Compare two models on the same images."),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
     "bench": (

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
 
 SHOWN = ("layers", "width", "heads")  # sizes in every row
+MAX_SIZES = 20  # that are all printed
 FEW = 200  # training images, below which a ranking gets a note
 
 
@@ -82,8 +83,12 @@ def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
 
 
 def print_sizes(rows: list[Row], as_json: bool, show_all: bool) -> None:
-    """Print a table of sizes: without `show_all` ten of them, from the smallest to the largest."""
-    print_rows(rows, as_json, drops=("heads",), most=None if show_all else MAX_ROWS, spread=True)
+    """Print a table of sizes; without `show_all`, ten of more than `MAX_SIZES`.
+
+    The ten go from the smallest to the largest.
+    """
+    most = None if show_all or len(rows) <= MAX_SIZES else MAX_ROWS
+    print_rows(rows, as_json, drops=("heads",), most=most, spread=True)
 
 
 def front_text(spec: Spec) -> str:

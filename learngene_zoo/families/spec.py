@@ -321,10 +321,7 @@ class Spec:
     def check_tiled(self) -> None:
         """Raise `WrongCall` if patches do not tile the image and the image size is fixed."""
         if self.image_size % self.patch_size and not self.dynamic_image_size:
-            raise WrongCall(
-                f"patches of {self.patch_size} pixels do not tile an image of {self.image_size};"
-                " choose a multiple"
-            )
+            raise untiled_error(self.patch_size, self.image_size)
 
     def _fitting_heads(self) -> int:
         """Return the number of heads nearest to this spec's that divides the width."""
@@ -334,6 +331,16 @@ class Spec:
             if self.heads_width % n == 0
         ]
         return min(divisors, key=lambda n: (abs(n - self.heads), n))
+
+
+def untiled_error(patch_size: int, image_size: int) -> WrongCall:
+    """Return the error for an image that patches do not tile, with the nearest sizes of images."""
+    below = image_size // patch_size * patch_size
+    sizes = [str(size) for size in (below, below + patch_size) if size]
+    return WrongCall(
+        f"patches of {patch_size} pixels do not tile an image of {image_size}; choose an image "
+        f"size of {' or '.join(sizes)}"
+    )
 
 
 def check_between(name: str, value: float, least: float, most: float) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
-from learngene_zoo.lifecycle.models import open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.opening import open_answering, open_task_for, own_run
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.contract import family
 from learngene_zoo.method.record import method_of
@@ -93,7 +93,7 @@ def probe(
         split: the images that the probe classifies.
         shots: training images of each class that the probe is fitted to, one result for each; None:
             all.
-        draws: number of random draws for each number of shots.
+        draws: number of random draws for each number of shots; all images are always one draw.
         k: number of nearest neighbours. None: 20, or 5 if a class has fewer than 20 training images
             on average.
         images: maximum number of training images. None: all.
@@ -106,11 +106,11 @@ def probe(
         BadData: if the training images show fewer than two classes.
         TrainingFailed: for features that are not finite.
     """
+    run = run or own_run()
+    opened = _open_probed(model, image_size, run)
     from learngene_zoo.tasks.splits import ensure_validation
     from learngene_zoo.training.probes import compute_features, run_probe
 
-    run = run or own_run()
-    opened = _open_probed(model, image_size, run)
     data = open_task_for(opened, task, "evaluate", run)
     if data.dense:
         raise WrongCall(
@@ -132,7 +132,6 @@ def _open_probed(
     model: str | Path | Descendant | TimmModel, image_size: int | None, run: Run
 ) -> Any:
     """Open any model, or an ancestry model at a chosen image size."""
-    from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.pretrained.ancestry import open_ancestry
 
     if not isinstance(model, str | Path):
@@ -150,6 +149,8 @@ def _open_probed(
         if reason is not None:
             raise reason from None
         raise
+    from learngene_zoo.artifacts.descendant import assemble
+
     record = ancestry.record
     provenance: dict[str, Json] = {"ancestries": [to_json(record)]}
     return assemble(

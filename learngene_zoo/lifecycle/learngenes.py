@@ -237,11 +237,12 @@ def expand(
     run = run or Run()
     if out is not None:
         claim(Path(out), force or run.resume)
-    from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
-
     gene = shelf.open_learngene(learngene, offline=run.offline)
     default = expander or method_of(gene.config, gene.folder or "it").expander
     target, budget, configured = parse_sizes(target or Target(), budget or Budget(), default, sizes)
+    gene.config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
+    from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
+
     if out is not None:
         _check_apart(out, gene.folder)
     named = target.task

@@ -1,71 +1,35 @@
-"""Functions for models: train, finetune, evaluate, export."""
+"""Functions for models: train, evaluate, export."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.own_data import (
-    LocalOrigin,
-    find_origin,
-    open_for_artifact,
-    remember,
-    remember_file,
-)
+from learngene_zoo.artifacts.own_data import find_origin, open_for_artifact, remember, remember_file
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.atomic import check_file
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.lifecycle.rates import (
-    FINETUNE,
-    choose_fit,
-    choose_rates,
-    describe_rates,
-    is_pretrained,
-)
-from learngene_zoo.method.record import METHODS, Finetuning
-from learngene_zoo.pretrained.timm_model import load_model, open_model
+from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
+from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
-from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import (
-    OMIT_DEFAULT,
-    Bounds,
-    Recipe,
-    check_bounds,
-    settings_of,
-    to_json,
-    with_settings,
-)
-from learngene_zoo.tasks.catalogue import (
-    DEFAULT_TARGET,
-    SOURCE_TASK,
-    is_own_data,
-    locate_task,
-    open_task,
-)
+from learngene_zoo.settings import Recipe, to_json
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, is_own_data, locate_task, open_task
 from learngene_zoo.tasks.stamps import stamp_tasks
-from learngene_zoo.text import in_notebook, shell_word
+from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.lifecycle.runtimes import Exported
     from learngene_zoo.pretrained.exported import ExportedModel
     from learngene_zoo.pretrained.timm_model import TimmModel
-    from learngene_zoo.settings import Json
-    from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
 
 # No augmentation: the attributes of the source task do not hold for shifted images.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
-AUTO, AUTO_SETTINGS = "auto", ("batch_size", "lr")
 
 
 def train(
@@ -94,13 +58,13 @@ def train(
     """
     run = run or own_run()
     check_start(out, run, force)
+    spec.check_tiled()
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
     from learngene_zoo.training.trackers import say_notes
 
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
-    spec.check_tiled()
     settings = {
         "task": to_json(data.record),
         "spec": to_json(spec),
@@ -134,237 +98,6 @@ def train(
         data=stamps,
     )
     return remember(descendant, origins, load_descendant, out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneConfig:
-    """The settings of `finetune` in addition to the recipe."""
-
-    keep: Annotated[
-        Literal["best", "last"],
-        "weights to keep: of the epoch with the best validation result (the last epoch within a "
-        "standard error of it), or of the last epoch",
-    ] = "best"
-    head: Annotated[
-        Literal["ridge", "random"],
-        "initial weights of a new head: a ridge regression of the model's features onto the "
-        "classes, or random",
-    ] = field(default="ridge", metadata=OMIT_DEFAULT)
-    fit: Annotated[
-        Literal["crop", "pad", "stretch"] | None,
-        "for images that are not square: crop the ends, pad with the mean colour, or stretch "
-        "(none: stretch if a model that crops gets a new head, else as the model is configured)",
-    ] = field(default=None, metadata=OMIT_DEFAULT)
-    patience: Annotated[
-        int | None, "stop after N epochs without a better validation result", Bounds(least=1)
-    ] = None
-    teacher: Annotated[
-        str | None,
-        "also distil from this classifier of the task: timm:NAME, hf-hub:ORG/REPO or a folder",
-    ] = field(default=None, metadata=OMIT_DEFAULT)
-    # DeiT's soft distillation (Touvron et al., 2021, equation 2); its hard distillation (equation
-    # 3) has a share of 0.5.
-    share: Annotated[
-        float,
-        "weight of the distillation loss; the loss of the labels has 1 minus this weight",
-        Bounds(least=0, most=1),
-    ] = field(default=0.1, metadata=OMIT_DEFAULT)
-    temperature: Annotated[
-        float,
-        "temperature of distillation: divides the logits of student and teacher",
-        Bounds(above=0),
-    ] = field(default=3.0, metadata=OMIT_DEFAULT)
-    answers: Annotated[
-        Literal["soft", "hard"],
-        "target of distillation: the teacher's distribution, or its most probable class",
-    ] = field(default="soft", metadata=OMIT_DEFAULT)
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-        if self.teacher is None and (self.share, self.temperature, self.answers) != (
-            0.1,
-            3.0,
-            "soft",
-        ):
-            raise WrongCall(
-                "share, temperature and answers need a teacher; give a teacher, or leave them out"
-            )
-
-
-def finetune(
-    model: str | Path | Descendant | TimmModel,
-    *,
-    task: str | None = None,
-    recipe: Recipe | None = None,
-    tuning: FinetuneConfig = FinetuneConfig(),
-    preset: str | None = None,
-    out: str | Path | None = None,
-    run: Run | None = None,
-    force: bool = False,
-    **settings: Any,
-) -> Descendant | TimmModel:
-    """Train a model on a task, with a new head if it needs one.
-
-    A new head starts from a ridge regression of the model's features (`training.heads`), unless
-    `head` is "random" or the model's weights are random. Every epoch is validated, and the weights
-    of the best epoch are kept; their results on the test images are in the provenance and in
-    `report.html`. With a `teacher` in `tuning` the loss is (1 - share) L_task + share L_teacher,
-    see `logits_loss`.
-
-    Args:
-        model: a model or a reference to one.
-        task: default: the task for which the model was built. A model from the bundled ancestry
-            that was built without a task is trained on `digits`.
-        recipe: default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`.
-        tuning: the other settings.
-        preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
-            model, with the paper's learning rate for the task, if there is one.
-        out: folder to write the model to.
-        run: how to compute.
-        force: replace existing content of `out`.
-        settings: fields of `recipe` and `tuning` by name (`epochs=5, patience=3`); `batch_size` and
-            `lr` may be "auto": see `training.automatic`.
-
-    Raises:
-        WrongCall: if no task is given and the model was built without a task, or for data that only
-            the caller may choose (`folder:mine`).
-    """
-    run = run or own_run()
-    check_start(out, run, force)
-    from learngene_zoo.tasks.splits import ensure_validation
-    from learngene_zoo.training.automatic import resolve_auto
-    from learngene_zoo.training.heads import (
-        calibrate_head,
-        describe_head,
-        has_trained_head,
-        initialise_head,
-    )
-    from learngene_zoo.training.trackers import check_tracker, say, say_notes
-    from learngene_zoo.training.tuning import tune
-
-    check_tracker(run.tracker, run.folder if out is None else Path(out))
-
-    start = open_model(model, offline=run.offline)
-    named = _find_preset(start, preset, recipe)
-    # Unknown settings are refused before any data is opened.
-    _, _, automatic = _named_settings(named.recipe, tuning, settings)
-    data = open_task_for(start, task, "finetune", run)
-    usual = recipe is None and "lr" not in settings and data.name not in named.task_lr
-    usual_rate, usual_decay = choose_rates(start)
-    rate = usual_rate if usual else named.task_lr.get(data.name, named.recipe.lr)
-    decay = usual_decay if recipe is None and preset is None else named.recipe.layer_decay
-    recipe, tuning, _ = _named_settings(
-        replace(named.recipe, lr=rate, layer_decay=decay), tuning, settings
-    )
-    request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
-
-    def make(run: Run) -> Descendant | TimmModel:
-        say_notes([data], run)
-        seed = derive_seed(run.seed, "head")
-        fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense)
-        fresh = fresh.with_fit(tuning.fit or choose_fit(start, data))
-        if tuning.head == "ridge" and is_pretrained(start) and not has_trained_head(start, data):
-            fresh, record = initialise_head(fresh, ensure_validation(data), recipe, run)
-            fresh = replace(fresh, provenance={**fresh.provenance, "head": record})
-            say(run, describe_head(record))
-        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic)
-        lesson, lessons = _lesson(tuning, fresh, data, run)
-        result = tune(
-            fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
-        )
-        kept_epoch = cast(dict[str, Any], result.provenance["metrics"]).get("kept_epoch", 0)
-        if kept_epoch == 0:
-            result = calibrate_head(result, cast(dict[str, Any], result.provenance.get("head", {})))
-        if lessons:
-            result = replace(result, provenance={**result.provenance, "teacher": lessons})
-        if usual:
-            say(run, describe_rates(start, recipe))
-        return (
-            replace(result, provenance={**result.provenance, "found": tried}) if tried else result
-        )
-
-    plan = {"model": start.identity, "task": to_json(data.record), **request}
-    origins = _origins(data, task, start)
-    stamps = partial(stamp_tasks, [data])
-    result = produce(
-        make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps
-    )
-    return remember(result, origins, load_model, out)
-
-
-def _find_preset(
-    model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None
-) -> Finetuning:
-    """Return a preset of the method that built the model, else the recipe.
-
-    Raises `WrongCall` if there is no such preset.
-    """
-    if preset is None:
-        return Finetuning(recipe=recipe or FINETUNE)
-    if recipe is not None:
-        raise WrongCall(
-            f"expected a recipe or a preset, got both (preset {preset!r}); leave out one of them"
-        )
-    name = str(model.provenance.get("method", ""))
-    presets = METHODS.load(name).finetuning if name in METHODS.references() else {}
-    if not presets:
-        method_names = ", ".join(
-            method.name for method in METHODS.load_all()[0] if method.finetuning
-        )
-        subject = (
-            f"descendants of {name} have"
-            if name
-            else "this model was not built by a method, so it has"
-        )
-        raise WrongCall(
-            f"{subject} no presets for fine-tuning; leave out the preset {preset!r} "
-            f"(methods that have any: {method_names})"
-        )
-    if preset not in presets:
-        raise unknown(f"preset for fine-tuning descendants of {name}", preset, presets)
-    return presets[preset]
-
-
-def _lesson(
-    tuning: FinetuneConfig, start: Descendant | TimmModel, data: Task, run: Run
-) -> tuple[Callable[[nn.Module, Any], nn.Module] | None, dict[str, Json]]:
-    """Return a function that adds the teacher's loss to an objective, and the teacher's record.
-
-    None and an empty record without a teacher.
-    """
-    from learngene_zoo.training.distillation import Distilled, guide, logits_loss, teacher_named
-
-    if tuning.teacher is None:
-        return None, {}
-    teacher, record = teacher_named(tuning.teacher, data, run)
-    frozen = guide(teacher, start.input_format, run)
-    imitation = logits_loss(tuning.answers, tuning.temperature)
-    weights = (1 - tuning.share, tuning.share)
-    how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
-    return lambda objective, model: Distilled(objective, model, frozen, imitation, weights), {
-        **record,
-        **how,
-    }
-
-
-def _named_settings(
-    recipe: Recipe, tuning: FinetuneConfig, settings: Mapping[str, Any]
-) -> tuple[Recipe, FinetuneConfig, dict[str, str]]:
-    """Return recipe and tuning with the named settings, and those of the recipe that are "auto"."""
-    automatic = {name: AUTO for name in AUTO_SETTINGS if settings.get(name) == AUTO}
-    tuning_names = {setting.name for setting in settings_of(tuning)}
-    tuning_settings = {name: value for name, value in settings.items() if name in tuning_names}
-    recipe_settings = {
-        name: value
-        for name, value in settings.items()
-        if name not in tuning_names and name not in automatic
-    }
-    return with_settings(recipe, recipe_settings), with_settings(tuning, tuning_settings), automatic
-
-
-def own_run() -> Run:
-    """Return the default `Run`, which shows a progress bar in notebooks."""
-    return Run(progress=in_notebook(), lines=in_notebook())
 
 
 def evaluate(
@@ -457,79 +190,3 @@ def export(
             origin = find_origin(descendant.task)
         remember_file(Path(out), {descendant.task: origin} if origin else {})
     return exported
-
-
-def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:
-    """Open a model for evaluation only: any model, or a file that `export` wrote.
-
-    Raises `WrongCall` for a device or a precision that a file does not have.
-    """
-    from learngene_zoo.pretrained.exported import ExportedModel, open_classifier
-
-    opened = (
-        model
-        if isinstance(model, ExportedModel)
-        else open_classifier(model, offline=run.offline, threads=run.threads)
-    )
-    if isinstance(opened, ExportedModel) and (
-        run.device not in ("auto", "cpu") or run.precision != "fp32"
-    ):
-        raise WrongCall(
-            f"{opened.folder} always runs on the CPU, in the precision of the file; leave out "
-            "--device and --precision"
-        )
-    return opened
-
-
-def note_random_head(model: Any) -> None:
-    """Print a note if the head of a descendant is random."""
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.families.family import table_of
-
-    if not isinstance(model, Descendant) or "trained_on" in model.provenance:
-        return
-    head = {name for name in model.state if table_of(model.spec).is_head(name)}
-    if head and not head & model.inherited:
-        named = f"of {model.folder} " if model.folder else ""
-        print_note(
-            f"the head {named}is random: its predictions are at chance until the model is "
-            "fine-tuned",
-            "random head",
-        )
-
-
-def open_task_for(
-    model: Descendant | TimmModel | ExportedModel, task: str | None, verb: str, run: Run
-) -> Task:
-    """Open the task that the user named, or else the model's own.
-
-    For a model without a task from the bundled ancestry, it is the default task. Raises `WrongCall`
-    if the user has to give the task: for any other model without a task, and for a downloaded model
-    whose task is data on its author's machine.
-    """
-    reference = task or _own_task(model, verb)
-    with open_for_artifact(
-        model, verb, [reference] if task is None and is_own_data(reference) else []
-    ):
-        return open_task(reference, offline=run.offline)
-
-
-def _origins(data: Task, task: str | None, model: Descendant | TimmModel) -> dict[str, LocalOrigin]:
-    """Return the locations of the user's own data that `open_task_for` has opened."""
-    if not is_own_data(data.name):
-        return {}
-    if task is not None:
-        return {data.name: locate_task(data, task)}
-    with open_for_artifact(model, "finetune"):
-        origin = find_origin(data.name)
-    return {data.name: origin} if origin else {}
-
-
-def _own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
-    if model.task is not None:
-        return model.task
-    records = model.provenance.get("ancestries") or [{}]
-    if any(not shelf.is_ours(str(record.get("source", ""))) for record in records):
-        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task folder:PATH"
-        raise WrongCall(f"the model does not record a task to use; give the task: {call}")
-    return DEFAULT_TARGET

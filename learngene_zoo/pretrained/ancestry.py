@@ -107,11 +107,17 @@ def open_ancestry(
         BadFile: for files that cannot be trusted (pickles are refused).
         Unavailable: for failed downloads.
     """
+
+    def check(spec: Spec) -> None:
+        spec = _of_one_width(spec, source)
+        accept(spec)
+        spec.with_(image_size=image_size)
+
+    files = find(source, offline, check)
     import torch
 
     from learngene_zoo.families.tensors import cast, resize_positions, shapes
 
-    files = find(source, offline, lambda spec: accept(_of_one_width(spec, source)))
     tensors, left_out = _tensors(files)
     state = cast(tensors, torch.float32)
     spec = files.spec.with_(image_size=image_size).with_pool(pool)

@@ -158,7 +158,8 @@ def compute_features(
     )
     model = model.to(device).eval()
     parts: list[tuple[Array, Array, Array]] = []
-    with report_activity(f"features of {task.name}, batch", loader.steps) as activity:
+    title = f"features of {split} images of {task.name}, batch"
+    with report_activity(title, loader.steps) as activity:
         for activity.num_done, part in enumerate(iterate_features(model, loader), start=1):
             parts.append(tuple(tensor.numpy() for tensor in part))  # type: ignore[arg-type]
     parts = [part for process in gather_values(parts) for part in process]

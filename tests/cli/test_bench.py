@@ -19,7 +19,7 @@ from learngene_zoo.atomic import DRAFT, digest_of
 from learngene_zoo.bench import demo
 from learngene_zoo.bench.grid.grid import BUDGETS
 from learngene_zoo.bench.running import runner
-from learngene_zoo.cli.bench import Numbers
+from learngene_zoo.cli.bench_options import Numbers
 from learngene_zoo.cli.main import main
 
 

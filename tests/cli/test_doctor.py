@@ -43,7 +43,7 @@ def test_it_prints_the_rows_that_matter_and_with_all_every_one(
     result = CliRunner().invoke(main, ["doctor"])
     assert len(result.stdout.splitlines()) <= 20
     assert "torch " in result.stdout
-    assert result.stderr.endswith(" more: --all\n")
+    assert result.stderr.endswith(" rows left out; show them with --all\n")
     everything = CliRunner().invoke(main, ["doctor", "--all"]).stdout.splitlines()
     assert any(line.startswith("task digits ") for line in everything)
     assert len(everything) > 80

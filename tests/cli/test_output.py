@@ -22,6 +22,7 @@ from learngene_zoo.cli.job import (
     say,
 )
 from learngene_zoo.cli.main import note
+from learngene_zoo.cli.plan import print_sizes
 from learngene_zoo.runs.run import Run
 
 
@@ -62,7 +63,7 @@ def test_ten_rows_and_how_many_more(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in printed.out.splitlines()[2:]] == [
         f"row{i}" for i in range(10)
     ]
-    assert printed.err == "87 more: --all\n"
+    assert printed.err == "87 of 97 rows left out; show them with --all\n"
     print_rows(rows, as_json=True, most=10)
     assert len(json.loads(capsys.readouterr().out)) == 97
     print_rows(
@@ -70,6 +71,24 @@ def test_ten_rows_and_how_many_more(capsys: pytest.CaptureFixture[str]) -> None:
     )  # the line would be as long as the row that it is about
     printed = capsys.readouterr()
     assert (len(printed.out.splitlines()), printed.err) == (13, "")
+
+
+def test_the_tasks_that_are_left_out_are_found_by_their_suites() -> None:
+    listed = lgzoo("list tasks")
+    assert "stamps" not in listed.stdout
+    assert "next: lgzoo show SUITE   (suites: " in listed.stderr
+    assert "pictures (5 tasks)" in listed.stderr
+    assert "stamps" in lgzoo("show pictures").stdout
+
+
+def test_up_to_twenty_sizes_are_all_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, shown in ((20, 20), (21, 10)):
+        print_sizes([{"layers": layers} for layers in range(count)], False, False)
+        printed = capsys.readouterr()
+        assert len(printed.out.splitlines()) == shown + 2
+        assert printed.err == (
+            "" if count == shown else "11 of 21 rows left out; show them with --all\n"
+        )
 
 
 def test_rows_that_are_spread_begin_with_the_first_and_end_with_the_last() -> None:

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     task = tiny_task()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(progress, "_printer", progress._Printer())
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: task)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: task)
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
     read = Loader.epoch
 

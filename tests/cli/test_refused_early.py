@@ -104,7 +104,20 @@ CALLS = {
     ),
     "recommend --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
     "bench sings -o new": (2, "error: no suite or task named 'sings'; did you mean signs?"),
-    "bench --method nope -o new": (2, "error: no method named 'nope'; known: auto_lg, "),
+    "bench --method nope -o new": (2, "error: no method named 'nope'; similar: "),
+    **dict.fromkeys(
+        (
+            "extract first_k --image-size 33 -o new",
+            "evaluate bundled --probe ridge --task digits --image-size 33",
+            "train --task digits --image-size 33 -o new",
+            "plan first_k --image-size 33",
+        ),
+        (
+            2,
+            "error: patches of 8 pixels do not tile an image of 33; choose an image size of 32 or"
+            " 40\n",
+        ),
+    ),
     "extract first_k --ancestry nowhere -o new": (
         2,
         "error: no file or folder nowhere to open as an ancestry model\n",

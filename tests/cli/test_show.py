@@ -59,7 +59,7 @@ def test_a_method_that_looks_at_no_images_takes_a_task_for_its_descendants(
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines() == [
         "note: first_k uses no images; --task only sets the task of the descendants",
-        "next: lgzoo expand --layers 7 --task digits   (all: lgzoo show learngene)",
+        "next: lgzoo expand --layers 7 --task digits   (all sizes: lgzoo show learngene --all)",
     ]
     config = json.loads(Path("learngene/config.json").read_text())
     assert (config["purpose"]["task"], config["purpose"]["classes"], config["tasks"]) == (

@@ -30,6 +30,8 @@ HOT = {
     "sklearn",
     "matplotlib",
     "safetensors",
+    "jinja2",
+    "markupsafe",
 }
 
 # The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports

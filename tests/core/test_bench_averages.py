@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.report import tables
+from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
 from learngene_zoo.bench.results.averages import Average, average, average_gain, average_metric
 from learngene_zoo.bench.results.rows import Row, pack_flags
 from learngene_zoo.bench.results.statistics import estimate
@@ -211,15 +211,17 @@ def check_bounds(found: Average | None, least: float) -> None:
 def test_a_range_is_written_otherwise_than_an_interval() -> None:
     values = {("a", 0): 0.1, ("a", 1): 0.3}
     result = average(values)
-    assert tables.format_fraction(result, "+.1f") == "+20.0 (+10.0 to +30.0)"
-    assert tables.format_fraction(average({**values, ("a", 2): 0.2}), "+.1f").startswith("+20.0 [")
+    assert text_table.format_fraction(result, "+.1f") == "+20.0 (+10.0 to +30.0)"
+    assert text_table.format_fraction(average({**values, ("a", 2): 0.2}), "+.1f").startswith(
+        "+20.0 ["
+    )
 
 
 def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> None:
     summary = summarise(draw_rows(arms=["three", "one", "two"][::-1], tasks=["digits"]))
     pairs = [(pair.arm, pair.rival, pair.task) for pair in summary.pairs if pair.task is None]
     assert pairs == [("two", "one", None), ("two", "three", None), ("one", "three", None)]
-    table = tables.pairs(summary)
+    table = gain_tables.pairs(summary)
     assert table
     assert table.columns == ("method", "over", "points", "interval or range")
     assert all(pair.difference.interval == "images" for pair in summary.pairs)
@@ -230,7 +232,7 @@ def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> No
         False,
         "images",
     )
-    (message,) = tables.explanations(summary)
+    (message,) = captions.explanations(summary)
     assert message == "[low, high] of one task: 95 % interval over its test images, seeds pooled"
 
 
@@ -254,7 +256,7 @@ def test_two_arms_that_are_the_same_model_are_named() -> None:
     assert summary.same == ("one and three are the same model at 6 and 9 layers",)
     (pair,) = [p for p in summary.pairs if p.same and p.task is None and p.condition.layers == 9]
     assert pair.to_flat()["interval"] == "none"
-    table = tables.pairs(summary)
+    table = gain_tables.pairs(summary)
     assert table
     assert ("same model", "-") in {row[-2:] for row in table.rows}
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.report import tables
+from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
 from learngene_zoo.bench.report.pictures import pareto_front, pictures
 from learngene_zoo.bench.report.report import (
     GRID,
@@ -183,7 +183,7 @@ def test_one_task_left_out_gives_the_least_and_the_most() -> None:
     assert result
     assert result.without == pytest.approx({"digits": 0.35, "signs": 0.25})
     assert (result.least, result.most) == pytest.approx((0.25, 0.35))
-    table = tables.without_one(summarise(rows()))
+    table = gain_tables.without_one(summarise(rows()))
     assert table
     assert table.rows[0][5:] == ("+25.0", "signs", "+35.0", "digits")
 
@@ -204,7 +204,7 @@ def test_one_seed_has_a_mean_and_no_interval() -> None:
     summary = summarise(row for row in rows() if row.seed == 0)
     digits = line_of(summary, "lsamd", "digits")
     assert (digits.value.value, digits.value.low, digits.value.high) == (0.9, None, None)
-    assert tables.format_fraction(digits.value) == "90.0"
+    assert text_table.format_fraction(digits.value) == "90.0"
 
 
 def test_an_interval_of_a_metric_does_not_leave_0_to_1() -> None:
@@ -262,13 +262,13 @@ def test_a_failed_cell_is_named_and_its_arms_average_is_marked() -> None:
     )
     assert line_of(summary, "scratch timm").lacks == ()
     assert tables.compact(summary)[0].rows[0][0] == "lsamd *"
-    assert tables.describe_missing(summary) == [
+    assert captions.describe_missing(summary) == [
         "* averages of lsamd lack signs; its gains are over equal cells"
     ]
     table = tables.failures(summary)
     assert table
     assert table.rows == (("lsamd", "signs", "9", "4", "1", "RuntimeError: out of <memory>"),)
-    assert tables.state(summary) == "23 cells measured, 1 failed, 3 not measured yet"
+    assert captions.state(summary) == "23 cells measured, 1 failed, 3 not measured yet"
 
 
 def test_a_task_that_few_arms_have_yet_is_in_no_average() -> None:
@@ -331,8 +331,10 @@ def test_json_is_a_bare_list_of_flat_objects() -> None:
 
 
 def test_markdown_has_as_many_cells_in_every_line() -> None:
-    table = tables.TextTable("a title", ("arm", "error"), (("lsamd", "a | b\nc"), ("scratch", "-")))
-    text = tables.markdown([table])
+    table = text_table.TextTable(
+        "a title", ("arm", "error"), (("lsamd", "a | b\nc"), ("scratch", "-"))
+    )
+    text = text_table.markdown([table])
     counts = {
         len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")
     }

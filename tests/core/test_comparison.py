@@ -128,7 +128,7 @@ def test_a_convolution_is_counted_in_multiply_adds() -> None:
 
 
 def test_a_model_of_other_classes_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     other = replace(model(1), class_names=("a", "b", "c"))
     with pytest.raises(WrongCall, match="other classes than tiny"):
         lifecycle.compare(model(0), other, task="tiny", run=RUN)
@@ -136,7 +136,7 @@ def test_a_model_of_other_classes_is_not_compared(monkeypatch: pytest.MonkeyPatc
 
 def test_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
     for seed, name in enumerate(("one", "other")):
         model(seed).save(tmp_path / name)

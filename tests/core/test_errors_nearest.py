@@ -64,6 +64,17 @@ def test_what_is_not_near_is_answered_with_what_there_is() -> None:
     assert str(unknown("method", "tlge", ["tleg"])) == "no method named 'tlge'; did you mean tleg?"
 
 
+def test_of_many_names_the_similar_ones_and_a_command_are_named() -> None:
+    names = [f"{name}-{size}" for name in ("closed_form", "pool", "lsamd") for size in range(10)]
+    message = str(unknown("folder or learngene", "loop-7", names))
+    similar = message.partition("similar: ")[2].partition("; ")[0].split(", ")
+    assert 1 <= len(similar) <= 5
+    assert set(similar) < set(names)
+    assert message.endswith("; `lgzoo list learngenes --all` lists all")
+    far = str(unknown("folder or learngene", "zzzz", names))
+    assert far == ("no folder or learngene named 'zzzz'; `lgzoo list learngenes --all` lists all")
+
+
 def test_slips_are_counted() -> None:
     pairs = {
         ("sings", "signs"): 1,

@@ -250,7 +250,10 @@ def test_an_argument_that_no_spec_expresses_is_refused(argument: dict[str, Any])
             ),
         ),
         ({"norm_eps": 1e-3}, "norm_eps is 0.001; models of the family 'eva' have 1e-06 or 1e-05"),
-        ({"image_size": 30}, "patches of 14 pixels do not tile an image of 30"),
+        (
+            {"image_size": 30},
+            "patches of 14 pixels do not tile an image of 30; choose an image size of 28 or 42",
+        ),
         (
             {"pool": "map", "pool_heads": 7},
             "the pooling has 7 heads, which do not divide a width of 24",

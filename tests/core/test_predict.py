@@ -145,7 +145,7 @@ def test_pictures_that_do_not_exist_are_named_before_anything_is_loaded(
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "model")
     monkeypatch.setattr(
-        lifecycle.models, "open_answering", lambda *_: pytest.fail("the model is loaded")
+        lifecycle.opening, "open_answering", lambda *_: pytest.fail("the model is loaded")
     )
     expected = "error: ant/7.png does not exist; give an image or a folder of images"
     assert call("ant/7.png", "bee/8.png") == (1, "", [expected])
@@ -287,10 +287,10 @@ def test_deep_grey_is_answered_as_training_saw_it_and_noted_once(at_hand: Path) 
 def test_the_default_number_of_classes_is_that_of_the_command_line() -> None:
     from inspect import signature
 
-    from learngene_zoo.cli.evaluate import predict_command
+    from learngene_zoo.cli.predict import command
     from learngene_zoo.training.predict import predict
 
-    options = {option.name: option.default for option in predict_command.params}
+    options = {option.name: option.default for option in command.params}
     for name in ("top", "batch_size"):
         assert signature(predict).parameters[name].default == options[name]
     assert options["top"] == 5

@@ -148,7 +148,7 @@ def test_the_verb_says_what_it_counts(tmp_path: Path) -> None:
     model = assemble(spec, {}, seed=0, task="scenes", class_names=scenes.class_names)
     small = replace(scenes, open_split=lambda name: _First(scenes.split(name)))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, offline: small)
+        patched.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, offline: small)
         resized, original = (
             lifecycle.evaluate(model, resolution=name) for name in ("resized", "original")
         )

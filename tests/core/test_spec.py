@@ -65,7 +65,10 @@ def test_timm_gets_every_argument() -> None:
         ({"width": 10**7, "heads": 1}, "width is 10000000"),
         ({"classes": -1}, "classes is -1"),
         ({"heads": 5}, "5 heads do not divide a width of 32; try 4"),
-        ({"patch_size": 7}, "patches of 7 pixels do not tile an image of 32"),
+        (
+            {"patch_size": 7},
+            "patches of 7 pixels do not tile an image of 32; choose an image size of 28 or 35",
+        ),
         ({"class_token": False}, "use pool 'avg'"),
         ({"mlp_ratio": 0.0}, "mlp_ratio is 0.0"),
         ({"mlp_ratio": float("nan")}, "mlp_ratio is nan"),

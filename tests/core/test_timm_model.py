@@ -137,7 +137,7 @@ def test_training_and_measuring_one_is_as_for_a_descendant(
     resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name)
+        "learngene_zoo.lifecycle.opening.open_task", lambda name, **_: tiny_task(name)
     )
     calls = [lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, run=RUN) for _ in range(2)]
     assert all(torch.equal(calls[0].state[name], calls[1].state[name]) for name in calls[0].state)

@@ -108,7 +108,7 @@ def test_an_interrupted_search_goes_on_where_it_was(
 def test_what_was_found_is_what_is_trained_with_and_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     call: dict[str, Any] = {
         "task": "tiny",
         "epochs": 2,

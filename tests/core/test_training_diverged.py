@@ -208,7 +208,7 @@ def call(tmp_path: Path, *words: str) -> tuple[int, list[str]]:
 def test_the_exit_code_says_whether_the_model_knows_anything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, values: tuple[float, ...], code: int
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
     script_values(monkeypatch, *values)
     monkeypatch.setattr(tuning, "train", diverge_in(2))
@@ -222,7 +222,7 @@ def test_the_exit_code_says_whether_the_model_knows_anything(
 def test_a_model_at_chance_is_written_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
     script_values(monkeypatch, 0.0, 0.0, 0.0)
     code, lines = call(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.probes import (
@@ -212,3 +214,19 @@ def test_the_verb_measures_models_and_ancestry_models(tmp_path: Path) -> None:
         lifecycle.probe(descendant, task="scenes")
     with pytest.raises(WrongCall, match="nowhere"):
         lifecycle.probe(str(tmp_path / "nowhere"), task="digits")
+
+
+def test_the_progress_of_features_names_their_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+
+    def note(title: str, *args: Any) -> Any:
+        titles.append(title)
+        return report_activity(title, *args)
+
+    monkeypatch.setattr("learngene_zoo.training.probes.report_activity", note)
+    model, task = make_model(), tiny_task(classes=3)
+    for split in ("train", "validation"):
+        compute_features(model.model(), task, split, model.input_format, Run(), images=7)
+    assert titles == [
+        f"features of {split} images of tiny, batch" for split in ("train", "validation")
+    ]

@@ -13,7 +13,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.models import FinetuneConfig, _lesson
+from learngene_zoo.lifecycle.finetuning import FinetuneConfig, _lesson
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.loader import Batch
@@ -80,7 +80,7 @@ def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
 def test_a_model_learns_from_its_teacher_and_says_so(
     teacher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda *_, **__: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda *_, **__: TASK)
     settings: dict[str, Any] = {
         "task": "tiny",
         "epochs": 1,

@@ -115,7 +115,7 @@ def killed_after(steps: int) -> Any:
 def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deaths: tuple[int, ...], recipe: Recipe
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     call = partial(lifecycle.finetune, START, task="tiny", recipe=recipe, patience=4)
     full = call(out=tmp_path / "whole", run=RUN)
     for number, steps in enumerate(deaths):
@@ -137,7 +137,7 @@ def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
 def test_force_replaces_what_a_fine_tuning_wrote(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     call = partial(
         lifecycle.finetune, START, task="tiny", out=tmp_path / "out", run=RUN, epochs=1, keep="last"
     )
@@ -276,7 +276,7 @@ def test_the_usual_learning_rate_falls_with_the_width(width: int, rate: float) -
 def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     monkeypatch.setattr("learngene_zoo.lifecycle.rates.FULL_RATE", 4)
     wider_first = START.spec.with_(layers=3, front=(Segment(layers=1, width=16, heads=2),))
     assert (START.width, assemble(wider_first, {}, seed=0).width) == (8, 16)
@@ -328,7 +328,7 @@ def test_what_inherits_from_a_wide_model_is_trained_gently(
 def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
 
     def take(**named: Any) -> tuple[float, float]:
         model: Any = lifecycle.finetune(
@@ -347,7 +347,7 @@ def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
 
 
 def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
     model = lifecycle.finetune(START, task="tiny", epochs=1, batch_size=16, patience=3, run=RUN)
     assert model.provenance["recipe"] == {
         **model.provenance["recipe"],
@@ -367,7 +367,7 @@ def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(
 ) -> None:
     def taken(task: str, **named: Any) -> dict[str, Any]:
         monkeypatch.setattr(
-            "learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name)
+            "learngene_zoo.lifecycle.opening.open_task", lambda name, **_: tiny_task(name)
         )
         model: Any = lifecycle.finetune(
             BY_LSAMD, task=task, preset="paper", epochs=1, run=RUN, **named

@@ -167,7 +167,7 @@ def use_ancestry(folder: Path, random: Random) -> None:
 
 def read_bench(folder: Path, random: Random) -> None:
     """The tables of a bench and its page; now and then with all pictures."""
-    from learngene_zoo.bench.report import report, tables
+    from learngene_zoo.bench.report import report, text_table
     from learngene_zoo.bench.report.page import page
 
     if random.random() < 0.02:
@@ -175,7 +175,7 @@ def read_bench(folder: Path, random: Random) -> None:
         return
     result = report.read_summary(folder)
     costs = report.read_costs(folder, result)
-    tables.markdown(report.build_overview(folder)[0])
+    text_table.markdown(report.build_overview(folder)[0])
     report.csv_text([report.flatten_line(line) for line in result.lines])
     page(result, report.read_grid(folder), {"cost": ""}, costs)
 

@@ -17,8 +17,8 @@ from itertools import product
 from typing import Literal
 
 from learngene_zoo.bench.grid.cell import Arm, Cell
-from learngene_zoo.bench.report import tables
-from learngene_zoo.bench.report.tables import TextTable
+from learngene_zoo.bench.report import text_table
+from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.errors import WrongCall
@@ -285,7 +285,7 @@ def cost_tables(arms: Sequence[Bill]) -> list[TextTable]:
         "each descendant",
         *(f"{count} in all" for count in TOTALS),
     )
-    budgets = tuple((bill.arm, *map(tables.percent, bill.values.values())) for bill in arms)
+    budgets = tuple((bill.arm, *map(text_table.percent, bill.values.values())) for bill in arms)
     return [
         TextTable(
             "from how many descendants a learngene pays",
@@ -305,7 +305,7 @@ def _pays(match: Match) -> tuple[str, ...]:
     return tuple(
         "never"
         if value is None
-        else tables.percent(value)
+        else text_table.percent(value)
         if isinstance(value, float)
         else str(value)
         for value in values
@@ -316,15 +316,15 @@ def _costs(bill: Bill) -> tuple[str, ...]:
     """Return the row of an arm's costs with the largest budget."""
     epochs = bill.longest
     costs = (bill.once, bill.each(epochs), *(bill.total(count, epochs) for count in TOTALS))
-    return (bill.arm, str(epochs), tables.percent(bill.values[epochs]), *map(_effort, costs))
+    return (bill.arm, str(epochs), text_table.percent(bill.values[epochs]), *map(_effort, costs))
 
 
 def _effort(effort: Effort) -> str:
     is_empty = effort == Effort()
     return (
-        tables.NONE
+        text_table.NONE
         if is_empty
-        else f"{tables.duration(effort.seconds)}, {human_count(round(effort.images))}"
+        else f"{text_table.duration(effort.seconds)}, {human_count(round(effort.images))}"
     )
 
 

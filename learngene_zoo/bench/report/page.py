@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.bench.report import tables
+from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
 from learngene_zoo.bench.report.cost_curve import ASSUMPTIONS, Bill, cost_tables
 from learngene_zoo.bench.report.pictures import caption
-from learngene_zoo.bench.report.tables import TextTable
+from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.summary import Summary
 from learngene_zoo.colours import PAGE_COLOURS
@@ -23,7 +23,7 @@ from learngene_zoo.pages import render_page
 from learngene_zoo.settings import Json
 from learngene_zoo.text import count_noun, json_text
 
-# how `tables.format_fraction` writes an interval, and a range
+# how `text_table.format_fraction` writes an interval, and a range
 _ENDS = r"\[[-+0-9., ]+\]|\([-+0-9.]+ to [-+0-9.]+\)"
 MAX_OPEN_FAILURES = 12  # shown without a click
 
@@ -59,15 +59,15 @@ def page(
         costs: the bills of a cost curve; empty for other benches.
     """
     failures = tables.failures(summary)
-    notes = [*summary.same, *tables.explanations(summary), *tables.describe_missing(summary)]
+    notes = [*summary.same, *captions.explanations(summary), *captions.describe_missing(summary)]
     sections: dict[str, list[Part]] = {
         "At a glance": [
             *_tables(tables.compact(summary), stacked=True),
             *({"kind": "note", "text": note} for note in notes),
         ],
         "Methods against each other": [
-            *_tables([tables.pairs(summary)]),
-            *_tables([tables.pairs_by_task(summary)], open_at_most=0),
+            *_tables([gain_tables.pairs(summary)]),
+            *_tables([gain_tables.pairs_by_task(summary)], open_at_most=0),
         ],
         "Cost curve": [
             _figure("cost", pictures),
@@ -79,14 +79,14 @@ def page(
         "Accuracy against parameters": _figures(pictures, "pareto"),
         "Learning curves": _figures(pictures, "curves"),
         "Task by task": _tables(tables.by_task(summary), open_at_most=1, stacked=True),
-        "One task left out": _tables([tables.without_one(summary)]),
+        "One task left out": _tables([gain_tables.without_one(summary)]),
         "Costs": _tables([tables.costs(summary)]),
         "How the arms were tuned": [_list(grid.tuning)] if grid.tuning else [],
         "Failures": _tables(
             [failures],
             open_at_most=int(failures is None or len(failures.rows) <= MAX_OPEN_FAILURES),
         ),
-        "How to read this": [_list(tables.NOTES)],
+        "How to read this": [_list(captions.NOTES)],
         "Settings": [_settings(grid), *_machines(summary)],
     }
     methods = dict.fromkeys(
@@ -132,7 +132,7 @@ def _facts(summary: Summary) -> str:
         count_noun(len(names), noun)
         for names, noun in ((summary.tasks, "task"), (summary.arms, "arm"), (seeds, "seed"))
     )
-    return " · ".join(filter(None, (tables.state(summary), counts, newest)))
+    return " · ".join(filter(None, (captions.state(summary), counts, newest)))
 
 
 def _figures(pictures: Mapping[str, str], prefix: str) -> list[Part]:
@@ -202,5 +202,5 @@ def _machines(summary: Summary) -> list[Part]:
     seconds: dict[str, float] = {}
     for row in summary.rows:
         seconds[row.machine] = seconds.get(row.machine, 0.0) + row.seconds
-    lines = [f"{name}: {tables.duration(total)} of training" for name, total in seconds.items()]
+    lines = [f"{name}: {text_table.duration(total)} of training" for name, total in seconds.items()]
     return [_list(lines, title="machines")] if lines else []

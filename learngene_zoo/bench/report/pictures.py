@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.bench.report.cost_curve import UNITS, Bill, CostUnit, matches
-from learngene_zoo.bench.report.tables import short_task
+from learngene_zoo.bench.report.gain_tables import short_task
 from learngene_zoo.bench.results.averages import Average
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.summary import Line, Summary

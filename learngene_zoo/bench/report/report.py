@@ -20,11 +20,11 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.grid.cell import Arm, Cell, label
 from learngene_zoo.bench.grid.search import Choice
 from learngene_zoo.bench.grid.tuning import describe_tuning
-from learngene_zoo.bench.report import tables
+from learngene_zoo.bench.report import captions, gain_tables, tables, text_table
 from learngene_zoo.bench.report.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
 from learngene_zoo.bench.report.page import NO_GRID, Grid, page
 from learngene_zoo.bench.report.pictures import caption, cost_picture, pictures
-from learngene_zoo.bench.report.tables import NOTES, TextTable
+from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.rows import RESULTS, read_rows, select
 from learngene_zoo.bench.results.summary import Summary, flatten_line, summarise
 from learngene_zoo.errors import BadFile, WrongCall
@@ -159,7 +159,7 @@ def write_report(out: Path) -> list[Path]:
         texts |= {"pairs.csv": csv_text(differences), "pairs.json": json_text(differences)}
     if costs:
         texts["cost.md"] = (
-            tables.markdown(cost_tables(costs))
+            text_table.markdown(cost_tables(costs))
             + "".join(f"\n- {line}" for line in ASSUMPTIONS)
             + "\n"
         )
@@ -186,12 +186,12 @@ def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
     """Return the tables of a summary, with the notes needed to read them."""
     several = [
         *tables.compact(summary),
-        *filter(None, [tables.pairs(summary)]),
+        *filter(None, [gain_tables.pairs(summary)]),
         *tables.by_task(summary),
     ]
     single = [
-        tables.pairs_by_task(summary),
-        tables.without_one(summary),
+        gain_tables.pairs_by_task(summary),
+        gain_tables.without_one(summary),
         tables.costs(summary),
         tables.failures(summary),
     ]
@@ -200,9 +200,9 @@ def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
         if tuning
         else []
     )
-    remarks = [*summary.same, *tables.explanations(summary), *tables.describe_missing(summary)]
-    notes = [f"{tables.state(summary)}.", *tuned, *map(markdown, remarks), *NOTES]
-    return tables.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
+    remarks = [*summary.same, *captions.explanations(summary), *captions.describe_missing(summary)]
+    notes = [f"{captions.state(summary)}.", *tuned, *map(markdown, remarks), *captions.NOTES]
+    return text_table.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
 
 
 def build_overview(out: Path) -> tuple[list[TextTable], list[str]]:
@@ -213,7 +213,7 @@ def build_overview(out: Path) -> tuple[list[TextTable], list[str]]:
     summary = read_summary(out)
     costs = read_costs(out, summary)
     printed = [*tables.brief(summary), *(cost_tables(costs) if costs else [])]
-    remarks = [*summary.same, *tables.explanations(summary), *tables.describe_missing(summary)]
+    remarks = [*summary.same, *captions.explanations(summary), *captions.describe_missing(summary)]
     return printed, [*remarks, *(ASSUMPTIONS if costs else ())]
 
 

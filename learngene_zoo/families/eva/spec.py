@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.spec import Spec, check_between
+from learngene_zoo.families.spec import Spec, check_between, untiled_error
 
 # The argument of timm's Eva for each field. Only `norm_eps` has none: the architecture sets it.
 TIMM_NAMES = {
@@ -104,10 +104,7 @@ class EvaSpec(Spec):
                 f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None"
             )
         if self.image_size % self.patch_size and not self.dynamic_image_size:
-            raise WrongCall(
-                f"patches of {self.patch_size} pixels do not tile an image of {self.image_size};"
-                " choose a multiple"
-            )
+            raise untiled_error(self.patch_size, self.image_size)
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_heads()

@@ -1,0 +1,283 @@
+"""Options of `lgzoo bench`, and the grid of cells that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from learngene_zoo.bench.grid.grid import AUGMENTS, BUDGETS, RATES, RECIPE, tasks_of_budget
+from learngene_zoo.cli.extract import ancestry_option
+from learngene_zoo.cli.job import Job, WholeNumber, job_options
+from learngene_zoo.cli.options import (
+    complete_tasks,
+    list_typed,
+    options_of,
+    parse_setting,
+    settings_from_options,
+)
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.method.record import METHODS
+from learngene_zoo.runs.run import MAX_THREADS
+from learngene_zoo.storage import parse_json
+from learngene_zoo.tasks.catalogue import tasks_named
+
+if TYPE_CHECKING:
+    from learngene_zoo.bench.grid.cell import Cell
+    from learngene_zoo.bench.grid.tuning import GridTuning
+    from learngene_zoo.settings import Json
+
+# A bench always resumes, and its workers run whole cells.
+NOT_OURS = ("workers", "resume", "tracker")
+OF_THE_GRID = ("epochs", "warmup")  # fields of the recipe that the grid sets
+COMPARED = ("lsamd",)  # compared by default
+
+
+class Numbers(click.ParamType):
+    """Numbers separated by commas, as 5,9,12."""
+
+    def __init__(self, kind: type[int] | type[float]) -> None:
+        self.kind = kind
+        self.name = "integers" if kind is int else "numbers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        """Return the numbers of an option. Raises click's usage error, which names the option."""
+        if not isinstance(value, str):
+            return tuple(value)
+        try:
+            numbers = tuple(self.kind(part) for part in value.split(",") if part.strip())
+        except ValueError:
+            numbers = ()
+        if not numbers:
+            self.fail(
+                f"expected {self.name} separated by commas, as 5,9, got {value!r}", param, ctx
+            )
+        return numbers
+
+
+def choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool) -> GridTuning:
+    """Return how the arms are tuned.
+
+    A learning rate or augmentation that the user typed is not tuned. Nothing is tuned on a task
+    with few validation images, unless --tune lists the rates.
+    """
+    from learngene_zoo.bench.grid.tuning import GridTuning, find_small
+    from learngene_zoo.tasks.catalogue import open_task
+
+    typed = list_typed(RECIPE)
+    rates = options["tune"] or ((typed["lr"],) if "lr" in typed else RATES)
+    augments = (typed["augment"],) if "augment" in typed else AUGMENTS
+    is_fixed = options["tune"] or len(rates) * len(augments) == 1
+    small = (
+        {}
+        if is_fixed
+        else find_small(cells, lambda task: open_task(task, offline=offline).sizes["validation"])
+    )
+    return GridTuning(cells, tuple(rates), augments, small=small)
+
+
+def build_cells(
+    suite: str, options: dict[str, Any], job: Job, say: Callable[[str], None]
+) -> list[Cell]:
+    """Return the cells of the grid that the command line describes."""
+    from learngene_zoo.bench.grid.grid import cells, standard_arms, targets
+
+    budget = BUDGETS[options["budget"]]
+    tasks = targets(suite, split_words(options["task"]))
+    arms = standard_arms(
+        split_words(options["method"]) or COMPARED,
+        preset=options["preset"],
+        settings=_settings(options["set"], options["preset"]),
+        ancestries=options["ancestry"],
+        tasks=tasks_named(split_words(options["extract_task"])),
+        leave_out=options["leave_out"],
+    )
+    seeds = budget.seeds if options["seeds"] is None else options["seeds"]
+    return cells(
+        tasks if options["task"] else tasks_of_budget(budget, tasks),
+        arms,
+        layers=options["layers"] or (() if options["size"] else budget.layers),
+        sizes=[_size(text) for text in options["size"]],
+        epochs=options["epochs"] or budget.epochs,
+        seeds=range(job.run.seed, job.run.seed + seeds),
+        recipe=settings_from_options(replace(RECIPE, images=budget.images)),
+        widths=options["width"] or (None,),
+        split=options["split"],
+        head=options["head"],
+        offline=job.run.offline,
+        say=say,
+    )
+
+
+def split_words(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a repeated option: `--task a,b --task c` gives a, b and c.
+
+    A reference with a colon may contain commas and is not split.
+    """
+    return tuple(
+        word for value in values for word in ([value] if ":" in value else value.split(",")) if word
+    )
+
+
+def _size(text: str) -> dict[str, Json]:
+    """Parse a size: `low=3,high=3` gives `{"low": 3, "high": 3}`."""
+    sizes: dict[str, Json] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not (name.strip() and equals and value.strip()):
+            raise WrongCall(f"--size: expected NAME=VALUE,..., as low=3,high=3, got {text!r}")
+        sizes[name.strip().replace("-", "_")] = _value(value)
+    return sizes
+
+
+def _settings(values: Sequence[str], preset: str | None) -> dict[str, dict[str, Json]]:
+    """Parse the values of `--set`: `lsamd.keep=1,3` gives `{"lsamd": {"keep": (1, 3)}}`.
+
+    Values are parsed as those of the options of `lgzoo extract METHOD`.
+    """
+    settings: dict[str, dict[str, Json]] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        method, dot, setting = name.partition(".")
+        if not (equals and dot):
+            raise WrongCall(f"--set: expected METHOD.NAME=VALUE, as lsamd.top=4, got {value!r}")
+        extractor = METHODS.load(method).preset(preset)
+        settings.setdefault(method, {})[setting.replace("-", "_")] = parse_setting(
+            extractor, setting, text, f"--set {name}"
+        )
+    return settings
+
+
+def _value(text: str) -> Json:
+    """Return the text as a JSON value, or unchanged if it is not JSON."""
+    try:
+        return parse_json(text.encode())
+    except ValueError:
+        return text
+
+
+def grid_options() -> list[click.Option]:
+    """Return the options that describe the grid."""
+    names = ", ".join(BUDGETS)
+    return [
+        click.Option(
+            ["--budget"],
+            type=click.Choice(list(BUDGETS)),
+            default="quick",
+            show_default=True,
+            help=f"Default sizes, epochs, seeds and images: {names}.",
+        ),
+        click.Option(
+            ["--method"],
+            multiple=True,
+            help="A method to compare; may be repeated.  [default: lsamd]",
+        ),
+        click.Option(
+            ["--task"],
+            shell_complete=complete_tasks,
+            multiple=True,
+            help="Only this task of the suite; may be repeated.",
+        ),
+        click.Option(
+            ["--layers", "--depth"],
+            type=Numbers(int),
+            help="Depths of the descendants, e.g. 5,9,12.",
+        ),
+        click.Option(
+            ["--width", "--embed-dim"],
+            type=Numbers(int),
+            help="Widths of the descendants.  [default: the learngene's]",
+        ),
+        click.Option(
+            ["--size"],
+            multiple=True,
+            metavar="NAME=VALUE,...",
+            help="A size given by options of the expander, e.g. low=3,high=3; may be repeated.",
+        ),
+        click.Option(
+            ["--epochs"],
+            type=Numbers(int),
+            help="Epochs of each training budget, e.g. 1,4,16; each budget has a complete "
+            "schedule.",
+        ),
+        click.Option(
+            ["--seeds"],
+            type=WholeNumber(1),
+            help="Number of repetitions, including the extraction.",
+        ),
+        click.Option(
+            ["--tune"],
+            type=Numbers(float),
+            help="Learning rates from which each arm chooses on validation images; a single rate "
+            f"is not tuned.  [default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]",
+        ),
+        click.Option(
+            ["--extract-task"], multiple=True, help="A task to extract from; may be repeated."
+        ),
+        click.Option(
+            ["--leave-out"],
+            is_flag=True,
+            help="Hide from each extraction the task on which it is evaluated.",
+        ),
+        click.Option(["--preset"], help="Preset of the methods' settings.  [default: mini]"),
+        click.Option(
+            ["--set"],
+            multiple=True,
+            metavar="METHOD.NAME=VALUE",
+            help="One setting of a method, e.g. lsamd.top=4.",
+        ),
+        click.Option(
+            ["--cost"],
+            is_flag=True,
+            help="Also pretrain and distil every size separately, and report from how many "
+            "descendants on the learngene is cheaper; no controls.",
+        ),
+        click.Option(
+            ["--report"],
+            is_flag=True,
+            help="Only write the report again, from the results in -o.",
+        ),
+        click.Option(
+            ["--split"],
+            type=click.Choice(["validation", "test"]),
+            default="test",
+            show_default=True,
+            help="Split on which descendants are evaluated.",
+        ),
+        click.Option(
+            ["--head"],
+            type=click.Choice(["ridge", "random"]),
+            default="ridge",
+            show_default=True,
+            help="Initial weights of a new head, in every arm: a ridge regression of the arm's "
+            "features, or random.",
+        ),
+        ancestry_option(),
+    ]
+
+
+def bench_options(out: str) -> list[click.Option]:
+    """Return the common options of grids; `--workers` counts processes that run cells."""
+    options = job_options(out, "Folder of the results; an existing bench is continued.")
+    helps = {
+        "force": "Delete existing results and start over.",
+        "seed": "First random seed.",
+    }
+    helps["threads"] = "CPU threads of each cell.  [default: 1]"
+    for option in options:
+        option.help = helps.get(str(option.name), option.help)
+    processes = "Processes that run cells.  [default: one per core; 1 on a GPU]"
+    workers = click.Option(["--workers"], type=WholeNumber(1, MAX_THREADS), help=processes)
+    return [workers, *(option for option in options if option.name not in NOT_OURS)]
+
+
+# Parameters that a claim's file sets.
+MEASURED = [
+    click.Argument(["suite"], required=False),
+    *grid_options(),
+    *options_of(RECIPE, without=OF_THE_GRID),
+]

@@ -1,0 +1,138 @@
+"""`lgzoo compare FIRST SECOND`: evaluate two models on the same images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.job import (
+    choice_option,
+    interval_text,
+    job_of,
+    job_options,
+    print_row,
+    print_rows,
+    say,
+)
+from learngene_zoo.cli.options import any_model_of, check_tasks
+from learngene_zoo.tasks.task import SPLITS
+
+if TYPE_CHECKING:
+    from learngene_zoo.lifecycle.comparison import Comparison, Contender
+
+
+def compare(
+    first: str,
+    second: str,
+    task: str | None,
+    split: Literal["train", "validation", "test"],
+    latency: bool,
+    **options: Any,
+) -> None:
+    """Evaluate both models, and print their results and the difference."""
+    job = job_of(options)
+    check_tasks(task)
+    models = [any_model_of(named, offline=job.run.offline) for named in (first, second)]
+    comparison = lifecycle.compare(
+        models[0], models[1], task=task, split=split, timed=latency, run=job.run
+    )
+    if job.as_json:
+        print_row(_flat(first, second, comparison), as_json=True)
+        return
+    test = comparison.first.evaluation
+    title = f"{test.metric} on {test.images} {test.split} images of {test.task}"
+    rows = [
+        _contender(name, contender)
+        for name, contender in ((first, comparison.first), (second, comparison.second))
+    ]
+    print_rows(rows, False, title, drops=("latency", "flops", "params"))
+    print_row({"difference (second less first)": _difference(comparison)}, as_json=False)
+    if comparison.difference.low <= 0 <= comparison.difference.high:
+        say("the interval includes 0: these images do not show which model is better", job)
+
+
+def _contender(name: str, contender: Contender) -> dict[str, Any]:
+    measured = interval_text(contender.evaluation.value, *contender.evaluation.interval)
+    facts = {"model": name, f"{contender.evaluation.metric} (95 %)": measured}
+    return {
+        **facts,
+        "params": contender.params,
+        "flops": contender.flops,
+        **({"latency": contender.latency} if contender.latency else {}),
+    }
+
+
+def _difference(comparison: Comparison) -> str:
+    gain = comparison.difference
+    text = (
+        f"{100 * gain.value:+.2f} points, 95 % interval {100 * gain.low:+.2f} to "
+        f"{100 * gain.high:+.2f}"
+    )
+    if comparison.p is None:
+        return text
+    return (
+        f"{text}; correct only with the first: {comparison.only_first}, only with the second: "
+        f"{comparison.only_second} (McNemar p = {comparison.p:.2g})"
+    )
+
+
+def _flat(first: str, second: str, comparison: Comparison) -> dict[str, Any]:
+    test, gain = comparison.first.evaluation, comparison.difference
+    row: dict[str, Any] = {
+        "task": test.task,
+        "split": test.split,
+        "metric": test.metric,
+        "images": test.images,
+    }
+    for word, name, contender in (
+        ("first", first, comparison.first),
+        ("second", second, comparison.second),
+    ):
+        low, high = contender.evaluation.interval
+        facts = {"": name, "_value": contender.evaluation.value, "_low": low, "_high": high}
+        facts |= {
+            "_params": contender.params,
+            "_flops": contender.flops,
+            "_latency": contender.latency,
+        }
+        row |= {word + key: value for key, value in facts.items() if value is not None}
+    row |= {"difference": gain.value, "low": gain.low, "high": gain.high}
+    return row | (
+        {
+            "p": comparison.p,
+            "only_first": comparison.only_first,
+            "only_second": comparison.only_second,
+        }
+        if comparison.p is not None
+        else {}
+    )
+
+
+command = click.Command(
+    "compare",
+    callback=compare,
+    help="Evaluate two models on the same images: the accuracy of each (mIoU for segmentation), "
+    "the difference with a paired 95 % interval, parameters and FLOPs.\n\n"
+    "FIRST and SECOND are folders, organisation/name@revision on the Hub, or names of timm "
+    "classifiers, trained for the task.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo compare deit finetuned --task folder:photos\n"
+    "  lgzoo compare deit finetuned --task folder:photos --latency --json",
+    params=[
+        click.Argument(["first"]),
+        click.Argument(["second"]),
+        click.Option(
+            ["--task"],
+            help="Task to evaluate on (default: the task that the first model was trained for).",
+        ),
+        choice_option("--split", SPLITS, "test", "Split of the task."),
+        click.Option(["--latency"], is_flag=True, help="Also measure the latency for one image."),
+        *[
+            option
+            for option in job_options(None)
+            if option.name not in ("out", "force", "resume", "tracker")
+        ],
+    ],
+)

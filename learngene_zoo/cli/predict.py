@@ -1,0 +1,206 @@
+"""`lgzoo predict MODEL IMAGE...`: classify images."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.shelf import is_card
+from learngene_zoo.cli.job import Job, WholeNumber, job_of, job_options, print_rows, say
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.hub.client import reference_to_hub
+from learngene_zoo.pretrained.exported import is_exported_file
+from learngene_zoo.pretrained.timm_model import is_timm_source
+from learngene_zoo.runs.progress import report_activity
+from learngene_zoo.runs.run import is_first
+from learngene_zoo.storage import CONFIG
+from learngene_zoo.text import count_noun, printable
+
+if TYPE_CHECKING:
+    from learngene_zoo.training.predict import Prediction
+from learngene_zoo.cli.evaluate import find_evaluated_model
+
+
+def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **options: Any) -> int:
+    """Print the classes of every picture as it is read; return 1 if a picture cannot be read."""
+    job = job_of(options)
+    # A model is a folder, so that a file is the first picture, for the default model.
+    if Path(model).is_file() and not is_exported_file(model):
+        model, images = "", (model, *images)
+    model, images = _sort_words(model, images)
+    named = find_evaluated_model(model, "finetuned", offline=job.run.offline)
+    missing = [word for word in images if word != "-" and not os.path.exists(word)]
+    if len(missing) == len(images):  # before anything is loaded
+        raise BadData(f"{missing[0]} does not exist; give an image or a folder of images")
+    from learngene_zoo.training.predict import predict as predicted
+
+    opened = lifecycle.opening.open_answering(named, job.run)
+    broken = 0
+    rows: list[dict[str, Any]] = []
+    activity = click.get_current_context().with_resource(report_activity("pictures"))
+    for prediction in predicted(
+        opened, _paths(images, job), job.run, top=top, batch_size=batch_size
+    ):
+        activity.note = f"{len(rows)} done"
+        if prediction.error is not None:
+            broken += 1
+            if is_first():
+                click.echo(f"error: {printable(prediction.error)}", err=True)
+            rows.append({"image": prediction.image, "error": prediction.error})
+            continue
+        rows.append(_as_row(prediction))
+        if is_first() and not job.as_json:
+            click.echo(printable(_line(prediction)))
+    if job.as_json:
+        print_rows(rows, as_json=True)
+    if broken < len(rows):
+        lifecycle.opening.note_random_head(opened)
+    if broken and len(rows) > 1:
+        say(f"{broken} of {count_noun(len(rows), 'picture')} could not be read", job)
+    return 1 if broken else 0
+
+
+def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the model, "" for the default one, and the pictures from the words of a call.
+
+    Raises `WrongCall` for a missing picture in the model's position, and if there are no pictures.
+    """
+    if _is_lost_picture(model):
+        raise WrongCall(
+            f"{model} does not exist; give an existing image, or a model before the image: lgzoo "
+            "predict finetuned photo.jpg"
+        )
+    if not images and Path(model).is_dir() and not (Path(model) / CONFIG).is_file():
+        return "", (model,)  # a folder of pictures
+    if not images:
+        exists = (
+            Path(model).exists()
+            or reference_to_hub(model)
+            or is_card(model)
+            or is_timm_source(model)
+        )
+        problem = (
+            "missing argument 'IMAGES...'" if not model or exists else f"{model} does not exist"
+        )
+        raise WrongCall(f"{problem}; lgzoo predict finetuned photo.jpg")
+    return model, images
+
+
+def _is_lost_picture(word: str) -> bool:
+    """Return whether a word has a picture's suffix, but no such file exists."""
+    from learngene_zoo.tasks.listing import list_suffixes
+
+    is_named_so = os.path.splitext(word)[1].lower() in list_suffixes()
+    return is_named_so and not os.path.exists(word) and not is_timm_source(word)
+
+
+def _as_row(prediction: Prediction) -> dict[str, Any]:
+    best = {
+        "image": prediction.image,
+        "class": prediction.classes[0],
+        "probability": prediction.probabilities[0],
+    }
+    return {
+        **best,
+        "classes": list(prediction.classes),
+        "probabilities": list(prediction.probabilities),
+    }
+
+
+def _line(prediction: Prediction) -> str:
+    answers = (
+        f"{name} {share:.3f}" for name, share in zip(prediction.classes, prediction.probabilities)
+    )
+    return f"{prediction.image}: {', '.join(answers)}"
+
+
+def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
+    """Yield paths of pictures: a file, all pictures below a folder, for `-` the lines of stdin."""
+    for word in images:
+        if word == "-":
+            yield from _lines_of_stdin()
+        elif Path(word).is_dir():
+            yield from _list_below(word, job)
+        else:
+            yield word
+
+
+def _lines_of_stdin() -> Iterator[str]:
+    """Yield the lines that are not blank. Raises `WrongCall` at the first that is not a path."""
+    for line in filter(str.strip, sys.stdin):
+        if "\0" in line:
+            raise WrongCall(
+                "stdin is not text; - expects paths, one per line; to classify one image, give "
+                "its path instead of -"
+            )
+        yield line.rstrip("\n")
+
+
+def _list_below(folder: str, job: Job) -> Sequence[str]:
+    """Return the pictures below a folder, and print how many files are left out, and why."""
+    from learngene_zoo.tasks.listing import describe_left_out, list_pictures
+
+    listing = list_pictures(folder)
+    lines = [describe_left_out(listing.left_out), _describe_dangling(listing.dangling)]
+    if not listing.pictures:
+        notes = "".join(f" ({line})" for line in lines if line)
+        raise WrongCall(
+            f"no images in {folder} or its subfolders{notes}; give a folder with images"
+        )
+    for line in filter(None, lines):
+        say(f"note: {line}", job)
+    return listing.pictures
+
+
+def _describe_dangling(links: Sequence[str]) -> str:
+    leads = "leads" if len(links) == 1 else "lead"
+    return (
+        f"{count_noun(len(links), 'link')} that {leads} nowhere left out; first: {links[0]}"
+        if links
+        else ""
+    )
+
+
+command = click.Command(
+    "predict",
+    callback=predict,
+    help="Classify images: print the most probable classes of each.\n\n"
+    "MODEL is a folder, organisation/name@revision on the Hub, the name of a timm classifier, or "
+    "an ONNX file written by lgzoo export (default, if the first argument is an image or a folder "
+    "of images: ./finetuned). IMAGES are files, folders (searched with their subfolders, links "
+    "followed), or - for paths from stdin, one per line. An image that cannot be read is reported "
+    "on stderr; the other images are still classified, and the exit code is 1.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo predict finetuned photo.jpg\n"
+    "  lgzoo predict finetuned photos --json\n"
+    "  find . -name '*.jpg' | lgzoo predict finetuned -",
+    params=[
+        click.Argument(["model"], metavar="[MODEL]"),
+        click.Argument(["images"], nargs=-1, metavar="IMAGES..."),
+        click.Option(
+            ["--top"],
+            type=WholeNumber(1),
+            default=5,
+            show_default=True,
+            help="Number of classes for each image.",
+        ),
+        click.Option(
+            ["--batch-size"],
+            type=WholeNumber(1),
+            default=32,
+            show_default=True,
+            help="Images per forward pass.",
+        ),
+        *[
+            option
+            for option in job_options(None)
+            if option.name not in ("out", "force", "resume", "tracker", "workers", "seed")
+        ],
+    ],
+)

@@ -1,0 +1,271 @@
+"""Fine-tune a model on a task: the settings beside the recipe, and the function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from learngene_zoo.artifacts.own_data import remember
+from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.lifecycle.opening import find_origins, open_task_for, own_run
+from learngene_zoo.lifecycle.rates import (
+    FINETUNE,
+    choose_fit,
+    choose_rates,
+    describe_rates,
+    is_pretrained,
+)
+from learngene_zoo.method.record import METHODS, Finetuning
+from learngene_zoo.pretrained.timm_model import load_model, open_model
+from learngene_zoo.runs.folder import check_start, produce
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import (
+    OMIT_DEFAULT,
+    Bounds,
+    Recipe,
+    check_bounds,
+    settings_of,
+    to_json,
+    with_settings,
+)
+from learngene_zoo.tasks.stamps import stamp_tasks
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.pretrained.timm_model import TimmModel
+    from learngene_zoo.settings import Json
+    from learngene_zoo.tasks.task import Task
+
+AUTO, AUTO_SETTINGS = "auto", ("batch_size", "lr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """The settings of `finetune` in addition to the recipe."""
+
+    keep: Annotated[
+        Literal["best", "last"],
+        "weights to keep: of the epoch with the best validation result (the last epoch within a "
+        "standard error of it), or of the last epoch",
+    ] = "best"
+    head: Annotated[
+        Literal["ridge", "random"],
+        "initial weights of a new head: a ridge regression of the model's features onto the "
+        "classes, or random",
+    ] = field(default="ridge", metadata=OMIT_DEFAULT)
+    fit: Annotated[
+        Literal["crop", "pad", "stretch"] | None,
+        "for images that are not square: crop the ends, pad with the mean colour, or stretch "
+        "(none: stretch if a model that crops gets a new head, else as the model is configured)",
+    ] = field(default=None, metadata=OMIT_DEFAULT)
+    patience: Annotated[
+        int | None, "stop after N epochs without a better validation result", Bounds(least=1)
+    ] = None
+    teacher: Annotated[
+        str | None,
+        "also distil from this classifier of the task: timm:NAME, hf-hub:ORG/REPO or a folder",
+    ] = field(default=None, metadata=OMIT_DEFAULT)
+    # DeiT's soft distillation (Touvron et al., 2021, equation 2); its hard distillation (equation
+    # 3) has a share of 0.5.
+    share: Annotated[
+        float,
+        "weight of the distillation loss; the loss of the labels has 1 minus this weight",
+        Bounds(least=0, most=1),
+    ] = field(default=0.1, metadata=OMIT_DEFAULT)
+    temperature: Annotated[
+        float,
+        "temperature of distillation: divides the logits of student and teacher",
+        Bounds(above=0),
+    ] = field(default=3.0, metadata=OMIT_DEFAULT)
+    answers: Annotated[
+        Literal["soft", "hard"],
+        "target of distillation: the teacher's distribution, or its most probable class",
+    ] = field(default="soft", metadata=OMIT_DEFAULT)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.teacher is None and (self.share, self.temperature, self.answers) != (
+            0.1,
+            3.0,
+            "soft",
+        ):
+            raise WrongCall(
+                "share, temperature and answers need a teacher; give a teacher, or leave them out"
+            )
+
+
+def finetune(
+    model: str | Path | Descendant | TimmModel,
+    *,
+    task: str | None = None,
+    recipe: Recipe | None = None,
+    tuning: FinetuneConfig = FinetuneConfig(),
+    preset: str | None = None,
+    out: str | Path | None = None,
+    run: Run | None = None,
+    force: bool = False,
+    **settings: Any,
+) -> Descendant | TimmModel:
+    """Train a model on a task, with a new head if it needs one.
+
+    A new head starts from a ridge regression of the model's features (`training.heads`), unless
+    `head` is "random" or the model's weights are random. Every epoch is validated, and the weights
+    of the best epoch are kept; their results on the test images are in the provenance and in
+    `report.html`. With a `teacher` in `tuning` the loss is (1 - share) L_task + share L_teacher,
+    see `logits_loss`.
+
+    Args:
+        model: a model or a reference to one.
+        task: default: the task for which the model was built. A model from the bundled ancestry
+            that was built without a task is trained on `digits`.
+        recipe: default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`.
+        tuning: the other settings.
+        preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
+            model, with the paper's learning rate for the task, if there is one.
+        out: folder to write the model to.
+        run: how to compute.
+        force: replace existing content of `out`.
+        settings: fields of `recipe` and `tuning` by name (`epochs=5, patience=3`); `batch_size` and
+            `lr` may be "auto": see `training.automatic`.
+
+    Raises:
+        WrongCall: if no task is given and the model was built without a task, or for data that only
+            the caller may choose (`folder:mine`).
+    """
+    run = run or own_run()
+    check_start(out, run, force)
+    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.training.automatic import resolve_auto
+    from learngene_zoo.training.heads import (
+        calibrate_head,
+        describe_head,
+        has_trained_head,
+        initialise_head,
+    )
+    from learngene_zoo.training.trackers import check_tracker, say, say_notes
+    from learngene_zoo.training.tuning import tune
+
+    check_tracker(run.tracker, run.folder if out is None else Path(out))
+
+    start = open_model(model, offline=run.offline)
+    named = _find_preset(start, preset, recipe)
+    # Unknown settings are refused before any data is opened.
+    _, _, automatic = _named_settings(named.recipe, tuning, settings)
+    data = open_task_for(start, task, "finetune", run)
+    usual = recipe is None and "lr" not in settings and data.name not in named.task_lr
+    usual_rate, usual_decay = choose_rates(start)
+    rate = usual_rate if usual else named.task_lr.get(data.name, named.recipe.lr)
+    decay = usual_decay if recipe is None and preset is None else named.recipe.layer_decay
+    recipe, tuning, _ = _named_settings(
+        replace(named.recipe, lr=rate, layer_decay=decay), tuning, settings
+    )
+    request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
+
+    def make(run: Run) -> Descendant | TimmModel:
+        say_notes([data], run)
+        seed = derive_seed(run.seed, "head")
+        fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense)
+        fresh = fresh.with_fit(tuning.fit or choose_fit(start, data))
+        if tuning.head == "ridge" and is_pretrained(start) and not has_trained_head(start, data):
+            fresh, record = initialise_head(fresh, ensure_validation(data), recipe, run)
+            fresh = replace(fresh, provenance={**fresh.provenance, "head": record})
+            say(run, describe_head(record))
+        resolved, tried = resolve_auto(fresh, data, recipe, run, automatic)
+        lesson, lessons = _lesson(tuning, fresh, data, run)
+        result = tune(
+            fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson
+        )
+        kept_epoch = cast(dict[str, Any], result.provenance["metrics"]).get("kept_epoch", 0)
+        if kept_epoch == 0:
+            result = calibrate_head(result, cast(dict[str, Any], result.provenance.get("head", {})))
+        if lessons:
+            result = replace(result, provenance={**result.provenance, "teacher": lessons})
+        if usual:
+            say(run, describe_rates(start, recipe))
+        return (
+            replace(result, provenance={**result.provenance, "found": tried}) if tried else result
+        )
+
+    plan = {"model": start.identity, "task": to_json(data.record), **request}
+    origins = find_origins(data, task, start)
+    stamps = partial(stamp_tasks, [data])
+    result = produce(
+        make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps
+    )
+    return remember(result, origins, load_model, out)
+
+
+def _find_preset(
+    model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None
+) -> Finetuning:
+    """Return a preset of the method that built the model, else the recipe.
+
+    Raises `WrongCall` if there is no such preset.
+    """
+    if preset is None:
+        return Finetuning(recipe=recipe or FINETUNE)
+    if recipe is not None:
+        raise WrongCall(
+            f"expected a recipe or a preset, got both (preset {preset!r}); leave out one of them"
+        )
+    name = str(model.provenance.get("method", ""))
+    presets = METHODS.load(name).finetuning if name in METHODS.references() else {}
+    if not presets:
+        method_names = ", ".join(
+            method.name for method in METHODS.load_all()[0] if method.finetuning
+        )
+        subject = (
+            f"descendants of {name} have"
+            if name
+            else "this model was not built by a method, so it has"
+        )
+        raise WrongCall(
+            f"{subject} no presets for fine-tuning; leave out the preset {preset!r} "
+            f"(methods that have any: {method_names})"
+        )
+    if preset not in presets:
+        raise unknown(f"preset for fine-tuning descendants of {name}", preset, presets)
+    return presets[preset]
+
+
+def _lesson(
+    tuning: FinetuneConfig, start: Descendant | TimmModel, data: Task, run: Run
+) -> tuple[Callable[[nn.Module, Any], nn.Module] | None, dict[str, Json]]:
+    """Return a function that adds the teacher's loss to an objective, and the teacher's record.
+
+    None and an empty record without a teacher.
+    """
+    from learngene_zoo.training.distillation import Distilled, guide, logits_loss, teacher_named
+
+    if tuning.teacher is None:
+        return None, {}
+    teacher, record = teacher_named(tuning.teacher, data, run)
+    frozen = guide(teacher, start.input_format, run)
+    imitation = logits_loss(tuning.answers, tuning.temperature)
+    weights = (1 - tuning.share, tuning.share)
+    how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
+    return lambda objective, model: Distilled(objective, model, frozen, imitation, weights), {
+        **record,
+        **how,
+    }
+
+
+def _named_settings(
+    recipe: Recipe, tuning: FinetuneConfig, settings: Mapping[str, Any]
+) -> tuple[Recipe, FinetuneConfig, dict[str, str]]:
+    """Return recipe and tuning with the named settings, and those of the recipe that are "auto"."""
+    automatic = {name: AUTO for name in AUTO_SETTINGS if settings.get(name) == AUTO}
+    tuning_names = {setting.name for setting in settings_of(tuning)}
+    tuning_settings = {name: value for name, value in settings.items() if name in tuning_names}
+    recipe_settings = {
+        name: value
+        for name, value in settings.items()
+        if name not in tuning_names and name not in automatic
+    }
+    return with_settings(recipe, recipe_settings), with_settings(tuning, tuning_settings), automatic

@@ -1,0 +1,103 @@
+"""Open the model and the task of a function for models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.runs.progress import print_note
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, is_own_data, locate_task, open_task
+from learngene_zoo.text import in_notebook, shell_word
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.pretrained.exported import ExportedModel
+    from learngene_zoo.pretrained.timm_model import TimmModel
+    from learngene_zoo.tasks.task import Task
+
+
+def own_run() -> Run:
+    """Return the default `Run`, which shows a progress bar in notebooks."""
+    return Run(progress=in_notebook(), lines=in_notebook())
+
+
+def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:
+    """Open a model for evaluation only: any model, or a file that `export` wrote.
+
+    Raises `WrongCall` for a device or a precision that a file does not have.
+    """
+    from learngene_zoo.pretrained.exported import ExportedModel, open_classifier
+
+    opened = (
+        model
+        if isinstance(model, ExportedModel)
+        else open_classifier(model, offline=run.offline, threads=run.threads)
+    )
+    if isinstance(opened, ExportedModel) and (
+        run.device not in ("auto", "cpu") or run.precision != "fp32"
+    ):
+        raise WrongCall(
+            f"{opened.folder} always runs on the CPU, in the precision of the file; leave out "
+            "--device and --precision"
+        )
+    return opened
+
+
+def note_random_head(model: Any) -> None:
+    """Print a note if the head of a descendant is random."""
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.families.family import table_of
+
+    if not isinstance(model, Descendant) or "trained_on" in model.provenance:
+        return
+    head = {name for name in model.state if table_of(model.spec).is_head(name)}
+    if head and not head & model.inherited:
+        named = f"of {model.folder} " if model.folder else ""
+        print_note(
+            f"the head {named}is random: its predictions are at chance until the model is "
+            "fine-tuned",
+            "random head",
+        )
+
+
+def open_task_for(
+    model: Descendant | TimmModel | ExportedModel, task: str | None, verb: str, run: Run
+) -> Task:
+    """Open the task that the user named, or else the model's own.
+
+    For a model without a task from the bundled ancestry, it is the default task. Raises `WrongCall`
+    if the user has to give the task: for any other model without a task, and for a downloaded model
+    whose task is data on its author's machine.
+    """
+    reference = task or _own_task(model, verb)
+    with open_for_artifact(
+        model, verb, [reference] if task is None and is_own_data(reference) else []
+    ):
+        return open_task(reference, offline=run.offline)
+
+
+def find_origins(
+    data: Task, task: str | None, model: Descendant | TimmModel
+) -> dict[str, LocalOrigin]:
+    """Return the locations of the user's own data that `open_task_for` has opened."""
+    if not is_own_data(data.name):
+        return {}
+    if task is not None:
+        return {data.name: locate_task(data, task)}
+    with open_for_artifact(model, "finetune"):
+        origin = find_origin(data.name)
+    return {data.name: origin} if origin else {}
+
+
+def _own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
+    if model.task is not None:
+        return model.task
+    records = model.provenance.get("ancestries") or [{}]
+    if any(not shelf.is_ours(str(record.get("source", ""))) for record in records):
+        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task folder:PATH"
+        raise WrongCall(f"the model does not record a task to use; give the task: {call}")
+    return DEFAULT_TARGET
