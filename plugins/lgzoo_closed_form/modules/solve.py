@@ -87,7 +87,7 @@ def _measure_errors(
     _, mlp = teacher.split_block(number)
     # A share of the rows is enough to compare runs, and each block is compared with all later ones.
     num_rows = max(MIN_COST_ROWS, 5 * teacher.spec.hidden)
-    every = max(len(teacher.pictures.weights) // num_rows, 1)
+    every = max(round(len(teacher.pictures.weights) / num_rows), 1)
 
     def iterate_rows() -> Iterator[Rows]:
         for rows, weights in islice(teacher.pictures.iterate_rows(), None, None, every):
