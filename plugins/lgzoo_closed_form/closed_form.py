@@ -88,13 +88,13 @@ class ClosedFormExtractor(Extractor):
 
     store: Annotated[
         bool,
-        "keep the ancestry model's weights; otherwise every expansion opens that model again, "
-        "by its checksum",
+        "store the ancestry model's weights in the learngene; otherwise every expansion opens that "
+        "model again and checks its checksum",
     ] = True
     keep_streams: Annotated[
         bool,
-        "keep the recorded streams beside the learngene, in its run's folder: every expansion "
-        "there starts from them",
+        "keep the recorded streams in the folder of the learngene's run, so that expansions do not "
+        "record them again",
     ] = False
     each: Calibration = field(default=Calibration(), metadata=FLAT)
 
@@ -181,20 +181,20 @@ class ClosedFormExpander(Expander):
 
     calibration: Annotated[
         str | None,
-        "the task whose training images the equations are of, as folder:PATH (default: the "
+        "task whose training images are the calibration images, as folder:PATH (default: the "
         "extraction's)",
     ] = None
     teacher_depth: Annotated[
         int | None,
-        "how many blocks of the ancestry model the descendant stands for (none: the most whose "
-        "cut has an objective of at most 0.1; all with --nested)",
+        "number of first blocks of the ancestry model that the descendant replaces (none: as many "
+        "as it can at a low error; all with --nested)",
         Bounds(least=1),
     ] = None
-    solve: Annotated[bool, "solve the layers; otherwise they stay as they are copied"] = True
+    solve: Annotated[bool, "solve the linear layers; otherwise they are copies"] = True
     nested: Annotated[
         bool,
-        "let the stream of a narrower model be the first channels of a wider one's, the ancestry "
-        "model's width included, at one direction less a head",
+        "make the stream of a narrower model the first channels of a wider one's, at the cost of "
+        "one direction for each head",
     ] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:

@@ -72,7 +72,9 @@ class Sensitivity:
     """Images and crops on which curvature is measured."""
 
     images: Annotated[int, "training images, without their labels", Bounds(least=1)] = 300
-    crops: Annotated[int, "small crops of each image, beside two large ones", Bounds(least=0)] = 10
+    crops: Annotated[
+        int, "small crops of each image, in addition to two large ones", Bounds(least=0)
+    ] = 10
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -83,24 +85,26 @@ class Evolution:
     """Settings of the search for factors."""
 
     evaluations: Annotated[
-        int, "vectors of factors that are tried, the start among them", Bounds(least=1)
+        int, "number of vectors of factors to try, the initial one included", Bounds(least=1)
     ] = 120
-    spread: Annotated[float, "their standard deviation around the start", Bounds(above=0)] = 0.3
-    first: Annotated[float, "the start's factor for the first block", Bounds(above=0)] = 1.2
+    spread: Annotated[float, "initial standard deviation of the factors", Bounds(above=0)] = 0.3
+    first: Annotated[float, "initial factor of the first block", Bounds(above=0)] = 1.2
     last: Annotated[
         float,
-        "the start's factor for the last block; those between lie on a line",
+        "initial factor of the last block; the blocks between are interpolated linearly",
         Bounds(above=0),
     ] = 0.8
     sparsities: Annotated[
         tuple[float, ...],
-        "shares of the hidden neurons that are cut to compare features",
+        "shares of hidden neurons to cut when features are compared",
         Bounds(above=0, most=1),
     ] = (0.15, 0.35, 0.55, 0.65)
     components: Annotated[
-        int, "principal components of the features that are compared", Bounds(least=1)
+        int, "number of principal components of the features to compare", Bounds(least=1)
     ] = 192
-    compared: Annotated[int, "images on which they are compared", Bounds(least=2)] = 128
+    compared: Annotated[int, "number of images on which features are compared", Bounds(least=2)] = (
+        128
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -116,7 +120,7 @@ class RankingSettings:
     evolution: Evolution = field(default=Evolution(), metadata=FLAT)
     lead: Annotated[
         float,
-        "how much greater the share of heads that are kept is than that of hidden neurons",
+        "share of kept heads minus the share of kept hidden neurons",
         Bounds(least=0, most=1),
     ] = 0.15
 

@@ -32,13 +32,15 @@ PRUNED_AXES = frozenset({"heads", "mlp_ratio", "classes", "image_size"})
 # Settings of extractors and expanders.
 StoreWeights = Annotated[
     bool,
-    "keep the ancestry model's weights; otherwise every expansion opens that model again, by its "
-    "checksum",
+    "store the ancestry model's weights in the learngene; otherwise every expansion opens that "
+    "model again and checks its checksum",
 ]
-Compensate = Annotated[bool, "let the layers behind them make up for what is cut, on some images"]
+Compensate = Annotated[
+    bool, "compensate for removed heads and neurons by ridge regression on some images"
+]
 CompensationTask = Annotated[
     str | None,
-    "the task whose training images that is done on, as folder:PATH (default: the extraction's)",
+    "task with the images for compensation, as folder:PATH (default: the extraction's)",
 ]
 
 _UNPRUNED = {

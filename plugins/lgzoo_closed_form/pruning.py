@@ -77,8 +77,8 @@ class Scoring:
 
     criterion: Annotated[
         Literal["energy", "magnitude", "taylor"],
-        "by the variance of what they add to the stream, by the squares of their weights, or by "
-        "the loss's slopes",
+        "criterion of importance: variance of the output in the stream, squared weights, or "
+        "gradient of the loss times weight",
     ] = "energy"
     calibration: Calibration = field(default=Calibration(), metadata=FLAT)
 
