@@ -18,18 +18,17 @@ class Calibration:
     images: Annotated[int, "training images, without their labels", Bounds(least=1)] = 600
     tokens: Annotated[
         int,
-        "tokens of each image that enter the equations; the prefix tokens always do",
+        "tokens recorded of each image: the prefix tokens and randomly drawn patches",
         Bounds(least=2),
     ] = 32
     class_weight: Annotated[
         float,
-        "weight of the first prefix token, the class token, in every sum of squares",
+        "weight of the class token (the first prefix token) in every sum of squares",
         Bounds(above=0),
     ] = 4.0
     ridge: Annotated[
         float,
-        "how strongly solutions are drawn to the copied weights, relative to the inputs' mean "
-        "square",
+        "penalty on the change of the copied weights, relative to the mean square of the inputs",
         Bounds(least=0),
     ] = 1e-3
 

@@ -4,20 +4,20 @@ A method of this zoo. The learngene is the ancestry model itself, without its he
 name, with statistics of a few hundred images:
 
     1  record the residual streams of all blocks                    (streams.py, recording.py)
-    2  cut the blocks into k runs, best for every k at once;
-       a run's first block stands for it                            (depth.py)
-    3  find the directions in which the streams vary most           (width.py)
+    2  measure the cost of every run of blocks if its first block replaces it     (solve.py)
+    3  find the directions in which the streams vary most                         (width.py)
 
-A descendant of k layers and width d is made block by block, from its own inputs:
+A descendant of k layers and width d is built block by block, on its own inputs:
 
-    4  copy the first block of each run, narrowed to d: stream projected, LayerNorm exact, heads and
-       neurons selected
-    5  solve its queries, keys and values towards the ancestry model's,
-       by weighted ridge regression                                 (solve.py, ridge.py)
-       then the projection, so that the stream becomes the ancestry model's after that block's
-       attention,
+    4  take the most blocks T of the ancestry model that can be cut into k runs at a low cost, and
+       the best cut of them                                                       (depth.py)
+    5  copy the first block of each run, narrowed to d: stream projected, LayerNorm exact, heads and
+       neurons selected                                                           (width.py)
+    6  solve its queries, keys and values towards the ancestry model's, by weighted ridge regression,
+       then the projection, so that the stream equals the ancestry model's after that attention,
        then fc1 towards the ancestry model's hidden values,
-       then fc2, so that the stream becomes the ancestry model's at the end of the run
+       then fc2, so that the stream equals the ancestry model's at the end of the run
+                                                                        (solve.py, ridge.py)
 
 Every solution starts from the copied weights and is drawn towards them. Near it: CORP (arXiv
 2602.05243) solves layers inside a block, ReplaceMe (2505.02819) replaces blocks by one linear
@@ -211,7 +211,7 @@ class ClosedFormExpander(Expander):
         ]
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Build a descendant, steps 4 and 5.
+        """Build a descendant, steps 4 to 6.
 
         Raises `WrongCall` for a size beyond the ancestry model's, and for other than whole heads.
         """
@@ -256,7 +256,7 @@ class ClosedFormExpander(Expander):
         """Return P (d, D) of the stream; None if it stays as it is.
 
         Args:
-            teacher: the blocks of the ancestry model that the descendant stands for.
+            teacher: the first blocks of the ancestry model, which the descendant replaces.
             columns_DD: the directions of the streams of all blocks.
             spec: the shape of the descendant.
         """
