@@ -13,7 +13,7 @@ A descendant of k layers and width d is built block by block, on its own inputs:
        the best cut of them                                                       (depth.py)
     5  copy the first block of each run, narrowed to d: stream projected, LayerNorm exact, heads and
        neurons selected                                                           (width.py)
-    6  solve its queries, keys and values towards the ancestry model's, by weighted ridge regression,
+    6  solve queries, keys and values towards the ancestry model's by weighted ridge regression,
        then the projection, so that the stream equals the ancestry model's after that attention,
        then fc1 towards the ancestry model's hidden values,
        then fc2, so that the stream equals the ancestry model's at the end of the run
