@@ -17,8 +17,7 @@ from learngene_zoo.cli.options import (
     task_option,
 )
 from learngene_zoo.families.spec import LIMITS, Pool
-from learngene_zoo.method.contract import family
-from learngene_zoo.method.record import Method
+from learngene_zoo.method.contract import Method, family
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.text import shell_word
 

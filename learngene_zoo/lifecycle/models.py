@@ -27,10 +27,10 @@ from learngene_zoo.lifecycle.rates import (
     describe_rates,
     is_pretrained,
 )
-from learngene_zoo.method.record import METHODS, Finetuning
+from learngene_zoo.method.contract import METHODS, Finetuning
 from learngene_zoo.pretrained.timm_model import load_model, open_model
 from learngene_zoo.runs.folder import check_start, produce
-from learngene_zoo.runs.progress import print_note
+from learngene_zoo.runs.progress import check_tracker, print_note, say
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import (
@@ -48,8 +48,9 @@ from learngene_zoo.tasks.catalogue import (
     is_own_data,
     locate_task,
     open_task,
+    say_notes,
 )
-from learngene_zoo.tasks.stamps import stamp_tasks
+from learngene_zoo.tasks.task import stamp_tasks
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def train(
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
-    from learngene_zoo.training.trackers import say_notes
 
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
@@ -239,7 +239,6 @@ def finetune(
         has_trained_head,
         initialise_head,
     )
-    from learngene_zoo.training.trackers import check_tracker, say, say_notes
     from learngene_zoo.training.tuning import tune
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))

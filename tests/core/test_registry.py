@@ -10,7 +10,7 @@ import pytest
 
 from learngene_zoo import registry
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 
 
 @pytest.fixture
