@@ -30,8 +30,8 @@ from learngene_zoo.method.contract import details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.evaluate import judge
-from lgzoo_tal.learngene import HypernetDetails
-from lgzoo_tal.modules.places import WRITERS
+from lgzoo_tal.hypernet_spec import HypernetDetails
+from lgzoo_tal.modules.forms import WRITERS
 
 NAME = "tal_blocks"
 DEPTHS, WIDTH, IDLE = (3, 6, 12), 96, range(3, 12)

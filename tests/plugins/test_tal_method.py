@@ -33,7 +33,7 @@ from lgzoo_tal import logah, tal
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Curriculum, MetaStep
 from lgzoo_tal.ghn3 import GHN3
-from lgzoo_tal.learngene import (
+from lgzoo_tal.hypernet_spec import (
     HypernetDetails,
     is_encoder,
     select_hypernet_names,

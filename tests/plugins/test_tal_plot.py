@@ -24,9 +24,8 @@ from learngene_zoo.method.contract import METHODS, Expander, details_of
 from learngene_zoo.seeds import derive_seed
 from lgzoo_tal import plot
 from lgzoo_tal.ghn3 import GHN3
-from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.learngene import TASKS as STORED
-from lgzoo_tal.learngene import HypernetDetails, get_prefix, to_learngene_name
+from lgzoo_tal.hypernet_spec import TASKS as STORED
+from lgzoo_tal.hypernet_spec import HypernetDetails, HypernetSpec, get_prefix, to_learngene_name
 from lgzoo_tal.logah import LOGAH
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import Hypernet

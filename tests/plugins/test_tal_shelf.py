@@ -22,8 +22,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.training.evaluate import evaluate
-from lgzoo_tal.learngene import HypernetDetails
-from lgzoo_tal.modules.places import WRITERS
+from lgzoo_tal.hypernet_spec import HypernetDetails
+from lgzoo_tal.modules.forms import WRITERS
 
 OFFLINE = Run(threads=1, offline=True, progress=False)
 
