@@ -10,8 +10,8 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points, version
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -155,7 +155,7 @@ class Plugins(Generic[T]):
         broken = self.list_refused()
         for name, reference in self.references().items():
             try:
-                good.append(self.load(name))
+                good.append(self._load_checked(name, reference))
             except ZooError as error:
                 broken.append(Broken(name, reference, str(error)))
         return good, broken
@@ -175,9 +175,17 @@ def _stamps() -> tuple[tuple[str, int], ...]:
 
 
 # Reading the metadata of all packages takes longer than building a small model.
+@lru_cache(maxsize=1)
+def _read_entry_points(
+    points: Callable[[], EntryPoints], stamps: tuple[tuple[str, int], ...]
+) -> EntryPoints:
+    """Return the entry points of all groups; the arguments are those of `_find_entry_points`."""
+    return points()
+
+
 @lru_cache(maxsize=2)
 def _find_entry_points(
-    group: str, points: Callable[..., Iterable[EntryPoint]], stamps: tuple[tuple[str, int], ...]
+    group: str, points: Callable[[], EntryPoints], stamps: tuple[tuple[str, int], ...]
 ) -> tuple[PluginEntry, ...]:
     """Return the entry points of a group, sorted by name.
 
@@ -192,8 +200,10 @@ def _find_entry_points(
     entries = {
         PluginEntry(name, reference, PROJECT) for name, reference in tables.get(group, {}).items()
     }
-    for point in points(group=group):
-        package = point.dist.name if point.dist is not None else "an unknown package"
+    # A package's name is read from its metadata, which takes as long as importing a module.
+    name_of = cache(lambda package: package.name if package is not None else "an unknown package")
+    for point in _read_entry_points(points, stamps).select(group=group):
+        package = name_of(point.dist)
         if not (tables and package == PROJECT):
             entries.add(PluginEntry(point.name, point.value, package))
     once = {
