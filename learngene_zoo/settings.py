@@ -76,7 +76,7 @@ def check_bounds(settings: Any) -> None:
 
     Classes of settings call this in `__post_init__`.
     """
-    for name, bounds in _list_bounds(type(settings)):
+    for name, bounds in _list_bounds(type(settings)):  # type: ignore[arg-type]
         value = getattr(settings, name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
