@@ -166,6 +166,8 @@ def suites_of(task: str) -> list[str]:
 
 def tasks_named(references: Sequence[str]) -> list[str]:
     """Replace each name of a suite among the references by its tasks."""
+    if not references:
+        return []
     members = {suite.name: suite.tasks for suite in suites()[0]}
     return [task for reference in references for task in members.get(reference, (reference,))]
 
