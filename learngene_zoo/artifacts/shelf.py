@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Kind = Literal["learngene", "model"]
 DEFAULT_SIZE = "mini"
 BUNDLED = "bundled"  # the ancestry model on the shelf, see pretrained/sources.py
+BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
 MAX_NAMED = 12  # in a message
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 

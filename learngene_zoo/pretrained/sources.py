@@ -38,7 +38,6 @@ from learngene_zoo.storage import (
 )
 
 _WEIGHTS = (WEIGHTS, INDEX)  # names of the files of weights
-BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
 # Renames tensors of another package to timm's names, and describes those that are left out.
 RenameTensors = Callable[[Tensors, Spec], tuple[StateDict, tuple[str, ...]]]
 
@@ -245,7 +244,7 @@ def _repository(name: str) -> Repository:
 
 
 def _local_path(scheme: str, name: str) -> str:
-    from learngene_zoo.artifacts.shelf import cards_folder, is_card
+    from learngene_zoo.artifacts.shelf import BUNDLED_CARD, cards_folder, is_card
 
     if scheme != "bundled" and is_card(name) and not Path(name).exists():
         return str(cards_folder() / name)

@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.records import AncestryRecord
+from learngene_zoo.artifacts.shelf import BUNDLED_CARD
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry, reopen_ancestry
-from learngene_zoo.pretrained.sources import BUNDLED_CARD
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import sha256
 
