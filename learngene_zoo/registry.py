@@ -9,6 +9,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
@@ -171,7 +172,11 @@ class Plugins(Generic[T]):
 
 def _stamps() -> tuple[tuple[str, int], ...]:
     """Return the folders and files of `sys.path` with their modification times."""
-    return tuple((path, os.stat(path).st_mtime_ns) for path in sys.path if os.path.exists(path))
+    stamps = []
+    for path in sys.path:
+        with suppress(OSError, ValueError):
+            stamps.append((path, os.stat(path).st_mtime_ns))
+    return tuple(stamps)
 
 
 # Reading the metadata of all packages takes longer than building a small model.
