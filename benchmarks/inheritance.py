@@ -50,8 +50,7 @@ from learngene_zoo.bench.running.executors import Workers
 from learngene_zoo.bench.running.runner import run_grid
 from learngene_zoo.errors import TrainingFailed, ZooError
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.contract import BUNDLED
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import BUNDLED, METHODS
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json

@@ -44,8 +44,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.families.tensors import shuffle_tensors
-from learngene_zoo.method.contract import BUNDLED
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import BUNDLED, METHODS
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import Ancestry, open_ancestry
 from learngene_zoo.runs.run import Run

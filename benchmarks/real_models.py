@@ -45,7 +45,7 @@ from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.errors import ZooError
 from learngene_zoo.intervals import proportion
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.tasks.catalogue import open_task

@@ -32,8 +32,7 @@ from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.grid.cell import Arm, Extraction
 from learngene_zoo.bench.running.extraction import estimate_work
 from learngene_zoo.families.family import cost
-from learngene_zoo.method.contract import BUNDLED
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import BUNDLED, METHODS
 from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

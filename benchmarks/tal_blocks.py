@@ -26,12 +26,12 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.intervals import paired_gain
-from learngene_zoo.method.record import details_of
+from learngene_zoo.method.contract import details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.evaluate import judge
-from lgzoo_tal.learngene import HypernetDetails
-from lgzoo_tal.modules.places import WRITERS
+from lgzoo_tal.hypernet_spec import HypernetDetails
+from lgzoo_tal.modules.forms import WRITERS
 
 NAME = "tal_blocks"
 DEPTHS, WIDTH, IDLE = (3, 6, 12), 96, range(3, 12)

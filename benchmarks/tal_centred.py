@@ -36,7 +36,7 @@ import torch
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.hypernet_spec import Form, HypernetSpec
-from lgzoo_tal.modules.centred import CHANGES
+from lgzoo_tal.modules.forms import CHANGES
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
 from machine import RESULTS

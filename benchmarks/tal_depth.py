@@ -36,9 +36,9 @@ from learngene_zoo.training.evaluate import evaluate
 from lgzoo_tal.architectures import derive_plain_spec, draw_training_set
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.logah import MINI
+from lgzoo_tal.modules.forms import WRITERS
 from lgzoo_tal.modules.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
-from lgzoo_tal.modules.places import WRITERS
 from machine import RESULTS
 from pages import DOCS, replace_between
 from tal_forms import ANCESTRY, RECIPE, TASK, trained

@@ -21,7 +21,7 @@ from learngene_zoo.lifecycle import recommend as recommend
 from learngene_zoo.lifecycle import train as train
 from learngene_zoo.method.contract import Expander as Expander
 from learngene_zoo.method.contract import Extractor as Extractor
-from learngene_zoo.method.record import Method as Method
+from learngene_zoo.method.contract import Method as Method
 from learngene_zoo.method.sizes import Budget as Budget
 from learngene_zoo.method.sizes import Member as Member
 from learngene_zoo.method.sizes import Target as Target

@@ -8,7 +8,6 @@ killed process left behind are removed by the next call that writes to the same 
 with our mark (see `ownership`) are ever replaced or removed; the name alone is not sufficient.
 """
 
-import ctypes
 import errno
 import hashlib
 import os
@@ -290,6 +289,8 @@ def _read_start_time(process: int) -> str:
 
 def _exchange(first: Path, second: Path) -> bool:
     """Exchange two paths atomically; return False if the system or the file system cannot."""
+    import ctypes
+
     function = _renameat2()
     if function is None:
         return False
@@ -307,6 +308,8 @@ def _exchange(first: Path, second: Path) -> bool:
 def _renameat2() -> Callable[..., int] | None:
     if sys.platform != "linux":
         return None
+    import ctypes
+
     try:
         function: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

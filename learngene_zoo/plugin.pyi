@@ -9,7 +9,6 @@ from learngene_zoo.artifacts.own_data import find_origin as find_origin
 from learngene_zoo.artifacts.own_data import name_option as name_option
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
-from learngene_zoo.artifacts.shards import sha256 as sha256
 from learngene_zoo.atomic import nearest_parent as nearest_parent
 from learngene_zoo.errors import BadData as BadData
 from learngene_zoo.errors import BadFile as BadFile
@@ -50,10 +49,10 @@ from learngene_zoo.hub.client import licence_on_card as licence_on_card
 from learngene_zoo.intervals import proportion as proportion
 from learngene_zoo.method.contract import Expander as Expander
 from learngene_zoo.method.contract import Extractor as Extractor
+from learngene_zoo.method.contract import Finetuning as Finetuning
+from learngene_zoo.method.contract import Method as Method
 from learngene_zoo.method.contract import Work as Work
-from learngene_zoo.method.record import Finetuning as Finetuning
-from learngene_zoo.method.record import Method as Method
-from learngene_zoo.method.record import details_of as details_of
+from learngene_zoo.method.contract import details_of as details_of
 from learngene_zoo.method.sizes import AXES as AXES
 from learngene_zoo.method.sizes import Member as Member
 from learngene_zoo.method.sizes import Target as Target
@@ -89,6 +88,7 @@ from learngene_zoo.settings import with_settings as with_settings
 from learngene_zoo.storage import StateDict as StateDict
 from learngene_zoo.storage import parse_json as parse_json
 from learngene_zoo.storage import read_json as read_json
+from learngene_zoo.storage import sha256 as sha256
 from learngene_zoo.storage import write_json as write_json
 from learngene_zoo.tasks.catalogue import Suite as Suite
 from learngene_zoo.tasks.catalogue import built_in as built_in

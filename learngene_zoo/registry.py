@@ -9,9 +9,10 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points, version
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -155,7 +156,7 @@ class Plugins(Generic[T]):
         broken = self.list_refused()
         for name, reference in self.references().items():
             try:
-                good.append(self.load(name))
+                good.append(self._load_checked(name, reference))
             except ZooError as error:
                 broken.append(Broken(name, reference, str(error)))
         return good, broken
@@ -171,13 +172,25 @@ class Plugins(Generic[T]):
 
 def _stamps() -> tuple[tuple[str, int], ...]:
     """Return the folders and files of `sys.path` with their modification times."""
-    return tuple((path, os.stat(path).st_mtime_ns) for path in sys.path if os.path.exists(path))
+    stamps = []
+    for path in sys.path:
+        with suppress(OSError, ValueError):
+            stamps.append((path, os.stat(path).st_mtime_ns))
+    return tuple(stamps)
 
 
 # Reading the metadata of all packages takes longer than building a small model.
+@lru_cache(maxsize=1)
+def _read_entry_points(
+    points: Callable[[], EntryPoints], stamps: tuple[tuple[str, int], ...]
+) -> EntryPoints:
+    """Return the entry points of all groups; the arguments are those of `_find_entry_points`."""
+    return points()
+
+
 @lru_cache(maxsize=2)
 def _find_entry_points(
-    group: str, points: Callable[..., Iterable[EntryPoint]], stamps: tuple[tuple[str, int], ...]
+    group: str, points: Callable[[], EntryPoints], stamps: tuple[tuple[str, int], ...]
 ) -> tuple[PluginEntry, ...]:
     """Return the entry points of a group, sorted by name.
 
@@ -192,8 +205,10 @@ def _find_entry_points(
     entries = {
         PluginEntry(name, reference, PROJECT) for name, reference in tables.get(group, {}).items()
     }
-    for point in points(group=group):
-        package = point.dist.name if point.dist is not None else "an unknown package"
+    # A package's name is read from its metadata, which takes as long as importing a module.
+    name_of = cache(lambda package: package.name if package is not None else "an unknown package")
+    for point in _read_entry_points(points, stamps).select(group=group):
+        package = name_of(point.dist)
         if not (tables and package == PROJECT):
             entries.add(PluginEntry(point.name, point.value, package))
     once = {

@@ -76,14 +76,19 @@ def check_bounds(settings: Any) -> None:
 
     Classes of settings call this in `__post_init__`.
     """
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        bounds = _bounds(_hints(type(settings))[field.name])  # type: ignore[arg-type]
+    for name, bounds in _list_bounds(type(settings)):  # type: ignore[arg-type]
+        value = getattr(settings, name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
-                raise WrongCall(f"{field.name} is {number}; it must be a finite number")
+                raise WrongCall(f"{name} is {number}; it must be a finite number")
             if bounds is not None and number is not None and number not in bounds:
-                raise WrongCall(f"{field.name} is {number}; it must be {bounds}")
+                raise WrongCall(f"{name} is {number}; it must be {bounds}")
+
+
+@cache
+def _list_bounds(cls: Any) -> list[tuple[str, Bounds | None]]:
+    """Return the names of a class's settings with their bounds."""
+    return [(field.name, _bounds(_hints(cls)[field.name])) for field in dataclasses.fields(cls)]
 
 
 def _bounds(hint: Any) -> Bounds | None:

@@ -14,7 +14,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from html import escape
 from itertools import zip_longest
 from typing import Any
 
@@ -78,6 +77,8 @@ def shell_word(text: str) -> str:
 
 def html(text: str) -> str:
     """Return `text` escaped for HTML, also within the quotes of an attribute."""
+    from html import escape
+
     return escape(printable(text))
 
 

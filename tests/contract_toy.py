@@ -11,7 +11,7 @@ import pytest
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.families.tensors import take_blocks, without_head
-from learngene_zoo.method.record import METHODS, Method
+from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run

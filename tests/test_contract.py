@@ -26,8 +26,7 @@ from contract_toy import (
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.method.contract import Extractor
-from learngene_zoo.method.record import METHODS, Method
+from learngene_zoo.method.contract import METHODS, Extractor, Method
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.run import Run

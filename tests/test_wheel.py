@@ -76,7 +76,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> None:
     code = (
         "import json, learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.trained.scratch\nfrom"
-        " learngene_zoo.method.record import METHODS\nfrom learngene_zoo.artifacts import"
+        " learngene_zoo.method.contract import METHODS\nfrom learngene_zoo.artifacts import"
         " shelf\nmodules = [learngene_zoo, lgzoo_lsamd.lsamd,"
         " lgzoo_baselines.trained.scratch]\nprint(json.dumps([[m.__file__ for m in modules],"
         " str(shelf.cards_folder()), shelf.names(), list(METHODS.references())]))"

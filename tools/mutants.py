@@ -75,7 +75,7 @@ PRELOADED = (
 PATIENCE, TIMES = 60.0, 5.0
 # Of a drawn mutant: the test files that are tried, processor seconds of a test, and seconds of a
 # test file.
-MOST_FILES, TEST_SECONDS, STAGE_SECONDS = 16, 90.0, 1200.0
+MAX_FILES, TEST_SECONDS, STAGE_SECONDS = 16, 90.0, 1200.0
 MEMORY = 6 << 30  # bytes that one process may take
 
 
@@ -357,7 +357,7 @@ def judge_drawn(tree: Path, mutant: Mutant, selector: mutants_map.Selector) -> d
     A test that fails must pass without the mutant; one that does not is left out from then on.
     """
     key, total = mutant.key(tree), 0.0
-    waiting = selector.choose(mutant.file, mutant.find_line(tree), MOST_FILES)
+    waiting = selector.choose(mutant.file, mutant.find_line(tree), MAX_FILES)
     while waiting:
         choice, known = waiting[0], set(selector.unsound)
         with apply_mutant(tree, mutant):

@@ -44,19 +44,17 @@ from learngene_zoo.artifacts.card import (
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.records import CardCost, CardRecord, CardResults
-from learngene_zoo.artifacts.shards import sha256
+from learngene_zoo.artifacts.shelf import BUNDLED_CARD
 from learngene_zoo.bench import demo
 from learngene_zoo.bench.grid.cell import Arm
 from learngene_zoo.bench.report.report import note_grid, write_report
 from learngene_zoo.families.tensors import cast
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import BUNDLED
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import BUNDLED, METHODS
 from learngene_zoo.pretrained.ancestry import open_ancestry
-from learngene_zoo.pretrained.sources import BUNDLED_CARD
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.settings import Recipe, Setting, fingerprint, from_json, settings_of, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, read_json, write_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, read_json, sha256, write_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))

@@ -30,7 +30,7 @@ from lgzoo_pool.modules.least_squares import compute_moments, solve_stitches
 from lgzoo_pool.modules.network import StitchedNetwork, build_network, draw_stitches, merge_anchors
 from timings.case import Case, Row, measure_medians
 
-MOST_TIME = 0.7
+MAX_TIME = 0.7
 AT_ONCE = 16  # images whose features are in memory together
 SMALL = tuple(
     ViTSpec(layers=12, width=width, heads=width // 48, image_size=64, patch_size=8, classes=10)
@@ -137,7 +137,7 @@ def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
         "images": count,
         "seconds": seconds,
         "ratio": ours / seconds["pair by pair, lstsq"],
-        "most": MOST_TIME,
+        "most": MAX_TIME,
         "difference": difference,
     }
     lines = [f"widths {widths}, {count} images, {count * specs[0].tokens} rows"]
@@ -159,7 +159,7 @@ def find_difference(first: StateDict, second: StateDict) -> float:
 
 def find_problem(numbers: Row, given: Namespace) -> str:
     """Return a sentence if ours takes too long or has other stitches."""
-    if numbers["ratio"] <= MOST_TIME and numbers["difference"] <= 1e-5:
+    if numbers["ratio"] <= MAX_TIME and numbers["difference"] <= 1e-5:
         return ""
     return "least squares costs more than its limit, or is another solution"
 

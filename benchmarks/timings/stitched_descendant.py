@@ -32,7 +32,7 @@ from lgzoo_pool.modules.network import draw_stitches, merge_anchors
 from lgzoo_pool.pool import PoolExtractor
 from timings.case import Case, Row, measure_medians
 
-MOST_TIME = 0.25
+MAX_TIME = 0.25
 PATHS = ((5, 1), (3, 3), (1, 5))  # low, high
 REPEATS = 7
 
@@ -79,7 +79,7 @@ def compare_path(pool: Path, low: int, high: int, folder: Path) -> tuple[Row, st
         row,
         f"{low}/{high}: {sizes[0] / 1e6:5.1f} M in {1e3 * ours:6.1f} ms; a plain one of"
         f" {sizes[1] / 1e6:5.1f} M in {1e3 * plain:6.1f} ms: {ours / plain:.3f} x (target: at"
-        f" most {MOST_TIME})",
+        f" most {MAX_TIME})",
     )
 
 
@@ -107,12 +107,12 @@ def find_plain_spec(spec: ViTSpec) -> ViTSpec:
 
 def find_problem(numbers: Row, given: Namespace) -> str:
     """Return a sentence if a path's model takes too long."""
-    late = any(row["ratio"] > MOST_TIME for row in numbers["rows"])
+    late = any(row["ratio"] > MAX_TIME for row in numbers["rows"])
     return "a descendant takes longer than its limit" if late else ""
 
 
 CASE = Case(
     measure=measure,
-    summarise=lambda rows, given: {"most_times_plain": MOST_TIME, "threads": 1, "rows": rows},
+    summarise=lambda rows, given: {"most_times_plain": MAX_TIME, "threads": 1, "rows": rows},
     find_problem=find_problem,
 )

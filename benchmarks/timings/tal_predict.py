@@ -29,7 +29,7 @@ from torch.nn import functional
 from learngene_zoo.families.tensors import empty
 from learngene_zoo.families.vit.names import ARCHITECTURES, arguments
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank, count_decoded_channels
 from lgzoo_tal.modules.conv_decoder import MatrixDecoder
 from lgzoo_tal.modules.graph import Graph, build_graph

@@ -26,12 +26,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadFile, ZooError
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import to_json
-from learngene_zoo.storage import digest_of_state, read_json
+from learngene_zoo.storage import digest_of_state, read_json, sha256
 from learngene_zoo.text import shell_word
 
 FILE, LOCK, FORMAT = "own_data.json", "own_data.lock", 1

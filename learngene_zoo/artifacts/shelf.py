@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 Kind = Literal["learngene", "model"]
 DEFAULT_SIZE = "mini"
 BUNDLED = "bundled"  # the ancestry model on the shelf, see pretrained/sources.py
-MOST_NAMED = 12  # in a message
+BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
+MAX_NAMED = 12  # in a message
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 
 
@@ -197,8 +198,8 @@ def card_of(name: str) -> str | None:
 
 def abbreviate_names(cards: Sequence[str]) -> str:
     """Return names of cards for a message: all, or the first few and the number of the rest."""
-    more = len(cards) - MOST_NAMED
-    return ", ".join(cards[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(cards) - MAX_NAMED
+    return ", ".join(cards[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def kind_of(folder: Path) -> Kind:

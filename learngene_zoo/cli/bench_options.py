@@ -19,7 +19,7 @@ from learngene_zoo.cli.options import (
     settings_from_options,
 )
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import MAX_THREADS
 from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.catalogue import tasks_named

@@ -35,7 +35,7 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.options import complete_tasks
 from learngene_zoo.errors import WrongCall, ZooError
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import MAX_THREADS, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import catalogue

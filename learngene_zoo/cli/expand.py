@@ -34,7 +34,7 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.hub.client import reference_to_hub
-from learngene_zoo.method.record import Method, method_of
+from learngene_zoo.method.contract import Method, method_of
 from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.text import human_count, shell_word
 

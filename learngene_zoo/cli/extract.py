@@ -1,5 +1,6 @@
 """`lgzoo extract METHOD`: condense an ancestry model into a learngene."""
 
+from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -17,8 +18,7 @@ from learngene_zoo.cli.options import (
     task_option,
 )
 from learngene_zoo.families.spec import LIMITS, Pool
-from learngene_zoo.method.contract import family
-from learngene_zoo.method.record import Method
+from learngene_zoo.method.contract import Method, family
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.text import shell_word
 
@@ -97,14 +97,7 @@ def build(method: Method) -> click.Command:
                 say(f"left out of {record.source}: {part}", job)
         if task and method.tasks == "none" and not job.quiet:
             note(f"{method.name} uses no images; --task only sets the task of the descendants")
-        folder = shell_word(str(job.out))
-        where = "" if str(job.out) == "learngene" else f" {folder}"
-        purpose = learngene.config.purpose
-        advice = (
-            f"lgzoo expand{where} --layers "
-            f"{_a_depth(learngene, method)}{on_task(purpose.task if purpose else None)}"
-        )
-        print_made(job.out, job, f"{advice}   (all sizes: lgzoo show {folder} --all)")
+        print_made(job.out, job, "" if job.quiet else _describe_next(learngene, method, job.out))
 
     task = task_option(TASK_HELP, multiple=True)
     own_task = " --task folder:mine" if method.tasks != "none" else ""
@@ -127,12 +120,16 @@ def build(method: Method) -> click.Command:
     )
 
 
-def _a_depth(learngene: Learngene, method: Method) -> int:
-    """Return the number of layers nearest to 7 that this learngene can build."""
+def _describe_next(learngene: Learngene, method: Method, out: Path) -> str:
+    """Return a command that builds a descendant, of the number of layers nearest to 7."""
     members = family(learngene.config, method.expander, Target())
-    return min(
+    layers = min(
         (member.spec.layers for member in members), key=lambda layers: abs(layers - 7), default=7
     )
+    folder, purpose = shell_word(str(out)), learngene.config.purpose
+    where = "" if str(out) == "learngene" else f" {folder}"
+    task = on_task(purpose.task if purpose else None)
+    return f"lgzoo expand{where} --layers {layers}{task}   (all sizes: lgzoo show {folder} --all)"
 
 
 command = MethodGroup(

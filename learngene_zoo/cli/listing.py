@@ -14,7 +14,7 @@ from learngene_zoo.text import count_noun
 
 def method_rows() -> list[Row]:
     """Return a row for every method; print a note on stderr for each one that is broken."""
-    from learngene_zoo.method.record import METHODS
+    from learngene_zoo.method.contract import METHODS
 
     good, broken = METHODS.load_all()
     for plugin in broken:

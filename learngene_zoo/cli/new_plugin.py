@@ -11,7 +11,7 @@ import click
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.cli.job import advise, json_option, print_lines, print_row
 from learngene_zoo.errors import Exists, WrongCall
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.text import shell_word
 

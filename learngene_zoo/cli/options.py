@@ -19,7 +19,7 @@ from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, nearest, unknown
 from learngene_zoo.families.spec import TIMM_NAMES
 from learngene_zoo.hub.client import SCHEME, reference_to_hub
-from learngene_zoo.method.record import METHODS, Method
+from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.timm_model import is_timm_source
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings

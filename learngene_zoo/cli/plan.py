@@ -45,7 +45,7 @@ from learngene_zoo.cli.options import (
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method.record import Method, method_of
+from learngene_zoo.method.contract import Method, method_of
 from learngene_zoo.method.sizes import AXES, Budget, Member, Target
 from learngene_zoo.settings import settings_of
 from learngene_zoo.text import count_noun, shell_word

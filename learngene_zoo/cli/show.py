@@ -28,7 +28,7 @@ from learngene_zoo.cli.options import complete_learngenes
 from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import AXES, Member
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json

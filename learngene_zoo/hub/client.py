@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,6 @@ _REFERENCE = re.compile(
 )
 _CACHED = re.compile(rf"(?:^|/)models--([^/]*?)--([^/]+)/snapshots/({_COMMIT.pattern})(?:/|$)(.*)")
 SCHEME = "hf-hub:"
-log = logging.getLogger(__name__)
 # Seconds before a slow Hub request is reported; the client tries again for about twenty.
 PATIENCE = 5.0
 # Statuses that a repeated request gets again, and after which nothing was done.
@@ -237,6 +235,8 @@ def translate_hub_errors(
     shows bars only with `progress`. Without bars, one warning reports that the Hub takes long.
     """
     _guard_client()
+    import logging
+
     from huggingface_hub.utils import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -246,6 +246,7 @@ def translate_hub_errors(
 
     before, hidden = client_log.get_verbosity(), not progress and not are_progress_bars_disabled()
     client_log.set_verbosity(client_log.CRITICAL)
+    log = logging.getLogger(__name__)
     patience = Timer(
         PATIENCE, log.warning, ["no answer from the Hub yet about %s; still trying", repository]
     )

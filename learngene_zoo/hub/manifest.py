@@ -19,11 +19,11 @@ from learngene_zoo.storage import CONFIG, WEIGHTS, read_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 README = "README.md"
 # Beside config, weights and card: exported files and pictures.
 EXTRAS = (".onnx", ".pt2", ".png", ".svg")
-MOST_LETTERS = 100  # of the name of a file or a folder
+MAX_LETTERS = 100  # of the name of a file or a folder
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 # Names that no file of Windows can have.
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
@@ -95,10 +95,8 @@ def read_manifest(path: Path, where: str) -> Manifest:
             f"this version reads format {FORMAT}; upgrade learngene-zoo"
         )
     manifest = from_json(Manifest, data, where)
-    if len(manifest.files) > MOST_FILES:
-        raise BadFile(
-            f"{where} names {len(manifest.files)} files; at most {MOST_FILES} are allowed"
-        )
+    if len(manifest.files) > MAX_FILES:
+        raise BadFile(f"{where} names {len(manifest.files)} files; at most {MAX_FILES} are allowed")
     for name in manifest.files:
         reason = describe_fault(name)
         if reason:
@@ -123,8 +121,8 @@ def describe_fault(path: str) -> str:
     """
     folder, slash, name = path.rpartition("/")
     for part in (folder, name) if slash else (name,):
-        if len(part) > MOST_LETTERS:
-            return f"the name has {len(part):,} characters; at most {MOST_LETTERS} are allowed"
+        if len(part) > MAX_LETTERS:
+            return f"the name has {len(part):,} characters; at most {MAX_LETTERS} are allowed"
         if not _NAME.fullmatch(part) or part.endswith(".") or _DEVICES.fullmatch(part):
             return "expected a name of letters, digits, '.', '_' and '-', in one folder at most"
     if name not in (CONFIG, WEIGHTS, README) and not (name.endswith(EXTRAS) and name not in EXTRAS):

@@ -13,8 +13,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
 from learngene_zoo.lifecycle.opening import open_answering, open_task_for, own_run
 from learngene_zoo.lifecycle.rates import choose_fit
-from learngene_zoo.method.contract import family
-from learngene_zoo.method.record import method_of
+from learngene_zoo.method.contract import family, method_of
 from learngene_zoo.method.sizes import Budget, Member, Target
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.progress import report_activity

@@ -18,7 +18,7 @@ from learngene_zoo.lifecycle.rates import (
     describe_rates,
     is_pretrained,
 )
-from learngene_zoo.method.record import METHODS, Finetuning
+from learngene_zoo.method.contract import METHODS, Finetuning
 from learngene_zoo.pretrained.timm_model import load_model, open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
@@ -32,7 +32,7 @@ from learngene_zoo.settings import (
     to_json,
     with_settings,
 )
-from learngene_zoo.tasks.stamps import stamp_tasks
+from learngene_zoo.tasks.task import stamp_tasks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -140,6 +140,8 @@ def finetune(
     """
     run = run or own_run()
     check_start(out, run, force)
+    from learngene_zoo.runs.progress import check_tracker, say
+    from learngene_zoo.tasks.catalogue import say_notes
     from learngene_zoo.tasks.splits import ensure_validation
     from learngene_zoo.training.automatic import resolve_auto
     from learngene_zoo.training.heads import (
@@ -148,7 +150,6 @@ def finetune(
         has_trained_head,
         initialise_head,
     )
-    from learngene_zoo.training.trackers import check_tracker, say, say_notes
     from learngene_zoo.training.tuning import tune
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))

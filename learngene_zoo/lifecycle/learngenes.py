@@ -17,8 +17,16 @@ from learngene_zoo.artifacts.records import Control, LearngeneConfig, TargetTask
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall
 from learngene_zoo.families.family import Convention
-from learngene_zoo.method.contract import Expander, Extractor, check_axes, check_built, family
-from learngene_zoo.method.record import METHODS, check_family, method_of
+from learngene_zoo.method.contract import (
+    METHODS,
+    Expander,
+    Extractor,
+    check_axes,
+    check_built,
+    check_family,
+    family,
+    method_of,
+)
 from learngene_zoo.method.sizes import Budget, Member, Target, parse_sizes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
@@ -29,10 +37,10 @@ from learngene_zoo.tasks.catalogue import (
     is_own_data,
     locate_task,
     open_task,
+    say_notes,
     tasks_named,
 )
-from learngene_zoo.tasks.stamps import stamp_tasks
-from learngene_zoo.tasks.task import Entry
+from learngene_zoo.tasks.task import Entry, stamp_tasks
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -146,7 +154,6 @@ def extract(
     for source in sources:
         check_source(source)
     from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models
-    from learngene_zoo.training.trackers import say_notes
 
     served = partial(check_family, method)
     opened = [
@@ -199,7 +206,7 @@ def extract(
         force=force,
         data=stamps,
     )
-    return remember(learngene, origins, load_learngene, out)
+    return remember(learngene, origins, load_learngene, out) if origins else learngene
 
 
 def expand(

@@ -17,8 +17,14 @@ from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, to_json
-from learngene_zoo.tasks.catalogue import SOURCE_TASK, is_own_data, locate_task, open_task
-from learngene_zoo.tasks.stamps import stamp_tasks
+from learngene_zoo.tasks.catalogue import (
+    SOURCE_TASK,
+    is_own_data,
+    locate_task,
+    open_task,
+    say_notes,
+)
+from learngene_zoo.tasks.task import stamp_tasks
 from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
@@ -61,7 +67,6 @@ def train(
     spec.check_tiled()
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
-    from learngene_zoo.training.trackers import say_notes
 
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)

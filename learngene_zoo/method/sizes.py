@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from learngene_zoo.artifacts.shelf import BUNDLED as BUNDLED
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost
 from learngene_zoo.families.spec import TIMM_NAMES, Spec

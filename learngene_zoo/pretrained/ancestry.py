@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
-from learngene_zoo.artifacts.shards import hash_weights, open_tensors
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import family_of, host, table_of
@@ -21,7 +20,7 @@ from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
 from learngene_zoo.pretrained.layouts import choose_tensors, strip_wrappers
 from learngene_zoo.pretrained.sources import AncestryFiles, find, spec_at, split_source
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import StateDict, fingerprint_of_state
+from learngene_zoo.storage import StateDict, fingerprint_of_state, hash_weights, open_tensors
 
 if TYPE_CHECKING:
     from learngene_zoo.families.tensors import Model

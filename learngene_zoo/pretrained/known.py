@@ -57,16 +57,17 @@ def _table() -> tuple[KnownAncestry, ...]:
 
 
 def _iterate_bundled() -> Iterator[KnownAncestry]:
-    from learngene_zoo.artifacts.shelf import cards_folder
+    from learngene_zoo.artifacts.shelf import BUNDLED, BUNDLED_CARD, cards_folder
     from learngene_zoo.families.family import cost
-    from learngene_zoo.pretrained.ancestry import ancestry_spec
-    from learngene_zoo.pretrained.sources import BUNDLED_CARD
+    from learngene_zoo.families.timm_config import spec_in
 
     card = cards_folder() / BUNDLED_CARD
     if card.is_dir():
-        spec = ancestry_spec("bundled")
-        licence = read_json(card / CONFIG)["pretrained_cfg"].get("license", "unknown")
-        yield _row("bundled", "bundled", spec.family, cost(spec).params, spec.image_size, licence)
+        # Not by `ancestry_spec`: its imports take longer than everything else here.
+        config = read_json(card / CONFIG)
+        spec, licence = spec_in(config, str(card)), config["pretrained_cfg"].get("license")
+        params = cost(spec).params
+        yield _row(BUNDLED, BUNDLED, spec.family, params, spec.image_size, licence or "unknown")
 
 
 def tags() -> list[tuple[str, str]]:

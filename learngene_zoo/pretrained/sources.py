@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.artifacts.shards import INDEX, is_index, read_shapes, read_weight_map
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import families
@@ -25,10 +24,20 @@ from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained import from_transformers as foreign
 from learngene_zoo.pretrained.layouts import choose_tensors
 from learngene_zoo.settings import to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, read_json, refuse_pickle
+from learngene_zoo.storage import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    StateDict,
+    Tensors,
+    is_index,
+    read_json,
+    read_shapes,
+    read_weight_map,
+    refuse_pickle,
+)
 
 _WEIGHTS = (WEIGHTS, INDEX)  # names of the files of weights
-BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
 # Renames tensors of another package to timm's names, and describes those that are left out.
 RenameTensors = Callable[[Tensors, Spec], tuple[StateDict, tuple[str, ...]]]
 
@@ -235,7 +244,7 @@ def _repository(name: str) -> Repository:
 
 
 def _local_path(scheme: str, name: str) -> str:
-    from learngene_zoo.artifacts.shelf import cards_folder, is_card
+    from learngene_zoo.artifacts.shelf import BUNDLED_CARD, cards_folder, is_card
 
     if scheme != "bundled" and is_card(name) and not Path(name).exists():
         return str(cards_folder() / name)

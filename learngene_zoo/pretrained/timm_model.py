@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.records import FORMAT, check_format, read_provenance
-from learngene_zoo.artifacts.shards import hash_weights, open_tensors
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
@@ -36,6 +35,8 @@ from learngene_zoo.storage import (
     WEIGHTS,
     StateDict,
     fingerprint_of_state,
+    hash_weights,
+    open_tensors,
     read_json,
     refuse_pickle,
     write_json,

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.ownership import remove_marked
-from learngene_zoo.runs.progress import report_activity
+from learngene_zoo.runs.progress import read_number, report_activity
 from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
 from learngene_zoo.settings import Json, fingerprint, from_json, stated_fields, to_json
-from learngene_zoo.storage import load_result, parse_json, read_json, save_result, write_json
+from learngene_zoo.storage import load_result, read_json, save_result, write_json
 
 if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
@@ -229,16 +229,6 @@ def measure_cost_alone(folder: Path, shared: Path | None) -> CostAlone:
         seconds += _read_seconds(shared / key) + inner.seconds
         images += inner.images
     return CostAlone(seconds=seconds, images=images)
-
-
-def read_number(line: bytes, name: str) -> int:
-    """Return a number from one line of the metrics, as the images of a step; 0 for a line that a
-    kill cut short.
-    """
-    try:
-        return int(parse_json(line)[name])
-    except (ValueError, KeyError, TypeError):
-        return 0
 
 
 def _read_seconds(folder: Path) -> float:

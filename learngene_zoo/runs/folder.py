@@ -11,16 +11,18 @@ So the next call with `resume` recognises a run that was killed afterwards: its 
 and nothing is left to compute.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from learngene_zoo.atomic import (
     claim,
@@ -35,11 +37,13 @@ from learngene_zoo.atomic import (
 from learngene_zoo.errors import BadFile, Refused, Unavailable
 from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace, remove_marked
 from learngene_zoo.runs.cache import KEPT, NOTE
-from learngene_zoo.runs.lock import hold_lock
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, is_first, join, wait_for_all
 from learngene_zoo.settings import Json, fingerprint
 from learngene_zoo.storage import read_json, write_json
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 RECORD, LOCK, HOLDER = "run.json", "run.lock", "holder.json"
 _DATE = "%Y-%m-%d %H:%M:%S"
@@ -387,3 +391,52 @@ def _find_difference(old: Json, new: Json, name: str = "") -> str:
                 return inner
         return ""
     return "" if old == new else f"{name.removeprefix('settings.')}: {old} then, {new} now"
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[bool]:
+    """Yield whether this process holds the lock, taken without waiting.
+
+    Its folder is created, and removed if it ends up empty. The holder removes the file before it
+    releases the lock. Another process may have opened that file meanwhile and lock it then, while a
+    third one creates and locks a new file of the same name. So a lock counts only if it is on the
+    file that has the name.
+    """
+    lock = _take_lock(path)
+    if lock is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(OSError):  # where a file that is open cannot be removed, it stays
+            path.unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):
+            path.parent.rmdir()
+
+
+def _take_lock(path: Path) -> BaseFileLock | None:
+    from filelock import FileLock, Timeout
+
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except FileNotFoundError:  # the folder was removed between the two lines
+            continue
+        except Timeout:
+            return None
+        if _is_at(lock, path):
+            return lock
+        lock.release()
+
+
+def _is_at(lock: BaseFileLock, path: Path) -> bool:
+    """Return whether the file that a lock holds is the one at its path."""
+    descriptor = lock._context.lock_file_fd
+    try:
+        return descriptor is None or os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -6,7 +6,7 @@ network. `open_task` opens any task.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,8 +15,10 @@ from typing import Any, Literal
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
 from learngene_zoo.errors import WrongCall, ZooError, nearest, unknown
 from learngene_zoo.registry import Broken, PluginEntry, Plugins
-from learngene_zoo.tasks.stamps import FileStamp, stamp_task
-from learngene_zoo.tasks.task import Entry, HubSource, Split, Task
+from learngene_zoo.runs.progress import say
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.stamps import FileStamp
+from learngene_zoo.tasks.task import Entry, HubSource, Split, Task, stamp_task
 from learngene_zoo.text import shell_word
 
 DEFAULT_SUITE = "mini"  # the suite of a bench
@@ -164,6 +166,8 @@ def suites_of(task: str) -> list[str]:
 
 def tasks_named(references: Sequence[str]) -> list[str]:
     """Replace each name of a suite among the references by its tasks."""
+    if not references:
+        return []
     members = {suite.name: suite.tasks for suite in suites()[0]}
     return [task for reference in references for task in members.get(reference, (reference,))]
 
@@ -337,6 +341,13 @@ def folder_hint(name: str) -> str:
         if name and Path(name).is_dir()
         else ""
     )
+
+
+def say_notes(tasks: Iterable[Task], run: Run) -> None:
+    """Print the notes on a user's data, such as which files are left out, one line each."""
+    for task in tasks:
+        for note in task.notes if is_own_data(task.name) else ():
+            say(run, f"{task.name}: {note}")
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

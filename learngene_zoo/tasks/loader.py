@@ -24,9 +24,8 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, join, rank, world
 from learngene_zoo.seeds import derive_seed, draw_balanced
-from learngene_zoo.tasks.fitted import keep_fitted
 from learngene_zoo.tasks.images import decode_samples, describe_deep_grey
-from learngene_zoo.tasks.splits import DecodedSplit
+from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit, keep_fitted
 from learngene_zoo.tasks.streams.order import EpochOrder, count_used, iterate_shown
 from learngene_zoo.tasks.task import Sample, Split, Stream, Task
 from learngene_zoo.tasks.transforms import (
@@ -326,7 +325,7 @@ class Loader:
         source = self._source.split
         fitted = (
             keep_fitted(source, input_format, self.images)
-            if is_alike and source is not None
+            if is_alike and isinstance(source, DecodedSplit | PartOfSplit)
             else None
         )
         if fitted is not None:

@@ -2,8 +2,11 @@
 training images.
 
 A missing test split takes a fifth of the training images, a missing validation split a tenth of the
-rest: stratified, and the same images every time.
+rest: stratified, and the same images every time. Decoded images can be cached in a model's input
+size (`keep_fitted`).
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +20,11 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat
 from learngene_zoo.seeds import interleave_classes
 from learngene_zoo.tasks.images import decode_samples
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
+from learngene_zoo.tasks.transforms import fit_images
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # The words that name a split, in `datasets` and in the names of archives. Used by
@@ -35,6 +40,8 @@ SHARES = (("test", 0.2), ("validation", 0.1))  # taken from the training images,
 SEED = 0  # of the splits that are cut
 MIN_KEPT = 2  # training images that a class keeps when a split is cut, if it has enough
 MAX_SHOWN = 10  # classes in a note
+# Of the resized images of one split; larger splits are decoded in every epoch.
+MAX_FITTED_BYTES = 2**30
 Stored = TypeVar("Stored")
 
 
@@ -83,8 +90,7 @@ class DecodedSplit:
     rows: Rows
     members: np.ndarray
     labels: np.ndarray
-    # Cached images, by the format that they are resized to, and by their index; see
-    # fitted.py.
+    # Cached images, by the format that they are resized to, and by their index (`keep_fitted`).
     fitted: dict[Any, dict[int, torch.Tensor]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -401,3 +407,68 @@ def complete_splits(
         chosen[split] = DecodedSplit(train.rows, train.members[cut], train.labels[cut])
         chosen["train"] = DecodedSplit(train.rows, train.members[left], train.labels[left])
     return chosen
+
+
+# Decoding photographs takes longer than a forward pass of a small model. So the result of the steps
+# that are the same in every epoch is cached: the image resized and cropped (or padded), before any
+# augmentation.
+
+
+@dataclass(frozen=True)
+class FittedSplit:
+    """A split whose images, uint8 (C, size, size), are decoded and resized at the first read."""
+
+    split: DecodedSplit
+    input_format: InputFormat
+    images: dict[int, torch.Tensor]
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of every image, int64 (N,)."""
+        return self.split.labels
+
+    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        """Return the images in this order."""
+        missing = [index for index in dict.fromkeys(indices) if index not in self.images]
+        if missing:
+            read = self.split.__getitems__(missing)
+            decoded = read.images if isinstance(read, Samples) else read
+            form = self.input_format
+            for index, image in zip(missing, decoded):
+                self.images[index] = fit_images(image[None], form.image_size, form.view, form.fill)[
+                    0
+                ]
+        return [self.images[index] for index in indices]
+
+
+def keep_fitted(
+    split: Split, input_format: InputFormat, num_images: int
+) -> tuple[Split, InputFormat] | None:
+    """Return a split that caches its resized images, and the format for reading them.
+
+    The images are shared by all readers of the split with the same format, and dropped when it is
+    read in another format.
+
+    Args:
+        split: the split.
+        input_format: the format that the images are resized to.
+        num_images: number of the split's images that will be read.
+
+    Returns:
+        The split and a format that does not resize again; None if the split decodes no images, or
+        if those read would take more than `MAX_FITTED_BYTES`.
+    """
+    if isinstance(split, PartOfSplit):
+        fitted = keep_fitted(split.split, input_format, num_images)
+        return fitted and (PartOfSplit(fitted[0], split.members), fitted[1])
+    num_bytes = num_images * input_format.channels * input_format.image_size**2
+    if not isinstance(split, DecodedSplit) or num_bytes > MAX_FITTED_BYTES:
+        return None
+    key = (input_format.image_size, input_format.view, input_format.fill)
+    if key not in split.fitted:
+        split.fitted.clear()
+    images = split.fitted.setdefault(key, {})
+    return FittedSplit(split, input_format, images), replace(input_format, view=USUAL_VIEW)

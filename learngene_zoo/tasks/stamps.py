@@ -22,25 +22,9 @@ from learngene_zoo.errors import BadData, explain_os_error
 if TYPE_CHECKING:
     import numpy as np
 
-    from learngene_zoo.tasks.task import Task
-
 MAX_READ_WHOLE = 256 * 2**20  # bytes of all files together
 MAX_SAMPLED_FILES = 20_000  # files of larger data whose pieces are read, evenly spaced
 PIECE = 4096  # bytes at the beginning, in the middle and at the end
-
-
-def stamp_task(task: Task) -> str:
-    """Return the stamp of a task's data; "" for data that cannot change (built in or pinned).
-
-    Raises `BadData` if a file cannot be read.
-    """
-    return task.stamp() if task.stamp is not None else ""
-
-
-def stamp_tasks(tasks: Iterable[Task]) -> dict[str, str]:
-    """Return the stamps of the tasks whose data can change, by name."""
-    stamps = {task.name: stamp_task(task) for task in tasks}
-    return {name: stamp for name, stamp in stamps.items() if stamp}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ that are known before the task is opened are an `Entry` of the catalogue and, fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -191,6 +191,20 @@ class Task:
         if self.open_stream is None:
             raise WrongCall(f"{self.name} is not streamed; use task.split")
         return self.open_stream(name)
+
+
+def stamp_task(task: Task) -> str:
+    """Return the stamp of a task's data; "" for data that cannot change (built in or pinned).
+
+    Raises `BadData` if a file cannot be read.
+    """
+    return task.stamp() if task.stamp is not None else ""
+
+
+def stamp_tasks(tasks: Iterable[Task]) -> dict[str, str]:
+    """Return the stamps of the tasks whose data can change, by name."""
+    stamps = {task.name: stamp_task(task) for task in tasks}
+    return {name: stamp for name, stamp in stamps.items() if stamp}
 
 
 # Facts that are known without opening a task.

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.method.record import Method
+from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import AXES, Member, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json, with_settings

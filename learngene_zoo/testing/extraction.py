@@ -14,8 +14,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method.contract import Extractor
-from learngene_zoo.method.record import METHODS, Method, details_of
+from learngene_zoo.method.contract import METHODS, Extractor, Method, details_of
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run

@@ -14,7 +14,7 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.method.record import Method
+from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.storage import StateDict

@@ -10,8 +10,7 @@ from unittest import mock
 from learngene_zoo.cli import expand, extract, main, plan
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
-from learngene_zoo.method.contract import Extractor
-from learngene_zoo.method.record import Method
+from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.settings import from_json, settings_of, to_json
 from learngene_zoo.tasks import catalogue

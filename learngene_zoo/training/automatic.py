@@ -17,6 +17,7 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import TrainingFailed, Unavailable
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run, gather_values, open_device, world
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
@@ -25,7 +26,6 @@ from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import objective_for
-from learngene_zoo.training.trackers import say
 
 CPU_BATCH_SIZE = 64  # memory is not the limit on a CPU
 MAX_BATCH_SIZE = 1024  # larger batches need other learning rates

@@ -19,7 +19,16 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.runs.progress import report_activity
+from learngene_zoo.runs.progress import (
+    Log,
+    check_tracker,
+    epoch_lines,
+    metrics_file,
+    open_tracker,
+    progress_bar,
+    report_activity,
+    say,
+)
 from learngene_zoo.runs.run import (
     Run,
     check_agreed,
@@ -35,18 +44,8 @@ from learngene_zoo.runs.run import (
 from learngene_zoo.seeds import seed_step
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint as checkpoints
-from learngene_zoo.training.checkpoint import TrainingState
-from learngene_zoo.training.interrupts import defer_interrupts
+from learngene_zoo.training.checkpoint import TrainingState, defer_interrupts
 from learngene_zoo.training.objectives import make_mixup
-from learngene_zoo.training.trackers import (
-    Log,
-    check_tracker,
-    epoch_lines,
-    metrics_file,
-    open_tracker,
-    progress_bar,
-    say,
-)
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

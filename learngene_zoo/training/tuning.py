@@ -28,6 +28,7 @@ from learngene_zoo.errors import BadFile, TrainingFailed
 from learngene_zoo.families.tensors import state_of
 from learngene_zoo.ownership import remove_marked
 from learngene_zoo.pretrained.timm_model import TimmModel
+from learngene_zoo.runs.progress import METRICS, say
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict, load_result, parse_json, save_result
@@ -39,7 +40,6 @@ from learngene_zoo.training.evaluate import evaluate, judge
 from learngene_zoo.training.fit import M, describe_chance, prepare_training, with_trained_weights
 from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.report import report
-from learngene_zoo.training.trackers import METRICS, say
 
 Keep = Literal["best", "last"]
 BEST = "best-"

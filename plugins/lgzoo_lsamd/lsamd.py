@@ -17,7 +17,6 @@ layers the stages take turns in repeating a block: the last stage, then the midd
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,8 +62,6 @@ from lgzoo_lsamd.settings import (
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Json, Run, Spec, StateDict, Task
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +183,9 @@ class LsamdExtractor(Extractor):
 
 def warn_of_selection(details: LsamdDetails) -> None:
     """Log a selection that did not follow eq. 3, and kept blocks that no task prefers."""
+    import logging
+
+    log = logging.getLogger(__name__)
     if details.note and is_first():
         log.warning("%s", details.note)
     unused = list_unused(details)

@@ -24,7 +24,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from learngene_zoo.plugin import OMIT_DEFAULT, Bounds, WrongCall, check_bounds
 
-MOST_PATHS = 10_000
+MAX_PATHS = 10_000
 Unequal = Literal["released", "window"]  # where a stitch leads from an anchor to a deeper one
 
 
@@ -100,9 +100,9 @@ class StitchLayout:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if len(self.paths) > MOST_PATHS:
+        if len(self.paths) > MAX_PATHS:
             raise WrongCall(
-                f"these anchors have more than {MOST_PATHS} paths; use a smaller window, "
+                f"these anchors have more than {MAX_PATHS} paths; use a smaller window, "
                 "or stitch nearest anchors only"
             )
 
@@ -127,7 +127,7 @@ class StitchLayout:
     @cached_property
     def paths(self) -> tuple[Path, ...]:
         """Every path in the order of their numbers: first the anchors, then by their anchors."""
-        return tuple(islice(self._iterate_paths(), MOST_PATHS + 1))
+        return tuple(islice(self._iterate_paths(), MAX_PATHS + 1))
 
     @cached_property
     def stitches(self) -> tuple[tuple[Stitch, tuple[StitchPair, ...]], ...]:

@@ -23,7 +23,7 @@ SHARING: dict[str, Any] = {"color": HIGHLIGHT, "linewidth": 1.6, "zorder": 4}
 OTHER: dict[str, Any] = {"color": plotting.LINE, "linewidth": 1.1, "zorder": 3}
 # A block's width; the height of the widest and of the lowest blocks, in rows.
 BOX, TALLEST, LOWEST = 0.72, 0.62, 0.15
-MOST_NUMBERED = 18  # blocks in a row that have room for their numbers
+MAX_NUMBERED = 18  # blocks in a row that have room for their numbers
 ROOM = 9  # blocks in a row that leaves stem and head their natural width
 
 
@@ -106,7 +106,7 @@ class BlockGrid:
             is_used = (anchor, block) in self.used
             x, half_height = self.locate(anchor, block), self.measure_half_height(anchor)
             self._draw_box(x, anchor, BOX / 2, half_height, pick_colour(anchor), is_used)
-            if self.columns <= MOST_NUMBERED:
+            if self.columns <= MAX_NUMBERED:
                 self._draw_word(x, anchor, str(block + 1), is_used)
 
     def draw_ends(self, anchor: int) -> None:

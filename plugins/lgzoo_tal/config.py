@@ -31,8 +31,7 @@ from lgzoo_tal.architectures import (
     draw_training_set,
     scale_rule,
 )
-from lgzoo_tal.hypernet_spec import HypernetSpec, check_target
-from lgzoo_tal.learngene import HypernetDetails
+from lgzoo_tal.hypernet_spec import HypernetDetails, HypernetSpec, check_target
 
 Direction = Literal["student-teacher", "teacher-student"]
 Axis = Literal["features", "positions"]

@@ -39,8 +39,7 @@ from lgzoo_tal.config import (
     limit_to_two_steps,
     shorten_recipe,
 )
-from lgzoo_tal.hypernet_spec import Conv
-from lgzoo_tal.learngene import HypernetDetails
+from lgzoo_tal.hypernet_spec import Conv, HypernetDetails
 from lgzoo_tal.predict import HypernetExpander
 
 if TYPE_CHECKING:

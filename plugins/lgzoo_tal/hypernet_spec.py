@@ -1,16 +1,25 @@
-"""`HypernetSpec`, the settings that determine a hypernetwork, and the models it can predict.
+"""`HypernetSpec`, the settings that determine a hypernetwork, and the models it can predict; the
+`details` of a learngene of hypernetworks, and the names of its tensors.
 
 GHN-3 (Knyazev et al., "Can We Scale Transformers to Predict Parameters of Diverse ImageNet
 Models?", 2023) has a convolutional decoder, LoGAH (Zhou et al., 2024) a low-rank one; TAL is
-LoGAH's with a task layer in each layer of its encoder.
+LoGAH's with a task layer in each layer of its encoder. The tensors of a learngene are
+
+    encoder.NAME    the graph encoder, task layers included: the learngene in the paper's sense
+    decoder.NAME    the layers that turn a node into a tensor
+    tasks.TASK      a task's embedding
+
+NAME is the tensor's name in the papers' released code. If there is a hypernetwork for each task,
+the names of its tensors begin with `hypernets.TASK.`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from learngene_zoo.plugin import LIMITS, Bounds, Spec, WrongCall, check_bounds
+from learngene_zoo.plugin import LIMITS, BadFile, Bounds, Spec, TaskRecord, WrongCall, check_bounds
 
 Decoder = Literal["conv", "low_rank"]
 TaskForm = Literal["residual", "plain"]
@@ -18,6 +27,9 @@ TaskPlace = Literal["layers", "graph"]
 
 # Rows of the encoder's embedding tables.
 DEGREES, INPUT_DISTANCES, EDGES = 101, 1001, 257
+
+DECODERS = ("decoder", "decoder_1d", "bias_class")  # the modules of a decoder in the released code
+TASKS = "tasks."
 
 # Upper bounds are far beyond any published hypernetwork: they refuse a config.json that would
 # exhaust the memory.
@@ -33,7 +45,7 @@ Widest = Annotated[
 Chunk = Annotated[
     int, "rows of each factor that the decoder predicts", Bounds(least=1, most=4_000_000)
 ]
-# The change of predicted weights, see postprocess.py.
+# The change of predicted weights, see `process_tensors`.
 Post = Literal["none", "noise", "orthogonal"]
 Form = Annotated[
     Literal["published", "centred"],
@@ -204,3 +216,96 @@ def check_target(spec: HypernetSpec, target: Spec) -> None:
             f"which have {spec.chunk}; "
             "choose a narrower model or another patch size"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """The origin of a released checkpoint."""
+
+    reference: str
+    sha256: str
+    revision: str | None = None
+    licence: str = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HypernetDetails:
+    """The hypernetworks of a learngene and their training.
+
+    Raises `WrongCall` for impossible depths.
+    """
+
+    hypernet: HypernetSpec | None = None  # None before a released checkpoint was read
+    layers: tuple[int, int] = (3, 12)  # of the shallowest and the deepest training architecture
+    tasks: tuple[str, ...] = ()  # of stage 2, in order
+    apart: bool = False  # whether each of them has a hypernetwork of its own
+    embedded: tuple[str, ...] = ()  # the tasks whose embedding is stored
+    source: TaskRecord | None = None  # the task of stage 1
+    released: Release | None = None
+
+    def __post_init__(self) -> None:
+        min_layers, max_layers = self.layers
+        if not 1 <= min_layers <= max_layers <= LIMITS["layers"]:
+            raise WrongCall(
+                f"layers is {list(self.layers)}; expected two ascending numbers from 1 to "
+                f"{LIMITS['layers']}"
+            )
+
+    @property
+    def hypernetwork(self) -> HypernetSpec:
+        """Return the spec of the hypernetwork. Raises `BadFile` without one."""
+        if self.hypernet is None:
+            raise BadFile(
+                "the learngene's details describe no hypernetwork; extract or fetch it again"
+            )
+        return self.hypernet
+
+    def find_owner(self, task: str | None) -> str | None:
+        """Return the task whose hypernetwork serves `task`; None if all tasks share one.
+
+        Raises `WrongCall` if none does.
+        """
+        if not self.apart or task in self.tasks:
+            return task if self.apart else None
+        if len(self.tasks) == 1:
+            return self.tasks[0]
+        raise WrongCall(
+            f"this learngene has a hypernetwork for each of {', '.join(self.tasks)}, and none for "
+            f"{task or 'no task'}; choose one of them with --task"
+        )
+
+
+def to_learngene_name(official: str) -> str:
+    """Return the learngene's name of a tensor, from that in the released code."""
+    part = "decoder" if official.partition(".")[0] in DECODERS else "encoder"
+    return f"{part}.{official}"
+
+
+def to_official_name(name: str) -> str:
+    """Return the inverse of `to_learngene_name`."""
+    return name.partition(".")[2]
+
+
+def is_encoder(official: str) -> bool:
+    """Return whether a tensor is the encoder's."""
+    return to_learngene_name(official).startswith("encoder.")
+
+
+def get_prefix(task: str | None) -> str:
+    """Return the prefix of the tensors of a task's own hypernetwork.
+
+    It is empty for None, the only hypernetwork.
+    """
+    return "" if task is None else f"hypernets.{task}."
+
+
+def select_hypernet_names(names: Iterable[str], task: str | None) -> dict[str, str]:
+    """Return the tensors of one hypernetwork among `names`.
+
+    The keys are the released code's names, the values the learngene's.
+    """
+    prefix = get_prefix(task)
+    selected = [
+        name for name in names if name.startswith((f"{prefix}encoder.", f"{prefix}decoder."))
+    ]
+    return {to_official_name(name.removeprefix(prefix)): name for name in selected}

@@ -33,8 +33,14 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Curriculum, Stage
-from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.learngene import TASKS, HypernetDetails, get_prefix, is_encoder, to_learngene_name
+from lgzoo_tal.hypernet_spec import (
+    TASKS,
+    HypernetDetails,
+    HypernetSpec,
+    get_prefix,
+    is_encoder,
+    to_learngene_name,
+)
 from lgzoo_tal.modules.embedding import EmbeddingSettings, embed_task
 from lgzoo_tal.modules.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.modules.mixture import TaskMixture

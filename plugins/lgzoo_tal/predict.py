@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import BadFile, Bounds, Expander, Member, WrongCall, details_of
 from lgzoo_tal.architectures import list_widths
-from lgzoo_tal.hypernet_spec import Post, check_target
-from lgzoo_tal.learngene import HypernetDetails, select_hypernet_names
+from lgzoo_tal.hypernet_spec import HypernetDetails, Post, check_target, select_hypernet_names
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
@@ -67,7 +66,7 @@ class HypernetExpander(Expander):
         from learngene_zoo.plugin import assemble
         from lgzoo_tal.modules.embedding import get_embedding
         from lgzoo_tal.modules.hypernet import predict_tensors
-        from lgzoo_tal.modules.postprocess import process_tensors
+        from lgzoo_tal.modules.tensors import process_tensors
 
         config, details = learngene.config, details_of(learngene.config, HypernetDetails)
         spec = derive_spec(target, config.spec)

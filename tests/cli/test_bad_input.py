@@ -29,7 +29,7 @@ from click.testing import CliRunner
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 
 PATIENCE = 60  # seconds for one call
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=2, image_size=16, patch_size=8)

@@ -15,7 +15,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.cli.show import _worth
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.record import method_of
+from learngene_zoo.method.contract import method_of
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=1286, image_size=16, patch_size=8)

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from learngene_zoo.artifacts.shelf import cards_folder
 from learngene_zoo.cli.main import TABLE, main
 from learngene_zoo.cli.options import START_HERE
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.version import __version__

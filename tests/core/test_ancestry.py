@@ -12,14 +12,14 @@ from safetensors.torch import save_file
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.records import AncestryRecord
-from learngene_zoo.artifacts.shards import sha256
+from learngene_zoo.artifacts.shelf import BUNDLED_CARD
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry, reopen_ancestry
-from learngene_zoo.pretrained.sources import BUNDLED_CARD
 from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.storage import sha256
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

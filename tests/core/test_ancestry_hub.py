@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from test_ancestry import SPEC, write_folder
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.families.vit.names import ARCHITECTURES
 from learngene_zoo.hub.client import Repository, fetch_from_hub, translate_hub_errors
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.storage import sha256
 
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

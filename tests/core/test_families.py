@@ -32,7 +32,7 @@ from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of, take_blocks
 from learngene_zoo.families.timm_config import architecture, timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.record import METHODS, check_family
+from learngene_zoo.method.contract import METHODS, check_family
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.settings import from_json, to_json
 

@@ -12,8 +12,7 @@ import pytest
 from learngene_zoo import lifecycle
 from learngene_zoo.bench.running.trial import size_of
 from learngene_zoo.families.family import cost
-from learngene_zoo.method.contract import BUNDLED
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import BUNDLED, METHODS
 from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task

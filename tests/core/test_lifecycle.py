@@ -17,8 +17,7 @@ from learngene_zoo.artifacts.records import LearngeneConfig, TargetTask
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import family
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS, family
 from learngene_zoo.method.sizes import Budget, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed

@@ -25,7 +25,7 @@ from learngene_zoo.artifacts import own_data
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.own_data import LocalOrigin
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_ancestry
 

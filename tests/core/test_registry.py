@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from learngene_zoo import registry
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ def test_a_checkout_without_metadata_has_the_same_table(monkeypatch: pytest.Monk
     if not registry.checkout_tables():
         pytest.skip("the package does not lie in a checkout")
     everything = METHODS.references()
-    monkeypatch.setattr(registry, "entry_points", lambda group: [])
+    monkeypatch.setattr(registry, "entry_points", lambda: EntryPoints())
     assert set(METHODS.references()) <= set(everything)
     assert "lsamd" in METHODS.references()
 

@@ -22,8 +22,7 @@ from learngene_zoo.atomic import digest_of, new_folder
 from learngene_zoo.errors import Refused, Unavailable, WrongCall
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.runs import progress
-from learngene_zoo.runs.folder import finish, produce
-from learngene_zoo.runs.lock import hold_lock
+from learngene_zoo.runs.folder import finish, hold_lock, produce
 from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import read_json, save_result

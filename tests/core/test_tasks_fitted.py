@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from learngene_zoo.families.spec import InputFormat, View
-from learngene_zoo.tasks import fitted, splits
+from learngene_zoo.tasks import splits
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.splits import ensure_validation
@@ -66,7 +66,7 @@ def test_the_pixels_are_those_of_images_that_are_decoded_every_time(
     kept = read_epochs(task, augment=augment)
     count = len(decoded_paths)
     assert count == len(set(decoded_paths)) == task.sizes["train"]
-    monkeypatch.setattr(fitted, "MAX_BYTES", 0)
+    monkeypatch.setattr(splits, "MAX_FITTED_BYTES", 0)
     plain = read_epochs(task, augment=augment)
     assert len(decoded_paths) - count == 2 * count
     assert len(kept) == len(plain)
@@ -105,7 +105,7 @@ def test_nothing_is_kept_where_every_epoch_fits_anew_or_workers_read(
 def test_the_limit_counts_the_images_that_are_read(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitted, "MAX_BYTES", 8 * 3 * 16 * 16)
+    monkeypatch.setattr(splits, "MAX_FITTED_BYTES", 8 * 3 * 16 * 16)
     read_epochs(task, images=10)
     assert task.split("train").fitted == {}
     read_epochs(task, images=8)

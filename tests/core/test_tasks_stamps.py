@@ -23,7 +23,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import stamps
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.stamps import stamp_task, stamp_tasks
+from learngene_zoo.tasks.task import stamp_task, stamp_tasks
 
 
 def build(top: Path) -> Path:

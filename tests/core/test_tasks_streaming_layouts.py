@@ -17,8 +17,7 @@ from streaming_toy import by_index, encode, loader, pairs, write_tar
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.stamps import stamp_task
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import Task, stamp_task
 
 
 @pytest.fixture(autouse=True)

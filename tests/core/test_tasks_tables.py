@@ -15,7 +15,7 @@ from PIL import Image
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.stamps import stamp_task
+from learngene_zoo.tasks.task import stamp_task
 
 
 @pytest.fixture(autouse=True)

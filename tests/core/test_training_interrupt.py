@@ -14,9 +14,8 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.training.checkpoint import newest_step
+from learngene_zoo.training.checkpoint import defer_interrupts, newest_step
 from learngene_zoo.training.fit import prepare_training
-from learngene_zoo.training.interrupts import defer_interrupts
 from learngene_zoo.training.loop import train
 
 START = assemble(

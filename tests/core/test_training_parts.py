@@ -17,6 +17,7 @@ from torch.nn import functional
 from training_toy import Batch
 
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
+from learngene_zoo.runs.progress import metrics_file
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import seed_step
 from learngene_zoo.settings import Recipe
@@ -25,7 +26,6 @@ from learngene_zoo.training.checkpoint import Checkpoint
 from learngene_zoo.training.fit import check_progress
 from learngene_zoo.training.loop import Step, learning_rate, parameter_groups, stochastic_depth
 from learngene_zoo.training.objectives import Classification, make_mixup
-from learngene_zoo.training.trackers import metrics_file
 
 
 def rates(**settings) -> list[float]:
@@ -334,7 +334,7 @@ def test_a_recipe_refuses_a_clip_of_nothing_and_a_schedule_that_rises(
 
 
 def test_a_long_title_leaves_room_for_the_numbers_of_a_bar():
-    from learngene_zoo.training.trackers import _cut
+    from learngene_zoo.runs.progress import _cut
 
     assert _cut("training on digits", 20) == "training on digits"
     short = _cut("search/folder:a-long-name-of-a-data-set: super net", 21)
@@ -343,8 +343,8 @@ def test_a_long_title_leaves_room_for_the_numbers_of_a_bar():
 
 
 def test_a_line_of_an_epoch_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    from learngene_zoo.runs.progress import epoch_lines
     from learngene_zoo.runs.run import Run
-    from learngene_zoo.training.trackers import epoch_lines
 
     with epoch_lines(
         Run(lines=True, name="search/digits"), "super net", done=0, steps=6, epochs=3

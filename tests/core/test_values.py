@@ -32,8 +32,7 @@ from learngene_zoo.errors import BadData, BadFile, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.timm_config import spec_in
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import Work
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS, Work
 from learngene_zoo.publishing import publication
 from learngene_zoo.runs import folder as run_folder
 from learngene_zoo.runs.run import Run, open_device

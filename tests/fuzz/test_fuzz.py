@@ -31,10 +31,10 @@ from learngene_zoo.errors import ZooError
 
 pytestmark = pytest.mark.slow
 TARGETS = targets()
-MOST_SECONDS = 5.0  # of this process, so that it does not matter what else runs
-MOST_PATIENCE = 120.0  # seconds by the clock
-MOST_FAILURES = 5
-MOST_MEMORY = 3 * 2**30
+MAX_SECONDS = 5.0  # of this process, so that it does not matter what else runs
+MAX_PATIENCE = 120.0  # seconds by the clock
+MAX_FAILURES = 5
+MAX_MEMORY = 3 * 2**30
 WHOLE = 6  # calls of each target with nothing changed
 
 
@@ -54,23 +54,23 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     lgzoo("bench", "--report", "-o", str(root / "first"))  # whatever draws is loaded now
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (used + MAX_MEMORY, before[1]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("learngene_zoo.families.tensors.machine_memory", lambda: MOST_MEMORY // 4)
+        patch.setattr("learngene_zoo.families.tensors.machine_memory", lambda: MAX_MEMORY // 4)
         yield root
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises `TooLong` within, after so many seconds of this process, or `MOST_PATIENCE`."""
+    """Raises `TooLong` within, after so many seconds of this process, or `MAX_PATIENCE`."""
 
     def stop(*_: Any) -> None:
         raise TooLong
 
     clocks = {
         signal.ITIMER_PROF: (signal.SIGPROF, seconds),
-        signal.ITIMER_REAL: (signal.SIGALRM, MOST_PATIENCE),
+        signal.ITIMER_REAL: (signal.SIGALRM, MAX_PATIENCE),
     }
     before = [signal.signal(number, stop) for number, _ in clocks.values()]
     for clock, (_, most) in clocks.items():
@@ -97,7 +97,7 @@ def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str])
         f" {number}\n"
     )
     try:
-        with limited(MOST_SECONDS), watched() as activity, warnings.catch_warnings():
+        with limited(MAX_SECONDS), watched() as activity, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             target.call(folder, random)
     except ZooError as error:
@@ -105,7 +105,7 @@ def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str])
             return f"{about}an error without a word"
     except TooLong:
         return (
-            f"{about}it takes more than {MOST_SECONDS:g} seconds\n{traceback.format_exc()[-1500:]}"
+            f"{about}it takes more than {MAX_SECONDS:g} seconds\n{traceback.format_exc()[-1500:]}"
         )
     except Exception:  # what is not one of our errors is the fault that is looked for
         return f"{about}{traceback.format_exc()[-2500:]}"
@@ -136,7 +136,7 @@ def test_changed_by_chance(
         failure = run(target, number, wholes, tmp_path, usual)
         if failure:
             failures.append(failure)
-        if len(failures) >= MOST_FAILURES:
+        if len(failures) >= MAX_FAILURES:
             break
         gc.collect(0)
     assert not failures, "\n\n".join(failures)

@@ -18,7 +18,7 @@ from test_stories import process
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.shelf import cards_folder, kind_of
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAMES = shelf.names()

@@ -17,7 +17,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import load_family, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task

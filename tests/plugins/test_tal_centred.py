@@ -13,8 +13,8 @@ from torch.testing import assert_close
 from learngene_zoo.families.tensors import shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.modules.centred import sort_rows
 from lgzoo_tal.modules.conv_decoder import MatrixDecoder
+from lgzoo_tal.modules.forms import sort_rows
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import Hypernet
 from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder

@@ -13,11 +13,10 @@ from torch.testing import assert_close
 
 from learngene_zoo.errors import WrongCall
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.modules.conv_decoder import MatrixDecoder, partition_regions
+from lgzoo_tal.modules.conv_decoder import MatrixDecoder, cut_weight, partition_regions
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import build_frozen_hypernet
 from lgzoo_tal.modules.low_rank_decoder import FactorRows, LowRankDecoder, Rectangle
-from lgzoo_tal.modules.partial_linear import cut_weight
 from lgzoo_tal.modules.tensors import (
     Product,
     Role,

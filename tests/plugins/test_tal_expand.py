@@ -23,7 +23,7 @@ from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
-from lgzoo_tal.learngene import select_hypernet_names
+from lgzoo_tal.hypernet_spec import select_hypernet_names
 from lgzoo_tal.modules import embedding as embeddings
 from lgzoo_tal.modules.embedding import compute_embedding
 from lgzoo_tal.modules.graph import build_graph

@@ -23,7 +23,7 @@ from tal_toy import (
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.cli import show
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method.record import METHODS, details_of
+from learngene_zoo.method.contract import METHODS, details_of
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
@@ -33,7 +33,7 @@ from lgzoo_tal import logah, tal
 from lgzoo_tal.architectures import draw_training_set
 from lgzoo_tal.config import Curriculum, MetaStep
 from lgzoo_tal.ghn3 import GHN3
-from lgzoo_tal.learngene import (
+from lgzoo_tal.hypernet_spec import (
     HypernetDetails,
     is_encoder,
     select_hypernet_names,

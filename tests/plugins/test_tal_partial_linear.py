@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lgzoo_tal.modules.partial_linear import LinearParts, cut_weight
+from lgzoo_tal.modules.conv_decoder import cut_weight
+from lgzoo_tal.modules.low_rank_decoder import LinearParts
 
 SLICES = (
     slice(0, 4),

@@ -9,9 +9,9 @@ import torch
 
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.hypernet_spec import INPUT_DISTANCES, HypernetSpec
+from lgzoo_tal.modules.forms import ANCHORS, compute_writer_scale, interpolate_places
 from lgzoo_tal.modules.graph import Graph, build_graph
 from lgzoo_tal.modules.hypernet import Hypernet
-from lgzoo_tal.modules.places import ANCHORS, compute_writer_scale, interpolate_places
 
 HYPERNET = HypernetSpec(
     hidden=16, layers=1, heads=2, decoder="low_rank", rank=4, widest=64, chunk=512, form="centred"

@@ -20,14 +20,12 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method.contract import Expander
-from learngene_zoo.method.record import METHODS, details_of
+from learngene_zoo.method.contract import METHODS, Expander, details_of
 from learngene_zoo.seeds import derive_seed
 from lgzoo_tal import plot
 from lgzoo_tal.ghn3 import GHN3
-from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.learngene import TASKS as STORED
-from lgzoo_tal.learngene import HypernetDetails, get_prefix, to_learngene_name
+from lgzoo_tal.hypernet_spec import TASKS as STORED
+from lgzoo_tal.hypernet_spec import HypernetDetails, HypernetSpec, get_prefix, to_learngene_name
 from lgzoo_tal.logah import LOGAH
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import Hypernet

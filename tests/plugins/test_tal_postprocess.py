@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lgzoo_tal.modules.postprocess import orthogonalise, process_tensors
+from lgzoo_tal.modules.tensors import orthogonalise, process_tensors
 
 MATRIX = torch.tensor([[3.0, 1.0], [4.0, 2.0], [0.0, 5.0]])
 

@@ -17,13 +17,13 @@ from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import apply_control
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.method.record import details_of
+from learngene_zoo.method.contract import details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.training.evaluate import evaluate
-from lgzoo_tal.learngene import HypernetDetails
-from lgzoo_tal.modules.places import WRITERS
+from lgzoo_tal.hypernet_spec import HypernetDetails
+from lgzoo_tal.modules.forms import WRITERS
 
 OFFLINE = Run(threads=1, offline=True, progress=False)
 

@@ -21,7 +21,7 @@ from learngene_zoo.bench.grid.grid import set_epochs, size_at
 from learngene_zoo.bench.grid.search import Augment, Choice, Result, Space, Trial, result_of, search
 from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.errors import BadFile
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, settings_of
 from learngene_zoo.tasks.catalogue import version_of

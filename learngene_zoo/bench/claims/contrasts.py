@@ -18,7 +18,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.lifecycle import plan
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.settings import with_settings

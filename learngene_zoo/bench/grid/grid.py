@@ -12,11 +12,11 @@ from learngene_zoo.artifacts.records import CONTROLS
 from learngene_zoo.bench.grid.cell import Arm, Cell, HeadStart, Size, is_plain, label
 from learngene_zoo.bench.grid.search import Augment
 from learngene_zoo.errors import WrongCall, ZooError, unknown
-from learngene_zoo.method.record import METHODS
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.stamps import stamp_tasks
+from learngene_zoo.tasks.task import stamp_tasks
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
@@ -172,6 +171,8 @@ def count_gradients(model: Model, eps: float) -> torch.Tensor:
 
 def measure_variations(shares_EB: Sequence[Sequence[float]]) -> list[float]:
     """Return v of every block from s of every epoch; infinite for a block without gradients."""
+    from statistics import fmean, pstdev
+
     blocks = [list(block) for block in zip(*shares_EB, strict=True)]
     return [pstdev(block) / fmean(block) if any(block) else float("inf") for block in blocks]
 

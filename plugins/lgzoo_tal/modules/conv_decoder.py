@@ -18,18 +18,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.modules.centred import build_activation
-from lgzoo_tal.modules.partial_linear import Cut, cut_weight
+from lgzoo_tal.modules.forms import build_activation
 from lgzoo_tal.modules.tensors import TensorGroup, get_kernel
 
 FEW_COLUMNS = 32  # fewer are faster copied and multiplied at once than row by row
 Size = tuple[int, int]
+Cut = slice | tuple[slice, ...]
 DecodedTensors = Iterator[tuple[TensorGroup, Tensor]]
 
 
@@ -247,3 +249,35 @@ def compute_region(features_QC: Tensor, weight_OIC: Tensor, bias_OI: Tensor) -> 
         return outputs.unflatten(1, (rows, columns))
     spread = features_QC.expand(rows, -1, -1)
     return torch.baddbmm(bias_OI[:, None], spread, weight_OIC.transpose(1, 2)).transpose(0, 1)
+
+
+def cut_weight(weight: Tensor, slices: Sequence[Cut]) -> tuple[Tensor, ...]:
+    """Return `weight[cut]` for each cut, without copies. Cuts may overlap.
+
+    Their gradients are summed into one buffer: autograd would allocate one for each cut, as large
+    as the weight.
+    """
+    if not weight.requires_grad or not torch.is_grad_enabled():
+        return tuple(weight[cut] for cut in slices)
+    return _Cuts.apply(weight, tuple(slices))
+
+
+class _Cuts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, slices: tuple[Cut, ...]) -> tuple[Tensor, ...]:
+        ctx.slices, ctx.shape = slices, weight.shape
+        ctx.set_materialize_grads(False)
+        return tuple(weight[cut] for cut in slices)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        present = [
+            (cut, gradient) for cut, gradient in zip(ctx.slices, gradients) if gradient is not None
+        ]
+        if not present:
+            return None, None
+        total = present[0][1].new_zeros(ctx.shape)
+        for cut, gradient in present:
+            total[cut] += gradient
+        return total, None

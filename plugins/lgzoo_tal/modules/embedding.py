@@ -22,7 +22,7 @@ from learngene_zoo.plugin import (
     reopen_ancestry,
     sample_images,
 )
-from lgzoo_tal.learngene import TASKS, HypernetDetails
+from lgzoo_tal.hypernet_spec import TASKS, HypernetDetails
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer

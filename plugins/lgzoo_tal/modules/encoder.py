@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from learngene_zoo.plugin import WrongCall
 from lgzoo_tal.hypernet_spec import DEGREES, EDGES, INPUT_DISTANCES, HypernetSpec
+from lgzoo_tal.modules.forms import compute_distances, interpolate_places
 from lgzoo_tal.modules.graph import Graph
-from lgzoo_tal.modules.places import compute_distances, interpolate_places
 
 # The row of the edge embedding for two nodes without a path; a path of n edges has row n + 2.
 NO_PATH = 2

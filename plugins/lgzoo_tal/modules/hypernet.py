@@ -37,19 +37,19 @@ from learngene_zoo.plugin import (
     uniform,
 )
 from lgzoo_tal.hypernet_spec import HypernetSpec
-from lgzoo_tal.modules.centred import (
+from lgzoo_tal.modules.conv_decoder import MatrixDecoder, VectorDecoder
+from lgzoo_tal.modules.encoder import Graphormer, ShapeEmbedding, TaskLayer, build_table
+from lgzoo_tal.modules.forms import (
     CHANGES,
     POSITIONS,
     VECTORS,
     build_activation,
+    compute_writer_scale,
     is_interleaved,
     sort_rows,
 )
-from lgzoo_tal.modules.conv_decoder import MatrixDecoder, VectorDecoder
-from lgzoo_tal.modules.encoder import Graphormer, ShapeEmbedding, TaskLayer, build_table
 from lgzoo_tal.modules.graph import SINK, TYPES, Graph, build_graph
 from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.modules.places import compute_writer_scale
 from lgzoo_tal.modules.tensors import (
     Blocks,
     TensorGroup,
@@ -346,7 +346,7 @@ def initialise(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
 def _initialise_centred(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
     """Change the initial values to those of the form `centred`.
 
-    Decoders have no biases and preserve the nodes' differences, see centred.py.
+    Decoders have no biases and preserve the nodes' differences, see forms.py.
     """
     for name, parameter in hypernet.named_parameters():
         if "decoder" in name or name.startswith("bias_class"):

@@ -28,8 +28,13 @@ from learngene_zoo.plugin import (
     licence_on_card,
     sha256,
 )
-from lgzoo_tal.hypernet_spec import Decoder, HypernetSpec
-from lgzoo_tal.learngene import HypernetDetails, Release, to_learngene_name
+from lgzoo_tal.hypernet_spec import (
+    Decoder,
+    HypernetDetails,
+    HypernetSpec,
+    Release,
+    to_learngene_name,
+)
 from lgzoo_tal.modules.checkpoints import StoredTensor, read_checkpoint
 from lgzoo_tal.modules.hypernet import check_shapes
 
