@@ -72,9 +72,7 @@ class Sensitivity:
     """Images and crops on which curvature is measured."""
 
     images: Annotated[int, "training images, without their labels", Bounds(least=1)] = 300
-    crops: Annotated[
-        int, "small crops of each image, in addition to two large ones", Bounds(least=0)
-    ] = 10
+    crops: Annotated[int, "small crops of each image, and two large ones", Bounds(least=0)] = 10
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -84,14 +82,12 @@ class Sensitivity:
 class Evolution:
     """Settings of the search for factors."""
 
-    evaluations: Annotated[
-        int, "number of vectors of factors to try, the initial one included", Bounds(least=1)
-    ] = 120
+    evaluations: Annotated[int, "vectors of factors to evaluate", Bounds(least=1)] = 120
     spread: Annotated[float, "initial standard deviation of the factors", Bounds(above=0)] = 0.3
     first: Annotated[float, "initial factor of the first block", Bounds(above=0)] = 1.2
     last: Annotated[
         float,
-        "initial factor of the last block; the blocks between are interpolated linearly",
+        "initial factor of the last block; linear between them",
         Bounds(above=0),
     ] = 0.8
     sparsities: Annotated[
@@ -100,7 +96,7 @@ class Evolution:
         Bounds(above=0, most=1),
     ] = (0.15, 0.35, 0.55, 0.65)
     components: Annotated[
-        int, "number of principal components of the features to compare", Bounds(least=1)
+        int, "principal components of the features to compare", Bounds(least=1)
     ] = 192
     compared: Annotated[int, "number of images on which features are compared", Bounds(least=2)] = (
         128
