@@ -20,7 +20,7 @@ from typing import NamedTuple
 from learngene_zoo.plugin import BadFile, WrongCall
 
 Costs = Sequence[Sequence[float]]  # C[i][j - i] for j >= i
-MAX_COST = 0.12  # of a cut that is chosen without being asked for
+MAX_COST = 0.1  # of a cut that is chosen without being asked for
 
 
 class Cut(NamedTuple):
