@@ -6,8 +6,9 @@ model. As many blocks as layers at full width are the first blocks as they are (
 
 Measured: a ridge regression on the frozen features and the 5 nearest neighbours, without any
 training of the model (training/probes.py). Both are fitted to 500 images of a task's training
-split, with which the descendants are also calibrated, and judged on at most 600 other images of it.
-No validation or test image is read.
+split, with which the descendants of DINOv2-S are also calibrated (those of the bundled model with
+its source task, as its learngene is), and judged on at most 600 other images of it. No validation
+or test image is read.
 
 Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
 DINOV2` writes; the tasks must be installed (`lgzoo show clipart` prints how).
@@ -37,7 +38,7 @@ from finetune_rates import hold_out_images
 from learngene_zoo.plugin import fill_missing_tensors, model_of, take_blocks, without_head
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.probes import compute_features, run_probe
 from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.depth import MAX_COST, choose_cut, find_best_cuts
@@ -119,9 +120,10 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     if not cells:
         return
     task = hold_out_images(open_task(task_name), run.seed)
+    seen = task if name == "dinov2" else open_task(SOURCE_TASK)
     settings, spec = Calibration(), opened.spec
     state = without_head(opened.state, spec)
-    teacher = record_teacher(state, spec, settings, task, opened.input_format, run)
+    teacher = record_teacher(state, spec, settings, seen, opened.input_format, run)
     costs = measure_costs(teacher, settings.ridge)
     for cell in cells:
         start = time.monotonic()
