@@ -18,6 +18,7 @@ from learngene_zoo.lifecycle import plan as plan
 from learngene_zoo.lifecycle import plot as plot
 from learngene_zoo.lifecycle import predict as predict
 from learngene_zoo.lifecycle import recommend as recommend
+from learngene_zoo.lifecycle import shrink as shrink
 from learngene_zoo.lifecycle import train as train
 from learngene_zoo.method.contract import Expander as Expander
 from learngene_zoo.method.contract import Extractor as Extractor

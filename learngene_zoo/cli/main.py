@@ -171,6 +171,10 @@ class _LossyFile(io.FileIO):
 
 HERE = "learngene_zoo.cli"
 TABLE = {
+    "shrink": (
+        f"{HERE}.shrink:command",
+        "Make a small model of a pretrained one, within a budget, in one command.",
+    ),
     "list": (f"{HERE}.listing:command", "List methods, learngenes, tasks and ancestries."),
     "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
     "recommend": (
@@ -268,7 +272,7 @@ def completion(shell: str) -> None:
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
 INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
-RESUMABLE = ("extract", "finetune", "train")
+RESUMABLE = ("extract", "finetune", "shrink", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
 
 

@@ -26,3 +26,6 @@ from learngene_zoo.lifecycle.rates import INHERITED_LR as INHERITED_LR
 from learngene_zoo.lifecycle.rates import choose_fit as choose_fit
 from learngene_zoo.lifecycle.rates import choose_rates as choose_rates
 from learngene_zoo.lifecycle.rates import rate_for as rate_for
+from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig as ShrinkConfig
+from learngene_zoo.lifecycle.shrinking.steps import plan_shrink as plan_shrink
+from learngene_zoo.lifecycle.shrinking.steps import shrink as shrink

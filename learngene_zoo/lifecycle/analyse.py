@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from learngene_zoo.families.spec import Fit
     from learngene_zoo.lifecycle.comparison import Comparison
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
+    from learngene_zoo.pretrained.ancestry import Ancestry
     from learngene_zoo.pretrained.exported import ExportedModel
     from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
@@ -132,7 +133,6 @@ def _open_probed(
     model: str | Path | Descendant | TimmModel, image_size: int | None, run: Run
 ) -> Any:
     """Open any model, or an ancestry model at a chosen image size."""
-    from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.pretrained.ancestry import open_ancestry
 
     if not isinstance(model, str | Path):
@@ -150,12 +150,19 @@ def _open_probed(
         if reason is not None:
             raise reason from None
         raise
+    return assemble_ancestry(ancestry, run.seed)
+
+
+def assemble_ancestry(ancestry: Ancestry, seed: int) -> Descendant:
+    """Return an ancestry model as a model that can be probed; a missing head is initialised."""
+    from learngene_zoo.artifacts.descendant import assemble
+
     record = ancestry.record
     provenance: dict[str, Json] = {"ancestries": [to_json(record)]}
     return assemble(
         ancestry.spec,
         ancestry.state,
-        seed=run.seed,
+        seed=seed,
         mean=record.mean,
         std=record.std,
         view=record.view,
