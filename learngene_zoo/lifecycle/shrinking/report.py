@@ -47,8 +47,8 @@ def describe_columns(table: ShrinkTable) -> str:
     return (
         f"The probe is a leave-one-out linear probe of {table.images} training images, before any "
         f"training. Validation is the accuracy on {table.validation_images} images after "
-        "fine-tuning; of the original, that of its linear probe. The size is layers x width, MB are "
-        "of fp32 weights, ms of one image on this machine."
+        "fine-tuning; of the original, that of its linear probe. The size is layers x width, MB "
+        "are of fp32 weights, ms of one image on this machine."
     )
 
 
