@@ -14,7 +14,7 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, open_device
 from learngene_zoo.tasks.loader import sample_images
 from learngene_zoo.training.evaluate import evaluation_mode
-from learngene_zoo.training.healing.maps import Moments, add_processes
+from learngene_zoo.training.healing.maps import TokenMoments, add_moments, add_processes, solve_map
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.loader import Batch, Batches
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from learngene_zoo.training.healing.objective import Recovery
 
 BATCH_SIZE = 64
+JUDGED = 4  # of so many images one chooses the penalty and the others are fitted
 
 
 def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run) -> None:
@@ -38,17 +39,21 @@ def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run)
         batch_size=BATCH_SIZE,
         seed=seed,
     )
-    sums: dict[str, Moments] = {}
+    fitted: dict[str, TokenMoments] = {}
+    judged: dict[str, TokenMoments] = {}
     with evaluate_batches(objective, loader, run, "fitting the maps, batch") as batches:
         for batch in batches:
             student, teacher = objective.read_tokens(batch)
-            for name in objective.maps:
-                moments = Moments.of(student[name], teacher[name])
-                sums[name] = sums[name] + moments if name in sums else moments
-    for name, moments in add_processes(sums).items():
+            is_judged_B = torch.arange(len(batch.images)) % JUDGED == JUDGED - 1
+            for sums, chosen_B in ((fitted, ~is_judged_B), (judged, is_judged_B)):
+                for name in objective.maps if chosen_B.any() else ():
+                    moments = TokenMoments.of(student[name][chosen_B], teacher[name][chosen_B])
+                    sums[name] = add_moments(sums.get(name), moments)
+    fitted, judged = add_processes(fitted), add_processes(judged)
+    for name, moments in fitted.items():
         if not moments.is_finite():
             raise TrainingFailed(f"the tokens of {images.name} are not finite ({name})")
-        weight_ED, bias_E, _ = moments.solve()
+        weight_ED, bias_E, _ = solve_map(moments, judged.get(name, moments))
         layer: Any = objective.maps[name]
         with torch.no_grad():
             layer.weight.copy_(weight_ED)

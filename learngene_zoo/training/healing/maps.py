@@ -2,8 +2,8 @@
 
 The equations are those of a ridge regression with an intercept, which is not penalised, in double
 precision. Only sums over tokens are kept, so the memory does not grow with their number. The
-penalty is the one with the smallest generalised cross-validation error (Golub, Heath and Wahba
-1979, Generalized Cross-Validation as a Method for Choosing a Good Ridge Parameter).
+penalty is the one with the smallest error on the tokens of other images: those of one image are
+alike, so an estimate from the fitted tokens alone would choose too small a penalty.
 
 Shapes: R rows (tokens), D width of the student, E width of the teacher.
 """
@@ -16,12 +16,12 @@ import torch
 
 from learngene_zoo.runs.run import gather_values
 
-# Penalties, relative to the mean eigenvalue of the student's covariance.
-PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))
+# Relative to the mean eigenvalue of the student's covariance.
+PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))
 
 
 @dataclass
-class Moments:
+class TokenMoments:
     """Sums over pairs of tokens, float64."""
 
     rows: int
@@ -32,7 +32,7 @@ class Moments:
     squares: torch.Tensor  # () of the teacher's tokens
 
     @classmethod
-    def of(cls, student: torch.Tensor, teacher: torch.Tensor) -> Moments:
+    def of(cls, student: torch.Tensor, teacher: torch.Tensor) -> TokenMoments:
         """Return the sums over tokens (..., D) and (..., E) of one batch."""
         # Not on every device there is double precision.
         device = "cpu" if student.device.type == "mps" else student.device
@@ -47,46 +47,58 @@ class Moments:
             squares=teacher_RE.square().sum().cpu(),
         )
 
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
+    def __add__(self, other: TokenMoments) -> TokenMoments:
+        return TokenMoments(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
 
     def is_finite(self) -> bool:
         """Return whether all sums are finite."""
         sums = (self.student_products, self.cross_products, self.squares)
         return all(bool(torch.isfinite(part).all()) for part in sums)
 
-    def solve(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Return the map's weight (E, D) and bias (E,), and its relative penalty."""
+    def solve(self, penalty: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weight (E, D) and the bias (E,) for a penalty.
+
+        It is relative to the mean eigenvalue of the covariance of the student's tokens.
+        """
         mean_D, mean_E = self.student_sum / self.rows, self.teacher_sum / self.rows
         covariance_DD = self.student_products - self.rows * torch.outer(mean_D, mean_D)
         cross_DE = self.cross_products - self.rows * torch.outer(mean_D, mean_E)
-        variance = self.squares - self.rows * mean_E.square().sum()
-        eigenvalues_D, vectors_DD = torch.linalg.eigh(covariance_DD)
-        eigenvalues_D = eigenvalues_D.clamp_min(0)
-        scale = eigenvalues_D.mean().clamp_min(1e-12)
-        products_DE = vectors_DD.T @ cross_DE
-        best: tuple[float, float, torch.Tensor] | None = None
-        for penalty in PENALTIES:
-            damped_D = eigenvalues_D + penalty * scale
-            solution_DE = products_DE / damped_D[:, None]
-            freedom = self.rows - 1 - float((eigenvalues_D / damped_D).sum())
-            residual = (
-                variance
-                - 2 * (solution_DE * products_DE).sum()
-                + (eigenvalues_D[:, None] * solution_DE.square()).sum()
-            )
-            error = float(residual) / freedom**2 if freedom > 0 else float("inf")
-            if best is None or error < best[0]:
-                best = error, penalty, solution_DE
-        assert best is not None
-        weight_ED = (vectors_DD @ best[2]).T
-        return weight_ED, mean_E - weight_ED @ mean_D, best[1]
+        scale = covariance_DD.diagonal().mean().clamp_min(1e-12)
+        damped_DD = covariance_DD + penalty * scale * torch.eye(len(mean_D), dtype=torch.float64)
+        weight_ED = torch.linalg.solve(damped_DD, cross_DE).T
+        return weight_ED, mean_E - weight_ED @ mean_D
+
+    def measure_error(self, weight_ED: torch.Tensor, bias_E: torch.Tensor) -> float:
+        """Return the sum of squared errors of a map on these tokens."""
+        answers_ED = weight_ED @ self.student_products
+        linear = (weight_ED * (answers_ED / 2 - self.cross_products.T)).sum()
+        linear += bias_E @ (weight_ED @ self.student_sum - self.teacher_sum)
+        return float(self.squares + 2 * linear + self.rows * bias_E.square().sum())
 
 
-def add_processes(moments: dict[str, Moments]) -> dict[str, Moments]:
+def solve_map(
+    fitted: TokenMoments, judged: TokenMoments
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Return the weight and the bias of a map of all tokens, and its relative penalty.
+
+    Args:
+        fitted: sums over the tokens of most images.
+        judged: sums over those of the others, which choose the penalty.
+    """
+    errors = {penalty: judged.measure_error(*fitted.solve(penalty)) for penalty in PENALTIES}
+    best = min(errors, key=lambda penalty: errors[penalty])
+    return *(fitted + judged).solve(best), best
+
+
+def add_processes(moments: dict[str, TokenMoments]) -> dict[str, TokenMoments]:
     """Return the sums over the tokens of all processes."""
-    total: dict[str, Moments] = {}
+    total: dict[str, TokenMoments] = {}
     for part in gather_values(moments):
         for name, sums in part.items():
-            total[name] = total[name] + sums if name in total else sums
+            total[name] = add_moments(total.get(name), sums)
     return total
+
+
+def add_moments(total: TokenMoments | None, sums: TokenMoments) -> TokenMoments:
+    """Return the sum; `sums` if there is no total yet."""
+    return sums if total is None else total + sums

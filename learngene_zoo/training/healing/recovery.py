@@ -83,7 +83,8 @@ def recover(
         run=run,
         task=task,
         task_format=task_format or input_format,
-        map_images=healing.map_images if healing.maps == "refit" else 0,
+        map_images=healing.map_images,
+        refit=healing.maps == "refit",
     )
     watch = Watch(run=run, keep=healing.keep, patience=healing.patience)
     steps = train(objective, loader, recipe, run, label=f"healing on {images.name}", lines=False)
@@ -100,7 +101,7 @@ def recover(
             "training_images": loader.images,
             "held_out_images": examiner.held_out.images,
             "epochs": recipe.epochs,
-            **describe_history(watch, healing.keep),
+            **describe_history(watch),
             **describe_failure(watch, failure, recipe),
         },
     }
@@ -158,12 +159,19 @@ def _fit_part(
     return state_of(objective.maps), {"images": min(healing.map_images, images.sizes["train"])}
 
 
-def describe_history(watch: Watch, keep: str) -> dict[str, Json]:
+def find_kept(watch: Watch) -> Epoch:
+    """Return the epoch whose weights are kept."""
+    chosen = (
+        watch.history[-1] if watch.keep == "last" else choose_epoch(watch.history, watch.images)
+    )
+    assert chosen is not None, "the start is validated"
+    return chosen
+
+
+def describe_history(watch: Watch) -> dict[str, Json]:
     """Return the results of every epoch, the kept epoch and its results."""
     history = [describe_epoch(epoch) for epoch in watch.history]
-    chosen = choose_epoch(watch.history, watch.images)
-    assert chosen is not None, "the start is validated"
-    kept = watch.history[-1] if keep == "last" else chosen
+    kept = find_kept(watch)
     return {**kept.others, "kept_epoch": kept.epoch, "history": history}
 
 
@@ -177,9 +185,8 @@ def describe_failure(watch: Watch, failure: str, recipe: Recipe) -> dict[str, Js
     """Return what the metrics record of a training that diverged; of any other nothing."""
     if not failure:
         return {}
-    chosen = choose_epoch(watch.history, watch.images)
-    assert chosen is not None
-    weights = f"the weights of epoch {chosen.epoch}" if chosen.epoch else "the model before it"
+    kept = find_kept(watch).epoch
+    weights = f"the model of epoch {kept}" if kept else "the model before it"
     reason = failure.partition(";")[0]
     return {
         "diverged": True,

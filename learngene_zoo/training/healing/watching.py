@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +29,20 @@ MAX_PROBED = 5000  # training images of a probe, and images that it classifies
 class Examiner:
     """A function that validates the student of an objective, for `Watch`.
 
-    Without a task the value is minus the sum of the held-out losses. With a task it is the mean of
-    the accuracies of two probes on its validation images: k-nearest neighbours and ridge
-    regression. The feature loss alone does not show that features are lost.
+    The losses are those of maps that are fitted to the model of the epoch, so that they compare
+    models, and not how closely the maps have followed them. Without a task the value is minus their
+    sum. With a task it is the mean of the accuracies of two probes on its validation images:
+    k-nearest neighbours and ridge regression. The losses alone do not show that features are lost.
 
     Attributes:
-        objective: the objective; its maps are fitted again first if `map_images` is not 0.
+        objective: the objective.
         images: the images without labels.
         input_format: the format of the images.
         run: the run.
         task: the task of the probes.
         task_format: the format of its images.
         map_images: the number of images that the maps are fitted to.
+        refit: keep the fitted maps for the next epoch.
     """
 
     objective: Recovery
@@ -48,6 +52,7 @@ class Examiner:
     task: Task | None
     task_format: InputFormat
     map_images: int
+    refit: bool
     held_out: Batches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,10 +68,11 @@ class Examiner:
     def __call__(self, model: nn.Module, average: nn.Module | None) -> Validation:
         """Return the result of the model, of which the objective, or its average, is."""
         objective: Any = average or self.objective
-        if self.map_images:
-            for fitted in {self.objective, objective}:
-                fit_maps(fitted, self.images, self.map_images, self._seed, self.run)
-        loss = sum(measure_losses(objective, self.held_out, self.run).values())
+        if self.refit and average is not None:
+            self._fit_maps(self.objective)
+        with nullcontext() if self.refit else keep_maps(objective):
+            self._fit_maps(objective)
+            loss = sum(measure_losses(objective, self.held_out, self.run).values())
         text = f"held-out loss {loss:.4f}"
         if self.task is None:
             return Validation(value=-loss, text=text, others={"held_out_loss": loss})
@@ -79,9 +85,9 @@ class Examiner:
             others={"held_out_loss": loss, "knn_accuracy": knn, "ridge_accuracy": ridge},
         )
 
-    @property
-    def _seed(self) -> int:
-        return derive_seed(self.run.seed, "data")
+    def _fit_maps(self, objective: Recovery) -> None:
+        seed = derive_seed(self.run.seed, "data")
+        fit_maps(objective, self.images, self.map_images, seed, self.run)
 
     def _probe(self, model: nn.Module, task: Task) -> tuple[int | None, dict[str, float], int]:
         """Return the number of neighbours, the accuracies, and the number of validation images."""
@@ -94,3 +100,13 @@ class Examiner:
         ]
         accuracies = {result.probe: result.value for result in results}
         return results[0].k, accuracies, len(held_out.labels)
+
+
+@contextmanager
+def keep_maps(objective: Recovery) -> Iterator[None]:
+    """Restore the maps of an objective after this context."""
+    maps = {name: tensor.clone() for name, tensor in objective.maps.state_dict().items()}
+    try:
+        yield
+    finally:
+        objective.maps.load_state_dict(maps)
