@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact, remember
+from learngene_zoo.artifacts.own_data import (
+    LocalOrigin,
+    find_origin,
+    name_option,
+    open_for_artifact,
+    remember,
+)
 from learngene_zoo.artifacts.records import AncestryRecord, read_provenance
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.models import own_run
 from learngene_zoo.lifecycle.rates import choose_fit
+from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import load_model, open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import print_note
@@ -83,7 +90,10 @@ def heal(
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
     recipe, healing = configure(recipe, healing, settings)
+    if teacher is not None:
+        check_source(teacher)
     start = check_healable(open_model(model, offline=run.offline))
+    recorded = _read_ancestries(start, teacher)
     data = open_images(images, offline=run.offline)
     probed = ensure_validation(open_task(task, offline=run.offline)) if task is not None else None
     if probed is not None and probed.dense:
@@ -94,7 +104,7 @@ def heal(
         **_locate({images: data, **({task: probed} if task and probed else {})}),
         **_recall(start),
     }
-    ancestry, records, more = _open_teacher(start, teacher, run)
+    ancestry, records, more = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)
 
     def make(run: Run) -> Descendant:
@@ -181,8 +191,26 @@ def check_healable(model: Descendant | TimmModel) -> Descendant:
     return model
 
 
+def _read_ancestries(start: Descendant, named: str | None) -> tuple[AncestryRecord, ...]:
+    """Return the records of the ancestry models; a single one unless the teacher is `named`.
+
+    Raises `WrongCall` otherwise.
+    """
+    where = str(start.folder or "the model")
+    recorded = read_provenance(dict(start.provenance), where).ancestries
+    teacher = name_option("teacher", "SOURCE")
+    if named is None and not recorded:
+        raise WrongCall(f"{where} records no ancestry model; name one: add {teacher}")
+    if named is None and len(recorded) > 1:
+        sources = ", ".join(record.source for record in recorded)
+        raise WrongCall(
+            f"{where} records {len(recorded)} ancestry models ({sources}); name one: add {teacher}"
+        )
+    return recorded
+
+
 def _open_teacher(
-    start: Descendant, named: str | None, run: Run
+    start: Descendant, recorded: Sequence[AncestryRecord], named: str | None, run: Run
 ) -> tuple[Ancestry, dict[str, Any], dict[str, LocalOrigin]]:
     """Open the teacher at the image size of the descendant.
 
@@ -192,34 +220,22 @@ def _open_teacher(
     """
     from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models, reopen_ancestry
 
-    where = str(start.folder or "the model")
-    recorded = read_provenance(dict(start.provenance), where).ancestries
+    size = start.spec.image_size
     if named is not None:
-        ancestry = open_ancestry(named, image_size=start.spec.image_size, offline=run.offline)
+        ancestry = open_ancestry(named, image_size=size, offline=run.offline)
     else:
-        record = _only(recorded, where)
-        record = replace(record, spec=record.spec.with_(image_size=start.spec.image_size))
+        record = replace(recorded[0], spec=recorded[0].spec.with_(image_size=size))
         with open_for_artifact(start, "heal"):
             ancestry = reopen_ancestry(record, None, offline=run.offline, option="teacher")
-    same = [
-        record
-        for record in recorded
-        if len(recorded) == 1 and record.sha256 == ancestry.record.sha256
-    ]
-    records = {key: start.provenance.get(key) for key in ("runs", "teacher_depth")} if same else {}
+    same = [record for record in recorded if record.sha256 == ancestry.record.sha256]
+    is_recorded = len(recorded) == 1 and bool(same)
+    names = ("runs", "teacher_depth") if is_recorded else ()
     located = origins_of_models([ancestry.record]).values()
-    return ancestry, records, {record.source: place for record in same for place in located}
-
-
-def _only(recorded: tuple[AncestryRecord, ...], where: str) -> AncestryRecord:
-    if not recorded:
-        raise WrongCall(f"{where} records no ancestry model; name one with --teacher")
-    if len(recorded) > 1:
-        sources = ", ".join(record.source for record in recorded)
-        raise WrongCall(
-            f"{where} records {len(recorded)} ancestry models ({sources}); name one with --teacher"
-        )
-    return recorded[0]
+    return (
+        ancestry,
+        {name: start.provenance.get(name) for name in names},
+        {record.source: origin for record in same for origin in located},
+    )
 
 
 def _locate(opened: Mapping[str, Task]) -> dict[str, LocalOrigin]:

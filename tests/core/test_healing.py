@@ -300,8 +300,16 @@ def rebuild(**sizes: Any) -> Descendant:
 @pytest.mark.parametrize(
     ("build", "settings", "words"),
     [
-        (lambda m: change(m, ancestries=[]), {}, "records no ancestry model; name one with --teac"),
-        (lambda m: change(m, ancestries=2 * m.provenance["ancestries"]), {}, "records 2 ancestry"),
+        (
+            lambda m: change(m, ancestries=[]),
+            {},
+            "records no ancestry model; name one: add --teacher SOURCE",
+        ),
+        (
+            lambda m: change(m, ancestries=2 * m.provenance["ancestries"]),
+            {},
+            "records 2 ancestry models",
+        ),
         (lambda m: rebuild(dense=True), {}, "has a class for every pixel"),
         (
             lambda m: rebuild(front=(Segment(layers=1, width=16, heads=2),)),

@@ -119,7 +119,9 @@ def build_objective(
     records: Mapping[str, Json],
 ) -> Recovery:
     """Return the objective on the run's device; its maps have no values yet."""
-    blocks, matched = match_blocks(start.spec.layers, ancestry.spec.layers, healing.blocks, records)
+    used = records if healing.match == "recorded" else {}
+    layers, depth = start.spec.layers, ancestry.spec.layers
+    blocks, matched = match_blocks(layers, depth, healing.blocks, used)
     device = open_device(run)
     model: Any = start.model()
     table = table_of(start.spec)
