@@ -1,5 +1,6 @@
 """`lgzoo heal`: recover a descendant on images without labels."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -44,40 +45,46 @@ def heal(
     metrics = record["metrics"]
     say(_describe_kept(metrics, record["recipe"]["lr"]), job)
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
-    facts = {key: metrics[key] for key in FACTS if key in metrics}
-    start_loss = metrics["history"][0]["held_out_loss"]
     print_made(
         job.out,
         job,
         f"lgzoo finetune{where}{on_task(task or healed.task)}",
-        **facts,
-        start_loss=start_loss,
+        **_list_facts(metrics),
     )
     if metrics.get("warning") and is_first():
         click.echo(f"warning: {printable(str(metrics['warning']))}", err=True)
     return 1 if metrics.get("diverged") and not metrics["kept_epoch"] else 0
 
 
-FACTS = ("kept_epoch", "held_out_loss", "knn_accuracy", "ridge_accuracy", "held_out_images")
+RESULTS = {"held_out_loss": "held-out loss", "knn_accuracy": "k-NN", "ridge_accuracy": "ridge"}
 
 
-def _describe_kept(metrics: dict[str, Any], lr: float) -> str:
+def _list_facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a recovery for JSON."""
+    start = metrics["history"][0]
+    names = [name for name in RESULTS if name in metrics]
+    return {
+        "kept_epoch": metrics["kept_epoch"],
+        **{name: metrics[name] for name in names},
+        "held_out_images": metrics["held_out_images"],
+        **{f"start_{name}": start[name] for name in names},
+    }
+
+
+def _describe_kept(metrics: Mapping[str, Any], lr: float) -> str:
     """Return which epoch is kept, with its results; if it is the start, with advice."""
-    results = ", ".join(
-        f"{text} {metrics['history'][0][key]:.4f} before, {metrics[key]:.4f} now"
-        for key, text in (
-            ("held_out_loss", "held-out loss"),
-            ("knn_accuracy", "k-NN"),
-            ("ridge_accuracy", "ridge"),
-        )
-        if key in metrics
-    )
     if metrics["kept_epoch"] == 0:
         return (
             "no epoch has a better result than the model before training, which is kept (try a "
             f"smaller --lr, {lr:g} was used, or more images)"
         )
-    return f"epoch {metrics['kept_epoch']} of {metrics['epochs']} is kept; {results}"
+    start = metrics["history"][0]
+    changes = [
+        f"{text} {start[name]:.4f} -> {metrics[name]:.4f}"
+        for name, text in RESULTS.items()
+        if name in metrics
+    ]
+    return f"epoch {metrics['kept_epoch']} of {metrics['epochs']} is kept; {', '.join(changes)}"
 
 
 command = SettingsCommand(
