@@ -17,6 +17,7 @@ import learngene_zoo as lg
 from learngene_zoo.artifacts import own_data
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
+from learngene_zoo.families.family import load_family
 from learngene_zoo.families.vit.spec import Segment
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Batch
@@ -339,3 +340,42 @@ def test_a_task_with_masks_has_no_probes(place: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("learngene_zoo.lifecycle.healing.open_task", lambda *_, **__: masks)
     with pytest.raises(WrongCall, match="the probes need one for every image"):
         lg.heal("two", "tiny", task="tiny", **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("vit", {"class_token": False, "pool": "avg"}),
+        ("vit", {"registers": 2, "layer_scale": 0.1, "no_embed_class": True}),
+        ("vit", {"class_token": False, "pool": "map"}),
+        ("vit", {"pool": "avg", "fc_norm": True, "final_norm": False}),
+        ("vit", {"pre_norm": True, "classes": 0}),
+        ("eva", {}),
+    ],
+    ids=str,
+)
+def test_every_trained_parameter_has_a_gradient(family: str, sizes: dict[str, Any]) -> None:
+    ancestry = tiny_ancestry(spec=load_family(family).examples[0].with_(layers=3), **sizes)
+    start = assemble(ancestry.spec.with_(layers=2), {}, seed=1, scheme="fan_in")
+    objective = recovery.build_objective(start, ancestry, HealConfig(), RUN, {})
+    task = tiny_task(image_size=ancestry.spec.image_size)
+    fitting.fit_maps(objective, task, 20, 0, RUN)
+    assert ("token" in objective.maps) == ancestry.spec.class_token
+    size = ancestry.spec.image_size
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    none = torch.zeros(2, dtype=torch.int64)
+    torch.stack(list(objective.train()(Batch(images, none, none)).values())).sum().backward()
+    trained = {name for name, value in objective.named_parameters() if value.requires_grad}
+    assert any(name.startswith("model.blocks.1.") for name in trained)
+    assert not [name for name in trained if objective.get_parameter(name).grad is None]
+
+
+def test_a_pruned_model_is_healed(place: Path) -> None:
+    spec = tiny_ancestry().spec
+    pruned = spec.with_(
+        layers=2,
+        front=(Segment(layers=1, width=32, heads=1, attention_width=16, stitch=False),),
+    )
+    start = assemble(pruned, {}, seed=0, scheme="fan_in")
+    healed = lg.heal(start, "tiny", teacher="ancestry", **SETTINGS)
+    assert find_losses(healed)

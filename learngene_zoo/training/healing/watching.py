@@ -43,6 +43,8 @@ class Examiner:
         task_format: the format of its images.
         map_images: the number of images that the maps are fitted to.
         refit: keep the fitted maps for the next epoch.
+        held_out: batches of the held-out images.
+        is_fitted: whether the maps are those of the model that is measured next.
     """
 
     objective: Recovery
@@ -54,6 +56,7 @@ class Examiner:
     map_images: int
     refit: bool
     held_out: Batches = field(init=False)
+    is_fitted: bool = True
 
     def __post_init__(self) -> None:
         self.held_out = sample_images(
@@ -70,9 +73,12 @@ class Examiner:
         objective: Any = average or self.objective
         if self.refit and average is not None:
             self._fit_maps(self.objective)
+        # Of the model before training, which is measured first, the maps are fitted already.
         with nullcontext() if self.refit else keep_maps(objective):
-            self._fit_maps(objective)
+            if not self.is_fitted:
+                self._fit_maps(objective)
             loss = sum(measure_losses(objective, self.held_out, self.run).values())
+        self.is_fitted = False
         text = f"held-out loss {loss:.4f}"
         if self.task is None:
             return Validation(value=-loss, text=text, others={"held_out_loss": loss})
