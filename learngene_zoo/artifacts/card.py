@@ -176,7 +176,10 @@ def descendant_card(
         **_index(name, results),
     )
     count = len(ours.get("inherited", ()))
-    keys = ("method", "control", "learngene", "seed", "settings", "recipe", "training_seed")
+    keys = (
+        *("method", "control", "learngene", "seed", "settings", "healed"),
+        *("recipe", "training_seed"),
+    )
     facts = {key: ours[key] for key in keys if key in ours}
     origin = (
         "trained from scratch"

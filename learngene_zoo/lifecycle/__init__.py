@@ -7,6 +7,7 @@ from learngene_zoo.lifecycle.analyse import compare as compare
 from learngene_zoo.lifecycle.analyse import predict as predict
 from learngene_zoo.lifecycle.analyse import probe as probe
 from learngene_zoo.lifecycle.analyse import recommend as recommend
+from learngene_zoo.lifecycle.healing import heal as heal
 from learngene_zoo.lifecycle.learngenes import check_returned as check_returned
 from learngene_zoo.lifecycle.learngenes import expand as expand
 from learngene_zoo.lifecycle.learngenes import extract as extract
@@ -29,3 +30,5 @@ from learngene_zoo.lifecycle.rates import rate_for as rate_for
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig as ShrinkConfig
 from learngene_zoo.lifecycle.shrinking.steps import plan_shrink as plan_shrink
 from learngene_zoo.lifecycle.shrinking.steps import shrink as shrink
+from learngene_zoo.training.healing.settings import HEAL as HEAL
+from learngene_zoo.training.healing.settings import HealConfig as HealConfig
