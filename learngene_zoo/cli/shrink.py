@@ -41,7 +41,7 @@ from learngene_zoo.text import human_seconds, shell_word
 
 DROPS = ("MB", "ms", "params")  # columns that a narrow terminal may omit
 BOUNDS = ("max_megabytes", "max_drop")
-COUNTS = ("candidates", "tries", "probe_images")
+COUNTS = ("candidates", "tries", "heal", "heal_epochs", "probe_images")
 LEFT_OUT = ("images", "teacher", "share", "temperature", "answers")  # settings of `finetune`
 
 

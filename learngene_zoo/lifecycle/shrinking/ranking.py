@@ -61,7 +61,7 @@ def rank_by_probe(
     """
     task, images = request.task, request.config.probe_images
     assert task is not None, "without one, candidates are ranked by features"
-    original_part = _probe_once(ORIGINAL, original, task, images, run)
+    original_part = _probe_once(ORIGINAL, original, task, images, run, is_validated=True)
     right_N, right_M = (original_part.state[name].numpy() for name in ("right", "validation"))
     say(run, f"original: linear probe {right_N.mean():.3f}")
     probes = []
@@ -79,11 +79,16 @@ def rank_by_probe(
 
 
 def rank_by_features(
-    request: ShrinkRequest, original: Descendant, models: Models, run: Run
+    request: ShrinkRequest,
+    original: Descendant,
+    models: Models,
+    run: Run,
+    folder: str = "features",
 ) -> Ranking:
     """Rank the candidates by R² of a ridge map from their features to the original's.
 
-    Args: as `rank_by_probe`; no labels are used. The features are the inputs of the head.
+    Args: as `rank_by_probe`; no labels are used. The features are the inputs of the head. The parts
+        of the candidates are in `folder`.
     """
     task, images = request.images, request.config.probe_images
     name = f"features/{ORIGINAL}"
@@ -92,12 +97,13 @@ def rank_by_features(
     )
     results: list[tuple[ShrinkCandidate, np.ndarray]] = []
     for candidate, model in models:
-        part_run = _at_same_images(run, f"features/{candidate.name}")
+        part_run = _at_same_images(run, f"{folder}/{candidate.name}")
         inputs = [model, task, images, targets]
         state = once(part_run, "shrink.feature_map", _map_part, None, inputs).state
         errors_M = state["errors"].numpy()
         results.append((candidate, errors_M))
-        say(run, f"{_describe(candidate)}: R² of the original's features {1 - errors_M.mean():.3f}")
+        value = 1 - float(errors_M.mean())
+        say(run, f"{_describe(candidate)}: R² of the original's features {value:.3f}")
     results.sort(key=lambda item: (float(item[1].mean()), item[0].member.cost()))
     best_M = results[0][1]
     return Ranking(
@@ -138,25 +144,30 @@ def _at_same_images(run: Run, name: str) -> Run:
     return replace(run.part(name), seed=run.seed)
 
 
-def _probe_once(name: str, model: Descendant, task: Task, images: int, run: Run) -> Part:
+def _probe_once(
+    name: str, model: Descendant, task: Task, images: int, run: Run, *, is_validated: bool = False
+) -> Part:
     part_run = _at_same_images(run, f"probes/{name}")
     model = model.with_fit(choose_fit(model, task))
-    return once(part_run, "shrink.probe", _probe_part, None, [model, task, images])
+    inputs = [model, task, images, is_validated]
+    return once(part_run, "shrink.probe", _probe_part, None, inputs)
 
 
 def _probe_part(
-    _: None, model: Descendant, task: Task, images: int, run: Run
+    _: None, model: Descendant, task: Task, images: int, is_validated: bool, run: Run
 ) -> tuple[StateDict, None]:
-    """Return which images are classified correctly: training ones left out, and validation ones."""
+    """Return which images are classified correctly: training images, each left out of the fit.
+
+    If `is_validated`, also which validation images.
+    """
     module, image_format = model.model(), model.input_format
     train = compute_features(module, task, "train", image_format, run, images=images)
-    held_out = compute_features(module, task, "validation", image_format, run)
-    right_N = is_right_left_out(train)
-    predicted_M = fit_ridge(train, task.classes).predict(held_out.values).argmax(axis=1)
-    return {
-        "right": torch.from_numpy(right_N),
-        "validation": torch.from_numpy(np.asarray(predicted_M == held_out.labels)),
-    }, None
+    state = {"right": torch.from_numpy(is_right_left_out(train))}
+    if is_validated:
+        held_out = compute_features(module, task, "validation", image_format, run)
+        predicted_M = fit_ridge(train, task.classes).predict(held_out.values).argmax(axis=1)
+        state["validation"] = torch.from_numpy(np.asarray(predicted_M == held_out.labels))
+    return state, None
 
 
 def _compute_features(model: Descendant, task: Task, images: int, run: Run) -> tuple[Any, Any]:

@@ -41,8 +41,8 @@ def describe_columns(table: ShrinkTable) -> str:
     if table.task is None:
         return (
             "R² is the share of the variance of the original's features that a ridge map predicts "
-            f"from the candidate's, on {table.images} held-out images. The size is layers x width, "
-            "MB are of fp32 weights, ms of one image on this machine."
+            f"from the candidate's, on {table.images} held-out images, before and after healing. "
+            "The size is layers x width, MB are of fp32 weights, ms of one image on this machine."
         )
     return (
         f"The probe is a leave-one-out linear probe of {table.images} training images, before any "
@@ -64,9 +64,9 @@ def list_cells(table: ShrinkTable, row: ShrinkRow) -> list[tuple[str, str]]:
         ("ms", f"{1000 * row.latency:.1f}"),
         (probe, f"{row.probe:.3f} [{row.low:.3f}, {row.high:.3f}]"),
     ]
-    if table.task:
-        cells += [("validation", _fraction(row.validation)), ("test", _fraction(row.test))]
-    return cells
+    if table.task is None:
+        return [*cells, ("R² healed", _fraction(row.validation))]
+    return [*cells, ("validation", _fraction(row.validation)), ("test", _fraction(row.test))]
 
 
 def _fraction(value: float | None) -> str:
@@ -95,7 +95,9 @@ def draw_sizes(table: ShrinkTable) -> str:
                 "markersize": 11,
                 "color": plotting.INK,
             }
-            axes.plot(*zip(*tuned), label="fine-tuned (validation)", **look)
+            axes.plot(
+                *zip(*tuned), label="fine-tuned (validation)" if table.task else "healed", **look
+            )
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
         axes.set_ylabel("linear probe" if table.task else "R² of the original's features")

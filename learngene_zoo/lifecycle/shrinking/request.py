@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -14,16 +13,15 @@ from learngene_zoo.lifecycle.models import FinetuneConfig
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import (
     Offers,
-    ShrinkCandidate,
     check_affordable,
     list_offers,
 )
-from learngene_zoo.method.record import METHODS
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.text import human_count
+from learngene_zoo.training.healing.settings import HEAL
 
 if TYPE_CHECKING:
     from learngene_zoo.pretrained.ancestry import Ancestry
@@ -34,8 +32,6 @@ ExportFormat = Literal["onnx", "pt2", "none"]
 BYTES_PER_PARAMETER = 4  # fp32
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 MIN_TRAINING_IMAGES = 10
-# A step of training costs about three forward passes.
-TRAINING_COST = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +50,28 @@ class ShrinkConfig:
     ] = None
     candidates: Annotated[
         int, "maximum number of descendants to build and probe", Bounds(least=1, most=100)
-    ] = 12
-    tries: Annotated[int, "number of candidates to fine-tune", Bounds(least=1, most=20)] = 2
+    ] = 8
+    tries: Annotated[
+        int, "number of candidates to fine-tune (without labels: to heal)", Bounds(least=1, most=20)
+    ] = 2
+    heal: Annotated[
+        bool | None,
+        "heal the tried candidates: the original teaches them on the images, without labels "
+        "(default: only without --task)",
+    ] = None
+    heal_epochs: Annotated[int, "passes of the healing over the images", Bounds(least=1)] = (
+        HEAL.epochs
+    )
     probe_images: Annotated[
         int, "maximum number of training images of a probe", Bounds(least=10)
     ] = 1000
 
     def __post_init__(self) -> None:
         check_bounds(self)
+
+    def is_healing(self, task: object | None) -> bool:
+        """Return whether the tried candidates are healed."""
+        return task is None if self.heal is None else self.heal
 
     def tighten(self, budget: Budget) -> Budget:
         """Return a budget whose bound on parameters includes `max_megabytes`."""
@@ -284,60 +294,3 @@ def _check_not_affordable(
             f"{human_count(size.flops)} FLOPs); choose a smaller budget, or fine-tune the model "
             "as it is"
         )
-
-
-def estimate_seconds(
-    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], run: Run
-) -> float:
-    """Estimate the seconds of a call, from FLOPs and a measurement of about a second.
-
-    Only passes of images through models count: an extraction's as its method states them, as many
-    for each expansion of a method that looks at images, the probes, and the fine-tunings. The
-    equations of closed-form methods and reading of images come on top.
-    """
-    spec = request.ancestry.spec
-    original = cost(spec).flops
-    probe_images = min(request.config.probe_images, request.images.sizes["train"])
-    flops = float(original * probe_images)
-    for name in {candidate.method for candidate in candidates}:
-        extractor = METHODS.load(name).extractor
-        pass_flops = original * sum(
-            work.images * work.frozen / spec.layers
-            for work in extractor.work([spec], [request.images.sizes["train"]])
-        )
-        flops += pass_flops * (1 + sum(candidate.method == name for candidate in candidates))
-    sizes = sorted((candidate.member.cost().flops for candidate in candidates), reverse=True)
-    flops += probe_images * sum(sizes)
-    if request.task is not None:
-        recipe = with_settings(
-            FINETUNE,
-            {
-                setting.name: request.tuning[setting.name]
-                for setting in settings_of(FINETUNE)
-                if request.tuning.get(setting.name, "auto") != "auto"
-            },
-        )
-        images = min(recipe.images or request.task.sizes["train"], request.task.sizes["train"])
-        seen = TRAINING_COST * images + request.task.sizes["validation"]
-        flops += recipe.epochs * seen * sum(sizes[: request.config.tries])
-    return flops / _measure_rate(request, original, run)
-
-
-def _measure_rate(request: ShrinkRequest, flops: int, run: Run, seconds: float = 1.0) -> float:
-    """Return the FLOPs per second of forward passes of the original model, batch 8."""
-    import torch
-
-    from learngene_zoo.runs.run import open_device
-
-    device, spec = open_device(run), request.ancestry.spec
-    model = request.ancestry.model().to(device)
-    images = torch.zeros(8, spec.channels, spec.image_size, spec.image_size, device=device)
-    with torch.inference_mode():
-        model(images)
-        start, passes = time.perf_counter(), 0
-        while time.perf_counter() - start < seconds:
-            model(images)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            passes += 1
-    return passes * len(images) * flops / (time.perf_counter() - start)

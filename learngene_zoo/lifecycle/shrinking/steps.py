@@ -3,18 +3,18 @@
     1  choose candidates: descendants of all methods without training that fit   (candidates.py)
     2  extract a learngene by each method, once, and expand the candidates
     3  probe the original and the candidates on the same images, and rank them
-    4  fine-tune the best ones; the best validation accuracy wins
+    4  heal (only if asked for) and fine-tune the best ones; the best validation accuracy wins
     5  export the winner and write the report                                (report.py)
 
-Each step is a verb of its kind: `extract`, `expand`, `finetune` and `export` with the user's seed,
-so the same commands by hand give the same model. Finished steps are kept in the folder of the run
+The steps are the verbs `extract`, `expand`, `heal`, `finetune` and `export` with the user's seed:
+the same commands by hand give the same model. Finished steps are kept in the folder of the run
 until the result is written, so that a call that was interrupted goes on.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,19 +28,18 @@ from learngene_zoo.lifecycle import models
 from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.lifecycle.shrinking.building import (
     CANDIDATES,
-    MODELS,
     build_candidates,
     choose_within_budget,
     list_candidates,
-    run_of,
 )
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
+from learngene_zoo.lifecycle.shrinking.estimate import estimate_seconds
+from learngene_zoo.lifecycle.shrinking.finishing import choose_winner, finish_candidates
 from learngene_zoo.lifecycle.shrinking.report import write_report
 from learngene_zoo.lifecycle.shrinking.request import (
     ShrinkConfig,
     ShrinkRequest,
     choose_export,
-    estimate_seconds,
     open_request,
     split_settings,
 )
@@ -53,10 +52,9 @@ from learngene_zoo.lifecycle.shrinking.table import (
     write_table,
 )
 from learngene_zoo.method.sizes import Budget
-from learngene_zoo.pretrained.timm_model import load_model
 from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, produce
-from learngene_zoo.runs.progress import print_note, report_activity
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.tasks.catalogue import is_own_data, locate_task
 from learngene_zoo.tasks.stamps import stamp_tasks
@@ -180,14 +178,12 @@ def _make(request: ShrinkRequest, out: Path, run: Run) -> Shrunk:
     methods = ", ".join(dict.fromkeys(candidate.method for candidate in candidates))
     say(run, f"{count_noun(len(candidates), 'candidate')}: {methods}")
     ranking = _rank(request, candidates, work, run)
-    finals: dict[str, Path] = {}
-    for name in _choose_tries(request, ranking):
-        finals[name] = _finetune(request, name, work, run)
-    values = {name: _read_metrics(path) for name, path in finals.items()} if request.task else {}
-    winner = _choose_winner(request, ranking, values)
-    table = tabulate(request, ranking, candidates, values, winner, out, run)
-    _deliver(table, finals[winner], list_outputs(out, request.export_format), run)
-    return Shrunk(model=_load_with_report(finals[winner]), table=table)
+    finished = finish_candidates(request, ranking, candidates, work, run)
+    winner = choose_winner(request, ranking, finished)
+    table = tabulate(request, ranking, candidates, finished, winner, out, run)
+    path = finished[winner].path
+    _deliver(table, path, list_outputs(out, request.export_format), run)
+    return Shrunk(model=_load_with_report(path), table=table)
 
 
 def _prepare_work(run: Run) -> Path:
@@ -211,77 +207,6 @@ def _rank(
     rank = rank_by_probe if request.task else rank_by_features
     with report_activity("building and probing candidates"):
         return rank(request, original, built_models, run)
-
-
-def _choose_tries(request: ShrinkRequest, ranking: Ranking) -> list[str]:
-    """Return the names of the candidates to fine-tune.
-
-    They are the best ones; with `max_drop`, the smallest of those with a probe that is at most so
-    much below the original's. Without a task, the best one is the result.
-    """
-    count, most = request.config.tries, request.config.max_drop
-    if request.task is None:
-        return [ranking.candidates[0].learngene]
-    if most is not None:
-        near = [item for item in ranking.candidates if is_within(ranking.probe, item.probe, most)]
-        by_size = sorted(near, key=lambda item: item.member.cost())
-        if by_size:
-            return [item.learngene for item in by_size[:count]]
-        print_note(
-            f"no candidate's probe is within {most:g} points of the original's; the best ones are "
-            "fine-tuned",
-            "max_drop",
-        )
-    return [item.learngene for item in ranking.candidates[:count]]
-
-
-def is_within(original: float, value: float, max_drop: float) -> bool:
-    """Return whether an accuracy is at most `max_drop` points below the original's."""
-    return 100 * (original - value) <= max_drop + 1e-9
-
-
-def _choose_winner(
-    request: ShrinkRequest, ranking: Ranking, values: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """Return the name of the candidate with the best validation accuracy; of equals the smallest.
-
-    With `max_drop`, return the smallest one that keeps it, if there is one.
-    """
-    ordered = sorted(ranking.candidates, key=lambda item: item.member.cost())
-    accuracies = {
-        item.learngene: float(values[item.learngene]["validation_accuracy"])
-        for item in ordered
-        if item.learngene in values
-    }
-    if not accuracies:
-        return ranking.candidates[0].learngene
-    most, original = request.config.max_drop, ranking.validation
-    if most is not None and original is not None:
-        for name, accuracy in accuracies.items():
-            if is_within(original, accuracy, most):
-                return name
-    return max(accuracies, key=accuracies.__getitem__)
-
-
-def _finetune(request: ShrinkRequest, name: str, work: Path, run: Run) -> Path:
-    """Fine-tune a candidate; without a task return it as it is."""
-    from learngene_zoo.training.trackers import say
-
-    start = work / MODELS / name
-    if request.task is None:
-        return start
-    say(run, f"fine-tuning {name}")
-    path = work / "finetuned" / name
-    models.finetune(
-        start, task=request.reference, out=path, run=run_of(path, run), **request.tuning
-    )
-    return path
-
-
-def _read_metrics(path: Path) -> Mapping[str, Any]:
-    """Return the metrics of a fine-tuned model."""
-    metrics: Mapping[str, Any] = load_model(path).provenance["metrics"]  # type: ignore[assignment]
-    return metrics
 
 
 def _deliver(table: ShrinkTable, model: Path, outputs: Sequence[Path], run: Run) -> None:

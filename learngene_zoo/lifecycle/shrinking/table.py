@@ -11,6 +11,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
+from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate
 from learngene_zoo.lifecycle.shrinking.request import BYTES_PER_PARAMETER, ShrinkRequest
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
@@ -43,7 +44,9 @@ class ShrinkRow:
     low: float  # 95 % interval
     high: float
     tied: bool | None = None  # whether the images do not distinguish it from the best candidate
-    validation: float | None = None  # accuracy after fine-tuning; of the original, its probe's
+    # Accuracy on validation images after fine-tuning, of the original with its probe. Without a
+    # task, R² after healing.
+    validation: float | None = None
     test: float | None = None  # accuracy of the winner on test images
     test_low: float | None = None
     test_high: float | None = None
@@ -138,7 +141,7 @@ def tabulate(
     request: ShrinkRequest,
     ranking: Ranking,
     candidates: Sequence[ShrinkCandidate],
-    values: Mapping[str, Mapping[str, Any]],
+    finished: Mapping[str, FinishedCandidate],
     winner: str,
     out: Path,
     run: Run,
@@ -165,8 +168,8 @@ def tabulate(
             low=item.interval[0],
             high=item.interval[1],
             tied=bool(item.is_tied),
-            validation=values.get(item.learngene, {}).get("validation_accuracy"),
-            **(_list_test(values.get(winner, {})) if item.learngene == winner else {}),
+            validation=finished[item.learngene].value if item.learngene in finished else None,
+            **(_list_test(finished[winner].metrics) if item.learngene == winner else {}),
             kept=item.learngene == winner,
         )
         for item, latency in zip(ranking.candidates, seconds[1:], strict=True)
