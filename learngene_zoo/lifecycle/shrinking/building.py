@@ -103,7 +103,7 @@ def _build(request: ShrinkRequest, candidate: ShrinkCandidate, work: Path, run: 
             method.name,
             ancestries=request.source,
             tasks=[] if method.tasks == "none" else [request.images_reference],
-            extractor=with_settings(method.extractor, _keep_streams(method.extractor)),
+            extractor=with_settings(method.extractor, keep_streams(method.extractor)),
             image_size=request.image_size,
             out=gene,
             run=run_of(gene, run),
@@ -118,7 +118,7 @@ def _build(request: ShrinkRequest, candidate: ShrinkCandidate, work: Path, run: 
     return load_descendant(path)
 
 
-def _keep_streams(extractor: Extractor) -> dict[str, bool]:
+def keep_streams(extractor: Extractor) -> dict[str, bool]:
     """Return the setting by which all expansions of a learngene share its recorded streams."""
     names = {setting.name for setting in settings_of(extractor)}
     return {"keep_streams": True} if "keep_streams" in names else {}
