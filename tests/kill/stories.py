@@ -1,7 +1,7 @@
 """What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what
 its places may hold.
 
-`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `doctor -o`, `fetch -o`,
+`train`, `extract`, `expand`, `finetune`, `shrink`, `evaluate`, `plot`, `show -o`, `doctor -o`, `fetch -o`,
     `export`, `new-plugin`, `bench` (also with --force,
 --tune, --cost, --report and --claim) and `demo` write; the other commands only print. `demo` is a
     grid of bench that takes minutes: here it has
@@ -115,6 +115,12 @@ STORIES = (
         "extract-force",
         f"{SEARCH} -o out --force",
         old="extract lsamd --ancestry ancestry --keep 1,2 -o out",
+    ),
+    Story(
+        "shrink",
+        f"shrink ancestry --task {TASK} --max-params 20K --candidates 2 --try 1 --export none"
+        " --epochs 1 --batch-size 16 -o out",
+        sample=24,
     ),
     Story("evaluate", f"evaluate tuned --task {TASK} -o out.json", "out.json"),
     Story(
@@ -246,7 +252,14 @@ def said(path: Path) -> str:
             ]
             table = path.name == "cost.json" and isinstance(parts[0], list)  # of seconds
             data = b"" if table else json.dumps(timeless(parts)).encode()
-        elif path.name in ("report.html", "summary.md", "summary.csv", "cost.md", "cost.png"):
+        elif path.name in (
+            "report.html",
+            "out.html",
+            "summary.md",
+            "summary.csv",
+            "cost.md",
+            "cost.png",
+        ):
             data = whole(path, data)  # costs are seconds
     except ValueError as error:
         return f"cut short: {error}"
@@ -262,7 +275,7 @@ def timeless(data: Any) -> Any:
             key: timeless(item)
             for key, item in data.items()
             if not (
-                key.endswith("seconds")
+                key.endswith(("seconds", "latency"))
                 or (key in ("busy", "finished") and not isinstance(item, bool))
             )
         }

@@ -150,7 +150,9 @@ def tabulate(
     classes = request.task.classes if request.task else 0
     spec = request.ancestry.spec.with_(classes=classes, dense=False)
     specs = [spec, *(item.member.spec for item in ranking.candidates)]
-    seconds: Any = once(run.part("latency"), "shrink.latency", _measure_part, None, [specs]).record
+    part = once(run.part("latency"), "shrink.latency", _measure_part, None, [specs])
+    record: Any = part.record
+    seconds = record["seconds"]
     original = ShrinkRow(
         method=ORIGINAL,
         **_list_sizes(spec, seconds[0]),
@@ -206,7 +208,7 @@ def _list_test(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure_part(_: None, specs: Sequence[Spec], run: Run) -> tuple[StateDict, Json]:
-    """Return the latency of each shape in seconds."""
+    """Return the latency of each shape, as `seconds`."""
     from learngene_zoo.lifecycle.latency import latency
 
-    return {}, [latency(spec, run) for spec in specs]
+    return {}, {"seconds": [latency(spec, run) for spec in specs]}
