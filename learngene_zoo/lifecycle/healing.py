@@ -20,7 +20,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.models import own_run
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.pretrained.sources import check_source
-from learngene_zoo.pretrained.timm_model import load_model, open_model
+from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
@@ -82,6 +82,7 @@ def heal(
     """
     run = run or own_run()
     check_start(out, run, force)
+    from learngene_zoo.artifacts.descendant import load_descendant
     from learngene_zoo.tasks.splits import ensure_validation
     from learngene_zoo.tasks.unlabelled.opening import open_images
     from learngene_zoo.training.healing.objective import check_comparable
@@ -139,9 +140,16 @@ def heal(
     }
     stamps = partial(stamp_tasks, [data, *([probed] if probed is not None else [])])
     result = produce(
-        make, load_model, out=out, verb="heal", settings=plan, run=run, force=force, data=stamps
+        make,
+        load_descendant,
+        out=out,
+        verb="heal",
+        settings=plan,
+        run=run,
+        force=force,
+        data=stamps,
     )
-    return remember(result, {**origins, **more}, load_model, out)
+    return remember(result, {**origins, **more}, load_descendant, out)
 
 
 def configure(
