@@ -4,8 +4,8 @@ its places may hold.
 `train`, `extract`, `expand`, `heal`, `finetune`, `evaluate`, `plot`, `show -o`, `doctor -o`,
 `fetch -o`, `export`, `new-plugin`, `bench` (also with --force, --tune, --cost, --report and
 --claim) and `demo` write; the other commands only print. `demo` is a grid of bench that takes
-minutes: here it has one depth and one seed. What `fetch` copies is in the Hub's cache already: tests/hub breaks its
-downloads.
+minutes: here it has one depth and one seed. What `fetch` copies is in the Hub's cache already:
+tests/hub breaks its downloads.
 """
 
 from __future__ import annotations
