@@ -20,7 +20,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.models import own_run
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.pretrained.sources import check_source
-from learngene_zoo.pretrained.timm_model import load_model, open_model
+from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
@@ -82,8 +82,7 @@ def heal(
     """
     run = run or own_run()
     check_start(out, run, force)
-    from learngene_zoo.tasks.splits import ensure_validation
-    from learngene_zoo.tasks.unlabelled.opening import open_images
+    from learngene_zoo.artifacts.descendant import load_descendant
     from learngene_zoo.training.healing.objective import check_comparable
     from learngene_zoo.training.healing.recovery import recover
     from learngene_zoo.training.trackers import check_tracker, say_notes
@@ -94,24 +93,15 @@ def heal(
         check_source(teacher)
     start = check_healable(open_model(model, offline=run.offline))
     recorded = _read_ancestries(start, teacher)
-    data = open_images(images, offline=run.offline)
-    probed = ensure_validation(open_task(task, offline=run.offline)) if task is not None else None
-    if probed is not None and probed.dense:
-        raise WrongCall(
-            f"{probed.name} has a class for every pixel; the probes need one for every image"
-        )
-    origins = {
-        **_locate({images: data, **({task: probed} if task and probed else {})}),
-        **_recall(start),
-    }
-    ancestry, records, more = _open_teacher(start, recorded, teacher, run)
+    data, probed = _open_data(images, task, run)
+    opened = {images: data} if task is None or probed is None else {images: data, task: probed}
+    ancestry, records, located = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)
+    origins = {**_locate(opened), **_recall(start), **located}
 
     def make(run: Run) -> Descendant:
         say_notes([data], run)
-        task_format = None
-        if probed is not None:
-            task_format = start.with_fit(choose_fit(start, probed)).input_format
+        fit = choose_fit(start, probed) if probed is not None else None
         healed = recover(
             start,
             ancestry,
@@ -121,13 +111,9 @@ def heal(
             run,
             records=records,
             task=probed,
-            task_format=task_format,
+            task_format=start.with_fit(fit).input_format,
         )
-        record: Any = healed.provenance["healed"]
-        names = ("source", "revision", "sha256", "licence")
-        with_teacher = {"teacher": {name: getattr(ancestry.record, name) for name in names}}
-        provenance = {**healed.provenance, "healed": {**record, **with_teacher}}
-        return replace(healed, provenance=provenance)
+        return _record_teacher(healed, ancestry)
 
     plan = {
         "model": start.identity,
@@ -137,11 +123,47 @@ def heal(
         "healing": to_json(healing),
         **({"task": to_json(probed.record)} if probed is not None else {}),
     }
-    stamps = partial(stamp_tasks, [data, *([probed] if probed is not None else [])])
+    stamps = partial(stamp_tasks, opened.values())
     result = produce(
-        make, load_model, out=out, verb="heal", settings=plan, run=run, force=force, data=stamps
+        make,
+        load_descendant,
+        out=out,
+        verb="heal",
+        settings=plan,
+        run=run,
+        force=force,
+        data=stamps,
     )
-    return remember(result, {**origins, **more}, load_model, out)
+    return remember(result, origins, load_descendant, out)
+
+
+def _open_data(images: str, task: str | None, run: Run) -> tuple[Task, Task | None]:
+    """Open the images without labels, and the task of the probes if there is one.
+
+    Raises `WrongCall` for a task with a class for every pixel.
+    """
+    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.tasks.unlabelled.opening import open_images
+
+    data = open_images(images, offline=run.offline)
+    if task is None:
+        return data, None
+    probed = ensure_validation(open_task(task, offline=run.offline))
+    if probed.dense:
+        raise WrongCall(
+            f"{probed.name} has a class for every pixel; the probes need one for every image"
+        )
+    return data, probed
+
+
+def _record_teacher(healed: Descendant, ancestry: Ancestry) -> Descendant:
+    """Return the model with the identity of its teacher in the record."""
+    names = ("source", "revision", "sha256", "licence")
+    teacher = {name: getattr(ancestry.record, name) for name in names}
+    record: Any = healed.provenance["healed"]
+    return replace(
+        healed, provenance={**healed.provenance, "healed": {**record, "teacher": teacher}}
+    )
 
 
 def configure(
@@ -253,5 +275,5 @@ def _recall(start: Descendant) -> dict[str, LocalOrigin]:
     sources = [str(record.get("source", "")) for record in records if isinstance(record, dict)]
     names = [start.task] if start.task is not None and is_own_data(start.task) else []
     with open_for_artifact(start, "heal"):
-        found = {name: find_origin(name) for name in (*names, *sources)}
-    return {name: origin for name, origin in found.items() if origin is not None}
+        origins = {name: find_origin(name) for name in (*names, *sources)}
+    return {name: origin for name, origin in origins.items() if origin is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_json_has_the_results_before_and_after(place: Path) -> None:
 def test_a_training_that_diverges_at_once_fails_and_leaves_the_start(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*args: object, **kwargs: object):
+    def fail(*args: object, **kwargs: object) -> Iterator[None]:
         raise TrainingFailed("the loss patches is nan at step 1 of 4; try a lower --lr")
         yield
 

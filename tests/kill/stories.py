@@ -1,12 +1,11 @@
 """What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what
 its places may hold.
 
-`train`, `extract`, `expand`, `finetune`, `shrink`, `evaluate`, `plot`, `show -o`, `doctor -o`, `fetch -o`,
-    `export`, `new-plugin`, `bench` (also with --force,
---tune, --cost, --report and --claim) and `demo` write; the other commands only print. `demo` is a
-    grid of bench that takes minutes: here it has
-one depth and one seed. What `fetch` copies is in the Hub's cache already: tests/hub breaks its
-downloads.
+`train`, `extract`, `expand`, `heal`, `finetune`, `shrink`, `evaluate`, `plot`, `show -o`,
+`doctor -o`, `fetch -o`, `export`, `new-plugin`, `bench` (also with --force, --tune, --cost,
+--report and --claim) and `demo` write; the other commands only print. `demo` is a grid of bench
+that takes minutes: here it has one depth and one seed. What `fetch` copies is in the Hub's cache
+already: tests/hub breaks its downloads.
 """
 
 from __future__ import annotations
@@ -100,6 +99,11 @@ STORIES = (
         "finetune-force",
         f"finetune model --task {TASK} {SMALL} -o out --force",
         old=f"finetune ancestry --task {TASK} {SMALL} -o out",
+    ),
+    Story(
+        "heal",
+        f"heal model --images {TASK} --teacher ancestry --task {TASK} --epochs 2 --max-images 32 "
+        "--batch-size 16 -o out",
     ),
     Story(
         "train",

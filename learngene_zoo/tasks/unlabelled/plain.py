@@ -95,11 +95,11 @@ def open_plain_tars(pattern: str, offline: bool) -> Task:
         raise Unavailable(f"{name} is not available offline; download the tars and name the files")
     train = {"train": group_files_by_split(name, tars)["train"]}
     counts = tuple(_count_images(name, train["train"])["counts"])
-    whole = PlainTars(tuple(train["train"]), counts, None)
+    stream = PlainTars(tuple(train["train"]), counts, None)
     streams: dict[str, Stream] = {
-        split: StreamPart(whole, split, ("validation",)) for split in ("train", "validation")
+        split: StreamPart(stream, split, ("validation",)) for split in ("train", "validation")
     }
-    sizes = {split: sum(stream.counts) for split, stream in streams.items()}
+    sizes = {split: sum(part.counts) for split, part in streams.items()}
     stamp = FileStamp(name_tars(train), partial(_list_counts, counts))
     fields = {
         "sizes": {**sizes, "test": 0},

@@ -133,22 +133,21 @@ class Recovery(nn.Module):
     def _select(
         self, features: Features, side: Side, chosen: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        def split(stream_BND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            patches_BND, first_BD = split_tokens(stream_BND, side.spec)
-            return patches_BND if chosen is None else patches_BND[:, chosen], first_BD
+        def pick(patches_BND: torch.Tensor) -> torch.Tensor:
+            return patches_BND if chosen is None else patches_BND[:, chosen]
 
         tokens: dict[str, torch.Tensor] = {}
-        patches_BND, first_BD = split(features.tokens)
+        patches_BND, first_BD = split_tokens(features.tokens, side.spec)
         if PATCHES in self.maps:
-            tokens[PATCHES] = normalise(patches_BND)
+            tokens[PATCHES] = normalise(pick(patches_BND))
         if TOKEN in self.maps:
             tokens[TOKEN] = normalise(first_BD if side.spec.class_token else patches_BND.mean(1))
         if STREAMS in self.weights:
             have_token = self.student_side.spec.class_token and self.teacher_side.spec.class_token
             for name, number in zip(self.student_side.blocks, side.blocks, strict=True):
-                patches_BND, first_BD = split(features.blocks[number])
-                both = [first_BD[:, None], patches_BND] if have_token else [patches_BND]
-                tokens[name_stream(name)] = normalise(torch.cat(both, dim=1))
+                patches_BND, first_BD = split_tokens(features.blocks[number], side.spec)
+                parts = [*[first_BD[:, None]] * have_token, pick(patches_BND)]
+                tokens[name_stream(name)] = normalise(torch.cat(parts, dim=1))
         return tokens
 
     def _draw_patches(self) -> torch.Tensor | None:

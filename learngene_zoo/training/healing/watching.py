@@ -104,7 +104,7 @@ class Examiner:
         results = [
             run_probe(train, held_out, task, "validation", kind) for kind in ("knn", "ridge")
         ]
-        accuracies = {result.probe: result.value for result in results}
+        accuracies: dict[str, float] = {result.probe: result.value for result in results}
         return results[0].k, accuracies, len(held_out.labels)
 
 
