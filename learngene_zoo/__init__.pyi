@@ -14,10 +14,12 @@ from learngene_zoo.lifecycle import expand as expand
 from learngene_zoo.lifecycle import export as export
 from learngene_zoo.lifecycle import extract as extract
 from learngene_zoo.lifecycle import finetune as finetune
+from learngene_zoo.lifecycle import heal as heal
 from learngene_zoo.lifecycle import plan as plan
 from learngene_zoo.lifecycle import plot as plot
 from learngene_zoo.lifecycle import predict as predict
 from learngene_zoo.lifecycle import recommend as recommend
+from learngene_zoo.lifecycle import shrink as shrink
 from learngene_zoo.lifecycle import train as train
 from learngene_zoo.method.contract import Expander as Expander
 from learngene_zoo.method.contract import Extractor as Extractor

@@ -120,7 +120,10 @@ def descendant_card(
         datasets=list_datasets(tasks),
         **build_model_index(name, results),
     )
-    keys = ("method", "control", "learngene", "seed", "settings", "recipe", "training_seed")
+    keys = (
+        *("method", "control", "learngene", "seed", "settings", "healed"),
+        *("recipe", "training_seed"),
+    )
     facts = {key: ours[key] for key in keys if key in ours}
     return render_markdown(
         "artifacts/card_descendant.md.jinja",

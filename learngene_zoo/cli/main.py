@@ -171,6 +171,10 @@ class _LossyFile(io.FileIO):
 
 HERE = "learngene_zoo.cli"
 TABLE = {
+    "shrink": (
+        f"{HERE}.shrink:command",
+        "Make a small model of a pretrained one, within a budget, in one command.",
+    ),
     "list": (f"{HERE}.listing:command", "List methods, learngenes, tasks and ancestries."),
     "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
     "recommend": (
@@ -184,6 +188,7 @@ TABLE = {
     ),
     "extract": (f"{HERE}.extract:command", "Condense an ancestry model into a learngene."),
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
+    "heal": (f"{HERE}.heal:command", "Recover a descendant on images without labels."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
     "evaluate": (f"{HERE}.evaluate:command", "Evaluate a model on a task."),
     "predict": (f"{HERE}.predict:command", "Classify images."),
@@ -268,7 +273,7 @@ def completion(shell: str) -> None:
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
 INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
-RESUMABLE = ("extract", "finetune", "train")
+RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
 
 

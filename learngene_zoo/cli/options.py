@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Methods that are listed first: see README.md, "Choosing a method".
 START_HERE = ("closed_form", "first_k", "pruning", "lsamd", "pool")
-# Other names of options: timm's words for sizes.
-ALIASES = {name: (other.replace("_", "-"),) for name, other in TIMM_NAMES.items() if other != name}
+# Other names of options: timm's words for sizes; `try`, which no setting can be called in Python.
+ALIASES = {
+    **{name: (other.replace("_", "-"),) for name, other in TIMM_NAMES.items() if other != name},
+    "tries": ("try",),
+}
 _KINDS = {int: "an integer", float: "a number", str: "a text", Path: "a path"}
 
 

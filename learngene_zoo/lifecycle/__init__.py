@@ -10,6 +10,7 @@ from learngene_zoo.lifecycle.analyse import recommend as recommend
 from learngene_zoo.lifecycle.finetuning import AUTO_SETTINGS as AUTO_SETTINGS
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig as FinetuneConfig
 from learngene_zoo.lifecycle.finetuning import finetune as finetune
+from learngene_zoo.lifecycle.healing import heal as heal
 from learngene_zoo.lifecycle.learngenes import check_returned as check_returned
 from learngene_zoo.lifecycle.learngenes import expand as expand
 from learngene_zoo.lifecycle.learngenes import extract as extract
@@ -26,3 +27,8 @@ from learngene_zoo.lifecycle.rates import INHERITED_LR as INHERITED_LR
 from learngene_zoo.lifecycle.rates import choose_fit as choose_fit
 from learngene_zoo.lifecycle.rates import choose_rates as choose_rates
 from learngene_zoo.lifecycle.rates import rate_for as rate_for
+from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig as ShrinkConfig
+from learngene_zoo.lifecycle.shrinking.steps import plan_shrink as plan_shrink
+from learngene_zoo.lifecycle.shrinking.steps import shrink as shrink
+from learngene_zoo.training.healing.settings import HEAL as HEAL
+from learngene_zoo.training.healing.settings import HealConfig as HealConfig

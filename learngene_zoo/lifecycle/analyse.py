@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from learngene_zoo.families.spec import Fit
     from learngene_zoo.lifecycle.comparison import Comparison
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
+    from learngene_zoo.pretrained.ancestry import Ancestry
     from learngene_zoo.pretrained.exported import ExportedModel
     from learngene_zoo.pretrained.timm_model import TimmModel
     from learngene_zoo.tasks.task import Task
@@ -148,6 +149,11 @@ def _open_probed(
         if reason is not None:
             raise reason from None
         raise
+    return assemble_ancestry(ancestry, run.seed)
+
+
+def assemble_ancestry(ancestry: Ancestry, seed: int) -> Descendant:
+    """Return an ancestry model as a model that can be probed; a missing head is initialised."""
     from learngene_zoo.artifacts.descendant import assemble
 
     record = ancestry.record
@@ -155,7 +161,7 @@ def _open_probed(
     return assemble(
         ancestry.spec,
         ancestry.state,
-        seed=run.seed,
+        seed=seed,
         mean=record.mean,
         std=record.std,
         view=record.view,

@@ -273,7 +273,10 @@ def expand(
     ]
     with open_for_artifact(gene, "expand", unnamed):
         descendant = check_returned(configured, Descendant, configured(gene, target, run))
-        origins = _origins_for(target.task, named if out is not None else None, run)
+        origins = {
+            **_origins_for(target.task, named if out is not None else None, run),
+            **_origins_of_ancestries(gene.config, run),
+        }
     check_built(configured, gene.config.spec, target, descendant.spec)
     control = control or gene.config.control
     if control is not None:
@@ -386,6 +389,19 @@ def _origins_for(task: str | None, named: str | None, run: Run) -> dict[str, Loc
         return _origins([open_task(task, offline=run.offline)], [task])
     origin = find_origin(task)
     return {task: origin} if origin else {}
+
+
+def _origins_of_ancestries(config: LearngeneConfig, run: Run) -> dict[str, LocalOrigin]:
+    """Return the locations of the ancestry models that are known: named now, or stored."""
+    stored = {record.source: find_origin(record.source) for record in config.ancestries}
+    origins = {source: origin for source, origin in stored.items() if origin is not None}
+    if run.ancestry is not None and len(config.ancestries) == 1:
+        from learngene_zoo.pretrained.ancestry import origins_of_models
+
+        (record,) = config.ancestries
+        for origin in origins_of_models([replace(record, source=run.ancestry)]).values():
+            origins[record.source] = origin
+    return origins
 
 
 def _agree(target: Target, purpose: TargetTask) -> bool:

@@ -144,13 +144,13 @@ def open_ancestry(
 
 
 def reopen_ancestry(
-    record: AncestryRecord, named: str | None, *, offline: bool = False
+    record: AncestryRecord, named: str | None, *, offline: bool = False, option: str = "ancestry"
 ) -> Ancestry:
     """Open the ancestry model of an artifact's record again and check its checksum.
 
     A record alone may only open the bundled model or one of timm's, and those by their checksum.
     The user must have `named` any other model (`Run.ancestry`), now or when the artifact was made
-    on this machine (`own_data.py`).
+    on this machine (`own_data.py`). `option` is the option by which the user can name it.
 
     Raises `WrongCall` if it is not named, `BadFile` for weights that differ from the recorded ones,
     and as `open_ancestry` does.
@@ -158,7 +158,7 @@ def reopen_ancestry(
     origin = find_origin(record.source) if named is None else None
     named = origin.location if origin else named
     scheme, name = split_source(named or record.source)
-    typed = f"add {name_option('ancestry', record.source)}"
+    typed = f"add {name_option(option, record.source)}"
     if named is None and scheme not in ("bundled", "timm"):
         raise WrongCall(
             f"the ancestry model was {record.source!r}, "

@@ -60,11 +60,11 @@ def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
             fields["licence"] = entry.licence
         fields["counts"] = dict(entry.sizes)
     return task_of_tables(
-        f"hf:{reference}", tables, folders=_list_image_folders(reference), **fields
+        f"hf:{reference}", tables, folders=list_image_folders(reference), **fields
     )
 
 
-def _list_image_folders(reference: str) -> tuple[Path, ...]:
+def list_image_folders(reference: str) -> tuple[Path, ...]:
     """Return the folders in which `datasets` caches the image files of a data set."""
     from datasets import config
     from huggingface_hub import constants

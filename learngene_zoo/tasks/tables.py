@@ -152,20 +152,26 @@ def find_columns(
 
     Raises `BadData` that lists the columns if there is none.
     """
-    from datasets import Image
-
     if label is not None:
         check_column(features, label, name)
+    image = find_image_column(features, name)
+    label = label or next(iter(find_label_columns(features)), None)
+    if label is None:
+        raise refuse_label_columns(features, name)
+    return image, label
+
+
+def find_image_column(features: Mapping[str, Any], name: str) -> str:
+    """Return the image column. Raises `BadData` that lists the columns if there is none."""
+    from datasets import Image
+
     images = [key for key, kind in features.items() if isinstance(kind, Image)]
     image = _prefer_column(
         IMAGE_COLUMNS, images, [key for key in features if _holds_bytes(features[key])]
     )
-    label = label or next(iter(find_label_columns(features)), None)
     if image is None:
         raise BadData(f"{name} has no image column, only {', '.join(features)}; call it 'image'")
-    if label is None:
-        raise refuse_label_columns(features, name)
-    return image, label
+    return image
 
 
 def check_column(features: Mapping[str, Any], column: str, name: str) -> None:
@@ -253,6 +259,16 @@ def open_parquet(path: str) -> Task:
 
     Raises `BadData` that names the file or column which is wrong.
     """
+    tables, folders, files = load_parquet(path)
+    task = task_of_tables(f"parquet:{path}", tables, folders=folders)
+    return replace(task, stamp=FileStamp(name_files(files), partial(_list_facts, task)))
+
+
+def load_parquet(path: str) -> tuple[Any, tuple[Path, ...], dict[str, list[str]]]:
+    """Return the `DatasetDict` of a file or folder, the folder of its images, and its files.
+
+    Raises `BadData` that names the file which is wrong.
+    """
     from datasets import DatasetDict, load_dataset
     from pyarrow.parquet import read_metadata
 
@@ -266,11 +282,10 @@ def open_parquet(path: str) -> Task:
                 raise BadData(f"{name} has no rows; add some, or remove it")
         with _translate_errors(names[0]):
             tables[split] = load_dataset("parquet", data_files=names, split="train")
-    task = task_of_tables(f"parquet:{path}", tables, folders=(folder,) if folder.is_dir() else ())
-    return replace(task, stamp=FileStamp(_name_files(files), partial(_list_facts, task)))
+    return tables, (folder,) if folder.is_dir() else (), files
 
 
-def _name_files(files: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+def name_files(files: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """Return (split/name, path) of each file, for a stamp."""
     return [
         (f"{split}/{os.path.basename(file)}", file)

@@ -282,8 +282,8 @@ class TokenLoss(nn.Module):
 
     def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
         """Return the distance of the patches plus that of the class token."""
-        patches, first = _split(given.tokens, self.student)
-        target_patches, token = _split(target.tokens, self.teacher)
+        patches, first = split_tokens(given.tokens, self.student)
+        target_patches, token = split_tokens(target.tokens, self.teacher)
         loss = whitened_distance(self.patches(patches), target_patches)
         if self.whole is not None:
             answer = first if self.student.class_token else patches.mean(dim=1)
@@ -291,7 +291,7 @@ class TokenLoss(nn.Module):
         return {"tokens": loss}
 
 
-def _split(tokens_BND: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Tensor]:
+def split_tokens(tokens_BND: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the patches of a stream, and its first token."""
     return tokens_BND[:, spec.prefix_tokens :], tokens_BND[:, 0]
 

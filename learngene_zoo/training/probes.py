@@ -225,8 +225,8 @@ def fit_ridge(
     num_rows, num_images = len(labels_R), len(labels_R) // copies
     targets_RK = np.eye(num_classes)[labels_R]
     target_mean_K = targets_RK.mean(axis=0)
-    mean_D, scale_D, standard_RD = _standardise(features.values)
-    directions_DE, coordinates_RE, eigenvalues_E = _decompose(standard_RD)
+    mean_D, scale_D, standard_RD = standardise(features.values)
+    directions_DE, coordinates_RE, eigenvalues_E = decompose(standard_RD)
     products_EK = coordinates_RE.T @ targets_RK
     coordinates_NCE = coordinates_RE.reshape(copies, num_images, -1).transpose(1, 0, 2)
     # Loss, scale, penalty, coefficients, predictions
@@ -273,7 +273,7 @@ def calibrate_scale(values_NK: Array, labels_N: Array) -> tuple[float, float]:
     return float(np.exp(middle)), measure_loss(middle)
 
 
-def _standardise(values_ND: Array) -> tuple[Array, Array, Array]:
+def standardise(values_ND: Array) -> tuple[Array, Array, Array]:
     """Return mean (D,), reciprocal standard deviation (D,) and standardised values (N, D).
 
     The reciprocal is 0 for features that do not vary.
@@ -284,7 +284,7 @@ def _standardise(values_ND: Array) -> tuple[Array, Array, Array]:
     return mean_D, scale_D, (values_ND - mean_D) * scale_D
 
 
-def _decompose(standard_ND: Array) -> tuple[Array, Array, Array]:
+def decompose(standard_ND: Array) -> tuple[Array, Array, Array]:
     """Return principal directions (D, E), coordinates (N, E), and their sums of squares (E,)."""
     num_images, num_features = standard_ND.shape
     gram = (

@@ -30,6 +30,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.contract import METHODS
+from learngene_zoo.training.healing.settings import HEALING
 
 PATIENCE = 60  # seconds for one call
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=2, image_size=16, patch_size=8)
@@ -184,6 +185,7 @@ def settings_of_every_verb() -> dict[str, Any]:
         },
         **{f"plan {method.name}": method.extractor for method in methods},
         "finetune model --task folder:photos -o new": lifecycle.FINETUNE,
+        "heal model --images folder:photos -o new": HEALING,
         "train --task folder:photos -o new": lifecycle.TRAIN,
     }
 

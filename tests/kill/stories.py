@@ -1,12 +1,11 @@
 """What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what
 its places may hold.
 
-`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `doctor -o`, `fetch -o`,
-    `export`, `new-plugin`, `bench` (also with --force,
---tune, --cost, --report and --claim) and `demo` write; the other commands only print. `demo` is a
-    grid of bench that takes minutes: here it has
-one depth and one seed. What `fetch` copies is in the Hub's cache already: tests/hub breaks its
-downloads.
+`train`, `extract`, `expand`, `heal`, `finetune`, `shrink`, `evaluate`, `plot`, `show -o`,
+`doctor -o`, `fetch -o`, `export`, `new-plugin`, `bench` (also with --force, --tune, --cost,
+--report and --claim) and `demo` write; the other commands only print. `demo` is a grid of bench
+that takes minutes: here it has one depth and one seed. What `fetch` copies is in the Hub's cache
+already: tests/hub breaks its downloads.
 """
 
 from __future__ import annotations
@@ -102,6 +101,11 @@ STORIES = (
         old=f"finetune ancestry --task {TASK} {SMALL} -o out",
     ),
     Story(
+        "heal",
+        f"heal model --images {TASK} --teacher ancestry --task {TASK} --epochs 2 --max-images 32 "
+        "--batch-size 16 -o out",
+    ),
+    Story(
         "train",
         f"train --task {TASK} --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out",
     ),
@@ -115,6 +119,12 @@ STORIES = (
         "extract-force",
         f"{SEARCH} -o out --force",
         old="extract lsamd --ancestry ancestry --keep 1,2 -o out",
+    ),
+    Story(
+        "shrink",
+        f"shrink ancestry --task {TASK} --max-params 20K --candidates 2 --try 1 --export none"
+        " --epochs 1 --batch-size 16 -o out",
+        sample=24,
     ),
     Story("evaluate", f"evaluate tuned --task {TASK} -o out.json", "out.json"),
     Story(
@@ -246,7 +256,14 @@ def said(path: Path) -> str:
             ]
             table = path.name == "cost.json" and isinstance(parts[0], list)  # of seconds
             data = b"" if table else json.dumps(timeless(parts)).encode()
-        elif path.name in ("report.html", "summary.md", "summary.csv", "cost.md", "cost.png"):
+        elif path.name in (
+            "report.html",
+            "out.html",
+            "summary.md",
+            "summary.csv",
+            "cost.md",
+            "cost.png",
+        ):
             data = whole(path, data)  # costs are seconds
     except ValueError as error:
         return f"cut short: {error}"
@@ -262,7 +279,7 @@ def timeless(data: Any) -> Any:
             key: timeless(item)
             for key, item in data.items()
             if not (
-                key.endswith("seconds")
+                key.endswith(("seconds", "latency"))
                 or (key in ("busy", "finished") and not isinstance(item, bool))
             )
         }

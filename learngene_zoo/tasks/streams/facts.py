@@ -88,13 +88,14 @@ def make_stream_task(
     streamed = {
         "sizes": {split: sum(splits[split].counts) for split in SPLITS},
         "notes": (*note_made_splits(stored), *notes),
-        "open_split": partial(_refuse_split, name),
+        "open_split": partial(refuse_split, name),
         "open_stream": splits.__getitem__,
     }
     return photo_task(name, class_names, {}, {**streamed, **fields})
 
 
-def _refuse_split(name: str, split: str) -> Split:
+def refuse_split(name: str, split: str) -> Split:
+    """Raise the error of a streamed task that is asked for single images."""
     raise WrongCall(
         f"{name} is streamed, so single images cannot be read; use its batches, or folder: or "
         "parquet: data"

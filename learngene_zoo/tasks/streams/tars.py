@@ -305,7 +305,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
     if facts is not None:
         streams = divide_stream(streams, facts)
         notes += note_untested(facts, names, numbers or {})
-    stamp = FileStamp(_name_tars(splits), partial(_list_facts, names, tuple(counts.items())))
+    stamp = FileStamp(name_tars(splits), partial(_list_facts, names, tuple(counts.items())))
     kind = "segmentation" if masks else "classification"
     task = make_stream_task(name, streams, names, notes, kind=kind, stamp=stamp)
     if facts is not None:
@@ -313,7 +313,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
     return task
 
 
-def _name_tars(splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+def name_tars(splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """Return (split/name, path) of each tar for a stamp; of a remote one split/address."""
     return [
         (f"{split}/{tar if is_remote(tar) else os.path.basename(tar)}", tar)
@@ -372,11 +372,11 @@ def _count_images(name: str, splits: Mapping[str, Sequence[str]], masks: bool) -
 
     pairs = [(split, tar) for split, tars in splits.items() for tar in tars]
     return load_facts(
-        "tars", [FACTS, *(f"{split} {_make_stamp(tar)}" for split, tar in pairs)], find
+        "tars", [FACTS, *(f"{split} {make_stamp(tar)}" for split, tar in pairs)], find
     )
 
 
-def _make_stamp(tar: str) -> str:
+def make_stamp(tar: str) -> str:
     """Return a text that changes when the tar does; for a remote one its address."""
     if is_remote(tar):
         return tar

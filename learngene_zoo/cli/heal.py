@@ -1,0 +1,125 @@
+"""`lgzoo heal`: recover a descendant on images without labels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.job import job_of, job_options, on_task, print_made, say
+from learngene_zoo.cli.options import (
+    SettingsCommand,
+    check_tasks,
+    complete_tasks,
+    list_typed,
+    model_argument,
+    model_of,
+    options_of,
+)
+from learngene_zoo.runs.run import is_first
+from learngene_zoo.text import printable, shell_word
+from learngene_zoo.training.healing.settings import HEALING, WITHOUT_MEANING
+
+
+def heal(
+    model: str | None, images: str, teacher: str | None, task: str | None, **options: Any
+) -> int:
+    """Heal the model and write it.
+
+    Returns 1 if training diverged and the start is kept, else 0.
+    """
+    job = job_of(options)
+    check_tasks(images, task)
+    healed = lifecycle.heal(
+        model_of(model, "descendant", offline=job.run.offline),
+        images,
+        teacher=teacher,
+        task=task,
+        out=job.out,
+        run=job.run,
+        force=job.force,
+        **list_typed(lifecycle.HEAL),
+        **list_typed(HEALING),
+    )
+    record: Any = healed.provenance["healed"]
+    metrics = record["metrics"]
+    say(_describe_kept(metrics, record["recipe"]["lr"]), job)
+    where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
+    print_made(
+        job.out,
+        job,
+        f"lgzoo finetune{where}{on_task(task or healed.task)}",
+        **_list_facts(metrics),
+    )
+    if metrics.get("warning") and is_first():
+        click.echo(f"warning: {printable(str(metrics['warning']))}", err=True)
+    return 1 if metrics.get("diverged") and not metrics["kept_epoch"] else 0
+
+
+RESULTS = {"held_out_loss": "held-out loss", "knn_accuracy": "k-NN", "ridge_accuracy": "ridge"}
+
+
+def _list_facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a recovery for JSON."""
+    start = metrics["history"][0]
+    names = [name for name in RESULTS if name in metrics]
+    return {
+        "kept_epoch": metrics["kept_epoch"],
+        **{name: metrics[name] for name in names},
+        "held_out_images": metrics["held_out_images"],
+        **{f"start_{name}": start[name] for name in names},
+    }
+
+
+def _describe_kept(metrics: Mapping[str, Any], lr: float) -> str:
+    """Return which epoch is kept, with its results; if it is the start, with advice."""
+    if metrics["kept_epoch"] == 0:
+        return (
+            "no epoch has a better result than the model before training, which is kept (try a "
+            f"smaller --lr, {lr:g} was used, or more images)"
+        )
+    start = metrics["history"][0]
+    changes = [
+        f"{text} {start[name]:.4f} -> {metrics[name]:.4f}"
+        for name, text in RESULTS.items()
+        if name in metrics
+    ]
+    return f"epoch {metrics['kept_epoch']} of {metrics['epochs']} is kept; {', '.join(changes)}"
+
+
+command = SettingsCommand(
+    "heal",
+    callback=heal,
+    help="Recover a descendant on images without labels: its frozen ancestry model teaches it.\n\n"
+    "MODEL is a folder that `lgzoo expand` wrote, or organisation/name@revision on the Hub "
+    "(default: ./descendant). Its head is not trained. The best epoch is kept; the model before "
+    "training competes.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo heal --images folder:photos\n"
+    "  lgzoo heal descendant --images folder:photos --task folder:labelled -o healed\n"
+    "  lgzoo heal --images forms --epochs 2 --maps fixed",
+    params=[
+        model_argument(),
+        click.Option(
+            ["--images"],
+            required=True,
+            shell_complete=complete_tasks,
+            help="Images without labels: folder:PATH (of any depth), parquet:PATH, wds:PATTERN, or "
+            "a task, whose training images are used.",
+        ),
+        click.Option(
+            ["--task"],
+            shell_complete=complete_tasks,
+            help="Task whose validation images choose the epoch, by k-NN and a ridge regression "
+            "of the frozen features (default: the loss on held-out images chooses).",
+        ),
+        click.Option(
+            ["--teacher"],
+            help="Another ancestry model, as for `lgzoo extract --ancestry`, with the same patches "
+            "(default: the one that MODEL records).",
+        ),
+        *options_of(HEALING),
+        *options_of(lifecycle.HEAL, without=WITHOUT_MEANING),
+        *job_options("healed"),
+    ],
+)

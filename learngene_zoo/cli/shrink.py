@@ -1,0 +1,188 @@
+"""`lgzoo shrink [MODEL]`: from a pretrained model and a budget to a finished small model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.shelf import BUNDLED
+from learngene_zoo.cli.extract import image_size_option
+from learngene_zoo.cli.job import (
+    Job,
+    Row,
+    advise,
+    job_of,
+    job_options,
+    print_row,
+    print_rows,
+    print_table,
+    say,
+)
+from learngene_zoo.cli.options import (
+    SettingsCommand,
+    SizeOption,
+    auto_options_of,
+    budget_options,
+    check_tasks,
+    list_typed,
+    options_of,
+    settings_from_options,
+    task_option,
+)
+from learngene_zoo.cli.plan import size_rows
+from learngene_zoo.cli.train import DECAY, RATE
+from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
+from learngene_zoo.method.sizes import Budget
+from learngene_zoo.runs.run import is_first
+from learngene_zoo.settings import to_json
+from learngene_zoo.text import human_seconds, shell_word
+
+DROPS = ("MB", "ms", "params")  # columns that a narrow terminal may omit
+BOUNDS = ("max_megabytes", "max_drop")
+COUNTS = ("candidates", "tries", "heal", "heal_epochs", "probe_images")
+LEFT_OUT = ("images", "teacher", "share", "temperature", "answers")  # settings of `finetune`
+
+
+def shrink(
+    model: str,
+    task: str | None,
+    images: str | None,
+    image_size: int | None,
+    max_params: int | None,
+    max_flops: int | None,
+    max_latency: float | None,
+    export: str,
+    only_plan: bool,
+    **options: Any,
+) -> None:
+    """Make the small model and print the table, or print the plan."""
+    job = job_of(options)
+    check_tasks(task, images)
+    budget = Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency)
+    request: dict[str, Any] = {
+        "task": task,
+        "images": images,
+        "budget": budget,
+        "config": settings_from_options(ShrinkConfig()),
+        "image_size": image_size,
+        "run": job.run,
+        **list_typed(lifecycle.FINETUNE),
+        **list_typed(lifecycle.FinetuneConfig()),
+    }
+    if only_plan:
+        _print_plan(model, request, job)
+        return
+    result = lifecycle.shrink(model, **request, export=export, out=job.out, force=job.force)
+    if is_first():
+        _print_result(result, job)
+
+
+def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
+    """Print the candidates and the estimated time."""
+    candidates, seconds = lifecycle.plan_shrink(model, **request)
+    rows: list[Row] = [
+        {"method": candidate.method, **size_rows([candidate.member], "exact")[0]}
+        for candidate in candidates
+    ]
+    print_rows(rows, job.as_json, "candidates", quiet=job.quiet)
+    say(
+        f"about {human_seconds(seconds)} of passes of images through these models, as fast as the "
+        "original is on this machine now; solving equations and reading images come on top",
+        job,
+    )
+
+
+def _print_result(result: Any, job: Job) -> None:
+    """Print the table, and the paths of everything that was written."""
+    from learngene_zoo.lifecycle.shrinking.report import describe_columns, list_cells
+
+    table = result.table
+    paths = {
+        "model": str(job.out),
+        "exported": None if result.exported is None else str(result.exported),
+        "report": str(result.report),
+    }
+    if job.as_json:
+        print_rows([_row(table, row, paths) for row in table.rows], as_json=True)
+        return
+    cells = [list_cells(table, row) for row in table.rows]
+    numeric = [name not in ("", "method") for name, _ in cells[0]]
+    print_table(
+        [name for name, _ in cells[0]],
+        [[text for _, text in row] for row in cells],
+        numeric,
+        describe_columns(table),
+        drops=DROPS,
+        quiet=job.quiet,
+    )
+    print_row({name: path for name, path in paths.items() if path}, as_json=False)
+    for text in filter(None, (table.describe_test(), table.describe_drop())):
+        say(text, job)
+    if table.task is not None:
+        advise(f"lgzoo predict {shell_word(str(job.out))} PICTURE", job.quiet)
+
+
+def _row(table: Any, row: Any, paths: dict[str, str | None]) -> Row:
+    """Return one flat row; that of the model which is kept has the paths and the drop."""
+    none = dict.fromkeys(["drop", *paths])
+    facts = {"drop": table.drop, **paths} if row.kept else none
+    return {**to_json(row), **facts}
+
+
+command = SettingsCommand(
+    "shrink",
+    callback=shrink,
+    help="Make a small model of a pretrained one, in one command: candidates that fit the budget "
+    "are built without training and probed, the best ones are fine-tuned, and the best of these "
+    "is exported.\n\n"
+    "MODEL is timm:NAME, hf-hub:ORG/REPO[@REV], a folder or a .safetensors file (default: the "
+    "bundled model). Give at least one bound.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo shrink --task digits --max-params 500K\n"
+    "  lgzoo shrink timm:vit_small_patch14_dinov2 --task folder:photos --max-params 5M\n"
+    "  lgzoo shrink timm:deit_small_patch16_224 --task folder:photos --max-drop 1\n"
+    "  lgzoo shrink timm:deit_small_patch16_224 --images folder:photos --max-latency 15ms\n"
+    "  lgzoo shrink --task digits --max-params 500K --plan",
+    params=[
+        click.Argument(["model"], required=False, default=BUNDLED),
+        task_option("Task to fine-tune on; also folder:PATH (lgzoo list tasks)."),
+        click.Option(
+            ["--images"],
+            metavar="TASK",
+            help="Task whose training images extractions see, without their labels (default: "
+            "that of --task). Without --task, candidates are compared by how well they predict "
+            "the original's features of these images, and nothing is fine-tuned.",
+        ),
+        *budget_options(),
+        image_size_option(),
+        *options_of(ShrinkConfig(), without=COUNTS, kind=SizeOption),
+        *options_of(ShrinkConfig(), without=BOUNDS),
+        click.Option(
+            ["--export"],
+            type=click.Choice(["auto", "onnx", "pt2", "none"]),
+            default="auto",
+            show_default=True,
+            help="Format of the exported file beside the model; auto: onnx, if its packages are "
+            "installed.",
+        ),
+        click.Option(
+            ["--plan", "only_plan"],
+            is_flag=True,
+            help="Print the candidates and an estimated time, and start nothing.",
+        ),
+        *options_of(
+            lifecycle.FinetuneConfig(),
+            without=LEFT_OUT,
+            defaults={"fit": "stretch with a new head"},
+        ),
+        *auto_options_of(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
+        *options_of(
+            lifecycle.FINETUNE,
+            without=(*lifecycle.AUTO_SETTINGS, *LEFT_OUT),
+            defaults={"layer_decay": DECAY},
+        ),
+        *job_options("shrunk", without=("tracker", "precision")),
+    ],
+)

@@ -1,0 +1,280 @@
+"""`heal`: recovery of a descendant without labels, taught by its ancestry model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.artifacts.own_data import (
+    LocalOrigin,
+    find_origin,
+    name_option,
+    open_for_artifact,
+    remember,
+)
+from learngene_zoo.artifacts.records import AncestryRecord, read_provenance
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.lifecycle.opening import own_run
+from learngene_zoo.lifecycle.rates import choose_fit
+from learngene_zoo.pretrained.sources import check_source
+from learngene_zoo.pretrained.timm_model import open_model
+from learngene_zoo.runs.folder import check_start, produce
+from learngene_zoo.runs.progress import print_note
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe, settings_of, to_json, with_settings
+from learngene_zoo.tasks.catalogue import is_own_data, locate_task, open_task
+from learngene_zoo.tasks.task import stamp_tasks
+from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.pretrained.ancestry import Ancestry
+    from learngene_zoo.pretrained.timm_model import TimmModel
+    from learngene_zoo.tasks.task import Task
+
+
+def heal(
+    model: str | Path | Descendant,
+    images: str,
+    *,
+    teacher: str | None = None,
+    task: str | None = None,
+    recipe: Recipe = HEAL,
+    healing: HealConfig = HEALING,
+    out: str | Path | None = None,
+    run: Run | None = None,
+    force: bool = False,
+    **settings: Any,
+) -> Descendant:
+    """Recover a descendant without labels: its frozen ancestry model teaches it on images.
+
+    The descendant's tokens, by linear maps, learn to predict those of the ancestry model: the class
+    token, the patches and the streams of matched blocks (`training.healing.objective`). Its head is
+    not trained. After every epoch the losses on held-out images are measured, and with a `task` the
+    accuracies of probes of the features on its validation images; the best epoch is kept, and the
+    model before the training competes.
+
+    Args:
+        model: a descendant or a reference to one.
+        images: images without labels: a folder of any depth (`folder:PATH`), a table, tars, or a
+            task, of which the training images are used.
+        teacher: source of another ancestry model with the same patches. None: the one that the
+            descendant records.
+        task: a task whose validation images choose the epoch. None: the held-out losses do.
+        recipe: the training.
+        healing: the other settings.
+        out: folder to write the model to.
+        run: how to compute. None: see `own_run`.
+        force: replace existing content of `out`.
+        settings: fields of `recipe` and `healing` by name (`epochs=3, maps="fixed"`).
+
+    Returns:
+        The descendant, whose provenance has a record `healed`.
+
+    Raises:
+        WrongCall: for a model without a single recorded ancestry model (and without `teacher`), a
+            stitched model or one with a class per pixel, and for a teacher with other patches.
+        BadFile: for a recorded ancestry model that is not the same any more.
+        BadData: for fewer than 20 images.
+    """
+    run = run or own_run()
+    check_start(out, run, force)
+    from learngene_zoo.artifacts.descendant import load_descendant
+    from learngene_zoo.runs.progress import check_tracker
+    from learngene_zoo.tasks.catalogue import say_notes
+    from learngene_zoo.training.healing.objective import check_comparable
+    from learngene_zoo.training.healing.recovery import recover
+
+    check_tracker(run.tracker, run.folder if out is None else Path(out))
+    recipe, healing = configure(recipe, healing, settings)
+    if teacher is not None:
+        check_source(teacher)
+    start = check_healable(open_model(model, offline=run.offline))
+    recorded = _read_ancestries(start, teacher)
+    data, probed = _open_data(images, task, run)
+    opened = {images: data} if task is None or probed is None else {images: data, task: probed}
+    ancestry, records, located = _open_teacher(start, recorded, teacher, run)
+    check_comparable(start.spec, ancestry.spec)
+    origins = {**_locate(opened), **_recall(start), **located}
+
+    def make(run: Run) -> Descendant:
+        say_notes([data], run)
+        fit = choose_fit(start, probed) if probed is not None else None
+        healed = recover(
+            start,
+            ancestry,
+            data,
+            recipe,
+            healing,
+            run,
+            records=records,
+            task=probed,
+            task_format=start.with_fit(fit).input_format,
+        )
+        return _record_teacher(healed, ancestry)
+
+    plan = {
+        "model": start.identity,
+        "images": to_json(data.record),
+        "teacher": ancestry.identity,
+        "recipe": to_json(recipe),
+        "healing": to_json(healing),
+        **({"task": to_json(probed.record)} if probed is not None else {}),
+    }
+    stamps = partial(stamp_tasks, opened.values())
+    result = produce(
+        make,
+        load_descendant,
+        out=out,
+        verb="heal",
+        settings=plan,
+        run=run,
+        force=force,
+        data=stamps,
+    )
+    return remember(result, origins, load_descendant, out)
+
+
+def _open_data(images: str, task: str | None, run: Run) -> tuple[Task, Task | None]:
+    """Open the images without labels, and the task of the probes if there is one.
+
+    Raises `WrongCall` for a task with a class for every pixel.
+    """
+    from learngene_zoo.tasks.splits import ensure_validation
+    from learngene_zoo.tasks.unlabelled.opening import open_images
+
+    data = open_images(images, offline=run.offline)
+    if task is None:
+        return data, None
+    probed = ensure_validation(open_task(task, offline=run.offline))
+    if probed.dense:
+        raise WrongCall(
+            f"{probed.name} has a class for every pixel; the probes need one for every image"
+        )
+    return data, probed
+
+
+def _record_teacher(healed: Descendant, ancestry: Ancestry) -> Descendant:
+    """Return the model with the identity of its teacher in the record."""
+    names = ("source", "revision", "sha256", "licence")
+    teacher = {name: getattr(ancestry.record, name) for name in names}
+    record: Any = healed.provenance["healed"]
+    return replace(
+        healed, provenance={**healed.provenance, "healed": {**record, "teacher": teacher}}
+    )
+
+
+def configure(
+    recipe: Recipe, healing: HealConfig, settings: Mapping[str, Any]
+) -> tuple[Recipe, HealConfig]:
+    """Return the recipe and the other settings with the named ones.
+
+    Raises `WrongCall` for a setting that does not exist, and for one that needs labels.
+    """
+    names = {setting.name for setting in settings_of(healing)}
+    healing = with_settings(healing, {key: settings[key] for key in settings if key in names})
+    recipe = with_settings(recipe, {key: settings[key] for key in settings if key not in names})
+    for name in WITHOUT_MEANING[1:]:
+        if getattr(recipe, name):
+            raise WrongCall(f"{name} is {getattr(recipe, name)}; it needs labels, so leave it out")
+    return replace(recipe, images=healing.max_images or recipe.images), healing
+
+
+def check_healable(model: Descendant | TimmModel) -> Descendant:
+    """Return the model if it can be healed.
+
+    Raises `WrongCall` for a model of timm's, one with a class per pixel, and a stitched one.
+    """
+    from learngene_zoo.artifacts.descendant import Descendant
+
+    if not isinstance(model, Descendant):
+        raise WrongCall(
+            "this is a model of timm's, not a descendant, and records no ancestry model; heal a "
+            "model that `lgzoo expand` built"
+        )
+    where = str(model.folder or "the model")
+    if model.dense:
+        raise WrongCall(
+            f"{where} has a class for every pixel, which cannot be healed; expand it without a "
+            "task of segmentation, heal it, and fine-tune it on the task"
+        )
+    if model.spec.stitched:
+        raise WrongCall(
+            f"{where} is stitched from several widths; only models of one width can be healed"
+        )
+    if "trained_on" in model.provenance:
+        print_note(
+            f"{where} was trained on a task; healing changes its features and not its head, so "
+            "fine-tune it again afterwards",
+            "heal a trained model",
+        )
+    return model
+
+
+def _read_ancestries(start: Descendant, named: str | None) -> tuple[AncestryRecord, ...]:
+    """Return the records of the ancestry models; a single one unless the teacher is `named`.
+
+    Raises `WrongCall` otherwise.
+    """
+    where = str(start.folder or "the model")
+    recorded = read_provenance(dict(start.provenance), where).ancestries
+    teacher = name_option("teacher", "SOURCE")
+    if named is None and not recorded:
+        raise WrongCall(f"{where} records no ancestry model; name one: add {teacher}")
+    if named is None and len(recorded) > 1:
+        sources = ", ".join(record.source for record in recorded)
+        raise WrongCall(
+            f"{where} records {len(recorded)} ancestry models ({sources}); name one: add {teacher}"
+        )
+    return recorded
+
+
+def _open_teacher(
+    start: Descendant, recorded: Sequence[AncestryRecord], named: str | None, run: Run
+) -> tuple[Ancestry, dict[str, Any], dict[str, LocalOrigin]]:
+    """Open the teacher at the image size of the descendant.
+
+    Returns:
+        The teacher, records of the descendant about the teacher's blocks (none for another teacher
+        than the recorded one), and the location of the recorded one if it is known.
+    """
+    from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models, reopen_ancestry
+
+    size = start.spec.image_size
+    if named is not None:
+        ancestry = open_ancestry(named, image_size=size, offline=run.offline)
+    else:
+        record = replace(recorded[0], spec=recorded[0].spec.with_(image_size=size))
+        with open_for_artifact(start, "heal"):
+            ancestry = reopen_ancestry(record, None, offline=run.offline, option="teacher")
+    same = [record for record in recorded if record.sha256 == ancestry.record.sha256]
+    is_recorded = len(recorded) == 1 and bool(same)
+    names = ("runs", "teacher_depth") if is_recorded else ()
+    located = origins_of_models([ancestry.record]).values()
+    return (
+        ancestry,
+        {name: start.provenance.get(name) for name in names},
+        {record.source: origin for record in same for origin in located},
+    )
+
+
+def _locate(opened: Mapping[str, Task]) -> dict[str, LocalOrigin]:
+    """Return the locations of the user's own data, by their references."""
+    return {
+        reference: locate_task(data, reference)
+        for reference, data in opened.items()
+        if is_own_data(reference)
+    }
+
+
+def _recall(start: Descendant) -> dict[str, LocalOrigin]:
+    """Return the locations of the data and the ancestry models that the descendant names."""
+    records: Any = start.provenance.get("ancestries") or []
+    sources = [str(record.get("source", "")) for record in records if isinstance(record, dict)]
+    names = [start.task] if start.task is not None and is_own_data(start.task) else []
+    with open_for_artifact(start, "heal"):
+        origins = {name: find_origin(name) for name in (*names, *sources)}
+    return {name: origin for name, origin in origins.items() if origin is not None}

@@ -1,0 +1,1 @@
+"""The verb `shrink`: one command from a pretrained model and a budget to a finished model."""

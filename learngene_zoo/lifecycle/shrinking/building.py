@@ -1,0 +1,130 @@
+"""Building of the candidates of `shrink` by `extract` and `expand`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.lifecycle.learngenes import expand, extract
+from learngene_zoo.lifecycle.shrinking.candidates import (
+    Offers,
+    ShrinkCandidate,
+    choose_candidates,
+    select_affordable,
+)
+from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig, ShrinkRequest
+from learngene_zoo.method.contract import METHODS
+from learngene_zoo.method.sizes import Budget
+from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Json, settings_of, with_settings
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.method.contract import Extractor
+    from learngene_zoo.storage import StateDict
+
+CANDIDATES = "candidates"  # the part of the run that chooses them
+MODELS, LEARNGENES = "descendants", "learngenes"  # folders of intermediate results
+
+
+def list_candidates(request: ShrinkRequest, run: Run) -> list[ShrinkCandidate]:
+    """Return the candidates; a resumed run has those that it began with."""
+    inputs = [request.offers, request.budget]
+    part = once(run.part(CANDIDATES), "shrink.candidates", _choose_part, request.config, inputs)
+    choices: Any = part.record
+    return [
+        ShrinkCandidate(method=method, member=request.offers[method][index], number=number)
+        for number, (method, index) in enumerate(choices, start=1)
+    ]
+
+
+def _choose_part(
+    config: ShrinkConfig, offers: Offers, budget: Budget, run: Run
+) -> tuple[StateDict, Json]:
+    """Return the method of each candidate, and its index among the method's offers."""
+    chosen = choose_within_budget(offers, budget, config, run)
+    return {}, [
+        [candidate.method, list(offers[candidate.method]).index(candidate.member)]
+        for candidate in chosen
+    ]
+
+
+def choose_within_budget(
+    offers: Offers, budget: Budget, config: ShrinkConfig, run: Run
+) -> list[ShrinkCandidate]:
+    """Return the candidates within a budget. Latency is measured now if it is bounded."""
+    from learngene_zoo.lifecycle.latency import latency
+
+    fitting = select_affordable(offers, budget, partial(latency, run=run))
+    return choose_candidates(fitting, config.candidates, is_spread=config.max_drop is not None)
+
+
+def build_candidates(
+    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], work: Path, run: Run
+) -> Iterator[tuple[ShrinkCandidate, Descendant]]:
+    """Yield the candidates with their models, one after the other.
+
+    A candidate that its method refuses to build, and one with the tensors of an earlier one, is
+    left out with a line of progress.
+    """
+    from learngene_zoo.runs.progress import say
+    from learngene_zoo.storage import fingerprint_of_state
+
+    names: dict[str, str] = {}  # of the candidates by the hash of their tensors
+    for candidate in candidates:
+        try:
+            model = _build(request, candidate, work, run)
+        except (WrongCall, TrainingFailed) as error:
+            say(run, f"{candidate.name} is left out: {error}")
+            continue
+        key = fingerprint_of_state(model.state)
+        if key in names:
+            say(run, f"{candidate.name} is left out: it equals {names[key]}")
+            continue
+        names[key] = candidate.name
+        yield candidate, model
+    if not names:
+        raise TrainingFailed("no candidate could be built; the lines above have the reasons")
+
+
+def _build(request: ShrinkRequest, candidate: ShrinkCandidate, work: Path, run: Run) -> Descendant:
+    """Extract the learngene of a candidate, unless that is done, and expand it."""
+    from learngene_zoo.artifacts.descendant import load_descendant
+
+    path, gene = work / MODELS / candidate.name, work / LEARNGENES / candidate.method
+    if not path.is_dir():
+        method, member = METHODS.load(candidate.method), candidate.member
+        extract(
+            method.name,
+            ancestries=request.source,
+            tasks=[] if method.tasks == "none" else [request.images_reference],
+            extractor=with_settings(method.extractor, keep_streams(method.extractor)),
+            image_size=request.image_size,
+            out=gene,
+            run=run_of(gene, run),
+        )
+        expand(
+            gene,
+            target=replace(member.target, task=request.reference),
+            expander=with_settings(method.expander, member.settings),
+            out=path,
+            run=run_of(path, run),
+        )
+    return load_descendant(path)
+
+
+def keep_streams(extractor: Extractor) -> dict[str, bool]:
+    """Return the setting by which all expansions of a learngene share its recorded streams."""
+    names = {setting.name for setting in settings_of(extractor)}
+    return {"keep_streams": True} if "keep_streams" in names else {}
+
+
+def run_of(path: Path, run: Run) -> Run:
+    """Return the run of a verb that writes to `path`: as the user would start or resume it."""
+    has_begun = path.exists() or path.with_name(f"{path.name}.run").exists()
+    return replace(run, folder=None, plan="", name="", resume=has_begun)

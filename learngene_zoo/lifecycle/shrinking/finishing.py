@@ -1,0 +1,157 @@
+"""Healing and fine-tuning of the best candidates of `shrink`, and the choice of the winner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.lifecycle.analyse import assemble_ancestry
+from learngene_zoo.lifecycle.finetuning import finetune
+from learngene_zoo.lifecycle.healing import heal
+from learngene_zoo.lifecycle.shrinking.building import MODELS, run_of
+from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
+from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
+from learngene_zoo.runs.progress import print_note
+from learngene_zoo.runs.run import Run
+
+if TYPE_CHECKING:
+    from learngene_zoo.lifecycle.shrinking.ranking import Ranking
+
+HEALED, FINETUNED = "healed", "finetuned"  # folders of intermediate results
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedCandidate:
+    """A candidate after healing and fine-tuning."""
+
+    path: Path
+    value: float | None = None  # validation accuracy; without a task, R² after healing
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # of the fine-tuning
+
+
+def finish_candidates(
+    request: ShrinkRequest,
+    ranking: Ranking,
+    candidates: Sequence[ShrinkCandidate],
+    work: Path,
+    run: Run,
+) -> dict[str, FinishedCandidate]:
+    """Heal and fine-tune the best candidates, and return them by name."""
+    names = choose_tries(request, ranking)
+    paths = {name: work / MODELS / name for name in names}
+    if request.config.is_healing(request.task):
+        paths = {name: _heal(request, name, path, work, run) for name, path in paths.items()}
+    if request.task is not None:
+        return {name: _finetune(request, name, path, work, run) for name, path in paths.items()}
+    values = _measure_healed(request, candidates, paths, run)
+    return {
+        name: FinishedCandidate(path=path, value=values.get(name)) for name, path in paths.items()
+    }
+
+
+def _heal(request: ShrinkRequest, name: str, start: Path, work: Path, run: Run) -> Path:
+    """Heal a candidate and return its folder; one that cannot be healed stays as it is."""
+    from learngene_zoo.runs.progress import say
+
+    path = work / HEALED / name
+    say(run, f"healing {name}")
+    try:
+        heal(
+            start,
+            request.images_reference,
+            teacher=request.source,
+            task=request.reference,
+            out=path,
+            run=run_of(path, run),
+            epochs=request.config.heal_epochs,
+        )
+    except WrongCall as error:
+        say(run, f"{name} is not healed: {error}")
+        return start
+    return path
+
+
+def _finetune(
+    request: ShrinkRequest, name: str, start: Path, work: Path, run: Run
+) -> FinishedCandidate:
+    from learngene_zoo.runs.progress import say
+
+    path = work / FINETUNED / name
+    say(run, f"fine-tuning {name}")
+    model = finetune(
+        start, task=request.reference, out=path, run=run_of(path, run), **request.tuning
+    )
+    metrics: Any = model.provenance["metrics"]
+    return FinishedCandidate(path=path, value=metrics["validation_accuracy"], metrics=metrics)
+
+
+def _measure_healed(
+    request: ShrinkRequest,
+    candidates: Sequence[ShrinkCandidate],
+    paths: Mapping[str, Path],
+    run: Run,
+) -> dict[str, float]:
+    """Return R² of the original's features for each candidate that was healed, by name."""
+    from learngene_zoo.artifacts.descendant import load_descendant
+    from learngene_zoo.lifecycle.shrinking.ranking import rank_by_features
+
+    healed = [
+        (candidate, load_descendant(paths[candidate.name]))
+        for candidate in candidates
+        if candidate.name in paths and paths[candidate.name].parent.name == HEALED
+    ]
+    if not healed:
+        return {}
+    original = assemble_ancestry(request.ancestry, run.seed)
+    ranking = rank_by_features(request, original, healed, run, "healed_features")
+    return {item.learngene: item.probe for item in ranking.candidates}
+
+
+def choose_tries(request: ShrinkRequest, ranking: Ranking) -> list[str]:
+    """Return the names of the candidates to heal and fine-tune.
+
+    They are the best ones; with `max_drop`, the smallest of those with a probe that is at most so
+    much below the original's.
+    """
+    count, most = request.config.tries, request.config.max_drop
+    if most is not None:
+        near = [item for item in ranking.candidates if is_within(ranking.probe, item.probe, most)]
+        by_size = sorted(near, key=lambda item: item.member.cost())
+        if by_size:
+            return [item.learngene for item in by_size[:count]]
+        print_note(
+            f"no candidate's probe is within {most:g} points of the original's; the best ones are "
+            "fine-tuned",
+            "max_drop",
+        )
+    return [item.learngene for item in ranking.candidates[:count]]
+
+
+def is_within(original: float, value: float, max_drop: float) -> bool:
+    """Return whether an accuracy is at most `max_drop` points below the original's."""
+    return 100 * (original - value) <= max_drop + 1e-9
+
+
+def choose_winner(
+    request: ShrinkRequest, ranking: Ranking, finished: Mapping[str, FinishedCandidate]
+) -> str:
+    """Return the name of the candidate with the best value; of equals the smallest.
+
+    With `max_drop`, return the smallest one that keeps it, if there is one. Candidates without a
+    value, which were not changed, are in the order of the ranking.
+    """
+    ordered = sorted(ranking.candidates, key=lambda item: item.member.cost())
+    values = {
+        item.learngene: value
+        for item in ordered
+        if item.learngene in finished and (value := finished[item.learngene].value) is not None
+    }
+    most, original = request.config.max_drop, ranking.validation
+    if most is not None and original is not None:
+        for name, value in values.items():
+            if is_within(original, value, most):
+                return name
+    return max(values, key=values.__getitem__) if values else next(iter(finished))

@@ -1,0 +1,115 @@
+"""The page of `shrink`, `OUT.html`, and the texts of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.atomic import new_file
+from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
+from learngene_zoo.text import human_count
+
+
+def write_report(table: ShrinkTable, path: Path) -> None:
+    """Write the page of a table."""
+    from learngene_zoo.colours import PAGE_COLOURS
+    from learngene_zoo.pages import render_page
+
+    winner = table.winner
+    size = f"{human_count(winner.params)} parameters, {winner.megabytes:.2g} MB"
+    page = render_page(
+        "lifecycle/shrinking/report.html.jinja",
+        colours=PAGE_COLOURS,
+        title=f"Shrunk for {table.task}" if table.task else "Shrunk without labels",
+        facts=(
+            f"{winner.method}, {winner.layers} layers of width {winner.width}, {size}, "
+            f"{1000 * winner.latency:.1f} ms for one image"
+        ),
+        results=[text for text in (table.describe_test(), table.describe_drop()) if text],
+        note=describe_columns(table),
+        columns=[name for name, _ in list_cells(table, table.rows[0])],
+        rows=[(row.kept, [text for _, text in list_cells(table, row)]) for row in table.rows],
+        picture=draw_sizes(table),
+    )
+    with new_file(path, force=True) as draft:
+        draft.write_text(page, encoding="utf-8")
+
+
+def describe_columns(table: ShrinkTable) -> str:
+    """Describe the measurements of the columns."""
+    if table.task is None:
+        return (
+            "R² is the share of the variance of the original's features that a ridge map predicts "
+            f"from the candidate's, on {table.images} held-out images, before and after healing. "
+            "The size is layers x width, MB are of fp32 weights, ms of one image on this machine."
+        )
+    return (
+        f"The probe is a leave-one-out linear probe of {table.images} training images, before any "
+        f"training. Validation is the accuracy on {table.validation_images} images after "
+        "fine-tuning; of the original, that of its linear probe. The size is layers x width, MB "
+        "are of fp32 weights, ms of one image on this machine."
+    )
+
+
+def list_cells(table: ShrinkTable, row: ShrinkRow) -> list[tuple[str, str]]:
+    """Return the headings and texts of a row for people."""
+    probe = "probe (95 %)" if table.task else "R² (95 %)"
+    cells = [
+        ("", "*" if row.kept else ""),
+        ("method", row.method),
+        ("size", f"{row.layers}x{row.width}"),
+        ("params", human_count(row.params)),
+        ("MB", f"{row.megabytes:.1f}"),
+        ("ms", f"{1000 * row.latency:.1f}"),
+        (probe, f"{row.probe:.3f} [{row.low:.3f}, {row.high:.3f}]"),
+    ]
+    if table.task is None:
+        return [*cells, ("R² healed", _fraction(row.validation))]
+    return [*cells, ("validation", _fraction(row.validation)), ("test", _fraction(row.test))]
+
+
+def _fraction(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def draw_sizes(table: ShrinkTable) -> str:
+    """Return a picture of accuracy over parameters as an `<svg>` element."""
+    from learngene_zoo import plotting
+
+    with plotting.style():
+        figure, (axes,) = plotting.subplots(1, 1, (7.0, 3.6))
+        methods = list(dict.fromkeys(row.method for row in table.rows[1:]))
+        for number, method in enumerate(methods):
+            rows = [row for row in table.rows[1:] if row.method == method]
+            _draw_points(axes, rows, label=method, **plotting.mark(number))
+        original = table.rows[0]
+        _draw_points(axes, [original], label="original", color=plotting.GREY, marker="o")
+        tuned = [
+            (row.params, row.validation) for row in table.rows[1:] if row.validation is not None
+        ]
+        if tuned:
+            look: dict[str, Any] = {
+                "linestyle": "none",
+                "marker": "*",
+                "markersize": 11,
+                "color": plotting.INK,
+            }
+            axes.plot(
+                *zip(*tuned), label="fine-tuned (validation)" if table.task else "healed", **look
+            )
+        axes.set_xscale("log")
+        axes.set_xlabel("parameters")
+        axes.set_ylabel("linear probe" if table.task else "R² of the original's features")
+        plotting.legend(figure, [axes], 4)
+        return plotting.svg_text(plotting.settle(figure), "sizes", "accuracy over parameters")
+
+
+def _draw_points(axes: Any, rows: Sequence[ShrinkRow], **look: Any) -> None:
+    """Draw probes with their intervals."""
+    values = [row.probe for row in rows]
+    below = [max(0.0, row.probe - row.low) for row in rows]
+    above = [max(0.0, row.high - row.probe) for row in rows]
+    axes.errorbar(
+        [row.params for row in rows], values, yerr=[below, above], linestyle="none", **look
+    )

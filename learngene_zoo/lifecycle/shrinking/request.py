@@ -1,0 +1,296 @@
+"""The request of `shrink`: its settings, the opened model and images, and an estimated time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from learngene_zoo.errors import BadData, WrongCall, unknown
+from learngene_zoo.families.family import cost
+from learngene_zoo.lifecycle.finetuning import FinetuneConfig
+from learngene_zoo.lifecycle.rates import FINETUNE
+from learngene_zoo.lifecycle.shrinking.candidates import (
+    Offers,
+    check_affordable,
+    list_offers,
+)
+from learngene_zoo.method.sizes import Budget, Target, parse_sizes
+from learngene_zoo.runs.progress import print_note
+from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.text import human_count
+from learngene_zoo.training.healing.settings import HEAL
+
+if TYPE_CHECKING:
+    from learngene_zoo.pretrained.ancestry import Ancestry
+    from learngene_zoo.runs.run import Run
+    from learngene_zoo.tasks.task import Task
+
+ExportFormat = Literal["onnx", "pt2", "none"]
+BYTES_PER_PARAMETER = 4  # fp32
+ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+MIN_TRAINING_IMAGES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShrinkConfig:
+    """The settings of `shrink` in addition to the budget and to those of the fine-tuning."""
+
+    max_megabytes: Annotated[
+        float | None,
+        "at most this many megabytes (10^6 bytes) of weights, stored as fp32",
+        Bounds(above=0),
+    ] = None
+    max_drop: Annotated[
+        float | None,
+        "take the smallest model whose accuracy is at most this many points below the original's",
+        Bounds(least=0, most=100),
+    ] = None
+    candidates: Annotated[
+        int, "maximum number of descendants to build and probe", Bounds(least=1, most=100)
+    ] = 8
+    tries: Annotated[
+        int, "number of candidates to fine-tune (without labels: to heal)", Bounds(least=1, most=20)
+    ] = 2
+    heal: Annotated[
+        bool | None,
+        "heal the tried candidates: the original teaches them on the images, without labels "
+        "(default: only without --task)",
+    ] = None
+    heal_epochs: Annotated[int, "passes of the healing over the images", Bounds(least=1)] = (
+        HEAL.epochs
+    )
+    probe_images: Annotated[
+        int, "maximum number of training images of a probe", Bounds(least=10)
+    ] = 1000
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def is_healing(self, task: object | None) -> bool:
+        """Return whether the tried candidates are healed."""
+        return task is None if self.heal is None else self.heal
+
+    def tighten(self, budget: Budget) -> Budget:
+        """Return a budget whose bound on parameters includes `max_megabytes`."""
+        if self.max_megabytes is None:
+            return budget
+        params = int(1e6 * self.max_megabytes / BYTES_PER_PARAMETER)
+        return replace(budget, max_params=min(params, budget.max_params or params))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShrinkRequest:
+    """A checked call of `shrink`, with everything opened that it reads."""
+
+    source: str  # of the pretrained model
+    ancestry: Ancestry
+    image_size: int | None
+    reference: str | None  # of the task
+    task: Task | None  # with validation images
+    images_reference: str
+    images: Task  # whose training images extractions see
+    offers: Offers  # of all methods, without regard to the budget
+    budget: Budget
+    config: ShrinkConfig
+    tuning: Mapping[str, Any]  # settings of the fine-tuning
+    export_format: ExportFormat
+
+    @property
+    def settings(self) -> dict[str, Json]:
+        """The settings of the computation, for the record of its run."""
+        record = self.ancestry.record
+        return {
+            "model": [record.source, record.sha256],
+            **({"image_size": self.image_size} if self.image_size else {}),
+            "task": None if self.task is None else to_json(self.task.record),
+            "images": to_json(self.images.record),
+            **to_json(self.budget),
+            **to_json(self.config),
+            "finetune": to_json(dict(self.tuning)),
+            "export": self.export_format,
+        }
+
+
+def split_settings(
+    budget: Budget, config: ShrinkConfig, settings: Mapping[str, Any]
+) -> tuple[Budget, ShrinkConfig, dict[str, Any]]:
+    """Divide settings by name into the budget, the other settings, and those of the fine-tuning.
+
+    Raises `WrongCall` for an unknown name or a wrong value.
+    """
+    names = {setting.name for part in (FINETUNE, FinetuneConfig()) for setting in settings_of(part)}
+    tuning = {name: value for name, value in settings.items() if name in names}
+    rest = {name: value for name, value in settings.items() if name not in names}
+    known = {
+        *(setting.name for part in (budget, config) for setting in settings_of(part)),
+        *names,
+    }
+    for name in rest:
+        if name not in known:
+            raise unknown("setting", name, known)
+    _, budget, config = parse_sizes(Target(), budget, config, rest)
+    recipe_names = {setting.name for setting in settings_of(FINETUNE)}
+    plain = {name: value for name, value in tuning.items() if value != "auto"}
+    with_settings(FINETUNE, {name: plain[name] for name in plain if name in recipe_names})
+    with_settings(
+        FinetuneConfig(), {name: plain[name] for name in plain if name not in recipe_names}
+    )
+    return budget, config, tuning
+
+
+def choose_export(export: str) -> ExportFormat:
+    """Return the format of the exported file; "auto" is ONNX if its packages are installed.
+
+    Raises `WrongCall` for an unknown format.
+    """
+    formats = get_args(ExportFormat)
+    if export in formats:
+        chosen: ExportFormat = export  # type: ignore[assignment]
+        return chosen
+    if export != "auto":
+        raise unknown("format", export, ("auto", *formats))
+    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
+    if missing:
+        print_note(
+            f"no ONNX file is written, because {missing[0]} is not installed: pip install "
+            "'learngene-zoo[onnx]'",
+            "onnx",
+        )
+    return "none" if missing else "onnx"
+
+
+def open_request(
+    source: str,
+    task: str | None,
+    images: str | None,
+    budget: Budget,
+    config: ShrinkConfig,
+    tuning: Mapping[str, Any],
+    image_size: int | None,
+    export_format: ExportFormat,
+    run: Run,
+) -> ShrinkRequest:
+    """Open the model and the images, and check that a descendant fits the budget.
+
+    Args:
+        source: the pretrained model.
+        task: the task of the descendants. None: they have no head.
+        images: whose training images extractions see. None: the task's.
+        budget: bounds of the descendants.
+        config: the other settings.
+        tuning: settings of the fine-tuning, by name.
+        image_size: in pixels. None: the model's default.
+        export_format: of the exported file.
+        run: how to compute.
+
+    Raises:
+        WrongCall: if there is no bound, no task and no images, if nothing fits the budget or the
+            model itself does, and for a task with a class per pixel.
+        BadData: for a task with too few images or one class.
+    """
+    from learngene_zoo.pretrained.ancestry import open_ancestry
+
+    bounds = config.tighten(budget)
+    _check_bounds_given(bounds, config, task, images, tuning)
+    data = None if task is None else _open_labelled(task, run)
+    pictures = data if images is None else _open_pictures(images, run)
+    assert pictures is not None, "checked above"
+    ancestry = open_ancestry(source, image_size=image_size, offline=run.offline)
+    offers = list_offers(ancestry.spec, data.classes if data else 0)
+    _check_not_affordable(ancestry, data.classes if data else 0, bounds, config, task)
+    check_affordable(offers, bounds)
+    reference = images if images is not None else task
+    assert reference is not None, "checked above"
+    return ShrinkRequest(
+        source=source,
+        ancestry=ancestry,
+        image_size=image_size,
+        reference=task,
+        task=data,
+        images_reference=reference,
+        images=pictures,
+        offers=offers,
+        budget=bounds,
+        config=config,
+        tuning=tuning,
+        export_format=export_format,
+    )
+
+
+def _check_bounds_given(
+    budget: Budget,
+    config: ShrinkConfig,
+    task: str | None,
+    images: str | None,
+    tuning: Mapping[str, Any],
+) -> None:
+    if not budget and config.max_drop is None:
+        raise WrongCall(
+            "no bound is given; give at least one of --max-params, --max-flops, --max-latency, "
+            "--max-megabytes and --max-drop"
+        )
+    if task is None and images is None:
+        raise WrongCall(
+            "no images are given; give --task folder:PATH, or --images folder:PATH for images "
+            "without labels"
+        )
+    if task is None and config.max_drop is not None:
+        raise WrongCall(
+            "--max-drop compares accuracies, which need labels; give --task, or another bound"
+        )
+    if task is None and tuning:
+        raise WrongCall(
+            f"{next(iter(tuning))} is a setting of the fine-tuning, which needs labels; give "
+            "--task, or leave it out"
+        )
+
+
+def _open_labelled(reference: str, run: Run) -> Task:
+    """Open a task that descendants can be fine-tuned on; it has validation images."""
+    from learngene_zoo.tasks.splits import ensure_validation
+
+    data = open_task(reference, offline=run.offline)
+    if data.dense:
+        raise WrongCall(
+            f"{data.name} has a class for every pixel; shrink needs one class for every image"
+        )
+    if data.classes < 2:
+        raise BadData(f"{data.name} has one class; a classifier needs at least two")
+    if data.sizes["train"] < MIN_TRAINING_IMAGES:
+        raise BadData(
+            f"{data.name} has {data.sizes['train']} training images; expected at least "
+            f"{MIN_TRAINING_IMAGES}: add some"
+        )
+    return ensure_validation(data)
+
+
+def _open_pictures(reference: str, run: Run) -> Task:
+    """Open the images of extractions, and of comparisons without labels."""
+    from learngene_zoo.tasks.splits import ensure_validation
+
+    data = open_task(reference, offline=run.offline)
+    if data.sizes["train"] < MIN_TRAINING_IMAGES:
+        raise BadData(
+            f"{data.name} has {data.sizes['train']} images; expected at least "
+            f"{MIN_TRAINING_IMAGES}: add some"
+        )
+    return ensure_validation(data)
+
+
+def _check_not_affordable(
+    ancestry: Ancestry, classes: int, budget: Budget, config: ShrinkConfig, task: str | None
+) -> None:
+    """Raise `WrongCall` if the model itself is within the budget. Latency is not measured."""
+    size = cost(ancestry.spec.with_(classes=classes, dense=False))
+    if config.max_drop is not None or budget.max_latency is not None:
+        return
+    bounds = ((budget.max_params, size.params), (budget.max_flops, size.flops))
+    if all(bound is None or value <= bound for bound, value in bounds):
+        raise WrongCall(
+            f"the model itself is within the budget ({human_count(size.params)} parameters, "
+            f"{human_count(size.flops)} FLOPs); choose a smaller budget, or fine-tune the model "
+            "as it is"
+        )

@@ -1,0 +1,1 @@
+"""Images without labels: `opening.open_images`."""

@@ -1,0 +1,1 @@
+"""Recovery of a descendant without labels: its ancestry model teaches it on unlabelled images."""

@@ -1,0 +1,101 @@
+"""Fit the maps of a recovery, and measure its losses, over images in eval mode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.runs.progress import report_activity
+from learngene_zoo.runs.run import Run, gather_values, open_device
+from learngene_zoo.tasks.loader import sample_images
+from learngene_zoo.training.evaluate import evaluation_mode
+from learngene_zoo.training.healing.maps import TokenMoments, add_moments, add_processes, solve_map
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.loader import Batch, Batches
+    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.training.healing.objective import Recovery
+
+BATCH_SIZE = 64
+JUDGED = 4  # of so many images one chooses the penalty and the others are fitted
+
+
+def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run) -> None:
+    """Set the maps to least squares over `count` training images, which are not augmented.
+
+    Raises `TrainingFailed` if tokens are not finite.
+    """
+    loader = sample_images(
+        images,
+        "train",
+        objective.student_side.input_format,
+        run,
+        images=count,
+        batch_size=BATCH_SIZE,
+        seed=seed,
+    )
+    fitted: dict[str, TokenMoments] = {}
+    judged: dict[str, TokenMoments] = {}
+    with evaluate_batches(objective, loader, run, "fitting the maps, batch") as batches:
+        for batch in batches:
+            student, teacher = objective.read_tokens(batch)
+            is_judged_B = torch.arange(len(batch.images)) % JUDGED == JUDGED - 1
+            for sums, chosen_B in ((fitted, ~is_judged_B), (judged, is_judged_B)):
+                for name in objective.maps if chosen_B.any() else ():
+                    moments = TokenMoments.of(student[name][chosen_B], teacher[name][chosen_B])
+                    sums[name] = add_moments(sums.get(name), moments)
+    fitted, judged = add_processes(fitted), add_processes(judged)
+    for name, moments in fitted.items():
+        if not moments.is_finite():
+            raise TrainingFailed(f"the tokens of {images.name} are not finite ({name})")
+        weight_ED, bias_E, _ = solve_map(moments, judged.get(name, moments))
+        layer: Any = objective.maps[name]
+        with torch.no_grad():
+            layer.weight.copy_(weight_ED)
+            layer.bias.copy_(bias_E)
+
+
+def measure_losses(objective: Recovery, loader: Batches, run: Run) -> dict[str, float]:
+    """Return the mean over images of each loss.
+
+    Raises `TrainingFailed` if one is not finite.
+    """
+    sums: dict[str, float] = {}
+    with evaluate_batches(objective, loader, run, "held-out losses, batch") as batches:
+        for batch in batches:
+            for name, loss in objective(batch).items():
+                sums[name] = sums.get(name, 0.0) + len(batch.images) * float(loss)
+    parts = gather_values(sums)
+    losses = {
+        name: sum(part.get(name, 0.0) for part in parts) / loader.images
+        for name in objective.weights
+    }
+    bad = next((name for name, loss in losses.items() if not math.isfinite(loss)), None)
+    if bad is not None:
+        raise TrainingFailed(f"the loss {bad} of held-out images is {losses[bad]}")
+    return losses
+
+
+@contextmanager
+def evaluate_batches(
+    objective: Recovery, loader: Batches, run: Run, title: str
+) -> Iterator[Iterator[Batch]]:
+    """Yield the batches of a loader on the run's device, with the objective in eval mode."""
+    device = open_device(run)
+    objective.to(device)
+    with (
+        evaluation_mode(objective, device, run),
+        report_activity(title, loader.steps) as activity,
+    ):
+
+        def move() -> Iterator[Batch]:
+            for activity.num_done, batch in enumerate(loader.epoch(0), start=1):
+                if len(batch.images):
+                    yield batch._replace(images=batch.images.to(device))
+
+        yield move()
