@@ -173,7 +173,7 @@ HERE = "learngene_zoo.cli"
 TABLE = {
     "shrink": (
         f"{HERE}.shrink:command",
-        "Make a small model of a pretrained one, within a budget, in one command.",
+        "Make a small model from a pretrained one, within a budget, in one command.",
     ),
     "list": (f"{HERE}.listing:command", "List methods, learngenes, tasks and ancestries."),
     "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
@@ -190,9 +190,9 @@ TABLE = {
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
     "heal": (f"{HERE}.heal:command", "Recover a descendant on images without labels."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
-    "evaluate": (f"{HERE}.evaluate:command", "Evaluate a model on a task."),
-    "predict": (f"{HERE}.predict:command", "Classify images."),
-    "compare": (f"{HERE}.compare:command", "Compare two models on the same images."),
+    "evaluate": (f"{HERE}.evaluation.evaluate:command", "Evaluate a model on a task."),
+    "predict": (f"{HERE}.evaluation.predict:command", "Classify images."),
+    "compare": (f"{HERE}.evaluation.compare:command", "Compare two models on the same images."),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
     "bench": (

@@ -134,7 +134,7 @@ def _row(table: Any, row: Any, paths: dict[str, str | None]) -> Row:
 command = SettingsCommand(
     "shrink",
     callback=shrink,
-    help="Make a small model of a pretrained one, in one command: candidates that fit the budget "
+    help="Make a small model from a pretrained one, in one command: candidates that fit the budget "
     "are built without training and probed, the best ones are fine-tuned, and the best of these "
     "is exported.\n\n"
     "MODEL is timm:NAME, hf-hub:ORG/REPO[@REV], a folder or a .safetensors file (default: the "

@@ -287,7 +287,7 @@ def test_deep_grey_is_answered_as_training_saw_it_and_noted_once(at_hand: Path) 
 def test_the_default_number_of_classes_is_that_of_the_command_line() -> None:
     from inspect import signature
 
-    from learngene_zoo.cli.predict import command
+    from learngene_zoo.cli.evaluation.predict import command
     from learngene_zoo.training.predict import predict
 
     options = {option.name: option.default for option in command.params}

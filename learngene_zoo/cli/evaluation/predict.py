@@ -24,7 +24,7 @@ from learngene_zoo.text import count_noun, printable
 
 if TYPE_CHECKING:
     from learngene_zoo.training.predict import Prediction
-from learngene_zoo.cli.evaluate import find_evaluated_model
+from learngene_zoo.cli.evaluation.evaluate import find_evaluated_model
 
 
 def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **options: Any) -> int:
