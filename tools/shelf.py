@@ -216,6 +216,7 @@ def shelve(trained: Descendant, name: str, stage: str, **facts: str) -> None:
         bundled, provenance={**trained.provenance, "metrics": metrics, "card": about, **facts}
     )
     notes = notes_of(CARDS / name / "README.md")
+    clear_card(CARDS / name)
     kept.save(CARDS / name, force=True, dtype="fp16")
     rendered(CARDS / name, notes)
 
@@ -256,6 +257,7 @@ def learngene(arm: Arm) -> None:
         shelf_cost.extracted(arm, extractions(arm), RUN),
         notes_of(card / "README.md"),
     )
+    clear_card(card)
     Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(card, force=True)
     rendered(card, notes)
     described(arm, None, cost)
@@ -295,6 +297,12 @@ def card_record(method: str) -> CardRecord | None:
 def sums(arm: Arm) -> list[str | None]:
     """The checksums of the ancestry models of an arm."""
     return [checksum(source) for source in METHODS.load(arm.method).sources(arm.ancestries)]
+
+
+def clear_card(card: Path) -> None:
+    """Remove the committed files of a card; a clone lacks the mark that lgzoo wrote its folder."""
+    for name in (CONFIG, WEIGHTS, "README.md"):
+        (card / name).unlink(missing_ok=True)
 
 
 def is_current(arm: Arm, card: Path) -> bool:

@@ -21,6 +21,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS, CardResults
 from learngene_zoo.bench.grid.cell import MORE_AXES, Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import RECIPE, SCRATCH, set_epochs
+from learngene_zoo.bench.running.runner import claim_workspace
 from learngene_zoo.families.family import cost
 from learngene_zoo.method.contract import BUNDLED
 from learngene_zoo.method.sizes import Member
@@ -38,6 +39,7 @@ def measured(arm: Arm, card: Path, out: Path) -> CardResults:
     """What the learngene on a card is worth; the results of all cards lie in one folder, with one
     scratch arm for all.
     """
+    claim_workspace(out, anew=False)
     place_learngene(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
     members = lifecycle.plan(card)
     sizes = three(members)
