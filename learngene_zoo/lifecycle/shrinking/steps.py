@@ -104,8 +104,6 @@ def shrink(
     Raises:
         WrongCall, BadData: as `open_request` does.
     """
-    from learngene_zoo.artifacts.descendant import load_descendant
-
     run, out = run or models.own_run(), Path(out)
     if world() > 1:
         raise WrongCall("shrink runs in one process; start it without torchrun")
@@ -114,6 +112,8 @@ def shrink(
     check_start(out, run, force)
     for path in list_outputs(out, export_format):
         check_file(path, force or run.resume)
+    from learngene_zoo.artifacts.descendant import load_descendant
+
     request = open_request(
         model, task, images, bounds, config, tuning, image_size, export_format, run
     )
