@@ -100,7 +100,7 @@ def _build(request: ShrinkRequest, candidate: ShrinkCandidate, work: Path, run: 
 
     path, gene = work / MODELS / candidate.name, work / LEARNGENES / candidate.method
     if path.is_dir():
-        return _restore_origin(request, path)
+        return _restore_origins(request, path)
     method, member = METHODS.load(candidate.method), candidate.member
     extract(
         method.name,
@@ -121,17 +121,21 @@ def _build(request: ShrinkRequest, candidate: ShrinkCandidate, work: Path, run: 
     return load_descendant(path)
 
 
-def _restore_origin(request: ShrinkRequest, path: Path) -> Descendant:
-    """Return a candidate that an interrupted run has built, and store the location of its data.
+def _restore_origins(request: ShrinkRequest, path: Path) -> Descendant:
+    """Return a candidate that an interrupted run has built, and store the locations that it needs.
 
-    A run that is killed after it has written a model may not have stored that.
+    A run that is killed right after it has written a model may not have stored them.
     """
     from learngene_zoo.artifacts.descendant import load_descendant
+    from learngene_zoo.pretrained.ancestry import origins_of_models
 
     model, task, reference = load_descendant(path), request.task, request.reference
-    if task is None or reference is None or not is_own_data(reference) or recall(model):
+    if recall(model):
         return model
-    return remember(model, {reference: locate_task(task, reference)}, load_descendant, path)
+    origins = origins_of_models([request.ancestry.record])
+    if task is not None and reference is not None and is_own_data(reference):
+        origins = {reference: locate_task(task, reference), **origins}
+    return remember(model, origins, load_descendant, path)
 
 
 def keep_streams(extractor: Extractor) -> dict[str, bool]:
