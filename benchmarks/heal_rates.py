@@ -167,15 +167,18 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
         f"|---|---|---:|---|{'---:|' * len(epochs)}",
     ]
     for row in rows:
-        cells = [
-            f"{epoch['held_out_loss']:.3f}: {100 * epoch['ridge_accuracy']:.1f} / {100 * epoch['knn_accuracy']:.1f}"
-            for epoch in row["history"]
-        ]
+        cells = [describe_epoch(epoch) for epoch in row["history"]]
         model = f"{row['ancestry']}, {row['method']} {row['layers']} x {row['width']}"
         lines.append(
             f"| {model} | {row['task']} | {row['lr']:g} | {row['maps']} | {' | '.join(cells)} |"
         )
     return "\n".join(lines)
+
+
+def describe_epoch(epoch: dict[str, float]) -> str:
+    """Return the loss, and the accuracies of both probes in per cent."""
+    accuracies = [100 * epoch[f"{name}_accuracy"] for name in ("ridge", "knn")]
+    return f"{epoch['held_out_loss']:.3f}: " + " / ".join(f"{value:.1f}" for value in accuracies)
 
 
 if __name__ == "__main__":

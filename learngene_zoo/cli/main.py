@@ -173,7 +173,7 @@ HERE = "learngene_zoo.cli"
 TABLE = {
     "shrink": (
         f"{HERE}.shrink:command",
-        "Make a small model from a pretrained one, within a budget, in one command.",
+        "Make a small model from a pretrained one, within a budget.",
     ),
     "list": (f"{HERE}.listing:command", "List methods, learngenes, tasks and ancestries."),
     "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
@@ -218,7 +218,7 @@ TABLE = {
 
 EPILOG = """\b
 Examples:
-  lgzoo demo
+  lgzoo shrink --task digits --max-params 500K
   lgzoo extract closed_form
   lgzoo expand --layers 7
   lgzoo finetune --task digits

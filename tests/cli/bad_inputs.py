@@ -141,6 +141,17 @@ CALLS = [
     Case("heal model --images folder:photos --label-smoothing 0.1", WRONG, ("--label-smoothing",)),
     Case("heal model --images folder:photos", WRONG, ("records no ancestry model", "--teacher")),
     Case("heal model --images folder:photos --teacher nowhere", WRONG, ("nowhere",)),
+    Case("shrink ancestry --task folder:photos", WRONG, ("no bound is given", "--max-params")),
+    Case("shrink ancestry --max-params 9K", WRONG, ("no images are given", "--images")),
+    Case("shrink nowhere --task folder:photos --max-params 9K", WRONG, ("nowhere",)),
+    Case("shrink ancestry --task photos --max-params 9K", WRONG, ("write folder:photos",)),
+    Case("shrink ancestry --task folder:photos --max-params 9", WRONG, ("the smallest has",)),
+    Case("shrink ancestry --task folder:photos --max-params 9M", WRONG, ("is within the budget",)),
+    Case("shrink ancestry --task scenes --max-params 9K", WRONG, ("a class for every pixel",)),
+    Case(
+        "shrink ancestry --images folder:photos --max-drop 1", WRONG, ("--max-drop", "need labels")
+    ),
+    Case("shrink ancestry --task folder:photos --max-megabytes 0", WRONG, ("--max-megabytes",)),
     Case("evaluate model --split holdout", WRONG, ("--split", "'holdout'", "'test'")),
     Case("evaluate model --task folder:photos --device tpu", WRONG, ("tpu", "cpu")),
     Case("evaluate model --precision fp8", WRONG, ("--precision", "'fp8'", "'bf16'")),

@@ -186,6 +186,7 @@ def settings_of_every_verb() -> dict[str, Any]:
         **{f"plan {method.name}": method.extractor for method in methods},
         "finetune model --task folder:photos -o new": lifecycle.FINETUNE,
         "heal model --images folder:photos -o new": HEALING,
+        "shrink ancestry --task folder:photos --max-params 9K -o new": lifecycle.ShrinkConfig(),
         "train --task folder:photos -o new": lifecycle.TRAIN,
     }
 

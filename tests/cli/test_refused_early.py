@@ -74,6 +74,10 @@ CALLS = {
         1,
         EXISTS.format("finetuned") + "heal --images digits -o finetuned-2\n",
     ),
+    "shrink --task digits --max-params 1K -o finetuned": (
+        1,
+        EXISTS.format("finetuned") + "shrink --task digits --max-params 1K -o finetuned-2\n",
+    ),
     "train": (1, EXISTS.format("ancestry") + "train -o ancestry-2\n"),
     "export": (1, EXISTS.format("model.onnx") + "export -o model-2.onnx\n"),
     "plot": (1, EXISTS.format("learngene.png") + "plot -o learngene-2.png\n"),
@@ -86,6 +90,7 @@ CALLS = {
     "expand -o notes/new": (1, IN_THE_WAY),
     "finetune -o notes/new": (1, IN_THE_WAY),
     "heal --images digits -o notes/new": (1, IN_THE_WAY),
+    "shrink --task digits --max-params 1K -o notes/new": (1, IN_THE_WAY),
     "train -o notes/new": (1, IN_THE_WAY),
     "export -o notes/new.onnx": (1, IN_THE_WAY.replace("/new ", "/new.onnx ")),
     "bench -o notes": (1, "error: notes is a file, not a folder; choose another path with -o\n"),
@@ -102,6 +107,10 @@ CALLS = {
     "finetune --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
     "heal --images sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
     "heal --images digits --task sings -o new": (
+        2,
+        "error: no task named 'sings'; did you mean signs? ",
+    ),
+    "shrink --task sings --max-params 1K -o new": (
         2,
         "error: no task named 'sings'; did you mean signs? ",
     ),

@@ -215,6 +215,7 @@ HOT_OF_OURS = {
     "learngene_zoo.lifecycle.comparison",
     "learngene_zoo.lifecycle.runtimes",
     "learngene_zoo.lifecycle.recommendation",
+    "learngene_zoo.lifecycle.shrinking.ranking",
 }
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.artifacts.own_data import recall, remember
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand, extract
 from learngene_zoo.lifecycle.shrinking.candidates import (
@@ -22,6 +23,7 @@ from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, settings_of, with_settings
+from learngene_zoo.tasks.catalogue import is_own_data, locate_task
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -97,25 +99,43 @@ def _build(request: ShrinkRequest, candidate: ShrinkCandidate, work: Path, run: 
     from learngene_zoo.artifacts.descendant import load_descendant
 
     path, gene = work / MODELS / candidate.name, work / LEARNGENES / candidate.method
-    if not path.is_dir():
-        method, member = METHODS.load(candidate.method), candidate.member
-        extract(
-            method.name,
-            ancestries=request.source,
-            tasks=[] if method.tasks == "none" else [request.images_reference],
-            extractor=with_settings(method.extractor, keep_streams(method.extractor)),
-            image_size=request.image_size,
-            out=gene,
-            run=run_of(gene, run),
-        )
-        expand(
-            gene,
-            target=replace(member.target, task=request.reference),
-            expander=with_settings(method.expander, member.settings),
-            out=path,
-            run=run_of(path, run),
-        )
+    if path.is_dir():
+        return _restore_origins(request, path)
+    method, member = METHODS.load(candidate.method), candidate.member
+    extract(
+        method.name,
+        ancestries=request.source,
+        tasks=[] if method.tasks == "none" else [request.images_reference],
+        extractor=with_settings(method.extractor, keep_streams(method.extractor)),
+        image_size=request.image_size,
+        out=gene,
+        run=run_of(gene, run),
+    )
+    expand(
+        gene,
+        target=replace(member.target, task=request.reference),
+        expander=with_settings(method.expander, member.settings),
+        out=path,
+        run=run_of(path, run),
+    )
     return load_descendant(path)
+
+
+def _restore_origins(request: ShrinkRequest, path: Path) -> Descendant:
+    """Return a candidate that an interrupted run has built, and store the locations that it needs.
+
+    A run that is killed right after it has written a model may not have stored them.
+    """
+    from learngene_zoo.artifacts.descendant import load_descendant
+    from learngene_zoo.pretrained.ancestry import origins_of_models
+
+    model, task, reference = load_descendant(path), request.task, request.reference
+    if recall(model):
+        return model
+    origins = origins_of_models([request.ancestry.record])
+    if task is not None and reference is not None and is_own_data(reference):
+        origins = {reference: locate_task(task, reference), **origins}
+    return remember(model, origins, load_descendant, path)
 
 
 def keep_streams(extractor: Extractor) -> dict[str, bool]:

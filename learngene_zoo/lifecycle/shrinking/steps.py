@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.own_data import remember
 from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.atomic import check_file, resolve_path
 from learngene_zoo.errors import WrongCall
@@ -56,7 +55,6 @@ from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, world
-from learngene_zoo.tasks.catalogue import is_own_data, locate_task
 from learngene_zoo.tasks.task import stamp_tasks
 from learngene_zoo.text import count_noun
 
@@ -104,8 +102,6 @@ def shrink(
     Raises:
         WrongCall, BadData: as `open_request` does.
     """
-    from learngene_zoo.artifacts.descendant import load_descendant
-
     run, out = run or models.own_run(), Path(out)
     if world() > 1:
         raise WrongCall("shrink runs in one process; start it without torchrun")
@@ -114,6 +110,8 @@ def shrink(
     check_start(out, run, force)
     for path in list_outputs(out, export_format):
         check_file(path, force or run.resume)
+    from learngene_zoo.artifacts.descendant import load_descendant
+
     request = open_request(
         model, task, images, bounds, config, tuning, image_size, export_format, run
     )
@@ -130,9 +128,6 @@ def shrink(
         data=partial(stamp_tasks, datasets),
     )
     shutil.rmtree(folder / WORK, ignore_errors=True)
-    if request.task is not None and task is not None and is_own_data(task):
-        origins = {request.task.name: locate_task(request.task, task)}
-        remember(result.model, origins, load_descendant, out)
     report, *exported = list_outputs(out, request.export_format)
     return replace(
         result,

@@ -1,0 +1,114 @@
+"""`lgzoo shrink`: its table, its JSON, its plan and its messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from learngene_zoo.artifacts.descendant import assemble, load_descendant
+from learngene_zoo.cli.main import main
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.text import human_count
+
+SPEC = ViTSpec(layers=3, width=32, heads=2, classes=3, image_size=16, patch_size=8)
+SMALL = ["--candidates", "3", "--epochs", "1", "--batch-size", "16", "--export", "none"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a pretrained model and pictures into the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    assemble(SPEC, {}, seed=0, scheme="fan_in").save("model")
+    draws = np.random.default_rng(0)
+    for label, name in enumerate(("red", "green")):
+        Path("photos", name).mkdir(parents=True)
+        for number in range(24):
+            pixels = draws.integers(0, 120, (16, 16, 3), dtype=np.uint8)
+            pixels[..., label] += 80
+            Image.fromarray(pixels).save(Path("photos", name, f"{number}.png"))
+    return tmp_path
+
+
+def call(*words: str) -> Result:
+    line = ["shrink", "model", "--task", "folder:photos", *words]
+    return CliRunner().invoke(main, [*line, "--device", "cpu", "--threads", "1"])
+
+
+def test_the_table_and_the_json_agree(place: Path) -> None:
+    table = call("--max-params", "25K", *SMALL)
+    assert table.exit_code == 0, table.stderr
+    result = call("--max-params", "25K", *SMALL, "--resume", "--json")
+    assert result.exit_code == 0, result.stderr
+    rows: list[dict[str, Any]] = json.loads(result.stdout)
+    lines = table.stdout.splitlines()
+    shown = [line.split() for line in lines if line.endswith("-") or line.startswith("*")]
+    assert len(shown) == len(rows)
+    for words, row in zip(shown, rows):
+        assert (words[0] == "*") == row["kept"]
+        words = words[row["kept"] :]
+        assert words[0] == row["method"]
+        assert words[1] == f"{row['layers']}x{row['width']}"
+        assert words[2] == human_count(row["params"])
+        assert words[5] == f"{row['probe']:.3f}"
+        assert words[8] == ("-" if row["validation"] is None else f"{row['validation']:.3f}")
+        assert words[9] == ("-" if row["test"] is None else f"{row['test']:.3f}")
+    (winner,) = [row for row in rows if row["kept"]]
+    assert winner["params"] <= 25_000
+    assert winner["model"] == "shrunk"
+    assert load_descendant("shrunk").cost().params == winner["params"]
+    assert "model     shrunk" in table.stdout or "model   shrunk" in table.stdout
+    assert Path("shrunk.html").read_text(encoding="utf-8").endswith("</html>\n")
+    assert "next: lgzoo predict shrunk PICTURE" in table.stderr
+
+
+def test_a_plan_starts_nothing_and_lists_the_candidates(place: Path) -> None:
+    before = sorted(path.name for path in place.iterdir())
+    result = call("--max-params", "25K", "--candidates", "3", "--plan", "--json")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)
+    assert 1 <= len(rows) <= 3
+    assert all(row["params"] <= 25_000 for row in rows)
+    assert "about " in result.stderr
+    assert sorted(path.name for path in place.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ([], 2, "no bound is given; give at least one of --max-params"),
+        (["--max-params", "10"], 2, "no descendant fits within 10 parameters; the smallest has"),
+        (["--max-params", "9M"], 2, "the model itself is within the budget"),
+        (["--max-megabytes", "-1"], 2, "invalid value for '--max-megabytes'"),
+        (["--max-params", "20K", "--export", "tf"], 2, "invalid value for '--export'"),
+        (["--max-params", "20K", "--task", "nothing"], 2, "no task named 'nothing'"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_writes_nothing(
+    words: list[str], code: int, message: str, place: Path
+) -> None:
+    before = sorted(path.name for path in place.iterdir())
+    result = call(*words)
+    assert result.exit_code == code
+    assert result.stderr.startswith(f"error: {message}")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert sorted(path.name for path in place.iterdir()) == before
+
+
+@pytest.mark.slow
+def test_the_exported_file_lies_beside_the_model(place: Path) -> None:
+    words = [word if word != "none" else "pt2" for word in SMALL]
+    result = call("--max-params", "25K", *words, "--json")
+    assert result.exit_code == 0, result.stderr
+    (winner,) = [row for row in json.loads(result.stdout) if row["kept"]]
+    assert winner["exported"] == "shrunk.pt2"
+    evaluation = CliRunner().invoke(main, ["evaluate", "shrunk.pt2", "--task", "folder:photos"])
+    assert evaluation.exit_code == 0, evaluation.stderr
+    assert f"{winner['test']:.4g}" in evaluation.stdout
