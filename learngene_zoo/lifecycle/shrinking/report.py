@@ -98,11 +98,23 @@ def draw_sizes(table: ShrinkTable) -> str:
             axes.plot(
                 *zip(*tuned), label="fine-tuned (validation)" if table.task else "healed", **look
             )
-        axes.set_xscale("log")
+        _scale_parameters(axes)
         axes.set_xlabel("parameters")
         axes.set_ylabel("linear probe" if table.task else "R² of the original's features")
         plotting.legend(figure, [axes], 4)
         return plotting.svg_text(plotting.settle(figure), "sizes", "accuracy over parameters")
+
+
+def _scale_parameters(axes: Any) -> None:
+    """Make the horizontal axis logarithmic, with ticks such as 500K."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: human_count(round(value)).replace(".00", ""))
+    )
 
 
 def _draw_points(axes: Any, rows: Sequence[ShrinkRow], **look: Any) -> None:
