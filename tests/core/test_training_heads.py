@@ -29,6 +29,7 @@ from learngene_zoo.training.heads import (
     limit_scale,
 )
 from learngene_zoo.training.probes import compute_features, find_patch_labels, fit_ridge
+from learngene_zoo.training.watch import Validation
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
 BRIEF = Recipe(epochs=2, batch_size=16, augment="none", lr=1e-3)
@@ -260,14 +261,13 @@ def _timm_model() -> TimmModel:
 
 def test_the_watch_keeps_the_start_where_no_epoch_is_better() -> None:
     watch = tuning.Watch(run=Run(), keep="best", patience=None)
-    start, task = assemble(SPEC, {}, seed=0), tiny_task(classes=3)
-    model = start.model()
-    watch.begin(model, start, task, BRIEF)
+    model = assemble(SPEC, {}, seed=0).model()
+    watch.begin(model, lambda *_: Validation(value=0.5, text="", images=10), 1)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
-    watch.finish(model, start, failed=False)
+    watch.finish(model, failed=False)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
