@@ -56,6 +56,7 @@ def heal(
     return 1 if metrics.get("diverged") and not metrics["kept_epoch"] else 0
 
 
+RATE = "0.001; 5e-05 if a pretrained model wider than 96 is inherited from"
 RESULTS = {"held_out_loss": "held-out loss", "knn_accuracy": "k-NN", "ridge_accuracy": "ridge"}
 
 
@@ -119,7 +120,7 @@ command = SettingsCommand(
             "(default: the one that MODEL records).",
         ),
         *options_of(HEALING),
-        *options_of(lifecycle.HEAL, without=WITHOUT_MEANING),
+        *options_of(lifecycle.HEAL, without=WITHOUT_MEANING, defaults={"lr": RATE}),
         *job_options("healed"),
     ],
 )

@@ -18,7 +18,7 @@ from learngene_zoo.artifacts.own_data import (
 from learngene_zoo.artifacts.records import AncestryRecord, read_provenance
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.opening import own_run
-from learngene_zoo.lifecycle.rates import choose_fit
+from learngene_zoo.lifecycle.rates import choose_fit, choose_heal_rate
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
@@ -42,7 +42,7 @@ def heal(
     *,
     teacher: str | None = None,
     task: str | None = None,
-    recipe: Recipe = HEAL,
+    recipe: Recipe | None = None,
     healing: HealConfig = HEALING,
     out: str | Path | None = None,
     run: Run | None = None,
@@ -64,7 +64,7 @@ def heal(
         teacher: source of another ancestry model with the same patches. None: the one that the
             descendant records.
         task: a task whose validation images choose the epoch. None: the held-out losses do.
-        recipe: the training.
+        recipe: the training. None: `HEAL`, with the learning rate of `choose_heal_rate`.
         healing: the other settings.
         out: folder to write the model to.
         run: how to compute. None: see `own_run`.
@@ -89,10 +89,12 @@ def heal(
     from learngene_zoo.training.healing.recovery import recover
 
     check_tracker(run.tracker, run.folder if out is None else Path(out))
-    recipe, healing = configure(recipe, healing, settings)
+    resolved, healing = configure(recipe or HEAL, healing, settings)
     if teacher is not None:
         check_source(teacher)
     start = check_healable(open_model(model, offline=run.offline))
+    if recipe is None and "lr" not in settings:
+        resolved = replace(resolved, lr=choose_heal_rate(start))
     recorded = _read_ancestries(start, teacher)
     data, probed = _open_data(images, task, run)
     opened = {images: data} if task is None or probed is None else {images: data, task: probed}
@@ -107,7 +109,7 @@ def heal(
             start,
             ancestry,
             data,
-            recipe,
+            resolved,
             healing,
             run,
             records=records,
@@ -120,7 +122,7 @@ def heal(
         "model": start.identity,
         "images": to_json(data.record),
         "teacher": ancestry.identity,
-        "recipe": to_json(recipe),
+        "recipe": to_json(resolved),
         "healing": to_json(healing),
         **({"task": to_json(probed.record)} if probed is not None else {}),
     }

@@ -1,4 +1,4 @@
-"""Defaults of `finetune`: the recipe, and a model's learning rate, layer decay and fit."""
+"""Defaults of `finetune` and `heal` that depend on the model: rates, layer decay and fit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
 FULL_RATE = 96
 # Of models that inherit from an ancestry model wider than that; see benchmarks/finetune_rates.py.
 INHERITED_LR, INHERITED_DECAY = 1e-4, 0.75
+# Learning rates of `heal`, of the same models and of all others; see benchmarks/heal_rates.py.
+INHERITED_HEAL_LR, HEAL_LR = 5e-5, 1e-3
 
 
 def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
@@ -29,6 +31,11 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
     if _find_inherited_width(model) > FULL_RATE:
         return INHERITED_LR, INHERITED_DECAY
     return rate_for(model.width), 1.0
+
+
+def choose_heal_rate(model: Descendant) -> float:
+    """Return the default learning rate of `heal` for a model; docs/heal.md has the measurements."""
+    return INHERITED_HEAL_LR if _find_inherited_width(model) > FULL_RATE else HEAL_LR
 
 
 def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
