@@ -50,6 +50,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import ensure_validation
+from learngene_zoo.text import count_noun
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.probes import compute_features, run_probe
 from pages import DOCS, replace_between
@@ -389,7 +390,7 @@ def make_front_table(rows: Sequence[dict[str, Any]]) -> str:
             f"{name}, {size}",
             f"{probe['params'] / 1e6:.1f} M",
             f"{100 * probe['ridge']:.1f}",
-            f"{100 * mean(tuned):.1f} ({len(tuned)} seeds)" if tuned else "",
+            f"{100 * mean(tuned):.1f} ({count_noun(len(tuned), 'seed')})" if tuned else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
