@@ -41,7 +41,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.probes import compute_features, run_probe
 from lgzoo_closed_form.calibration import Calibration
-from lgzoo_closed_form.depth import MAX_COST, choose_cut, find_best_cuts
+from lgzoo_closed_form.depth import MAX_COST, find_best_cuts
 from lgzoo_closed_form.modules.solve import StreamTeacher, measure_costs, solve_descendant
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 from lgzoo_closed_form.teaching import record_teacher
@@ -53,7 +53,7 @@ TASKS = {
     "dinov2": ("emoji", "fashion_mnist", "clipart"),
     "bundled": ("digits", "fashion_mnist", "petals", "signs"),
 }
-# Two thirds, half and a third of the width are those of 6 and of 3 heads.
+# At full width, and at two thirds and about half or a third of it.
 SIZES = {
     "dinov2": (
         (3, 384),
@@ -128,7 +128,6 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     for cell in cells:
         start = time.monotonic()
         cut = find_best_cuts(costs, cell.depth)[cell.layers - 1]
-        chosen = choose_cut(costs, cell.layers).depth
         model = build_model(teacher, cell, cut.runs, settings)
         built = time.monotonic()
         train, held_out = (
@@ -141,7 +140,6 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
             **cell._asdict(),
             "runs": list(cut.runs),
             "objective": round(cut.objective, 4),
-            "chosen": chosen,
             "ridge": ridge.value,
             "knn": neighbours.value,
             "images": ridge.images,

@@ -371,7 +371,9 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     )
     room = console.width - wide - len(f"{steps}/{steps} loss 00.0000 0:00:00 left 0:00:00") - 5
     with bar:
-        task = bar.add_task(_cut(printable(title), room), total=steps, completed=done, loss="-")
+        task = bar.add_task(
+            _shorten_title(printable(title), room), total=steps, completed=done, loss="-"
+        )
         try:
             yield lambda values, step: bar.update(
                 task, completed=step, loss=f"{values['loss']:.4f}"
@@ -381,7 +383,7 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
             raise
 
 
-def _cut(title: str, room: int) -> str:
+def _shorten_title(title: str, room: int) -> str:
     """Shorten a title in the middle if it leaves too little space for the numbers beside it."""
     if len(title) <= max(room, MIN_TITLE_LENGTH):
         return title
