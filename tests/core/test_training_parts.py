@@ -334,12 +334,12 @@ def test_a_recipe_refuses_a_clip_of_nothing_and_a_schedule_that_rises(
 
 
 def test_a_long_title_leaves_room_for_the_numbers_of_a_bar():
-    from learngene_zoo.runs.progress import _cut
+    from learngene_zoo.runs.progress import _shorten_title
 
-    assert _cut("training on digits", 20) == "training on digits"
-    short = _cut("search/folder:a-long-name-of-a-data-set: super net", 21)
+    assert _shorten_title("training on digits", 20) == "training on digits"
+    short = _shorten_title("search/folder:a-long-name-of-a-data-set: super net", 21)
     assert (len(short), short[:7], short[-9:]) == (21, "search/", "super net")
-    assert len(_cut("x" * 50, -5)) == 15
+    assert len(_shorten_title("x" * 50, -5)) == 15
 
 
 def test_a_line_of_an_epoch_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
