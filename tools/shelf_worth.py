@@ -106,6 +106,7 @@ def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, ob
         size=size,
         seed=SEED,
         recipe=TRAINING,
+        head="ridge",
         look=False,
     )
 

@@ -352,7 +352,7 @@ def trace_modules(words: list[str]) -> list[str]:
             raise
     finally:
         sys.setprofile(None)
-    files = {Path(code.co_filename) for code in called if is_function_code(code)}
+    files = {Path(code.co_filename) for code in tuple(called) if is_function_code(code)}
     return sorted(
         name_module(file)
         for file in files

@@ -54,7 +54,6 @@ def demo_grid(seed: int = 0, *, full: bool = False, offline: bool = False) -> li
         epochs=[RECIPE.epochs],
         seeds=range(3 if full else 2),
         recipe=RECIPE,
-        head="random",  # the recipe of the committed table
         offline=offline,
     )
     tuning = {cell.seed: derive_seed(seed, "tuning", cell.seed) for cell in grid}
