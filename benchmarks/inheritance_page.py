@@ -16,7 +16,7 @@ from learngene_zoo.bench.results.rows import Row
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
 from learngene_zoo.text import count_noun, human_count
 from machine import write
-from pages import DOCS, ROOT, replace_between
+from pages import DOCS, replace_between
 
 OURS = "closed_form"
 SCRATCH = ("scratch timm", "scratch fan_in")
@@ -187,7 +187,7 @@ def front(
     real: Sequence[str],
     left_out: Sequence[str],
 ) -> TextTable:
-    """README's table: what every method reaches at each size, and what all of these sizes cost
+    """The table of the methods: what each reaches at every size, and what all of these sizes cost
     together before any fine-tuning.
     """
     levels = {
@@ -380,7 +380,7 @@ def write_page(
         return
     save(figure(found, budgets[-1]), DOCS / "images" / "inheritance.png")
     replace_between(
-        ROOT / "README.md",
+        DOCS / "methods" / "index.md",
         "front",
         markdown_table(front(found, budgets[-1], compared, real, left_out)),
     )

@@ -94,6 +94,17 @@ TRAINED = (
 TRAINED_BUDGET = {"epochs": 2, "images": IMAGES}
 TUNED = ("closed_form", "first_k", "evenly_spaced", "weight_selection")
 CONTROLS: tuple[Control, ...] = ("shuffled", "stem", "stem_fan_in")
+# Method, size and text of the rows on the front page.
+FRONT = (
+    ("ancestry", 12, 384, "DINOv2-S itself, 12 x 384"),
+    ("first_k", 6, 384, "`first_k`, 6 x 384"),
+    ("closed_form", 6, 384, "`closed_form`, 6 x 384"),
+    ("closed_form", 12, 256, "`closed_form`, 12 x 256"),
+    ("closed_form", 6, 256, "`closed_form`, 6 x 256"),
+    ("weight_selection", 6, 256, "`weight_selection`, 6 x 256"),
+    ("distillation", 6, 256, "`distillation`, 6 x 256, 2 epochs"),
+    ("scratch", 6, 256, "random weights, 6 x 256"),
+)
 Stage = Literal["probe", "finetune"]
 
 
@@ -369,31 +380,47 @@ def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def make_front_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table on the front page: probe and fine-tuning of every model on `stamps`."""
-    rows = [row for row in rows if row["task"] == "stamps" and "error" not in row]
+    """Return the table on the front page: the probes of some models on every task, and the accuracy
+    after fine-tuning on `stamps`.
+
+    Of random weights, each cell is that of the better initialisation.
+    """
+    rows = [row for row in rows if "error" not in row and row["control"] not in CONTROLS]
     lines = [
-        "| model | parameters | ridge probe | fine-tuned, mean of the seeds |",
-        "|---|---:|---:|---:|",
+        f"| model | parameters | {' | '.join(TASKS)} | {TASKS[0]}, fine-tuned |",
+        "|---|---:|" + "---:|" * (len(TASKS) + 1),
     ]
-    for probe in (row for row in rows if row["stage"] == "probe"):
-        key = (probe["arm"], probe["layers"], probe["width"])
-        tuned = [
-            row["value"]
+    for method, layers, width, text in FRONT:
+        size = [
+            row
             for row in rows
-            if row["stage"] == "finetune" and (row["arm"], row["layers"], row["width"]) == key
+            if (row["method"], row["layers"], row["width"]) == (method, layers, width)
         ]
-        if not tuned and probe["arm"] != "ancestry":
+        probes = [row for row in size if row["stage"] == "probe"]
+        if not probes:
             continue
-        name = "DINOv2-S itself" if probe["arm"] == "ancestry" else f"`{probe['arm']}`"
-        size = f"{probe['layers']} x {probe['width']}"
+        best = [
+            max((row["ridge"] for row in probes if row["task"] == task), default=None)
+            for task in TASKS
+        ]
         cells = [
-            f"{name}, {size}",
-            f"{probe['params'] / 1e6:.1f} M",
-            f"{100 * probe['ridge']:.1f}",
-            f"{100 * mean(tuned):.1f} ({count_noun(len(tuned), 'seed')})" if tuned else "",
+            text,
+            f"{probes[0]['params'] / 1e6:.1f} M",
+            *("" if value is None else f"{100 * value:.1f}" for value in best),
+            describe_tuned([row for row in size if row["stage"] == "finetune"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def describe_tuned(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean accuracy on the first task of the better arm, with the number of seeds."""
+    arms = [
+        [row["value"] for row in rows if row["task"] == TASKS[0] and row["arm"] == arm]
+        for arm in {row["arm"] for row in rows}
+    ]
+    values = max((values for values in arms if values), key=mean, default=[])
+    return f"{100 * mean(values):.1f} ({count_noun(len(values), 'seed')})" if values else ""
 
 
 def describe(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:

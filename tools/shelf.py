@@ -1,5 +1,5 @@
 """Rebuild everything that is bundled, in order: the ancestry models, the learngenes, their
-evaluation, their cards, README's demo.
+evaluation, their cards, the demo.
 
     python tools/shelf.py                 whatever is out of date; resumable
     python tools/shelf.py worth           one stage only (see BEFORE, LEARNGENES, AFTER)
@@ -413,9 +413,9 @@ def cards() -> None:
 
 
 def table() -> None:
-    """One line for every learngene, in README."""
+    """One line for every learngene, on the page of the methods."""
     text = shelf_table.markdown([card_of(name) for name in arms()])
-    replace_between(ROOT / "README.md", "shelf", text)
+    replace_between(DOCS / "methods" / "index.md", "shelf", text)
 
 
 def rendered(folder: Path, notes: str) -> None:
@@ -434,13 +434,13 @@ def rendered(folder: Path, notes: str) -> None:
 
 
 def story() -> None:
-    """Run the demo and put its table and picture into README.md and docs/images."""
+    """Run the demo and put its table and picture into docs."""
     out, cells = BUILD / "demo", demo.demo_grid(RUN.seed)
     rows = finished(cells, out)
     note_grid(cells, out)
     write_report(out)
     shutil.copyfile(out / "pictures" / "pareto.png", DOCS / "images" / "demo.png")
-    replace_between(ROOT / "README.md", "demo", demo.markdown(demo.demo_rows(rows)))
+    replace_between(DOCS / "demo.md", "demo", demo.markdown(demo.demo_rows(rows)))
 
 
 def extracted(methods: list[str]) -> None:

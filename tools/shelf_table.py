@@ -1,4 +1,4 @@
-"""Make README's table of the learngenes on the shelf: the results of each one's middle size.
+"""Make the table of the learngenes on the shelf: the results of each one's middle size.
 
     python tools/shelf.py table
 

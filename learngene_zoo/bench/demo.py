@@ -114,7 +114,7 @@ def sentence(line: dict[str, Json]) -> str:
 
 
 def markdown(lines: Sequence[dict[str, Json]]) -> str:
-    """Return the table for README.md: test accuracies in per cent, gains in points.
+    """Return the table of docs/demo.md: test accuracies in per cent, gains in points.
 
     The gains have 95 % intervals.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-# Methods that are listed first: see README.md, "Choosing a method".
+# Methods that are listed first: see docs/methods/index.md, "Choosing a method".
 START_HERE = ("closed_form", "first_k", "pruning", "lsamd", "pool")
 # Other names of options: timm's words for sizes; `try`, which no setting can be called in Python.
 ALIASES = {
