@@ -40,11 +40,10 @@ from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.probes import compute_features, run_probe
-from lgzoo_closed_form.calibration import Calibration
-from lgzoo_closed_form.depth import MAX_COST, find_best_cuts
+from lgzoo_closed_form.calibration import Calibration, record_teacher
+from lgzoo_closed_form.descendant_size import MAX_COST, find_best_cuts
 from lgzoo_closed_form.modules.solve import StreamTeacher, measure_costs, solve_descendant
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
-from lgzoo_closed_form.teaching import record_teacher
 from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "closed_form_truncation.jsonl"

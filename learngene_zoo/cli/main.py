@@ -8,6 +8,7 @@ one line on stderr and an exit code.
 from __future__ import annotations
 
 import atexit
+import errno
 import importlib
 import io
 import os
@@ -398,6 +399,8 @@ def describe_error(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{explain_os_error(error)}", 1
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _TOO_MANY_FILES):
+        return explain_os_error(OSError(errno.EMFILE, str(error))), 1
     return (
         f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see the traceback",
         1,
@@ -436,6 +439,8 @@ _OUT_OF_MEMORY = (
     "unable to mmap",
     "failed to map segment",  # the system's loader, of a library
 )
+# RuntimeErrors, too: of torch's DataLoader, and of the connection to its workers.
+_TOO_MANY_FILES = ("Too many open files", "received 0 items of ancdata")
 
 
 def note(text: str) -> None:

@@ -328,9 +328,12 @@ def complete_learngenes(
 
 def check_tasks(*names: str | None) -> None:
     """Raise `WrongCall` for a task or suite that does not exist, before torch is imported."""
+    references = [name for name in names if name is not None]
+    if not references:
+        return
     from learngene_zoo.tasks.catalogue import check_name, tasks_named
 
-    for name in tasks_named([name for name in names if name is not None]):
+    for name in tasks_named(references):
         check_name(name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -114,6 +113,8 @@ def latency(spec: Spec, run: Run) -> float:
 
 def seconds_of(model: nn.Module, channels: int, image_size: int, run: Run) -> float:
     """Measure the seconds of one forward pass of a module in eval mode, as `latency` does."""
+    from statistics import median  # slow to import
+
     import torch
 
     from learngene_zoo.runs.run import open_device
@@ -129,4 +130,4 @@ def seconds_of(model: nn.Module, channels: int, image_size: int, run: Run) -> fl
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[WARM_UP:])
+    return median(seconds[WARM_UP:])

@@ -3,14 +3,14 @@
 A method of this zoo. The learngene is the ancestry model itself, without its head, or only its
 name, with statistics of a few hundred images:
 
-    1  record the residual streams of all blocks                    (streams.py, recording.py)
+    1  record the residual streams of all blocks                                 (streams.py)
     2  measure the cost of every run of blocks if its first block replaces it     (solve.py)
     3  find the directions in which the streams vary most                         (width.py)
 
 A descendant of k layers and width d is built block by block, on its own inputs:
 
     4  take the most blocks T of the ancestry model that can be cut into k runs at a low cost, and
-       the best cut of them                                                       (depth.py)
+       the best cut of them                                             (descendant_size.py)
     5  copy the first block of each run, narrowed to d: stream projected, LayerNorm exact, heads and
        neurons selected                                                           (width.py)
     6  solve queries, keys and values towards the ancestry model's by weighted ridge regression,
@@ -47,14 +47,21 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
-from lgzoo_closed_form.calibration import Calibration, open_calibration_task
-from lgzoo_closed_form.depth import find_best_cuts, select_cut
+from lgzoo_closed_form.calibration import (
+    PART,
+    Calibration,
+    find_recording,
+    open_calibration_task,
+    open_first_blocks,
+    open_teacher,
+)
 from lgzoo_closed_form.descendant_size import (
     derive_spec,
+    find_best_cuts,
     list_fixed_width_features,
     list_unsolvable_features,
+    select_cut,
 )
-from lgzoo_closed_form.teaching import PART, find_recording, open_first_blocks, open_teacher
 
 if TYPE_CHECKING:
     import torch
@@ -149,8 +156,8 @@ def measure_statistics(
         run: the part of the run.
     """
     from learngene_zoo.plugin import without_head
-    from lgzoo_closed_form.modules.recording import STREAMS, complete_recording, prepare_folder
     from lgzoo_closed_form.modules.solve import measure_costs
+    from lgzoo_closed_form.modules.streams import STREAMS, complete_recording, prepare_folder
     from lgzoo_closed_form.modules.width import compute_directions
 
     spec, input_format = ancestry.spec, ancestry.input_format
@@ -215,12 +222,7 @@ class ClosedFormExpander(Expander):
 
         Raises `WrongCall` for a size beyond the ancestry model's, and for other than whole heads.
         """
-        from learngene_zoo.plugin import (
-            assemble,
-            only,
-            resize_positions,
-            shapes,
-        )
+        from learngene_zoo.plugin import assemble, only, resize_positions, shapes
         from lgzoo_closed_form.modules.solve import solve_descendant
 
         config = learngene.config

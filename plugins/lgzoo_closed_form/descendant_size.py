@@ -1,17 +1,32 @@
-"""Sizes of closed_form descendants: which can be built from an ancestry model.
+"""Sizes of closed_form descendants: which can be built, and which blocks of the ancestry model
+they take.
 
-Listing descendants needs this module, so it imports no torch.
+The blocks that a descendant replaces are cut into runs, and the first block of a run stands for all
+of it. The cost is measured on the ancestry model's own streams: with only the fc2 of block i solved
+again, C[i, j] is the error of making the output of block j from the stream after the attention of
+block i, as a share of that output's variance. A run counts as at least as hard as any part of it,
+so the objective never rises with the number of runs. Dynamic programming finds the best cuts for
+every number of runs at once:
+
+    cost of k runs over blocks 0..j = min over i of (cost of k - 1 runs over 0..i-1) + C[i, j]
+
+Everything here is in plain numbers, and blocks are counted from 0. Listing descendants needs this
+module, so it imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from learngene_zoo.plugin import WrongCall
+from learngene_zoo.plugin import BadFile, WrongCall
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Spec, Target
+
+Costs = Sequence[Sequence[float]]  # C[i][j - i] for j >= i
+MAX_COST = 0.1  # of a cut that is chosen without being asked for
 
 
 def derive_spec(target: Target, ancestry: Spec, *, is_nested: bool) -> Spec:
@@ -71,3 +86,108 @@ def list_fixed_width_features(spec: Spec) -> list[str]:
 
 def _list_features(spec: Spec, names: Mapping[str, str]) -> list[str]:
     return [words for name, words in names.items() if getattr(spec, name, False)]
+
+
+class Cut(NamedTuple):
+    """A division of the first blocks of an ancestry model into runs."""
+
+    runs: tuple[int, ...]  # the first block of each run
+    depth: int  # how many blocks the runs have together
+    objective: float  # the sum of the costs of its runs
+
+
+def make_monotone(costs: Costs) -> list[list[float]]:
+    """Return the costs with every run at least as hard as each of its parts."""
+    layers = len(costs)
+    monotone = [list(row) for row in costs]
+    for length in range(1, layers):
+        for first in range(layers - length):
+            shorter = monotone[first][length - 1], monotone[first + 1][length - 1]
+            monotone[first][length] = max(monotone[first][length], *shorter)
+    return monotone
+
+
+def find_best_cuts(costs: Costs, depth: int | None = None) -> list[Cut]:
+    """Return the best cut of the first `depth` blocks (None: all) into 1, 2, ... runs."""
+    layers = len(costs) if depth is None else depth
+    monotone = make_monotone([row[: layers - first] for first, row in enumerate(costs[:layers])])
+    best = [[Cut((0,), last + 1, monotone[0][last]) for last in range(layers)]]
+    for runs in range(2, layers + 1):
+        before = best[-1]
+        # The entries of fewer blocks than runs are never read.
+        best.append(before[: runs - 1])
+        for last in range(runs - 1, layers):
+            cuts = (
+                Cut(
+                    (*before[first - 1].runs, first),
+                    last + 1,
+                    before[first - 1].objective + monotone[first][last - first],
+                )
+                for first in range(runs - 1, last + 1)
+            )
+            best[-1].append(min(cuts, key=lambda cut: (cut.objective, cut.runs)))
+    return [row[-1] for row in best]
+
+
+def choose_cut(costs: Costs, layers: int) -> Cut:
+    """Return the cut of the most blocks into `layers` runs whose objective is at most `MAX_COST`.
+
+    As many blocks as runs always have one, whose objective is 0.
+    """
+    cuts = (find_best_cuts(costs, depth)[layers - 1] for depth in range(len(costs), layers - 1, -1))
+    return next(cut for cut in cuts if cut.objective <= MAX_COST)
+
+
+def select_cut(
+    costs: Costs,
+    runs: Sequence[Sequence[int]],
+    ancestry_layers: int,
+    layers: int,
+    depth: int | None,
+) -> Cut:
+    """Return the cut for a descendant.
+
+    Args:
+        costs: the learngene's; empty if it was extracted before they were recorded.
+        runs: the learngene's cuts of all blocks into 1, 2, ... runs.
+        ancestry_layers: how many blocks the ancestry model has.
+        layers: how many the descendant has.
+        depth: how many blocks the descendant stands for. None: see `choose_cut`; without costs all.
+
+    Raises:
+        WrongCall: for a depth that cannot be.
+        BadFile: for costs or runs that cannot be.
+    """
+    if depth is not None and not layers <= depth <= ancestry_layers:
+        raise WrongCall(
+            f"teacher_depth is {depth}; a descendant of {layers} layers can stand for {layers} to "
+            f"{ancestry_layers} blocks of this ancestry model"
+        )
+    if not costs:
+        if depth not in (None, ancestry_layers):
+            raise WrongCall(
+                "this learngene has no costs of runs, which teacher_depth needs; extract it again, "
+                "or leave out teacher_depth"
+            )
+        return Cut(_read_runs(runs, layers), ancestry_layers, math.nan)
+    sizes = [len(row) for row in costs]
+    is_valid = all(math.isfinite(cost) and cost >= 0 for row in costs for cost in row)
+    if sizes != list(range(ancestry_layers, 0, -1)) or not is_valid:
+        raise BadFile(
+            "details of the closed_form learngene: costs has other than one number, at least 0, "
+            f"for each run of {ancestry_layers} blocks; extract it again"
+        )
+    if depth is None:
+        return choose_cut(costs, layers)
+    return find_best_cuts(costs, depth)[layers - 1]
+
+
+def _read_runs(cuts: Sequence[Sequence[int]], layers: int) -> tuple[int, ...]:
+    """Return the first block of each run. Raises `BadFile` for runs that cannot be."""
+    runs = tuple(cuts[layers - 1]) if len(cuts) >= layers else ()
+    if len(runs) != layers or runs[:1] != (0,) or list(runs) != sorted(set(runs)):
+        raise BadFile(
+            f"details of the closed_form learngene: runs has {list(runs)} for {layers} layers; "
+            "extract it again"
+        )
+    return runs

@@ -40,7 +40,7 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
-from lgzoo_closed_form.calibration import Calibration
+from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
     PRUNED_AXES,
     Compensate,
@@ -192,7 +192,6 @@ def rank_units(
     from learngene_zoo.plugin import derive_seed, model_of, without_head
     from lgzoo_closed_form.modules.agreement import Agreement, evolve_factors, scale_scores
     from lgzoo_closed_form.modules.curvature import measure_curvatures
-    from lgzoo_closed_form.modules.streams import sample_pictures
 
     spec, sensitivity = ancestry.spec.with_(classes=0), settings.sensitivity
     evolution = settings.evolution

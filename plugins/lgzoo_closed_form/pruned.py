@@ -10,6 +10,7 @@ from lgzoo_closed_form.calibration import (
     Calibration,
     derive_input_format,
     open_calibration_task,
+    sample_pictures,
 )
 from lgzoo_closed_form.sizes import (
     Counts,
@@ -215,7 +216,6 @@ def build_pruned(
         shapes,
     )
     from lgzoo_closed_form.modules.cutting import compensate_model, cut_model
-    from lgzoo_closed_form.modules.streams import sample_pictures
 
     config, body = learngene.config, learngene.config.spec.with_(classes=0)
     weights = inherited_weights(

@@ -39,7 +39,7 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
-from lgzoo_closed_form.calibration import Calibration
+from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
     PRUNED_AXES,
     Compensate,
@@ -140,7 +140,6 @@ def score_units(
         run: the part of the run.
     """
     from lgzoo_closed_form.modules.importance import measure_importances
-    from lgzoo_closed_form.modules.streams import sample_pictures
 
     spec, calibration = ancestry.spec, settings.calibration
     pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)

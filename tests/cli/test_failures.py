@@ -55,6 +55,11 @@ def outcome(
             "error: f: permission denied; choose another path",
         ),
         (MemoryError(), 1, "error: out of memory; use a smaller --batch-size"),
+        (
+            RuntimeError("Too many open files. Communication with the workers is not possible"),
+            1,
+            "error: too many files are open; raise the limit",
+        ),
     ],
 )
 def test_one_line_and_a_code(

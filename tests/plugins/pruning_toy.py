@@ -4,8 +4,8 @@ from learngene_zoo.families.family import load_family
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_closed_form.calibration import Calibration
-from lgzoo_closed_form.modules.streams import Pictures, sample_pictures
+from lgzoo_closed_form.calibration import Calibration, sample_pictures
+from lgzoo_closed_form.modules.streams import Pictures
 
 SPEC = load_family("vit").examples[0].with_(layers=4, width=48, heads=3)
 SETTINGS = Calibration(images=24)

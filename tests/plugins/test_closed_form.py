@@ -17,7 +17,7 @@ from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
-from lgzoo_closed_form.calibration import derive_input_format
+from lgzoo_closed_form.calibration import derive_input_format, record_teacher, sample_pictures
 from lgzoo_closed_form.closed_form import (
     CLOSED_FORM,
     DIRECTIONS,
@@ -25,9 +25,7 @@ from lgzoo_closed_form.closed_form import (
     ClosedFormExpander,
     ClosedFormExtractor,
 )
-from lgzoo_closed_form.modules.recording import prepare_folder
-from lgzoo_closed_form.modules.streams import record_streams, sample_pictures
-from lgzoo_closed_form.teaching import record_teacher
+from lgzoo_closed_form.modules.streams import prepare_folder, record_streams
 
 
 def test_contract() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lgzoo_closed_form.depth import find_best_cuts, make_monotone
+from lgzoo_closed_form.descendant_size import find_best_cuts, make_monotone
 from lgzoo_closed_form.modules.ridge import (
     MAX_SUBSETS,
     Sums,

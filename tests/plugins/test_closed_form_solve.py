@@ -11,18 +11,16 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import fill_missing_tensors, model_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_closed_form.calibration import Calibration
+from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
-from lgzoo_closed_form.modules.recording import estimate_size
 from lgzoo_closed_form.modules.solve import (
     StreamTeacher,
     copy_blocks,
     measure_costs,
     solve_descendant,
 )
-from lgzoo_closed_form.modules.streams import record_streams
+from lgzoo_closed_form.modules.streams import estimate_size, record_streams
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
-from lgzoo_closed_form.teaching import record_teacher
 
 
 def record_toy(spec: Spec = SPEC, folder: Path | None = None) -> StreamTeacher:

@@ -18,7 +18,7 @@ from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
-from lgzoo_closed_form.calibration import Calibration, derive_input_format
+from lgzoo_closed_form.calibration import Calibration, derive_input_format, sample_pictures
 from lgzoo_closed_form.elastic import (
     ELASTIC,
     FIFTIETHS,
@@ -44,7 +44,6 @@ from lgzoo_closed_form.modules.curvature import (
     measure_curvatures,
 )
 from lgzoo_closed_form.modules.cutting import Selection, cut_model
-from lgzoo_closed_form.modules.streams import sample_pictures
 from lgzoo_closed_form.modules.xnes import Minimum, compute_utilities, minimise
 from lgzoo_closed_form.pruned import select_shares
 from lgzoo_closed_form.sizes import Counts, derive_uneven_spec

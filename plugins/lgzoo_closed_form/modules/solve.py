@@ -57,7 +57,7 @@ class StreamTeacher:
 
 @torch.no_grad()
 def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:
-    """Return C[i][j - i], the cost of block i standing for the blocks i to j (see depth.py)."""
+    """Return C[i][j - i], the cost of block i standing for blocks i to j (descendant_size.py)."""
     streams, pictures, costs = teacher.streams, teacher.pictures, []
     spreads = [
         float(measure_spread((stream[rows], w) for rows, w in pictures.iterate_rows()).sum())

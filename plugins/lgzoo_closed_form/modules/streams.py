@@ -6,40 +6,37 @@ drawn at random. A recording is float32 and takes 4 bytes x images x tokens x wi
 lies in files, of which a few rows at a time are read; an extraction may keep these, with its
 images, beside its learngene, and then no expansion records again.
 
+A kept recording lies in the folder of the extraction's run, not in the learngene. Its last file
+holds a checksum of the learngene's directions, so that it serves no other learngene.
+
 Shapes: B images, N tokens of an image, K recorded ones, R = B K rows, D width, A the width of all
 heads together.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import overload
 
 import numpy as np
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import (
-    InputFormat,
-    Model,
-    Run,
-    Spec,
-    Task,
-    WrongCall,
-    derive_seed,
-    progress,
-    sample_images,
-    uniform,
-)
-from lgzoo_closed_form.calibration import Calibration
+from learngene_zoo.plugin import Model, Spec, progress, read_json, write_json
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
 
 AT_ONCE = 16  # images that go through a model together
 ROWS_AT_ONCE = 2048  # recorded tokens that enter sums together
+MAX_IN_MEMORY = 2**30  # bytes of a recording
+STREAMS, RECORD = "streams", "record.json"
+_FILES = re.compile(r"(before|middle|heads)-\d+\.f32|(images|tokens|weights)\.npy|record\.json")
 
 
 @dataclass(frozen=True)
@@ -100,40 +97,7 @@ class Streams:
         return Streams(self.before[: depth + 1], self.middle[:depth], self.heads[:depth])
 
 
-def sample_pictures(
-    spec: Spec, settings: Calibration, task: Task, input_format: InputFormat, run: Run
-) -> Pictures:
-    """Sample training images of a task with the seed; labels are not read, nothing is augmented.
-
-    Args:
-        spec: the shape of the model that sees them. Its prefix tokens are recorded of each image.
-        settings: how many images, how many tokens of each are recorded (the prefix tokens and
-            patches drawn at random), and the weight of the first prefix token.
-        task: whose training images are sampled.
-        input_format: size and normalisation of the images.
-        run: seed, workers and progress.
-
-    Raises:
-        WrongCall: for a task without training images.
-    """
-    if not task.sizes["train"]:
-        raise WrongCall(
-            f"{task.name} has no training images to calibrate with; choose another task"
-        )
-    loader = sample_images(
-        task, "train", input_format, run, images=settings.images, batch_size=AT_ONCE
-    )
-    steps = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
-    images = torch.cat([batch.images for _, batch in zip(steps, loader.epoch(0))])
-    prefix = spec.prefix_tokens
-    draws = uniform(derive_seed(run.seed, "tokens"), range(len(images)), spec.patches)
-    order_BN = torch.from_numpy(draws).argsort(dim=1)
-    patches_BK = order_BN[:, : max(settings.tokens - prefix, 1)] + prefix
-    tokens_BK = torch.cat([torch.arange(prefix).expand(len(images), -1), patches_BK], dim=1)
-    weights_BK = torch.ones(tokens_BK.shape, dtype=torch.float64)
-    if prefix:
-        weights_BK[:, 0] = settings.class_weight
-    return Pictures(images, tokens_BK, weights_BK.flatten(), run.progress)
+Recording = tuple[Pictures, Streams]
 
 
 def iterate_batches(values: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
@@ -221,3 +185,82 @@ def record_inputs(layer: nn.Module) -> Iterator[list[torch.Tensor]]:
         yield inputs
     finally:
         handle.remove()
+
+
+def estimate_size(spec: Spec, images: int, tokens: int) -> int:
+    """Return the bytes of a recording, without its images.
+
+    Args:
+        spec: the shape of the ancestry model.
+        images: how many images are recorded.
+        tokens: how many tokens of each; the prefix tokens and at least one patch are.
+    """
+    tokens = max(tokens - spec.prefix_tokens, 1) + spec.prefix_tokens
+    return 4 * images * tokens * spec.width * (3 * spec.layers + 1)
+
+
+@contextmanager
+def open_temporary_folder(size: int) -> Iterator[Path | None]:
+    """Yield a temporary folder for a recording of `size` bytes; None if it fits into memory."""
+    if size <= MAX_IN_MEMORY:
+        yield None
+        return
+    with TemporaryDirectory(prefix="closed_form-") as folder:
+        yield Path(folder)
+
+
+def prepare_folder(folder: Path, is_kept: bool) -> Path | None:
+    """Remove an earlier recording from a folder; return the folder if a new one is to be kept.
+
+    Only files of the names of a recording are removed.
+    """
+    if folder.is_dir() and not folder.is_symlink():
+        # The record goes first: it marks a recording as complete.
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name != RECORD):
+            if _FILES.fullmatch(entry.name):
+                entry.unlink()
+        with suppress(OSError):
+            folder.rmdir()
+    if not is_kept:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def complete_recording(folder: Path, pictures: Pictures, directions_DD: torch.Tensor) -> None:
+    """Write images and record beside the streams in a folder, so that `load_recording` takes them.
+
+    Args:
+        folder: where the streams are.
+        pictures: the images that they are of.
+        directions_DD: the learngene's tensor.
+    """
+    for name in ("images", "tokens", "weights"):
+        np.save(folder / f"{name}.npy", getattr(pictures, name).numpy())
+    write_json(folder / RECORD, {"directions": _hash_directions(directions_DD)})
+
+
+def load_recording(folder: Path, directions_DD: torch.Tensor, spec: Spec) -> Recording | None:
+    """Load images and streams; None without a recording of the learngene with these directions.
+
+    Args:
+        folder: where they are.
+        directions_DD: the learngene's tensor.
+        spec: the shape of the ancestry model.
+    """
+    record = folder / RECORD
+    if not record.is_file():
+        return None
+    if read_json(record).get("directions") != _hash_directions(directions_DD):
+        return None
+    images, tokens, weights = (
+        torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
+        for name in ("images", "tokens", "weights")
+    )
+    heads_width = spec.heads * spec.head_width
+    streams = open_streams(folder, spec.layers, len(weights), spec.width, heads_width)
+    return Pictures(images, tokens, weights), streams
+
+
+def _hash_directions(directions_DD: torch.Tensor) -> str:
+    return hashlib.sha256(directions_DD.float().contiguous().numpy().tobytes()).hexdigest()
