@@ -14,7 +14,7 @@ from typing import Any
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.family import table_of
 from learngene_zoo.families.spec import InputFormat, Spec
-from learngene_zoo.settings import Json
+from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import StateDict
 
 TRANSFORMERS, OPEN_CLIP, DINOV2, TIMM = "transformers", "open_clip", "dinov2", "timm"
@@ -64,6 +64,21 @@ class Convertible:
         table = table_of(self.spec)
         kept = {name: self.state[name] for name in self.state if not table.is_head(name)}
         return replace(self, spec=self.spec.with_(classes=0), state=kept, class_names=())
+
+
+def write_record(model: Convertible, layout: str) -> dict[str, Json]:
+    """Return the content of the key `learngene`, which names the layout that it is written in.
+
+    Our own loaders refuse a folder with that name, because its tensors have other names.
+    """
+    record: Any = model.record
+    inherited = [name for name in record.get("inherited", ()) if name in model.state]
+    return {
+        **record,
+        "spec": to_json(model.spec),
+        **({"inherited": inherited} if "inherited" in record else {}),
+        "layout": layout,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,7 @@ def write_processor(images: InputFormat) -> dict[str, Json]:
         "image_processor_type": "CLIPImageProcessor" if crops else "ViTImageProcessor",
         "do_convert_rgb": images.channels == 3,
         "do_resize": True,
-        "size": {"height": resized, "width": resized}
-        if is_square
-        else {"shortest_edge": resized},
+        "size": {"height": resized, "width": resized} if is_square else {"shortest_edge": resized},
         "resample": _RESAMPLE[view.interpolation],
         **({"do_center_crop": True, "crop_size": square} if crops else {}),
         "do_rescale": True,
@@ -48,17 +46,23 @@ def find_fault_for_open_clip(images: InputFormat) -> str:
     view = images.view
     if view.crop_mode == "border":
         return f"its images are padded with their mean, which open_clip does not do; {_PADDED}"
-    if view.crop_pct != 1.0:
-        return (
-            f"its images are resized to more than {images.image_size} pixels and cropped "
-            f"(crop_pct {view.crop_pct:g}), which open_clip does not do; use --format timm"
-        )
     if view.interpolation not in ("bicubic", "bilinear"):
         return (
             f"its images are resized with {view.interpolation}, which open_clip does not have; "
             "use --format timm"
         )
     return ""
+
+
+def describe_crop(images: InputFormat) -> tuple[str, ...]:
+    """Return how open_clip crops images otherwise than the model; empty if it does not."""
+    if images.view.crop_pct == 1.0:
+        return ()
+    resized = math.floor(images.image_size / images.view.crop_pct)
+    return (
+        f"open_clip resizes images to {images.image_size} pixels, and not to {resized} before it "
+        f"crops {images.image_size}",
+    )
 
 
 def write_preprocess_cfg(images: InputFormat) -> dict[str, Json]:

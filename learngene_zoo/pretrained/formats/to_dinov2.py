@@ -33,6 +33,7 @@ from learngene_zoo.pretrained.formats.layout import (
     Files,
     Layout,
     find_common_fault,
+    write_record,
 )
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, WEIGHTS
@@ -137,7 +138,7 @@ def _write_config(model: Convertible) -> dict[str, Json]:
         "num_register_tokens": spec.registers,
         "block_chunks": 0,
     }
-    return {**config, "dinov2": arguments, "learngene": dict(model.record)}
+    return {**config, "dinov2": arguments, "learngene": write_record(model, DINOV2)}
 
 
 def open_files(folder: Path, spec: Spec, images_BCHW: torch.Tensor) -> Mapping[str, torch.Tensor]:

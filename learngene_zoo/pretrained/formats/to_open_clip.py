@@ -13,7 +13,7 @@ A folder has `open_clip_config.json` and `open_clip_model.safetensors` with the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,10 @@ from learngene_zoo.pretrained.formats.layout import (
     Files,
     Layout,
     find_common_fault,
+    write_record,
 )
 from learngene_zoo.pretrained.formats.preprocessing import (
+    describe_crop,
     find_fault_for_open_clip,
     write_preprocess_cfg,
 )
@@ -146,7 +148,8 @@ def _write(model: Convertible) -> Files:
         state["head.weight"] = torch.eye(spec.width)
         changes.append("a projection is added, the identity")
     renamed = renames.rename_state(renames.OPEN_CLIP, state)
-    return _make_files(renamed, _write_config(model, _write_vision_cfg(spec)), changes)
+    changes += describe_crop(model.images)
+    return _make_files(renamed, _write_config(model, _write_vision_cfg(spec), "clip"), changes)
 
 
 def _write_vision_cfg(spec: Any) -> dict[str, Json]:
@@ -171,7 +174,7 @@ def _write_vision_cfg(spec: Any) -> dict[str, Json]:
     return vision
 
 
-def _write_config(model: Convertible, vision: Mapping[str, Json]) -> dict[str, Json]:
+def _write_config(model: Convertible, vision: Mapping[str, Json], kind: str) -> dict[str, Json]:
     spec: Any = model.spec
     gelu = {"quick_gelu": True} if getattr(spec, "activation", "") == "quick_gelu" else {}
     return {
@@ -182,13 +185,11 @@ def _write_config(model: Convertible, vision: Mapping[str, Json]) -> dict[str, J
             "text_cfg": dict(_TEXT),
         },
         "preprocess_cfg": write_preprocess_cfg(model.images),
-        "learngene": dict(model.record),
+        "learngene": write_record(model, f"{OPEN_CLIP}:{kind}"),
     }
 
 
-def _make_files(
-    state: StateDict, config: Mapping[str, Json], changes: list[str] | tuple[str, ...]
-) -> Files:
+def _make_files(state: StateDict, config: Mapping[str, Json], changes: Sequence[str]) -> Files:
     return Files(
         weights=WEIGHTS,
         state={f"visual.{name}": tensor.float().contiguous() for name, tensor in state.items()},
@@ -245,7 +246,8 @@ def _write_trunk(model: Convertible) -> Files:
         "image_size": spec.image_size,
     }
     state = {f"trunk.{name}": model.state[name] for name in model.state}
-    return _make_files(state, _write_config(model, vision), ())
+    config = _write_config(model, vision, "timm")
+    return _make_files(state, config, describe_crop(model.images))
 
 
 def _open_files(folder: Path, spec: Spec, images_BCHW: torch.Tensor) -> Mapping[str, torch.Tensor]:

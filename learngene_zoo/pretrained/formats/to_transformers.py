@@ -40,6 +40,7 @@ from learngene_zoo.pretrained.formats.layout import (
     Files,
     Layout,
     find_common_fault,
+    write_record,
 )
 from learngene_zoo.pretrained.formats.preprocessing import (
     find_fault_for_transformers,
@@ -100,18 +101,17 @@ class Kind:
 def choose(model: Convertible, kind: str = "") -> Layout:
     """Return the layout of the named kind, or of the kind that the model's spec describes."""
     name = kind or describe_kind(model.spec)
-    chosen = KINDS[name]
+    chosen, layout = KINDS[name], f"{TRANSFORMERS}:{name}"
 
     def find_fault(model: Convertible) -> str:
         return _find_fault(chosen, model)
 
     def write(model: Convertible) -> Files:
-        return _write(chosen, model)
+        return _write(chosen, model, layout)
 
     def open_files(folder: Path, spec: Spec, images_BCHW: torch.Tensor) -> dict[str, torch.Tensor]:
         return _read_outputs(chosen, folder, spec, images_BCHW)
 
-    layout = f"{TRANSFORMERS}:{name}"
     return Layout(name=layout, find_fault=find_fault, write=write, open_files=open_files)
 
 
@@ -165,7 +165,7 @@ def _find_view_fault(model: Convertible) -> str:
     return find_fault_for_transformers(model.images)
 
 
-def _write(kind: Kind, model: Convertible) -> Files:
+def _write(kind: Kind, model: Convertible, layout: str) -> Files:
     """Return the files of a model of this kind."""
     spec: Any = model.spec
     state, changes = kind.prepare(spec, renames.split_matrices(model.state))
@@ -176,7 +176,7 @@ def _write(kind: Kind, model: Convertible) -> Files:
     renamed |= _rename_head(kind, spec, heads)
     class_name = kind.classifier if spec.classes else kind.model
     documents = {
-        CONFIG: {**_write_config(kind, model), "learngene": dict(model.record)},
+        CONFIG: {**_write_config(kind, model), "learngene": write_record(model, layout)},
         PREPROCESSOR: write_processor(model.images),
     }
     return Files(
@@ -380,13 +380,14 @@ def _describe_clip(spec: Any) -> dict[str, Json]:
 def _describe_dinov2(spec: Any) -> dict[str, Json]:
     ratio = find_ratio(spec)
     gated = spec.mlp == "swiglu_packed"
+    registers: dict[str, Json] = {"num_register_tokens": spec.registers}
     return {
         "mlp_ratio": ratio,
         "hidden_act": "gelu" if gated else _ACTIVATIONS[spec.activation],
         "qkv_bias": spec.qkv_bias,
         "layerscale_value": float(spec.layer_scale or 1.0),
         "use_swiglu_ffn": gated,
-        **({"num_register_tokens": spec.registers} if spec.registers else {"use_mask_token": False}),
+        **(registers if spec.registers else {"use_mask_token": False}),
     }
 
 
@@ -454,9 +455,7 @@ def _read_siglip(outputs: Any, spec: Any) -> dict[str, torch.Tensor]:
 
 _POOLER = {"pooler.dense": "pooler.dense"}
 _MASK = {"mask_token": "embeddings.mask_token"}
-_VIT = Names(
-    renames.VIT.block, renames.VIT.inside, {**renames.VIT.outside, **_POOLER}
-)
+_VIT = Names(renames.VIT.block, renames.VIT.inside, {**renames.VIT.outside, **_POOLER})
 _DINOV2_NAMES, _DINOV2_GATED, _DINOV3 = (
     Names(names.block, names.inside, {**names.outside, **_MASK})
     for names in (renames.DINOV2, renames.DINOV2_GATED, renames.DINOV3)
