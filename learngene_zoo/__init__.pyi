@@ -9,6 +9,7 @@ from learngene_zoo.families.eva.spec import EvaSpec as EvaSpec
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
 from learngene_zoo.hub.fetch import fetch as fetch
 from learngene_zoo.lifecycle import compare as compare
+from learngene_zoo.lifecycle import convert as convert
 from learngene_zoo.lifecycle import evaluate as evaluate
 from learngene_zoo.lifecycle import expand as expand
 from learngene_zoo.lifecycle import export as export

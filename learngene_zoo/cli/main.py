@@ -195,6 +195,10 @@ TABLE = {
     "predict": (f"{HERE}.evaluation.predict:command", "Classify images."),
     "compare": (f"{HERE}.evaluation.compare:command", "Compare two models on the same images."),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
+    "convert": (
+        f"{HERE}.convert:command",
+        "Write a model in the format of transformers, open_clip or DINOv2.",
+    ),
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
     "bench": (
         f"{HERE}.bench:command",

@@ -7,6 +7,8 @@ from learngene_zoo.lifecycle.analyse import compare as compare
 from learngene_zoo.lifecycle.analyse import predict as predict
 from learngene_zoo.lifecycle.analyse import probe as probe
 from learngene_zoo.lifecycle.analyse import recommend as recommend
+from learngene_zoo.lifecycle.conversion import Conversion as Conversion
+from learngene_zoo.lifecycle.conversion import convert as convert
 from learngene_zoo.lifecycle.finetuning import AUTO_SETTINGS as AUTO_SETTINGS
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig as FinetuneConfig
 from learngene_zoo.lifecycle.finetuning import finetune as finetune

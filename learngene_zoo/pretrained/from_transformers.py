@@ -2,10 +2,11 @@
 
 Their config.json has `model_type` where timm's has `architecture`. timm has each of these models
 too, so it is read as timm's: `RENAMES` maps names of tensors to timm's, and queries, keys and
-values become one matrix. For other kinds (CLIP, SigLIP, DINOv3) the error names the equivalent in
-timm. Tensors that timm's model lacks (poolers, mask tokens, decoders, the second head of a
-distilled DeiT) are left out and reported. Keys that would change the function are read, or refused
-by name.
+values become one matrix. The vision towers of SigLIP and CLIP, and DINOv3, have other names
+(from_transformers_towers.py). For other kinds, such as models with a text tower, the error names
+the equivalent in timm. Tensors that timm's model lacks (poolers, mask tokens, decoders, the second
+head of a distilled DeiT) are left out and reported. Keys that would change the function are read,
+or refused by name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.pretrained import from_transformers_towers as towers
 from learngene_zoo.pretrained.image_processors import images_in
 from learngene_zoo.pretrained.layouts import describe_tensors
 from learngene_zoo.settings import Json
@@ -33,6 +35,10 @@ BASES = {
 PREPROCESSOR = "preprocessor_config.json"
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 HALVES = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+OPENAI = {
+    "mean": [0.48145466, 0.4578275, 0.40821073],
+    "std": [0.26862954, 0.26130258, 0.27577711],
+}
 # The kinds that are read, and the normalisation of those whose repository does not say it.
 KINDS = {
     "vit": HALVES,
@@ -42,6 +48,9 @@ KINDS = {
     "ijepa": HALVES,
     "vit_mae": IMAGENET,
     "vit_msn": IMAGENET,
+    towers.SIGLIP: HALVES,
+    towers.CLIP: OPENAI,
+    towers.DINOV3: IMAGENET,
 }
 _DINOV2 = ("dinov2", "dinov2_with_registers")
 _ACTIVATIONS = {
@@ -52,14 +61,12 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+_USUAL_ACTIVATIONS = {towers.SIGLIP: "gelu_pytorch_tanh", towers.CLIP: "quick_gelu"}
+_PATCHES = {"dinov2": 14, **towers.PATCHES}
 # Keys that say that the model is another function than its kind's; refused unless they say nothing.
 _REFUSED = ("quantization_config", "auto_map", "pruned_heads", "add_cross_attention")
 # Of the kinds that are not read, the beginnings of names of repositories and their twins in timm.
 TWINS = {
-    "facebook/dinov3-vits16-": "vit_small_patch16_dinov3.lvd1689m",
-    "facebook/dinov3-vits16plus-": "vit_small_plus_patch16_dinov3.lvd1689m",
-    "facebook/dinov3-vitb16-": "vit_base_patch16_dinov3.lvd1689m",
-    "facebook/dinov3-vitl16-": "vit_large_patch16_dinov3.lvd1689m",
     "openai/clip-vit-base-patch16": "vit_base_patch16_clip_quickgelu_224.openai",
     "openai/clip-vit-base-patch32": "vit_base_patch32_clip_quickgelu_224.openai",
     "openai/clip-vit-large-patch14": "vit_large_patch14_clip_quickgelu_224.openai",
@@ -132,6 +139,8 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
             f"{where}: hidden_size, "
             "intermediate_size and num_register_tokens must be whole numbers above 0"
         )
+    if kind == towers.DINOV3:
+        return towers.dinov3_spec(config, where)
     gated = kind in _DINOV2 and config.get("use_swiglu_ffn") is True
     arguments = {
         "depth": config.get("num_hidden_layers", 12),
@@ -139,11 +148,10 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
         "num_heads": config.get("num_attention_heads", 12),
         "mlp_ratio": _mlp_ratio(config, width, gated, where),
         "img_size": config.get("image_size", 224),
-        "patch_size": config.get("patch_size", 14 if kind == "dinov2" else 16),
+        "patch_size": config.get("patch_size", _PATCHES.get(str(kind), 16)),
         "in_chans": config.get("num_channels", 3),
         "num_classes": len(_labels(config)),
         "qkv_bias": config.get("qkv_bias", True),
-        "act_layer": "silu" if gated else _activation(config, where),
         "pre_norm": False,
         "init_values": 1.0 if kind in _DINOV2 else 0.0,
         **(
@@ -156,7 +164,9 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
             if kind == "ijepa"
             else {}
         ),
+        **(towers.list_arguments(config) if kind in towers.TOWERS else {}),
     }
+    arguments["act_layer"] = "silu" if gated else _activation(config, where)
     return timm_config.spec_in(
         {"architecture": BASES[gated, _epsilon(config, gated, where)], "model_args": arguments},
         where,
@@ -168,9 +178,9 @@ def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
 
     timm's own conversions use 1e-6 for any smaller value.
     """
-    stated = config.get(
-        "layer_norm_eps", 1e-6 if config["model_type"] in (*_DINOV2, "vit_msn") else 1e-12
-    )
+    kind = str(config["model_type"])
+    usual = 1e-6 if kind in (*_DINOV2, "vit_msn") else towers.EPSILONS.get(kind, 1e-12)
+    stated = config.get("layer_norm_eps", usual)
     if type(stated) not in (int, float) or not 0 <= stated < 1:
         raise BadFile(f"{where}: layer_norm_eps is {stated!r:.40}; expected a small number")
     epsilon = max(float(stated), 1e-6)
@@ -184,7 +194,7 @@ def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
 
 
 def _activation(config: Mapping[str, Json], where: str) -> str:
-    stated = config.get("hidden_act", "gelu")
+    stated = config.get("hidden_act", _USUAL_ACTIVATIONS.get(str(config["model_type"]), "gelu"))
     if stated not in _ACTIVATIONS:
         names = ", ".join(_ACTIVATIONS)
         raise WrongCall(
@@ -259,6 +269,9 @@ def rename_tensors(
 
     The caller checks whether all tensors are present.
     """
+    if config["model_type"] in towers.TOWERS:
+        state, left_out = towers.rename_tower(config, stored)
+        return state, tuple(_describe_changes(config, list(left_out)))
     dropped = [name for name in stored if LEFT_OUT.search(name)]
     if not spec.classes:
         dropped += [name for name in stored if _name(name).startswith("head.")]

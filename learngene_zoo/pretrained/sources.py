@@ -8,7 +8,7 @@ transformers' format (foreign.py) or open_clip's (open_clip.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -200,6 +200,41 @@ def spec_at(source: str, *, offline: bool = False) -> Spec:
         folder, config = _on_hub(_repository(name), offline)
         return _read_description(config, folder).spec
     return _local_config(_local_path(scheme, name))[0].spec
+
+
+def find_format(source: str) -> str | None:
+    """Return the format of a source's files: timm, transformers, open_clip or dinov2.
+
+    None if it cannot be told from files on this machine.
+    """
+    scheme, name = split_source(source)
+    if scheme in ("timm", "bundled"):
+        return "timm"
+    folder: _Folder | _HubFolder
+    try:
+        if scheme == "hf-hub":
+            folder, config = _on_hub(_repository(name), offline=True)
+        else:
+            file, hash_sign, _ = name.rpartition("#")
+            if hash_sign and not Path(name).exists():
+                return _find_format_of_tensors(read_shapes(_check_exists(Path(file))))
+            path = _check_exists(Path(name))
+            folder = _Folder(path if path.is_dir() else path.parent)
+            config = folder.json(CONFIG)
+    except ZooError:
+        return None
+    if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
+        return "open_clip" if folder.json(open_clip.CONFIG) is not None else None
+    if _is_foreign(config):
+        return "transformers"
+    return "dinov2" if "dinov2" in config else "timm"
+
+
+def _find_format_of_tensors(names: Collection[str]) -> str:
+    """Return the format of a file by the names of its tensors."""
+    if any(name.startswith("visual.") for name in names):
+        return "open_clip"
+    return "dinov2" if "mask_token" in names else "timm"
 
 
 def check_source(source: str) -> None:

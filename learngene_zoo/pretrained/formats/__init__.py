@@ -1,0 +1,1 @@
+"""Models written in the layouts of other packages: transformers, open_clip, DINOv2."""

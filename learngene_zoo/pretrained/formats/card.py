@@ -1,0 +1,40 @@
+"""The README.md of a folder in the layout of another package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from learngene_zoo.artifacts.card_metadata import list_base_models, render_front_matter
+from learngene_zoo.artifacts.records import read_provenance
+from learngene_zoo.families.family import cost
+from learngene_zoo.pages import render_markdown
+from learngene_zoo.pretrained.formats.layout import Convertible, Files
+from learngene_zoo.settings import to_json
+
+_FACTS = ("method", "control", "learngene", "seed", "settings", "healed", "versions")
+
+
+def converted_card(model: Convertible, files: Files, layout: str) -> str:
+    """Render the README.md of a written folder."""
+    record: Any = model.record
+    ancestries = read_provenance(record, model.name).ancestries
+    front = render_front_matter(
+        model.licence,
+        library_name=files.library,
+        pipeline_tag="image-classification" if model.class_names else "image-feature-extraction",
+        tags=["learngene", "learngene_zoo", "vision-transformer"],
+        base_model=list_base_models(ancestries),
+    )
+    return render_markdown(
+        "pretrained/formats/card.md.jinja",
+        front=front,
+        spec=model.spec,
+        price=cost(model.spec),
+        method=str(record.get("method", "unknown")),
+        layout=layout,
+        usage=files.usage.splitlines(),
+        changes=files.changes,
+        ancestries=ancestries,
+        facts=to_json({key: record[key] for key in _FACTS if key in record}),
+        licence=model.licence,
+    )
