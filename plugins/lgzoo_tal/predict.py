@@ -1,4 +1,4 @@
-"""The expander of TAL, LoGAH and GHN-3: predict the weights of a plain ViT of any size.
+"""The expander of TAL, LoGAH, GHN-3 and PITH: predict the weights of a plain ViT of any size.
 
 The hypernetwork reads the target's graph and, if it has a task layer, the embedding of the task.
 Nothing of this is stored, and the seed is used for a `fresh` head and for `post` only: one
@@ -71,7 +71,7 @@ class HypernetExpander(Expander):
         config, details = learngene.config, details_of(learngene.config, HypernetDetails)
         spec = derive_spec(target, config.spec)
         check_target(details.hypernetwork, spec)
-        hypernet = load_hypernet(learngene, details, details.find_owner(target.task))
+        hypernet = self.load_hypernet(learngene, details, details.find_owner(target.task), run)
         embedding, origin = get_embedding(
             learngene, details, target.task, self.embedding_images, run
         )
@@ -82,6 +82,22 @@ class HypernetExpander(Expander):
             spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin}
         )
         return replace(descendant, inherited=descendant.inherited - {"cls_token"})  # always zeros
+
+    def load_hypernet(
+        self, learngene: Learngene, details: HypernetDetails, owner: str | None, run: Run
+    ) -> Hypernet:
+        """Load the frozen hypernetwork of a task, or the only one (None).
+
+        Args:
+            learngene: the learngene.
+            details: its details.
+            owner: a task, or None.
+            run: may locate the ancestry model.
+
+        Raises:
+            BadFile: if its tensors do not fit the details.
+        """
+        return load_hypernet(learngene, details, owner)
 
 
 def derive_spec(target: Target, spec: Spec) -> Spec:
