@@ -44,8 +44,8 @@ from lgzoo_tal.config import (
     limit_to_two_steps,
     shorten_recipe,
 )
-from lgzoo_tal.hypernet_spec import ANCESTRY, HypernetDetails, LowRank, Start
-from lgzoo_tal.predict import HypernetExpander, load_hypernet
+from lgzoo_tal.hypernet_spec import HypernetDetails, LowRank, Start
+from lgzoo_tal.predict import HypernetExpander
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
         Task,
         Work,
     )
-    from lgzoo_tal.modules.hypernet import Hypernet
 
 _CURRICULUM = Curriculum(task_layer=True, attributes=False)
 _TRAINING = replace(PUBLISHED, epochs=300)  # the released code's default
@@ -213,39 +212,6 @@ def train_stage(
     return training.collect_result()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PithExpander(HypernetExpander):
-    """Predict every weight of a model from the ancestry model's matrices."""
-
-    def load_hypernet(
-        self, learngene: Learngene, details: HypernetDetails, owner: str | None, run: Run
-    ) -> Hypernet:
-        """Load the frozen hypernetwork of a task, or the only one (None), and what it projects.
-
-        Args:
-            learngene: with the ancestry model's tensors, or only its name.
-            details: its details.
-            owner: a task, or None.
-            run: may locate the ancestry model.
-
-        Raises:
-            BadFile: if the tensors do not fit the details.
-            WrongCall: if the ancestry model is neither stored nor recorded, or cannot be opened.
-        """
-        from lgzoo_tal.modules.embedding import open_recorded_ancestry
-        from lgzoo_tal.modules.inheritance import build_inheritance, collect_inherited
-
-        hypernet = load_hypernet(learngene, details, owner)
-        state, start = learngene.state, details.hypernetwork.start
-        tensors = {name: state[name] for name in state if name.startswith(ANCESTRY)}
-        if f"{ANCESTRY}pos_embed" not in tensors:
-            ancestry = open_recorded_ancestry(learngene.config, run, "inherit from")
-            tensors |= collect_inherited(ancestry, start, None)
-        spec = learngene.config.spec
-        hypernet.inheritance = build_inheritance(details.hypernetwork, spec, tensors)
-        return hypernet
-
-
 PITH = Method(
     name="pith",
     title="a hypernetwork, conditioned on the task, projects the ancestry model's matrices",
@@ -253,7 +219,7 @@ PITH = Method(
         "Xu et al. Unlocking Pre-trained Weights: Parameter Inheritance for Zero-Shot "
         "Initialization (PITH). CVPR 2026"
     ),
-    expander=PithExpander(),
+    expander=HypernetExpander(),
     presets={
         "mini": PithExtractor(
             curriculum=replace(_CURRICULUM, embedding_images=500),

@@ -66,12 +66,15 @@ class HypernetExpander(Expander):
         from learngene_zoo.plugin import assemble
         from lgzoo_tal.modules.embedding import get_embedding
         from lgzoo_tal.modules.hypernet import predict_tensors
+        from lgzoo_tal.modules.inheritance import read_inheritance
         from lgzoo_tal.modules.tensors import process_tensors
 
         config, details = learngene.config, details_of(learngene.config, HypernetDetails)
         spec = derive_spec(target, config.spec)
         check_target(details.hypernetwork, spec)
-        hypernet = self.load_hypernet(learngene, details, details.find_owner(target.task), run)
+        hypernet = load_hypernet(learngene, details, details.find_owner(target.task))
+        if details.hypernetwork.decoder == "projected":
+            hypernet.inheritance = read_inheritance(learngene, details.hypernetwork, run)
         embedding, origin = get_embedding(
             learngene, details, target.task, self.embedding_images, run
         )
@@ -82,22 +85,6 @@ class HypernetExpander(Expander):
             spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin}
         )
         return replace(descendant, inherited=descendant.inherited - {"cls_token"})  # always zeros
-
-    def load_hypernet(
-        self, learngene: Learngene, details: HypernetDetails, owner: str | None, run: Run
-    ) -> Hypernet:
-        """Load the frozen hypernetwork of a task, or the only one (None).
-
-        Args:
-            learngene: the learngene.
-            details: its details.
-            owner: a task, or None.
-            run: may locate the ancestry model.
-
-        Raises:
-            BadFile: if its tensors do not fit the details.
-        """
-        return load_hypernet(learngene, details, owner)
 
 
 def derive_spec(target: Target, spec: Spec) -> Spec:
@@ -115,7 +102,7 @@ def load_hypernet(learngene: Learngene, details: HypernetDetails, owner: str | N
     """Load the frozen hypernetwork of a task, or the only one (None).
 
     Args:
-        learngene: of TAL, LoGAH or GHN-3.
+        learngene: of TAL, LoGAH, GHN-3 or PITH.
         details: its details.
         owner: a task, or None.
 

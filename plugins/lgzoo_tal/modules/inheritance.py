@@ -28,7 +28,9 @@ from torch.nn import functional
 from learngene_zoo.plugin import (
     Ancestry,
     BadFile,
+    Learngene,
     Part,
+    Run,
     Spec,
     StateDict,
     WrongCall,
@@ -36,6 +38,7 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_tal.architectures import derive_plain_spec
 from lgzoo_tal.hypernet_spec import ANCESTRY, HypernetSpec, Start
+from lgzoo_tal.modules.embedding import open_recorded_ancestry
 from lgzoo_tal.modules.forms import (
     CHANGES,
     POSITIONS,
@@ -123,11 +126,31 @@ def build_inheritance(hypernet: HypernetSpec, ancestry: Spec, tensors: StateDict
     Raises:
         BadFile: for missing tensors.
     """
-    own = {
+    parts = {
         name.removeprefix(ANCESTRY): tensors[name] for name in tensors if name.startswith(ANCESTRY)
     }
-    directions = own.pop(DIRECTIONS, None)
-    return Inheritance(hypernet, derive_plain_spec(ancestry), own, directions)
+    directions = parts.pop(DIRECTIONS, None)
+    return Inheritance(hypernet, derive_plain_spec(ancestry), parts, directions)
+
+
+def read_inheritance(learngene: Learngene, hypernet: HypernetSpec, run: Run) -> Inheritance:
+    """Return the ancestry model's tensors for the hypernetwork of a learngene.
+
+    Args:
+        learngene: with the ancestry model's tensors, or only its name.
+        hypernet: the spec of the hypernetwork.
+        run: may locate the ancestry model.
+
+    Raises:
+        BadFile: for missing tensors.
+        WrongCall: if the ancestry model is neither stored nor recorded, or cannot be opened.
+    """
+    state = learngene.state
+    tensors = {name: state[name] for name in state if name.startswith(ANCESTRY)}
+    if f"{ANCESTRY}pos_embed" not in tensors:
+        ancestry = open_recorded_ancestry(learngene.config, run, "inherit from")
+        tensors |= collect_inherited(ancestry, hypernet.start, None)
+    return build_inheritance(hypernet, learngene.config.spec, tensors)
 
 
 def normalise_tensors(state: StateDict, spec: Spec, plain: Spec, start: Start) -> StateDict:
@@ -225,20 +248,20 @@ class Inheritance:
 
     def _build_source(self, group: TensorGroup, spec: Spec, device: torch.device) -> Source | None:
         names = [self._find_name(name) for name in group.names]
-        known = [name for name in names if name in self.tensors]
-        if not known:
+        stored = [name for name in names if name in self.tensors]
+        if not stored:
             return None  # the sink
         tensors = self._stack(self.tensors, names, group)
         if self.hypernet.start == "noise":
             return Source(tensors.to(device))
         factor = self._compute_factor(group, spec)
-        outer, inner, both = self._get_copies(spec)
-        readers = known[0].endswith(tuple(f"{layer}.weight" for layer in READERS))
+        outer, inner, narrow = self._get_copies(spec)
+        readers = stored[0].endswith(("pos_embed", *(f"{layer}.weight" for layer in READERS)))
         PT, TQ = (inner, outer) if readers else (outer, inner)
         start = StartParts(
             self._stack(PT, names, group) / factor**0.5,
             self._stack(TQ, names, group) / factor**0.5,
-            self._stack(both, names, group) / factor,
+            self._stack(narrow, names, group) / factor,
         )
         return Source(tensors.to(device), StartParts(*(tensor.to(device) for tensor in start)))
 
@@ -252,10 +275,10 @@ class Inheritance:
         """
         if self.hypernet.start == "noise" or group.role != "bias":
             return vectors
-        _, _, both = self._get_copies(spec)
+        _, _, narrow = self._get_copies(spec)
         rows = []
         for name in group.names:
-            bias = both.get(self._find_name(name), torch.zeros(group.shape))
+            bias = narrow.get(self._find_name(name), torch.zeros(group.shape))
             rows.append(self._order(name, bias))
         return vectors + torch.stack(rows)[:, : vectors.shape[1]].to(vectors)
 
@@ -263,8 +286,8 @@ class Inheritance:
         """Return (d,) the class token and its position with the start `projections`."""
         if self.hypernet.start == "noise":
             return None
-        _, _, both = self._get_copies(spec)
-        return both["pos_embed"][0, 0] + both["cls_token"][0, 0]
+        _, _, narrow = self._get_copies(spec)
+        return narrow["pos_embed"][0, 0] + narrow["cls_token"][0, 0]
 
     def _find_name(self, name: str) -> str:
         parts = name.split(".")
@@ -278,9 +301,9 @@ class Inheritance:
 
     def _stack(self, state: StateDict, names: Sequence[str], group: TensorGroup) -> Tensor:
         """Return (L, m, n, p, q); a tensor that the ancestry model lacks is 0."""
-        known = {name: self._order(name, state[name]) for name in names if name in state}
-        other = torch.zeros_like(next(iter(known.values())))
-        stacked = torch.stack([known.get(name, other) for name in names])
+        stored = {name: self._order(name, state[name]) for name in names if name in state}
+        other = torch.zeros_like(next(iter(stored.values())))
+        stacked = torch.stack([stored.get(name, other) for name in names])
         if group.role == "positions":
             return self._shape_positions(stacked[0], group)
         return stacked if stacked.dim() == 5 else stacked[..., None, None]

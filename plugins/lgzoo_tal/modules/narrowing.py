@@ -48,11 +48,11 @@ def project_stream(
     stream = Along(write=P_dD, read=factor * P_dD, scale=torch.full_like(P_dD, 1 / spec.width))
     outer: dict[str, Tensor] = {}
     inner: dict[str, Tensor] = {}
-    both: dict[str, Tensor] = {}
+    narrow_model: dict[str, Tensor] = {}
     stem = {name: state[name] for name in state if not name.startswith(("blocks.", "norm."))}
     outer |= map_axes(stem, spec, {"width": stream})
     inner |= stem
-    both |= outer
+    narrow_model |= outer
     for layer in range(spec.layers):
         block = merge_norms(state, f"blocks.{layer}.")
         selection = {
@@ -61,8 +61,8 @@ def project_stream(
         }
         outer |= map_axes(block, spec, {"width": stream})
         inner |= map_axes(block, spec, selection)
-        both |= map_axes(block, spec, {"width": stream, **selection})
-    return outer, inner, both
+        narrow_model |= map_axes(block, spec, {"width": stream, **selection})
+    return outer, inner, narrow_model
 
 
 def merge_norms(state: StateDict, prefix: str) -> StateDict:

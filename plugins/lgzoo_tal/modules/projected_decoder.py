@@ -113,9 +113,9 @@ def project_source(source: Source, U: Tensor, V: Tensor, o: int, i: int) -> Bloc
     PT, TQ, PTQ = source.start
     left = left + torch.einsum("bonpq,bns->bospq", PT[:, :o], U[:, :n])
     right = torch.einsum("bmr,bmipq->bripq", V[:, :m], TQ[:, :, :i])
-    both = torch.einsum("bospq,bis->boipq", left, V[:, :i])
-    both = both + torch.einsum("bor,bripq->boipq", U[:, :o], right) + PTQ[:, :o, :i]
-    return both[..., 0, 0] if T.shape[3:] == (1, 1) else both
+    product = torch.einsum("bospq,bis->boipq", left, V[:, :i])
+    product = product + torch.einsum("bor,bripq->boipq", U[:, :o], right) + PTQ[:, :o, :i]
+    return product[..., 0, 0] if T.shape[3:] == (1, 1) else product
 
 
 def mix_blocks(generated: Blocks, inherited: Blocks | None, alpha: Tensor) -> Blocks:
