@@ -222,6 +222,7 @@ PITH = Method(
     expander=HypernetExpander(),
     presets={
         "mini": PithExtractor(
+            start="projections",
             curriculum=replace(_CURRICULUM, embedding_images=500),
             step=MetaStep(architectures="tal+", judged=500),
             training=shorten_recipe(PUBLISHED, images=100_000),

@@ -336,7 +336,8 @@ DAMPING = 5
 FACTORS = {"input_dist_embed.weight": 4.0, "embed_channel.weight": 0.1, "embed_spatial.weight": 0.1}
 SPREAD = 0.25
 GAIN = math.sqrt(1.5)
-DEVIATION = 0.3  # of the factors of P and Q, if they are added to projections
+# Factors with the start `projections`, so that little is added to the copied model.
+DEVIATIONS = {"decoder.l2_step3": 0.5, "decoderpq.l2": 0.15}
 TANH = 0.65  # the root mean square of a tanh of numbers with variance 1.5 x 0.65^2
 
 
@@ -402,8 +403,8 @@ def _compute_std(layer: str, spec: HypernetSpec, inputs: int) -> float:
     if layer in ("decoder.l2", "decoderpq.l2", "decoder.l2_step3"):
         assert spec.rank is not None  # the factors are multiplied: a sum of r products
         std = math.sqrt(SPREAD / math.sqrt(spec.rank) / inputs) / TANH
-        is_small = layer == "decoderpq.l2" and spec.start == "projections"
-        return std * (DEVIATION if is_small else 1) / (1 if layer.endswith("step3") else GAIN)
+        std = std if layer.endswith("step3") else std / GAIN
+        return std * DEVIATIONS[layer] if spec.start == "projections" else std
     if layer == "decoder.l2_step1":
         return 1 / math.sqrt(inputs)  # its inputs are no tanh and have the variance that tanh needs
     if layer in ("decoder.class_layer_predictor.1", "bias_class.1"):
