@@ -1,5 +1,5 @@
-"""TAL, GHN-3 and LoGAH: a hypernetwork reads the graph of a ViT and predicts its weights.
+"""TAL, PITH, GHN-3 and LoGAH: a hypernetwork reads the graph of a ViT and predicts its weights.
 
-`ghn3.py`, `logah.py` and `tal.py` are the algorithm boxes; start there. They share the steps of
-`meta_training.py` and the expander of `predict.py`.
+`ghn3.py`, `logah.py`, `tal.py` and `pith.py` are the algorithm boxes; start there. They share the
+steps of `meta_training.py` and the expander of `predict.py`.
 """

@@ -3,11 +3,13 @@
 
 GHN-3 (Knyazev et al., "Can We Scale Transformers to Predict Parameters of Diverse ImageNet
 Models?", 2023) has a convolutional decoder, LoGAH (Zhou et al., 2024) a low-rank one; TAL is
-LoGAH's with a task layer in each layer of its encoder. The tensors of a learngene are
+LoGAH's with a task layer in each layer of its encoder; PITH has a low-rank decoder and a second one
+for the projections of the ancestry model's matrices. The tensors of a learngene are
 
     encoder.NAME    the graph encoder, task layers included: the learngene in the paper's sense
     decoder.NAME    the layers that turn a node into a tensor
     tasks.TASK      a task's embedding
+    ancestry.NAME   PITH only: a tensor of the ancestry model, by timm's name
 
 NAME is the tensor's name in the papers' released code. If there is a hypernetwork for each task,
 the names of its tensors begin with `hypernets.TASK.`.
@@ -16,20 +18,32 @@ the names of its tensors begin with `hypernets.TASK.`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from learngene_zoo.plugin import LIMITS, BadFile, Bounds, Spec, TaskRecord, WrongCall, check_bounds
+from learngene_zoo.plugin import (
+    LIMITS,
+    OMIT_DEFAULT,
+    BadFile,
+    Bounds,
+    Spec,
+    TaskRecord,
+    WrongCall,
+    check_bounds,
+)
 
-Decoder = Literal["conv", "low_rank"]
+Decoder = Literal["conv", "low_rank", "projected"]
+Start = Literal["noise", "projections"]
 TaskForm = Literal["residual", "plain"]
 TaskPlace = Literal["layers", "graph"]
 
 # Rows of the encoder's embedding tables.
 DEGREES, INPUT_DISTANCES, EDGES = 101, 1001, 257
 
-DECODERS = ("decoder", "decoder_1d", "bias_class")  # the modules of a decoder in the released code
+# The modules and parameters of a decoder in the released code.
+DECODERS = ("decoder", "decoderpq", "decoder_1d", "bias_class", "fusion_weight")
 TASKS = "tasks."
+ANCESTRY = "ancestry."
 
 # Upper bounds are far beyond any published hypernetwork: they refuse a config.json that would
 # exhaust the memory.
@@ -103,6 +117,8 @@ class HypernetSpec:
     form: Form = "published"
     places: Places = "input"
     writers: Writers = "published"
+    # Of a projected decoder: P and Q start at noise, or at the principal directions.
+    start: Start = field(default="noise", metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -111,10 +127,15 @@ class HypernetSpec:
                 f"the hypernetwork's width is {self.hidden}; it must be a multiple of 4 and of its "
                 f"{self.heads} heads"
             )
-        if (self.rank is not None) != (self.decoder == "low_rank"):
+        if (self.rank is not None) != (self.decoder != "conv"):
             raise WrongCall(
                 f"rank is {self.rank} with decoder {self.decoder!r}; only a low-rank decoder has a "
                 "rank"
+            )
+        if self.start != "noise" and self.decoder != "projected":
+            raise WrongCall(
+                f"start is {self.start} with decoder {self.decoder!r}; only a projected decoder "
+                "has projections"
             )
 
     def with_(self, **changes: Any) -> HypernetSpec:
@@ -184,6 +205,16 @@ def count_decoded_channels(size: int, widest: int) -> int:
     return widest if channels >= widest / 2 else channels
 
 
+def count_half(spec: HypernetSpec, size: int) -> int:
+    """Return the rows for norms' weights of `size` numbers, which precede the rows for biases.
+
+    The released code of PITH decodes as many as there are, that of LoGAH rounds up.
+    """
+    if spec.decoder == "projected":
+        return min(size, spec.widest)
+    return count_decoded_channels(size, spec.widest)
+
+
 def check_target(spec: HypernetSpec, target: Spec) -> None:
     """Check that a model can be predicted.
 
@@ -196,7 +227,7 @@ def check_target(spec: HypernetSpec, target: Spec) -> None:
             "predicted; choose an image size "
             f"of at least {2 * target.patch_size}"
         )
-    if spec.decoder != "low_rank":
+    if spec.decoder == "conv":
         return
     side, wide = target.image_size // target.patch_size, min(target.width, spec.widest)
     patch_size, width, channels = target.patch_size, target.width, target.channels
@@ -207,7 +238,7 @@ def check_target(spec: HypernetSpec, target: Spec) -> None:
     }
     biases = [("a bias", size) for size in (target.width, 3 * target.width, target.hidden)]
     for name, size in (*biases, ("a head's bias", target.classes)):
-        half = count_decoded_channels(size, spec.widest)
+        half = count_half(spec, size)
         rows[f"{name} of {size} numbers"] = half + min(size, spec.widest)
     too_large = next((name for name, needed in rows.items() if needed > spec.chunk), None)
     if too_large is not None:

@@ -1,4 +1,4 @@
-"""The expander of TAL, LoGAH and GHN-3: predict the weights of a plain ViT of any size.
+"""The expander of TAL, LoGAH, GHN-3 and PITH: predict the weights of a plain ViT of any size.
 
 The hypernetwork reads the target's graph and, if it has a task layer, the embedding of the task.
 Nothing of this is stored, and the seed is used for a `fresh` head and for `post` only: one
@@ -66,12 +66,15 @@ class HypernetExpander(Expander):
         from learngene_zoo.plugin import assemble
         from lgzoo_tal.modules.embedding import get_embedding
         from lgzoo_tal.modules.hypernet import predict_tensors
+        from lgzoo_tal.modules.inheritance import read_inheritance
         from lgzoo_tal.modules.tensors import process_tensors
 
         config, details = learngene.config, details_of(learngene.config, HypernetDetails)
         spec = derive_spec(target, config.spec)
         check_target(details.hypernetwork, spec)
         hypernet = load_hypernet(learngene, details, details.find_owner(target.task))
+        if details.hypernetwork.decoder == "projected":
+            hypernet.inheritance = read_inheritance(learngene, details.hypernetwork, run)
         embedding, origin = get_embedding(
             learngene, details, target.task, self.embedding_images, run
         )
@@ -99,7 +102,7 @@ def load_hypernet(learngene: Learngene, details: HypernetDetails, owner: str | N
     """Load the frozen hypernetwork of a task, or the only one (None).
 
     Args:
-        learngene: of TAL, LoGAH or GHN-3.
+        learngene: of TAL, LoGAH, GHN-3 or PITH.
         details: its details.
         owner: a task, or None.
 

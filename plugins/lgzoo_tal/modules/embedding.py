@@ -185,13 +185,19 @@ def read_embedding(learngene: Learngene, task: str, size: int) -> torch.Tensor:
     return tensor
 
 
-def open_recorded_ancestry(config: LearngeneConfig, run: Run) -> Ancestry:
+def open_recorded_ancestry(
+    config: LearngeneConfig, run: Run, purpose: str = "embed the task with"
+) -> Ancestry:
     """Open the ancestry model that a learngene was extracted with, and check its checksum.
 
-    Raises `WrongCall` if the learngene records none, and as `reopen_ancestry` does.
+    Args:
+        config: the learngene's.
+        run: may locate the ancestry model.
+        purpose: the words after "to" in the message of the error.
+
+    Raises:
+        WrongCall: if the learngene records none, and as `reopen_ancestry` does.
     """
     if not config.ancestries:
-        raise WrongCall(
-            "this learngene records no ancestry model to embed the task with; extract it again"
-        )
+        raise WrongCall(f"this learngene records no ancestry model to {purpose}; extract it again")
     return reopen_ancestry(config.ancestries[0], run.ancestry, offline=run.offline)

@@ -70,6 +70,11 @@ def sort_rows(rows: Tensor) -> Tensor:
     return rows.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1)
 
 
+def interleave_rows(rows: Tensor) -> Tensor:
+    """Return rows (3 D, ...) of q, k and v interleaved, the inverse of `sort_rows`."""
+    return rows.unflatten(0, (3, -1)).transpose(0, 1).flatten(0, 1)
+
+
 # Position encodings of nodes in a ViT's graph, and scales that depend on the depth.
 #
 # Published (GHN-3, section 3.2): the embedding of a node's distance from the input. Block 5 is then

@@ -1,10 +1,10 @@
 """`Hypernet`: from a ViT's graph to all its parameters.
 
-GHN-3, LoGAH and TAL differ in two parts only.
+GHN-3, LoGAH, TAL and PITH differ in two parts only.
 
     nodes    = LN(Graphormer(type + shape + place in the graph; task))     encoder.py
                one embedding per node
-    blocks   = decoder(nodes)                       conv_decoder.py or low_rank_decoder.py
+    blocks   = decoder(nodes)        conv_decoder.py, low_rank_decoder.py or projected_decoder.py
     tensors  = tiled copies of the normalised blocks                       tensors.py
 
 The prediction is differentiable in the hypernetwork's own parameters. These have the released
@@ -17,7 +17,7 @@ hypernetwork, the spec and the task.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -49,7 +49,14 @@ from lgzoo_tal.modules.forms import (
     sort_rows,
 )
 from lgzoo_tal.modules.graph import SINK, TYPES, Graph, build_graph
+from lgzoo_tal.modules.inheritance import Inheritance
 from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder
+from lgzoo_tal.modules.projected_decoder import (
+    FUSION_START,
+    GradualDecoder,
+    ProjectionDecoder,
+    mix_blocks,
+)
 from lgzoo_tal.modules.tensors import (
     Blocks,
     TensorGroup,
@@ -62,25 +69,33 @@ from lgzoo_tal.modules.tensors import (
 )
 
 CLASS_POSITION_STD = 0.02
+DECODERS: dict[str, Callable[[HypernetSpec], nn.Module]] = {
+    "conv": MatrixDecoder,
+    "low_rank": LowRankDecoder,
+    "projected": GradualDecoder,
+}
 
 
 class Hypernet(nn.Module):
     """A hypernetwork with freshly initialised parameters.
 
-    With `seed` None they have no memory (for `build_frozen_hypernet`).
+    With `seed` None they have no memory (for `build_frozen_hypernet`). A projected decoder needs
+    `inheritance` to be set.
     """
 
     def __init__(self, spec: HypernetSpec, seed: int | None = 0) -> None:
         super().__init__()
         self.spec = spec
+        self.inheritance: Inheritance | None = None
         with torch.device("meta"):
             self.embed = build_table(len(TYPES), spec.hidden)
             self.shape_enc = ShapeEmbedding(spec)
             self.gnn = Graphormer(spec)
             self.ln = nn.LayerNorm(spec.hidden)
-            self.decoder = (
-                LowRankDecoder(spec) if spec.decoder == "low_rank" else MatrixDecoder(spec)
-            )
+            self.decoder = DECODERS[spec.decoder](spec)
+            if spec.decoder == "projected":
+                self.decoderpq = ProjectionDecoder(spec)
+                self.fusion_weight = nn.Parameter(torch.empty(()))
             if spec.decoder == "conv":
                 self.decoder_1d = VectorDecoder(spec)
                 self.bias_class = nn.Sequential(
@@ -124,7 +139,7 @@ class Hypernet(nn.Module):
                 tensor = sort_rows(tensor) if is_interleaved(name, self.spec.form) else tensor
                 scale = self._get_writer_scale(name, graph)
                 parameters[name] = tensor if scale == 1 else tensor * scale
-        row_d = compute_class_position(graph.spec.width).to(parameters["pos_embed"])
+        row_d = self._get_class_position(graph.spec).to(parameters["pos_embed"])
         parameters["pos_embed"] = torch.cat((row_d[None], parameters["pos_embed"]))[None]
         parameters["cls_token"] = torch.zeros_like(row_d)[None, None]
         return {name: parameters[name] for name in _list_shapes(graph) if name in parameters}
@@ -152,7 +167,7 @@ class Hypernet(nn.Module):
                 name: torch.empty(shape, device=device) for name, shape in expected.items()
             }
         parameters["cls_token"].zero_()
-        parameters["pos_embed"][0, 0] = compute_class_position(graph.spec.width)
+        parameters["pos_embed"][0, 0] = self._get_class_position(graph.spec)
         for group, blocks, scale in self.decode_blocks(graph, task, head):
             for name, block in zip(group.names, blocks):
                 target = parameters[name][0, 1:] if group.role == "positions" else parameters[name]
@@ -162,6 +177,10 @@ class Hypernet(nn.Module):
                 if (writer_scale := self._get_writer_scale(name, graph)) != 1:
                     target.mul_(writer_scale)
         return parameters
+
+    def _get_class_position(self, spec: Spec) -> Tensor:
+        inherited = self.inheritance.find_class_position(spec) if self.inheritance else None
+        return compute_class_position(spec.width) if inherited is None else inherited
 
     def _get_writer_scale(self, name: str, graph: Graph) -> float:
         is_scaled = self.spec.writers == "by_depth"
@@ -183,18 +202,29 @@ class Hypernet(nn.Module):
         positions, vectors = (POSITIONS, VECTORS) if "scales" in CHANGES[self.spec.form] else (1, 1)
         nodes = self.encode(graph, task)
         with torch.autocast(nodes.device.type, enabled=False):
-            for group, blocks in self._decode(nodes.float(), group_tensors(graph, head)):
+            groups = group_tensors(graph, head)
+            for group, blocks in self._decode(nodes.float(), groups, graph.spec):
                 if isinstance(blocks, Tensor) and is_vector(group):
-                    yield group, squash_vectors(blocks * vectors, group.role)[:, :, None], 1
+                    squashed = squash_vectors(blocks * vectors, group.role)
+                    if self.inheritance is not None:
+                        squashed = self.inheritance.add_biases(squashed, group, graph.spec)
+                    yield group, squashed[:, :, None], 1
                 elif isinstance(blocks, Tensor) and group.role == "positions":
                     yield group, blocks[:, 0].flatten(2).mT, positions
                 else:
                     yield group, blocks, compute_scale(group.shape)
 
     def _decode(
-        self, nodes: Tensor, groups: list[TensorGroup]
+        self, nodes: Tensor, groups: list[TensorGroup], spec: Spec
     ) -> Iterator[tuple[TensorGroup, Blocks]]:
         """Yield the decoders' outputs, group by group."""
+        if isinstance(self.decoder, GradualDecoder):
+            assert self.inheritance is not None
+            alpha = torch.sigmoid(self.fusion_weight)
+            projected = self.decoderpq.project(nodes, groups, self.inheritance, spec)
+            for (group, blocks), inherited in zip(self.decoder(nodes, groups), projected):
+                yield group, mix_blocks(blocks, inherited, alpha)
+            return
         if isinstance(self.decoder, LowRankDecoder):
             yield from self.decoder(nodes, groups)
             return
@@ -306,6 +336,8 @@ DAMPING = 5
 FACTORS = {"input_dist_embed.weight": 4.0, "embed_channel.weight": 0.1, "embed_spatial.weight": 0.1}
 SPREAD = 0.25
 GAIN = math.sqrt(1.5)
+# Factors with the start `projections`, so that little is added to the copied model.
+DEVIATIONS = {"decoder.l2_step3": 0.5, "decoderpq.l2": 0.15}
 TANH = 0.65  # the root mean square of a tanh of numbers with variance 1.5 x 0.65^2
 
 
@@ -339,6 +371,8 @@ def initialise(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
             )
         elif isinstance(module, nn.LayerNorm):
             module.reset_parameters()
+        elif isinstance(module, Hypernet) and spec.decoder == "projected":
+            module.fusion_weight.fill_(FUSION_START)
     if "start" in CHANGES[spec.form]:
         _initialise_centred(hypernet, spec, seed)
 
@@ -366,9 +400,13 @@ def _initialise_centred(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> N
 
 def _compute_std(layer: str, spec: HypernetSpec, inputs: int) -> float:
     """Return the standard deviation of the weights of a decoder's layer."""
-    if layer == "decoder.l2":
+    if layer in ("decoder.l2", "decoderpq.l2", "decoder.l2_step3"):
         assert spec.rank is not None  # the factors are multiplied: a sum of r products
-        return math.sqrt(SPREAD / math.sqrt(spec.rank) / inputs) / TANH / GAIN
+        std = math.sqrt(SPREAD / math.sqrt(spec.rank) / inputs) / TANH
+        std = std if layer.endswith("step3") else std / GAIN
+        return std * DEVIATIONS[layer] if spec.start == "projections" else std
+    if layer == "decoder.l2_step1":
+        return 1 / math.sqrt(inputs)  # its inputs are no tanh and have the variance that tanh needs
     if layer in ("decoder.class_layer_predictor.1", "bias_class.1"):
         return 1 / math.sqrt(inputs)  # its inputs have that spread already
     return (SPREAD / TANH if layer in DAMPED else GAIN) / math.sqrt(inputs)

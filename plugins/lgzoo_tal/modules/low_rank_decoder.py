@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from learngene_zoo.plugin import WrongCall
-from lgzoo_tal.hypernet_spec import Form, HypernetSpec, count_decoded_channels
+from lgzoo_tal.hypernet_spec import Form, HypernetSpec, count_half
 from lgzoo_tal.modules.forms import activate_factors, build_activation
 from lgzoo_tal.modules.tensors import Blocks, Product, TensorGroup, get_kernel, is_vector
 
@@ -65,7 +65,7 @@ class LowRankDecoder(nn.Module):
         super().__init__()
         assert spec.rank is not None
         h, self.rank, self.chunk, self.widest = spec.hidden, spec.rank, spec.chunk, spec.widest
-        self.form = spec.form
+        self.spec, self.form = spec, spec.form
         self.mlp = Perceptron(h, 2 * self.rank**2, spec.form)
         self.l2 = nn.Linear(self.rank, self.chunk)
 
@@ -78,40 +78,54 @@ class LowRankDecoder(nn.Module):
         rows, columns) for kernels. `nodes` is (N, h). Raises `WrongCall` for a tensor that needs
         more rows than the factors have.
         """
-        hidden, inner, outer = self.mlp(nodes), self.mlp.slice_last_layer(), LinearParts(self.l2)
+        hidden, inner, outer = (
+            self.mlp(nodes),
+            self.mlp.slice_last_layer(),
+            self.slice_outer_layer(),
+        )
         for group in groups:
             chosen = hidden[list(group.nodes)]
             factors = Product(
-                *(
-                    self._compute_factor(chosen, rows, inner, outer)
-                    for rows in self._get_rows(group)
-                )
+                *(self.compute_factor(chosen, rows, inner, outer) for rows in self._get_rows(group))
             )
             yield group, self._multiply_factors(factors, group)
+
+    def slice_outer_layer(self) -> LinearParts:
+        """Return the layer of the factors, which computes slices of its outputs."""
+        return LinearParts(self.l2)
+
+    def transform_lines(self, lines: Tensor) -> Tensor:
+        """Return the inputs (L, rows, ...) of the layer of the factors, from (L, rows, r)."""
+        return lines
 
     def _get_rows(self, group: TensorGroup) -> tuple[FactorRows, FactorRows]:
         """Return the rows of U and of V that a tensor is made from."""
         if is_vector(group):
-            half = count_decoded_channels(group.shape[0], self.widest)
+            half = count_half(self.spec, group.shape[0])
             start = 0 if group.role == "norm weight" else half
             left, right = FactorRows("U", start, min(group.shape[0], half)), FactorRows("V", 0, 1)
         else:
-            (o, i), (p, q) = self._count_channels(group), get_kernel(group.shape)
+            (o, i), (p, q) = self.count_channels(group), get_kernel(group.shape)
             left, right = FactorRows("U", 0, o * p), FactorRows("V", 0, i * q)
-        for rows in (left, right):
+        self.check_rows(group, left, right)
+        return left, right
+
+    def check_rows(self, group: TensorGroup, *factors: FactorRows) -> None:
+        """Raise `WrongCall` for rows beyond those that the decoder makes."""
+        for rows in factors:
             if rows.end > self.chunk:
                 raise WrongCall(
                     f"{group.names[0]} of shape {group.shape} needs {rows.end} rows of a factor, "
                     "but the low-rank decoder "
                     f"makes {self.chunk}; choose a narrower model or another patch size"
                 )
-        return left, right
 
-    def _count_channels(self, group: TensorGroup) -> tuple[int, int]:
+    def count_channels(self, group: TensorGroup) -> tuple[int, int]:
+        """Return the output and input channels that are decoded for the tensors of a group."""
         o, i = group.shape[:2]
         return min(o, self.widest), i if group.role == "positions" else min(i, self.widest)
 
-    def _compute_factor(
+    def compute_factor(
         self, chosen: Tensor, rows: FactorRows, inner: LinearParts, outer: LinearParts
     ) -> Tensor:
         """Return (L, rows, r): consecutive rows of U or V.
@@ -124,6 +138,7 @@ class LowRankDecoder(nn.Module):
         """
         outputs = inner(chosen, slice(*rows.get_outputs(self.rank, self.chunk)))
         lines = activate_factors(outputs, self.form).unflatten(1, (-1, self.rank))
+        lines = self.transform_lines(lines)
         pieces = [
             outer(lines[:, part.lines].flatten(0, 1), part.columns).view(len(lines), -1)
             for part in rows.split_rectangles(self.rank, self.chunk)
@@ -135,7 +150,7 @@ class LowRankDecoder(nn.Module):
     def _multiply_factors(self, factors: Product, group: TensorGroup) -> Blocks:
         if is_vector(group):
             return factors.multiply()[:, :, 0]
-        (o, i), (p, q) = self._count_channels(group), get_kernel(group.shape)
+        (o, i), (p, q) = self.count_channels(group), get_kernel(group.shape)
         return (
             factors if (p, q) == (1, 1) else factors.multiply().view(-1, o, p, i, q).transpose(2, 3)
         )
