@@ -14,7 +14,7 @@ Command: about four minutes of one core.
     python benchmarks/closed_form_depth.py --table    write the table from the results
 
 Results: benchmarks/results/closed_form_depth.json.
-Page: docs/methods/closed_form.md.
+Page: docs/results/closed_form.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
         machine.write(NAME, {"images": IMAGES, "rows": measured()})
     text = markdown(machine.read(NAME)["rows"])
     print(text)
-    replace_between(DOCS / "methods" / "closed_form.md", "depth", text)
+    replace_between(DOCS / "results" / "closed_form.md", "depth", text)
 
 
 def measured() -> list[dict[str, Any]]:

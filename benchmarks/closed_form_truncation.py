@@ -18,7 +18,7 @@ DINOV2` writes; the tasks must be installed (`lgzoo show clipart` prints how).
     python benchmarks/closed_form_truncation.py --table              write the tables
 
 Results: benchmarks/results/closed_form_truncation.jsonl.
-Page: docs/methods/closed_form.md.
+Page: docs/results/closed_form.md.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def main() -> None:
                 measure_task(name, given.ancestry or "bundled", task)
     for name in TASKS:
         table = make_table(name, read_rows())
-        replace_between(DOCS / "methods" / "closed_form.md", f"truncation-{name}", table)
+        replace_between(DOCS / "results" / "closed_form.md", f"truncation-{name}", table)
         print(f"{table}\n")
 
 

@@ -17,7 +17,7 @@ Command: about fifteen minutes on one idle core, resumable; works in build/joint
     python benchmarks/joint_distillation.py
 
 Results: benchmarks/results/joint_distillation.json; rows that are there are not measured again.
-Page: docs/methods/closed_form.md.
+Page: docs/results/closed_form.md.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
                     NAME, {"seed": RUN.seed, "split": "validation", "images": IMAGES, "rows": rows}
                 )
     text = table(rows)
-    replace_between(DOCS / "methods" / "closed_form.md", NAME, text)
+    replace_between(DOCS / "results" / "closed_form.md", NAME, text)
     print(text)
 
 

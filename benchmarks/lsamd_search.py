@@ -20,7 +20,7 @@ is measured again.
     python benchmarks/lsamd_search.py --table    write the page from the results
 
 Results: benchmarks/results/lsamd_search.jsonl, the summary in lsamd_search.json.
-Page: docs/methods/lsamd.md, and the card of the learngene.
+Page: docs/results/lsamd.md, and the card of the learngene.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ def main() -> None:
     text = table(found)
     if not given.smoke:
         machine.write(NAME, found)
-        replace_between(DOCS / "methods" / "lsamd.md", "lsamd-search", text + own_place(summary))
+        replace_between(DOCS / "results" / "lsamd.md", "lsamd-search", text + own_place(summary))
         show_on_card(CARDS / "lsamd-mini", "lsamd-search", sentence(found) + own_place(summary))
     print(text)
 

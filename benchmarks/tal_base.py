@@ -17,7 +17,7 @@ Command: on a GPU for days, resumable.
 
 Results: build/tal_base; not yet run: neither the data nor a GPU was at hand. The smoke run, and
 that the preset's decoder predicts models of these sizes, are tested.
-Page: docs/methods/tal.md describes it.
+Page: docs/results/tal.md describes it.
 """
 
 from __future__ import annotations

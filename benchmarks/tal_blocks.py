@@ -12,7 +12,7 @@ Command: two minutes of one core; `python tools/shelf.py tal-depth` also writes 
     python benchmarks/tal_blocks.py
 
 Results: benchmarks/results/tal_blocks.json.
-Page: docs/methods/tal.md, and the card of the learngene.
+Page: docs/results/tal.md, and the card of the learngene.
 """
 
 from __future__ import annotations

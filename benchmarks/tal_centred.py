@@ -18,7 +18,7 @@ Command: about an hour and a half of one core, resumable.
     python benchmarks/tal_centred.py --table            write the table from the results
 
 Results: benchmarks/results/tal_centred.jsonl.
-Page: docs/methods/tal.md.
+Page: docs/results/tal.md.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def main() -> None:
                     run(name, arm, rate, seed, rows)
     text = markdown(rows)
     print(text)
-    replace_between(DOCS / "methods" / "tal.md", "centred", text)
+    replace_between(DOCS / "results" / "tal.md", "centred", text)
 
 
 def run(name: str, arm: Arm, rate: float, seed: int, rows: list[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ Command: about 50 minutes of one core for three seeds, resumable.
     python benchmarks/tal_depth.py both             only arms with this in their names
 
 Results: benchmarks/results/tal_depth.jsonl.
-Page: docs/methods/tal.md.
+Page: docs/results/tal.md.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main() -> None:
                 with ROWS.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
                 print(rows[-1], flush=True)
-    replace_between(DOCS / "methods" / "tal.md", "depth", markdown(rows))
+    replace_between(DOCS / "results" / "tal.md", "depth", markdown(rows))
 
 
 def measured(arm: Arm, seed: int) -> dict[str, Any]:

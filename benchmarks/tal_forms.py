@@ -15,7 +15,7 @@ Command: one thread, about ten minutes.
     python benchmarks/tal_forms.py --seeds 3      this many runs of each
 
 Results: benchmarks/results/tal_forms.json.
-Page: docs/methods/tal.md.
+Page: docs/results/tal.md.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main() -> None:
             )
     rows = [found[key] for key in sorted(found, key=lambda key: ([*arms()].index(key[0]), key[1]))]
     print(write("tal_forms", {"rows": rows, "images": images, "threads": 1}))
-    replace_between(DOCS / "methods" / "tal.md", "forms", markdown(rows))
+    replace_between(DOCS / "results" / "tal.md", "forms", markdown(rows))
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

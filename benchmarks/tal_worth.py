@@ -16,7 +16,7 @@ tables.
     python benchmarks/tal_worth.py --table    print the tables from the results
 
 Results: benchmarks/results/tal_worth.json.
-Page: docs/methods/tal.md, and the card of the learngene.
+Page: docs/results/tal.md, and the card of the learngene.
 """
 
 from __future__ import annotations

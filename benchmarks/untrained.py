@@ -13,7 +13,7 @@ Command: about six minutes on one idle core, resumable.
     python benchmarks/untrained.py
 
 Results: benchmarks/results/untrained.json; rows that are there are not measured again.
-Pages: docs/methods/pruning.md, docs/methods/elastic.md, docs/methods/nested.md.
+Pages: docs/results/pruning.md, docs/results/elastic.md, docs/results/nested.md.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> None:
         "elastic": elastic(rows),
         "nested": nested(rows),
     }.items():
-        replace_between(DOCS / "methods" / f"{method}.md", NAME, text)
+        replace_between(DOCS / "results" / f"{method}.md", NAME, text)
         print(text, end="\n\n")
 
 

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,25 @@ LINKED = (
     "cards/*/config.json",
 )
 
+# The sections of the navigation: names below docs/ without the ending, and patterns of paths.
+NAVIGATION = {
+    "Tutorials": ("first_model", "demo", "own_plugin", "hub", "text"),
+    "How-to": (
+        *("shrink", "heal", "training", "export", "bench", "streaming", "formats"),
+        *("resume", "gpus", "offline", "faq"),
+    ),
+    "Reference": (
+        *("concepts", "cli", "json", "api/index", "api/plugin", "artifact", "tasks"),
+        *("ancestries", "security", "methods/index", "methods/*"),
+    ),
+    "Results": (
+        *("real", "inheritance", "claims", "catalogues", "results/speed", "results/*"),
+        "../tests/exhaustive",
+    ),
+    "Develop": ("plugins", "contributing"),
+    "Shelf": ("../cards/*/README",),
+}
+
 CONFIG = """
 [project]
 site_name = "learngene_zoo"
@@ -44,13 +64,7 @@ docs_dir = "pages"
 site_dir = "site"
 use_directory_urls = true
 nav = [
-  {{ "Overview" = "README.md" }},
-  {{ "Using it" = ["docs/first_model.md", "docs/demo.md", "docs/faq.md", "docs/concepts.md", "docs/cli.md", "docs/ancestries.md", "docs/tasks.md", "docs/shrink.md", "docs/training.md", "docs/heal.md", "docs/export.md", "docs/hub.md", "docs/artifact.md", "docs/json.md", "docs/streaming.md", "docs/security.md"] }},
-  {{ "Methods" = [{methods}] }},
-  {{ "Evidence" = ["docs/inheritance.md", "docs/bench.md", "docs/claims.md", "docs/catalogues.md", "docs/real.md", "tests/exhaustive.md"] }},
-  {{ "Extending it" = ["docs/plugins.md", "docs/contributing.md", "docs/api/index.md", "docs/api/plugin.md"] }},
-  {{ "Shelf" = [{cards}] }},
-  {{ "Changes" = "CHANGELOG.md" }},
+{nav}
 ]
 
 [project.theme]
@@ -96,13 +110,22 @@ def _copied(pages: Path) -> list[str]:
 
 
 def _configured(folder: Path, copied: list[str]) -> None:
-    def quoted(start: str) -> str:
-        return ", ".join(
-            f'"{name}"' for name in copied if name.startswith(start) and name.endswith(".md")
-        )
-
-    text = CONFIG.format(root=ROOT, methods=quoted("docs/methods/"), cards=quoted("cards/"))
+    nav = ['  {"Overview" = "README.md"},']
+    for section, names in NAVIGATION.items():
+        pages = ", ".join(f'"{page}"' for page in _pages(names, copied))
+        nav.append(f'  {{"{section}" = [{pages}]}},')
+    nav.append('  {"Changes" = "CHANGELOG.md"},')
+    text = CONFIG.format(root=ROOT, nav="\n".join(nav))
     (folder / "zensical.toml").write_text(text, encoding="utf-8")
+
+
+def _pages(names: tuple[str, ...], copied: list[str]) -> list[str]:
+    """The copied pages that match the names, each once, in the order of the names."""
+    pages: dict[str, None] = {}
+    for name in names:
+        pattern = f"{name.removeprefix('../')}.md" if name.startswith("../") else f"docs/{name}.md"
+        pages |= dict.fromkeys(page for page in copied if fnmatch(page, pattern))
+    return list(pages)
 
 
 if __name__ == "__main__":

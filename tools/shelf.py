@@ -371,7 +371,7 @@ def tal_depth() -> None:
     """
     tal_blocks.main()
     text = tal_blocks.markdown(tal_blocks.read())
-    replace_between(DOCS / "methods" / "tal.md", "blocks", text)
+    replace_between(DOCS / "results" / "tal.md", "blocks", text)
     show_on_card(card_of("tal"), "blocks", f"{text}\n\n{tal_blocks.SENTENCE}")
 
 
@@ -388,7 +388,7 @@ def tal_in_full() -> None:
         tal_worth.unseen_sentence,
     )
     text = "\n\n".join(table(kept) for table in tables)
-    replace_between(DOCS / "methods" / "tal.md", "worth", text)
+    replace_between(DOCS / "results" / "tal.md", "worth", text)
     show_on_card(card_of("tal"), "worth", text)
 
 

@@ -15,7 +15,7 @@ Command: about twelve minutes of one core, resumable.
     python benchmarks/archive/closed_form_rates.py --table    write the table from the results
 
 Results: benchmarks/results/closed_form_rates.json.
-Page: docs/methods/closed_form.md.
+Page: docs/results/closed_form.md.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
         )
     text = markdown(machine.read(NAME)["rows"])
     print(text)
-    replace_between(DOCS / "methods" / "closed_form.md", "rates", text)
+    replace_between(DOCS / "results" / "closed_form.md", "rates", text)
 
 
 def grid() -> list[Cell]:

@@ -14,7 +14,7 @@ Command: about 35 minutes on one core, resumable.
     python benchmarks/archive/tal_ancestries.py --table    write the table from the rows
 
 Results: benchmarks/results/tal_ancestries.jsonl, the ancestry models in tal_ancestries.json.
-Page: docs/methods/tal.md.
+Page: docs/results/tal.md.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
     if not parser.parse_args().table:
         measure()
     table = markdown()
-    replace_between(DOCS / "methods" / "tal.md", "ancestries", table)
+    replace_between(DOCS / "results" / "tal.md", "ancestries", table)
     print(table)
 
 

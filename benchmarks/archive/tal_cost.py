@@ -15,7 +15,7 @@ Command: about five minutes on one core.
     python benchmarks/archive/tal_cost.py
 
 Results: benchmarks/results/tal_cost.json.
-Page: docs/methods/tal.md.
+Page: docs/results/speed.md.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
     each = {kind: seconds[str(kind)] / STEPS / BATCH for kind in kinds}
     rows = [make_row(name, extractor, each) for name, extractor in extractors.items()]
     print(write("tal_cost", {"rows": rows, "threads": 1}))
-    replace_between(DOCS / "methods" / "tal.md", "cost", make_table(rows))
+    replace_between(DOCS / "results" / "speed.md", "cost", make_table(rows))
     print(make_table(rows))
 
 

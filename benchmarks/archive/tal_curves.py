@@ -16,7 +16,7 @@ Command: about eight minutes on one core, given the claims' learngenes; resumabl
     python benchmarks/archive/tal_curves.py --table    draw picture and table from the results
 
 Results: benchmarks/results/tal_curves.json.
-Page: docs/methods/tal.md, with the picture docs/images/tal_curves.png.
+Page: docs/results/tal.md, with the picture docs/images/tal_curves.png.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from run_claims import BUILD as CLAIMS
 from run_claims import KEPT
 
 BUILD = ROOT / "build" / "tal_curves"
-IMAGE, PAGE = ROOT / "docs" / "images" / "tal_curves.png", ROOT / "docs" / "methods" / "tal.md"
+IMAGE, PAGE = ROOT / "docs" / "images" / "tal_curves.png", ROOT / "docs" / "results" / "tal.md"
 ARMS = {  # arm -> the claim that describes it
     "tal": "tal-parts",
     "tal of its own set": "tal-plus-inside",

@@ -13,7 +13,7 @@ Command: one thread, about eight minutes.
     python benchmarks/archive/tal_guidance.py 0 0.2 0.9    these shares
 
 Results: benchmarks/results/tal_guidance.json.
-Page: docs/methods/tal.md.
+Page: docs/results/tal.md.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
     print(write("tal_guidance", {"rows": rows, "images": RECIPE.images, "threads": 1}))
     lines = ["| α | | | | | | | seconds |", f"|---|{'---:|' * 7}"]
     lines += [f"| {row['alpha']:g} | {_curve(row, ' | ')} | {row['seconds']:.0f} |" for row in rows]
-    replace_between(DOCS / "methods" / "tal.md", "guidance", "\n".join(lines))
+    replace_between(DOCS / "results" / "tal.md", "guidance", "\n".join(lines))
 
 
 def objective(alpha: float) -> MetaObjective:

@@ -6,7 +6,7 @@ they are, which need no solving at full width. The expansions start from the rec
 extraction, with `--anew` also without them. Every step is a process: `cpu_s` are seconds of the
 processor, which other programs on the machine hardly change; `wall_s` is by the clock, with imports
 and files; `peak_mb` is the most resident memory (2^20 bytes). Linux only. About fifteen minutes on
-one core, 7 GB in a temporary folder; docs/methods/closed_form.md has the table of `--threads 2` on
+one core, 7 GB in a temporary folder; docs/results/speed.md has the table of `--threads 2` on
 an idle machine.
 """
 

@@ -253,7 +253,7 @@ LSAMD = Method(
         # Five blocks, as many as the paper finds in twelve: tau = M/2 of three small tasks keeps
         # anything from one to ten, and the bundled example expects depths from 5 on. The rate was
         # chosen on validation images: with a lower one the routers prefer specific blocks nearly
-        # everywhere, and with augmentation so short a search finds nothing (docs/methods/lsamd.md).
+        # everywhere, and with augmentation so short a search finds nothing (docs/results/lsamd.md).
         "mini": LsamdExtractor(
             top=5,
             each=SearchSettings(

@@ -190,7 +190,7 @@ POOL = Method(
     presets={
         # Ten minutes on one core with the bundled ancestry model. With so few steps stitches must
         # start well, labels would undo the distillation, and the logits of many classes say little
-        # (docs/methods/pool.md).
+        # (docs/results/pool.md).
         "mini": PoolExtractor(
             settings=PoolSettings(
                 init="fan_in",

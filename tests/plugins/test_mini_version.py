@@ -53,11 +53,11 @@ def test_what_is_drawn_what_is_real_and_what_pretraining_leaves_out() -> None:
 
 
 PAGES = (
-    "README.md",
+    "docs/methods/index.md",
     "docs/inheritance.md",
     "docs/claims.md",
-    "docs/methods/closed_form.md",
-    "docs/methods/tal.md",
+    "docs/results/closed_form.md",
+    "docs/results/tal.md",
 )
 
 
