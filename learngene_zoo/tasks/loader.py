@@ -50,13 +50,13 @@ class Batch(NamedTuple):
     """One process's share of a training or evaluation step.
 
     Attributes:
-        images: float32 (B, C, H, W), normalised.
+        inputs: images, float32 (B, C, H, W), normalised.
         labels: int64 (B,); for a segmentation task int64 (B, H, W), 255 for ignored pixels.
         indices: sample indices, int64 (B,).
         attributes: float32 (B, A), NaN where one has no meaning; None if the task has none.
     """
 
-    images: torch.Tensor
+    inputs: torch.Tensor
     labels: torch.Tensor
     indices: torch.Tensor
     attributes: torch.Tensor | None = None
@@ -356,9 +356,9 @@ class Loader:
                 finally:
                     # Otherwise a cycle of error, traceback and frame keeps the workers alive
                     del batch
-            finished = batch.images.is_floating_point()
-            images = batch.images if finished else normalise_images(batch.images, self.input_format)
-            yield batch._replace(images=images, labels=batch.labels.long())
+            finished = batch.inputs.is_floating_point()
+            images = batch.inputs if finished else normalise_images(batch.inputs, self.input_format)
+            yield batch._replace(inputs=images, labels=batch.labels.long())
 
     def _iterate_batches(self, shares: Iterator[StepShare]) -> Iterator[Batch | ZooError]:
         if not self._workers:

@@ -188,9 +188,9 @@ def evaluate_each(
         report_activity(f"evaluating on {task.name}", loader.steps) as activity,
     ):
         for activity.num_done, batch in enumerate(loader.epoch(0)):
-            if len(batch.images):
+            if len(batch.inputs):
                 labels, indices = batch.labels.to(device), batch.indices.tolist()
-                for answer, logits in enumerate(answers(batch.images.to(device))):
+                for answer, logits in enumerate(answers(batch.inputs.to(device))):
                     rows_BR = counted.rows(logits, labels).cpu()
                     finite_B = torch.isfinite(logits).flatten(1).all(dim=1).cpu()
                     marks += zip(

@@ -90,13 +90,13 @@ def make_mixup(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
     mix = Mixup(recipe.mixup, recipe.cutmix, label_smoothing=0.0, num_classes=classes)
 
     def mix_batch(batch: Any) -> Any:
-        images_BCHW, labels_B, size = batch.images, batch.labels, len(batch.images)
+        images_BCHW, labels_B, size = batch.inputs, batch.labels, len(batch.inputs)
         # timm mixes batches of even size only: an odd one is extended by its first image.
         if size % 2:
             images_BCHW = torch.cat([images_BCHW, images_BCHW[:1]])
             labels_B = torch.cat([labels_B, labels_B[:1]])
         images_BCHW, labels_BK = mix(images_BCHW.clone(), labels_B)
-        return batch._replace(images=images_BCHW[:size], labels=labels_BK[:size])
+        return batch._replace(inputs=images_BCHW[:size], labels=labels_BK[:size])
 
     return mix_batch
 
@@ -111,7 +111,7 @@ class Classification(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return `{"cross_entropy": scalar}`, computed in single precision."""
-        logits_BK = self.model(batch.images).float()
+        logits_BK = self.model(batch.inputs).float()
         return {
             CLASS_LOSS: functional.cross_entropy(
                 logits_BK, batch.labels, label_smoothing=self.label_smoothing
@@ -155,7 +155,7 @@ class ClassAndAttributes(nn.Module):
         if batch.attributes is None:
             raise ValueError("this batch has no attributes")
         pooled_BD = self.model.forward_head(
-            self.model.forward_features(batch.images), pre_logits=True
+            self.model.forward_features(batch.inputs), pre_logits=True
         )
         logits_BK = self.model.get_classifier()(pooled_BD).float()
         losses = {
@@ -180,7 +180,7 @@ class Segmentation(Classification):
         It is 0 if there are none.
         """
         summed = functional.cross_entropy(
-            self.model(batch.images).float(),
+            self.model(batch.inputs).float(),
             batch.labels,
             ignore_index=IGNORED,
             reduction="sum",
