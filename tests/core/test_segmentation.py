@@ -184,7 +184,7 @@ def test_a_mask_is_resized_by_taking_what_lies_nearest() -> None:
 
 
 def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
-    batch = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(StepShare(0, [], [], []))
+    batch = loader(task(Blobs(((24, 16), (16, 24)))))._dataset.batch(StepShare(0, [], [], []))
     assert (tuple(batch.inputs.shape), tuple(batch.labels.shape)) == ((0, 3, 16, 16), (0, 16, 16))
 
 

@@ -85,13 +85,13 @@ def test_resuming_continues_and_skips_without_loading(
     data = loader(digits)
     full = list(data.epoch(1))
     calls: list[int] = []
-    real = type(data._pictures.split).__getitems__
+    real = type(data._dataset.split).__getitems__
 
     def counting(self: Any, indices: Any) -> Any:
         calls.extend(indices)
         return real(self, indices)
 
-    monkeypatch.setattr(type(data._pictures.split), "__getitems__", counting)
+    monkeypatch.setattr(type(data._dataset.split), "__getitems__", counting)
     rest = list(data.epoch(1, start=10))
     assert len(calls) == (data.steps - 10) * 64
     for first, second in zip(full[10:], rest, strict=True):
@@ -250,6 +250,6 @@ class Broken:
 
 def test_what_workers_get_can_be_pickled_whatever_opens_the_task(digits: Task) -> None:
     opened = replace(digits, open_split=lambda name: digits.split(name))
-    dataset = pickle.loads(pickle.dumps(loader(opened)._pictures))
+    dataset = pickle.loads(pickle.dumps(loader(opened)._dataset))
     share = StepShare(0, [3, 1], [3, 1], [0, 0])
-    assert torch.equal(dataset[share].inputs, loader(digits)._pictures[share].inputs)
+    assert torch.equal(dataset[share].inputs, loader(digits)._dataset[share].inputs)

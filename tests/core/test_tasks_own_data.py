@@ -249,8 +249,8 @@ def test_faults_of_parquet(tmp_path: Path) -> None:
     from datasets import Dataset
 
     file = tmp_path / "train.parquet"
-    Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}).to_parquet(file)
-    with pytest.raises(BadData, match="no image column, only text, label"):
+    Dataset.from_dict({"size": [3, 4], "label": [0, 1]}).to_parquet(file)
+    with pytest.raises(BadData, match="no image column, only size, label"):
         open_task(f"parquet:{file}")
     table(9).remove_columns("label").to_parquet(file)
     with pytest.raises(BadData, match="no label column, only image"):
