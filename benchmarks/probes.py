@@ -23,7 +23,7 @@ def load_images(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.n
     loader = Loader(task, split, task.input_format, batch_size=250, seed=DRAW, images=count)
     batches = list(loader.epoch(0))
     return (
-        torch.cat([batch.images for batch in batches]),
+        torch.cat([batch.inputs for batch in batches]),
         torch.cat([batch.labels for batch in batches]).numpy(),
     )
 

@@ -130,6 +130,7 @@ from learngene_zoo.tasks.task import Sample as Sample
 from learngene_zoo.tasks.task import Samples as Samples
 from learngene_zoo.tasks.task import Split as Split
 from learngene_zoo.tasks.task import Task as Task
+from learngene_zoo.tasks.texts.rows import TextRows as TextRows
 from learngene_zoo.text import human_count as human_count
 from learngene_zoo.training.distillation import Distilled as Distilled
 from learngene_zoo.training.distillation import FeatureLoss as FeatureLoss

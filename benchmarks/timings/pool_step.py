@@ -92,7 +92,7 @@ def compare_step(spec: ViTSpec, ancestry: ViTSpec, levels: int, images: int) -> 
 
     @torch.no_grad()
     def run_teacher() -> torch.Tensor:
-        logits: torch.Tensor = master(batch.images)
+        logits: torch.Tensor = master(batch.inputs)
         return logits
 
     functions = {

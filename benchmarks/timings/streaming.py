@@ -60,7 +60,7 @@ def measure_pass(given: Namespace) -> Row:
     started = time.process_time()
     loader = Loader(open_task(reference), "train", VIEW, batch_size=64, shuffle=True)
     opened = time.process_time()
-    seen = sum(len(batch.images) for batch in loader.epoch(0))
+    seen = sum(len(batch.inputs) for batch in loader.epoch(0))
     seconds = time.process_time() - opened
     facts = {
         "read": seen,

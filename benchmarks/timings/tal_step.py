@@ -138,7 +138,7 @@ def measure_row(given: Namespace) -> Row:
     }
     parts: dict[str, Callable[[], object]] = {
         "ours_s": ours,
-        "teacher_s": (lambda: guide.compute_tokens(batch.images)) if guide else lambda: None,
+        "teacher_s": (lambda: guide.compute_tokens(batch.inputs)) if guide else lambda: None,
         "target_s": lambda: classification_loss(tensors, batch).backward(),
         "plain_s": plain,
     }
@@ -188,9 +188,9 @@ def plain_loss(
         return cross_entropy + norm
     settings = guide.settings
     with torch.no_grad():
-        target = guide.model.forward_features(batch.images)[:, 0]
+        target = guide.model.forward_features(batch.inputs)[:, 0]
     # A second pass, as in the released code.
-    feature = compute_tokens(TARGET, parameters, batch.images)[:, 0]
+    feature = compute_tokens(TARGET, parameters, batch.inputs)[:, 0]
     matrix = (
         [parameters[name] for name in SINK]
         if predicted
@@ -208,7 +208,7 @@ def plain_loss(
 
 def classification_loss(parameters: Parameters, batch: TaskBatch) -> Tensor:
     """Return the cross-entropy of the target with given tensors."""
-    feature = compute_tokens(TARGET, parameters, batch.images)[:, 0]
+    feature = compute_tokens(TARGET, parameters, batch.inputs)[:, 0]
     logits = functional.linear(feature, parameters["head.weight"], parameters["head.bias"])
     return functional.cross_entropy(logits, batch.labels, label_smoothing=SMOOTHING)
 

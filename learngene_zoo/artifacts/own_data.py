@@ -64,7 +64,7 @@ Origins = Mapping[str, LocalOrigin]  # by the reference, as the artifact names i
 def locate(reference: str) -> str:
     """Return the reference with an absolute path, if it has a path and no address."""
     kind, colon, rest = reference.partition(":")
-    if not colon or kind not in ("folder", "parquet", "wds") or "://" in rest:
+    if not colon or kind not in ("folder", "parquet", "csv", "jsonl", "wds") or "://" in rest:
         return reference
     return f"{kind}:{os.path.abspath(os.path.expanduser(rest))}"
 

@@ -38,7 +38,7 @@ from learngene_zoo.tasks.task import SPLITS
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-OWN_DATA = ("folder:", "parquet:", "hf:", "wds:", "hf-stream:")
+OWN_DATA = ("folder:", "parquet:", "csv:", "jsonl:", "hf:", "wds:", "hf-stream:")
 
 
 def show(
@@ -312,7 +312,11 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
         "kind": described.kind,
         "classes": described.classes,
         **{part: described.sizes.get(part) for part in SPLITS},
-        "image_size": described.image_size,
+        **(
+            {"metric": described.metric}
+            if described.kind == "text"
+            else {"image_size": described.image_size}
+        ),
         "licence": described.licence,
         "source": described.source,
         "description": entry.description if entry else None,

@@ -20,6 +20,7 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import check_inputs
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -235,6 +236,7 @@ def recommend(
         else list(learngenes) or shelf.learngenes()
     )
     data = open_task(task, offline=run.offline)
+    check_inputs(data)
     opened = [shelf.open_learngene(named, offline=run.offline) for named in listed]
     members = _list_offers(opened, data, budget or Budget(), sizes)
     if not members:

@@ -18,8 +18,8 @@ from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.evaluate import Evaluation, Judged, check_head, judge
-from learngene_zoo.training.objectives import NUM_RESAMPLES, MeanIoU
+from learngene_zoo.training.evaluate import Evaluation, Judged, check_head, judge, rows_of_metric
+from learngene_zoo.training.objectives import NUM_RESAMPLES, metric_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ def compare(
     """Evaluate both models on every image of a split, each with its input size and normalisation.
 
     For accuracies, the interval is that of a mean of paired differences, whose variance comes from
-    the images that only one of them gets right; `p` is McNemar's exact test of those. For mIoU, the
-    interval comes from 1,000 resamplings of the images, the same for both models.
+    the images that only one of them gets right; `p` is McNemar's exact test of those. For other
+    metrics, the interval comes from 1,000 resamplings of the images, the same for both models.
 
     Args:
         first: a model.
@@ -75,7 +75,7 @@ def compare(
     (first_contender, first_judged), (second_contender, second_judged) = (
         _measure_model(model, task, split, run, timed) for model in (first, second)
     )
-    if task.dense:
+    if not first_contender.evaluation.correct:
         return Comparison(
             first=first_contender,
             second=second_contender,
@@ -177,14 +177,18 @@ def _attention_flops(
 
 
 def _resample_gain(task: Task, first: Judged, second: Judged) -> Gain:
-    """Return the difference in mIoU; each resampling has the same images for both models."""
-    metric, images = MeanIoU(task.classes), len(first.rows)
+    """Return the difference in the task's metric.
+
+    Each resampling has the same images for both models.
+    """
+    metric, images = metric_for(task), len(first.rows)
+    rows = [rows_of_metric(metric, judged.rows) for judged in (first, second)]
     draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
     values = []
     for _ in range(NUM_RESAMPLES):
         sample = draws.integers(images, size=images)
         first_value, second_value = (
-            metric.value(judged.rows[sample].sum(axis=0), images) for judged in (first, second)
+            metric.value(rows_NR[sample].sum(axis=0), images) for rows_NR in rows
         )
         values.append(second_value - first_value)
     low, high = np.quantile(values, (0.025, 0.975))

@@ -26,7 +26,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import is_own_data, locate_task, open_task
-from learngene_zoo.tasks.task import stamp_tasks
+from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ def heal(
         resolved = replace(resolved, lr=choose_heal_rate(start))
     recorded = _read_ancestries(start, teacher)
     data, probed = _open_data(images, task, run)
+    for samples in (data, probed):
+        if samples is not None:
+            check_inputs(samples, start.input_format)
     opened = {images: data} if task is None or probed is None else {images: data, task: probed}
     ancestry, records, located = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)

@@ -128,7 +128,7 @@ def measure_agreement(
         report_activity("comparing tokens, batch", loader.steps) as activity,
     ):
         for activity.num_done, batch in enumerate(loader.epoch(0), start=1):
-            given_BCHW = batch.images.to(device)
+            given_BCHW = batch.inputs.to(device)
             wanted_BCHW = convert_images(given_BCHW, input_format, ancestry.input_format)
             given_BND = mine.forward_features(given_BCHW).float().cpu()
             target_BND = teacher.forward_features(wanted_BCHW).float().cpu()

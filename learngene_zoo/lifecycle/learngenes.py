@@ -40,7 +40,7 @@ from learngene_zoo.tasks.catalogue import (
     say_notes,
     tasks_named,
 )
-from learngene_zoo.tasks.task import Entry, stamp_tasks
+from learngene_zoo.tasks.task import Entry, check_inputs, stamp_tasks
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -164,6 +164,8 @@ def extract(
     extractor.outline([ancestry.spec for ancestry in opened])
     needs = references if references and extractor.needs_tasks() else tasks_named(named)[:1]
     opened_tasks = [open_task(reference, offline=run.offline) for reference in needs]
+    for task in opened_tasks:
+        check_inputs(task, opened[0].input_format if opened else None)
     data = opened_tasks if references and extractor.needs_tasks() else []
     purpose = opened_tasks[0].purpose if named else None
     _check_distinct(data)
@@ -360,6 +362,7 @@ def _for_task(
     if target.task is None or not (target.classes is None or target.dense is None):
         return target, ()
     entry = find_entry(target.task) or open_task(target.task, offline=run.offline)
+    check_inputs(entry)
     dense = entry.kind == "segmentation" if target.dense is None else target.dense
     chosen = replace(
         target, classes=entry.classes if target.classes is None else target.classes, dense=dense

@@ -24,7 +24,7 @@ from learngene_zoo.tasks.catalogue import (
     open_task,
     say_notes,
 )
-from learngene_zoo.tasks.task import stamp_tasks
+from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def train(
     from learngene_zoo.training.fit import fit
 
     data = open_task(task, offline=run.offline)
+    check_inputs(data)
     spec = spec.with_(classes=data.classes, dense=data.dense)
     settings = {
         "task": to_json(data.record),

@@ -11,6 +11,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, is_own_data, locate_task, open_task
+from learngene_zoo.tasks.task import check_inputs
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
@@ -71,13 +72,15 @@ def open_task_for(
 
     For a model without a task from the bundled ancestry, it is the default task. Raises `WrongCall`
     if the user has to give the task: for any other model without a task, and for a downloaded model
-    whose task is data on its author's machine.
+    whose task is data on its author's machine, and for a task of other inputs than the model's.
     """
     reference = task or _own_task(model, verb)
     with open_for_artifact(
         model, verb, [reference] if task is None and is_own_data(reference) else []
     ):
-        return open_task(reference, offline=run.offline)
+        data = open_task(reference, offline=run.offline)
+    check_inputs(data, model.input_format)
+    return data
 
 
 def find_origins(

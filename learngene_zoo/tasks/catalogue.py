@@ -27,8 +27,8 @@ DEFAULT_TASKS = ("objects", "signs", "glyphs")  # the tasks that an extraction t
 DEFAULT_TARGET = "digits"
 SOURCE_TASK = "forms"  # the task of the bundled ancestry model's training
 OWN_DATA_FORMS = (
-    "folder:PATH, parquet:PATH, hf:org/name[:config], or a stream: wds:PATTERN, "
-    "hf-stream:org/name[:config]"
+    "folder:PATH, parquet:PATH, csv:PATH, jsonl:PATH, hf:org/name[:config], or a stream: "
+    "wds:PATTERN, hf-stream:org/name[:config]"
 )
 
 
@@ -267,8 +267,9 @@ def _stamp_files(location: str) -> str:
 def open_task(reference: str, *, offline: bool = False) -> Task:
     """Open a named task, or the user's data.
 
-    Data is `folder:PATH`, `parquet:PATH` or `hf:org/name[:config]`. Data that does not fit on disk
-    or in memory is streamed: tars with `wds:PATTERN`, or `hf-stream:org/name[:config]`.
+    Data is `folder:PATH`, `parquet:PATH` or `hf:org/name[:config]`, and texts also `csv:PATH` or
+    `jsonl:PATH`. Images that do not fit on disk or in memory are streamed: tars with `wds:PATTERN`,
+    or `hf-stream:org/name[:config]`.
 
     Raises:
         WrongCall: for an unknown name.
@@ -288,12 +289,13 @@ def _open_own(reference: str, offline: bool) -> Task:
         raise WrongCall(f"{reference!r} has nothing after the colon; expected {OWN_DATA_FORMS}")
     if kind == "folder":
         from learngene_zoo.tasks.folders import open_folder
+        from learngene_zoo.tasks.texts.folders import is_text_folder, open_text_folder
 
-        return open_folder(rest)
-    if kind == "parquet":
-        from learngene_zoo.tasks.tables import open_parquet
+        return open_text_folder(rest) if is_text_folder(rest) else open_folder(rest)
+    if kind in ("parquet", "csv", "jsonl"):
+        from learngene_zoo.tasks.texts import files
 
-        return open_parquet(rest)
+        return files.open_parquet(rest) if kind == "parquet" else files.open_rows(kind, rest)
     if kind == "hf":
         from learngene_zoo.tasks.hub_data import open_hub
 

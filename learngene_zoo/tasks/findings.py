@@ -22,6 +22,7 @@ from learngene_zoo.tasks.check import (
 from learngene_zoo.tasks.folders import open_folder
 from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.task import SPLITS, Split, Task
+from learngene_zoo.tasks.texts.folders import is_text_folder
 
 FEW = 10  # training images below which a class is reported
 Row = Mapping[str, str]
@@ -32,6 +33,11 @@ def check_task(task: Task, workers: int) -> tuple[list[Row], Task]:
 
     Rows have the keys `what`, `status` and `found`. Raises `WrongCall` for a streamed task.
     """
+    if task.is_text:
+        raise WrongCall(
+            f"{task.name} is a task of texts, which are checked when it is opened; leave out "
+            "--check-images"
+        )
     if task.open_stream is not None:
         raise WrongCall(
             f"{task.name} is streamed; the images of folder:, parquet: and hf: data can be checked"
@@ -61,7 +67,7 @@ def open_with_problems(reference: str, offline: bool) -> tuple[Task | None, list
     and there is no other problem to report.
     """
     kind, _, path = reference.partition(":")
-    if kind != "folder" or not path:
+    if kind != "folder" or not path or is_text_folder(path):
         return open_task(reference, offline=offline), []
     rows: list[Row] = []
     try:

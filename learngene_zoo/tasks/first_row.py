@@ -15,9 +15,16 @@ from learngene_zoo.tasks.splits import assign_roles
 from learngene_zoo.tasks.streams.order import EpochOrder, iterate_shown
 from learngene_zoo.tasks.tables import check_column, find_columns, name_splits
 from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Task
+from learngene_zoo.tasks.texts.tables import (
+    check_text_columns,
+    find_label_column,
+    find_text_columns,
+    is_text_table,
+)
 from learngene_zoo.tasks.transforms import check_samples
 
 Row = dict[str, Any]
+MAX_LETTERS = 80  # of a text
 
 
 def first_row(reference: str, offline: bool) -> Row:
@@ -43,6 +50,8 @@ def _find_hub_source(reference: str, entry: Entry | None) -> HubSource | None:
 
 def _read_local(task: Task) -> Row:
     """Return the sizes of data on this machine, and its first training image with label or mask."""
+    if task.is_text:
+        return _describe_texts(task)
     if task.open_stream is None:
         split = task.split("train")
         got, label = split.__getitems__([0]), int(split.labels[0])
@@ -78,6 +87,28 @@ def _read_local(task: Task) -> Row:
         row["columns"] += [f"{name}: {kind}" for name, kind in kinds.items()]
     return {
         **row,
+        "licence": task.licence,
+        "revision": task.revision,
+        "notes": list(task.notes),
+        "missing": [],
+    }
+
+
+def _describe_texts(task: Task) -> Row:
+    """Return the sizes of a task of texts, and its first training text with label."""
+    split = task.split("train")
+    text, label = split.__getitems__([0])[0], int(split.labels[0])
+    parts = [text] if isinstance(text, str) else list(text)
+    columns = ["text"] if isinstance(text, str) else ["first text", "second text"]
+    return {
+        "task": task.name,
+        "source": task.source,
+        "classes": task.classes,
+        **{part: task.sizes[part] for part in SPLITS},
+        "columns": [*(f"{column}: text" for column in columns), f"label: one of {task.classes}"],
+        "first_text": " / ".join(part[:MAX_LETTERS] for part in parts),
+        "first_label": label,
+        "first_class": task.class_names[label],
         "licence": task.licence,
         "revision": task.revision,
         "notes": list(task.notes),
@@ -124,17 +155,28 @@ def _read_streamed(reference: str, source: HubSource, entry: Entry | None) -> Ro
 
 
 def _describe_label(features: Any, first: Row, label_column: str | None, name: str) -> Row:
-    image, label = find_columns(features, name, label_column)
+    if is_text_table(features):
+        label = label_column or find_label_column(features, name)
+        columns = find_text_columns(features, label, name)
+        check_text_columns(features, columns, name)
+        inputs: Row = {"text_columns": list(columns)}
+        texts = " / ".join(str(first[column])[:MAX_LETTERS] for column in columns)
+        sample = {"first_text": texts}
+    else:
+        image, label = find_columns(features, name, label_column)
+        inputs = {"image_column": image}
+        shape = _describe_shape(decode_image(first[image], f"{name} row 0"))
+        sample = {"first_image": shape}
     names = getattr(find_scalar(features[label]), "names", None)
     try:
         value = read_label(first[label])
     except ValueError as error:
         raise BadData(f"{name} row 0: column {label!r} {error}") from None
     return {
-        "image_column": image,
+        **inputs,
         "label_column": label,
         "classes": len(names) if names else None,
-        "first_image": _describe_shape(decode_image(first[image], f"{name} row 0")),
+        **sample,
         "first_label": value,
         "first_class": names[value]
         if names and isinstance(value, int) and 0 <= value < len(names)

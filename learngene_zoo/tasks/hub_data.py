@@ -9,12 +9,18 @@ from typing import Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
 from learngene_zoo.tasks.tables import disable_decoding, silence_datasets, task_of_tables
-from learngene_zoo.tasks.task import Entry, HubSource, Task
+from learngene_zoo.tasks.task import Entry, HubSource, MetricName, Task
+from learngene_zoo.tasks.texts.tables import holds_texts, task_of_texts
 
 SCRIPT_HINT = (
     "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull "
     "request offers"
 )
+# The metrics of GLUE (Wang et al. 2019) where these are not accuracy.
+METRICS: dict[tuple[str, str | None], MetricName] = {
+    ("nyu-mll/glue", "cola"): "matthews",
+    ("nyu-mll/glue", "mrpc"): "F1",
+}
 
 
 class Reference(NamedTuple):
@@ -59,9 +65,17 @@ def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
         if fields["licence"] == "unknown":
             fields["licence"] = entry.licence
         fields["counts"] = dict(entry.sizes)
-    return task_of_tables(
-        f"hf:{reference}", tables, folders=list_image_folders(reference), **fields
-    )
+    name = f"hf:{reference}"
+    if holds_texts(tables):
+        return task_of_texts(name, tables, **fields, **describe_texts(reference))
+    return task_of_tables(name, tables, folders=list_image_folders(reference), **fields)
+
+
+def describe_texts(reference: str) -> dict[str, Any]:
+    """Return the fields of a task of texts that its data set does not state: the metric."""
+    repository, config, _ = parse_reference(reference)
+    metric = METRICS.get((repository, config))
+    return {"metric": metric} if metric else {}
 
 
 def list_image_folders(reference: str) -> tuple[Path, ...]:

@@ -1,9 +1,9 @@
 """Load a split as batches, one epoch at a time: `Loader`.
 
-Every pixel is a function of (seed, epoch, sample index), the same for any number of workers or
-processes and after resuming at any step. The order of an epoch is a function of (seed, epoch). A
-global batch contains the same images on any number of processes. No global random state is read or
-changed.
+Every pixel is a function of (seed, epoch, sample index), and every token of the sample, the same
+for any number of workers or processes and after resuming at any step. The order of an epoch is a
+function of (seed, epoch). A global batch contains the same samples on any number of processes. No
+global random state is read or changed.
 
 Images are read one by one, or in order if the task is streamed; then at most two windows of encoded
 images and the batches in flight are in memory.
@@ -21,13 +21,15 @@ from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, join, rank, world
 from learngene_zoo.seeds import derive_seed, draw_balanced
 from learngene_zoo.tasks.images import decode_samples, describe_deep_grey
-from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit, keep_fitted
+from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit, keep_fitted, name_sample
 from learngene_zoo.tasks.streams.order import EpochOrder, count_used, iterate_shown
-from learngene_zoo.tasks.task import Sample, Split, Stream, Task
+from learngene_zoo.tasks.task import Sample, Split, Stream, Task, check_inputs
+from learngene_zoo.tasks.texts.encoding import Encoder
 from learngene_zoo.tasks.transforms import (
     AUGMENTS,
     Augment,
@@ -50,13 +52,13 @@ class Batch(NamedTuple):
     """One process's share of a training or evaluation step.
 
     Attributes:
-        images: float32 (B, C, H, W), normalised.
+        inputs: images, float32 (B, C, H, W), normalised; of a task of texts `Tokens`.
         labels: int64 (B,); for a segmentation task int64 (B, H, W), 255 for ignored pixels.
         indices: sample indices, int64 (B,).
         attributes: float32 (B, A), NaN where one has no meaning; None if the task has none.
     """
 
-    images: torch.Tensor
+    inputs: Any
     labels: torch.Tensor
     indices: torch.Tensor
     attributes: torch.Tensor | None = None
@@ -235,6 +237,32 @@ class BatchDataset:
         return Batch(images, images[:, 0] if self.task.dense else none, none, attributes)
 
 
+@dataclass(frozen=True)
+class TextBatchDataset:
+    """The workers' data set of a task of texts: encodes them. An item is one batch."""
+
+    task: Task
+    split: Split
+    encoder: Encoder
+
+    def __getitem__(self, share: StepShare) -> Batch | ZooError:
+        """Return the batch, or the error, as `BatchDataset` does."""
+        try:
+            return self.batch(share)
+        except ZooError as error:
+            return error
+
+    def batch(self, share: StepShare) -> Batch:
+        """Return the texts; with several processes there may be none. Raises `BadData`."""
+        texts = self.split.__getitems__(share.indices) if share.indices else []
+        where = [name_sample(self.split, index, "text") for index in share.indices]
+        return Batch(
+            self.encoder(texts, where),
+            torch.tensor(share.labels, dtype=torch.int64),
+            torch.tensor(share.indices, dtype=torch.int64),
+        )
+
+
 class ShareSampler:
     """A sampler of shares for the workers, which are read when a worker is ready."""
 
@@ -251,7 +279,7 @@ class Loader:
     Args:
         task: the data set.
         split: the split.
-        input_format: size, channels and normalisation of the images.
+        input_format: size, channels and normalisation of the images; for texts a `TextFormat`.
         batch_size: images of a step over all processes; each process gets every world-th of them.
         seed: determines the order, the augmentation and the choice of images.
         shuffle: whether each epoch has a random order.
@@ -271,7 +299,7 @@ class Loader:
         self,
         task: Task,
         split: str,
-        input_format: InputFormat,
+        input_format: InputFormat | TextFormat,
         *,
         batch_size: int,
         seed: int = 0,
@@ -293,7 +321,10 @@ class Loader:
             window=window,
             repeats=repeats,
         )
-        self.task, self.input_format, self.batch_size = task, input_format, batch_size
+        check_inputs(task, input_format)
+        # Typed as that of images, which most callers need
+        self.input_format: Any = input_format
+        self.task, self.batch_size = task, batch_size
         self._source: PickedImages | StreamedImages
         if task.open_stream is None:
             self._source = _pick_images(task.split(split), images, seed, shuffle, repeats)
@@ -305,10 +336,11 @@ class Loader:
             )
         self.images = self._source.images
         if not self.images:
-            raise BadData(f"task {task.name} has no {split} images")
+            raise BadData(f"task {task.name} has no {split} {task.sample_noun}s")
         if shuffle and self.images < world():
             raise WrongCall(
-                f"{self.images} images cannot be shared among {world()} processes; use more images"
+                f"{self.images} {task.sample_noun}s cannot be shared among {world()} processes; "
+                f"use more {task.sample_noun}s"
             )
         full, left = divmod(self.images, batch_size)
         drop = (
@@ -318,20 +350,34 @@ class Loader:
         )
         self.steps = full if drop or not left else full + 1
         closed = replace(task, open_split=_refuse_split, open_stream=None)
+        self._dataset = (
+            self._open_texts(closed, input_format)
+            if isinstance(input_format, TextFormat)
+            else self._open_images(closed, input_format, seed, augment, workers)
+        )
+        self._upcoming, self._workers = ShareSampler(), workers
+        self._feeder: WorkerLoader | None = None
+
+    def _open_texts(self, task: Task, input_format: TextFormat) -> TextBatchDataset:
+        assert self._source.split is not None, "no task of texts is streamed"
+        return TextBatchDataset(task, self._source.split, Encoder.of(input_format))
+
+    def _open_images(
+        self, task: Task, input_format: InputFormat, seed: int, augment: Augment, workers: int
+    ) -> BatchDataset:
+        source = self._source.split
         _note_deep_grey(task, self._source)
-        self._pictures = BatchDataset(closed, self._source.split, input_format, seed, augment)
+        dataset = BatchDataset(task, source, input_format, seed, augment)
         # Not with workers, which would each cache all images, nor with masks or attributes
         is_alike = augment in ("none", "light") and not (workers or task.dense or task.attributes)
-        source = self._source.split
         fitted = (
             keep_fitted(source, input_format, self.images)
             if is_alike and isinstance(source, DecodedSplit | PartOfSplit)
             else None
         )
-        if fitted is not None:
-            self._pictures = replace(self._pictures, split=fitted[0], input_format=fitted[1])
-        self._upcoming, self._workers = ShareSampler(), workers
-        self._feeder: WorkerLoader | None = None
+        if fitted is None:
+            return dataset
+        return replace(dataset, split=fitted[0], input_format=fitted[1])
 
     @property
     def used(self) -> np.ndarray:
@@ -356,23 +402,27 @@ class Loader:
                 finally:
                     # Otherwise a cycle of error, traceback and frame keeps the workers alive
                     del batch
-            finished = batch.images.is_floating_point()
-            images = batch.images if finished else normalise_images(batch.images, self.input_format)
-            yield batch._replace(images=images, labels=batch.labels.long())
+            yield batch._replace(inputs=self._finish(batch.inputs), labels=batch.labels.long())
+
+    def _finish(self, inputs: torch.Tensor | Tokens) -> torch.Tensor | Tokens:
+        """Normalise images that an augmentation has not normalised."""
+        if isinstance(inputs, Tokens) or inputs.is_floating_point():
+            return inputs
+        return normalise_images(inputs, self.input_format)
 
     def _iterate_batches(self, shares: Iterator[StepShare]) -> Iterator[Batch | ZooError]:
         if not self._workers:
-            return (self._pictures[share] for share in shares)
+            return (self._dataset[share] for share in shares)
         self._upcoming.shares = shares
         if self._feeder is None:
-            self._feeder = WorkerLoader(self._pictures, self._upcoming, self._workers)
+            self._feeder = WorkerLoader(self._dataset, self._upcoming, self._workers)
         return iter(self._feeder)
 
 
 def sample_images(
     task: Task,
     split: Literal["train", "validation", "test"],
-    input_format: InputFormat,
+    input_format: InputFormat | TextFormat,
     run: Run,
     *,
     images: int | None,
@@ -466,6 +516,8 @@ def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: i
     """Check that the task supports these settings. Raises `WrongCall` otherwise."""
     if augment not in AUGMENTS:
         raise unknown("augmentation", augment, AUGMENTS)
+    if task.is_text and augment != "none":
+        raise WrongCall(f"texts are not augmented; use --augment none for {task.name}")
     if task.attributes and augment != "none":
         raise WrongCall(
             f"some attributes of {task.name} depend on positions in the image, which "

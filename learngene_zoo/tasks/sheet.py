@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, Exists, WrongCall
-from learngene_zoo.tasks.task import IGNORED, Split, Task
+from learngene_zoo.tasks.task import IGNORED, Split, Task, check_inputs
 from learngene_zoo.tasks.transforms import check_samples, fit_images
 
 ROWS, COLUMNS = 20, 10  # maximal numbers
@@ -65,6 +65,7 @@ def collect_rows(task: Task, split: str) -> dict[int, np.ndarray]:
     Classes without images are left out. Raises `BadData` if there are no images, and the errors of
     opening the split.
     """
+    check_inputs(task)
     source = task.split(split)
     if task.kind == "segmentation":
         indices = _find_examples(task, source)

@@ -1,5 +1,5 @@
-"""Splits of a data set of images, in memory or decoded when needed; missing splits are cut from the
-training images.
+"""Splits of a data set of images or texts, in memory or decoded when needed; missing splits are
+cut from the training images.
 
 A missing test split takes a fifth of the training images, a missing validation split a tenth of the
 rest: stratified, and the same images every time. Decoded images can be cached in a model's input
@@ -107,6 +107,33 @@ class DecodedSplit:
         return decode_samples(self.rows[int(self.members[index])] for index in indices)
 
 
+@dataclass(frozen=True)
+class TextSplit:
+    """A selection of rows that are texts or pairs of texts."""
+
+    rows: Rows
+    members: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the texts or pairs at these indices."""
+        return [self.rows[int(self.members[index])].image for index in indices]
+
+
+def name_sample(split: Split, index: int, noun: str = "image") -> str:
+    """Return the path of a sample, or its data and row; "image N" where there is neither."""
+    stored: Any = split
+    position = index
+    while isinstance(stored, PartOfSplit):
+        stored, position = stored.split, int(stored.members[position])
+    if isinstance(stored, DecodedSplit | TextSplit):
+        return stored.rows[int(stored.members[position])].where
+    return f"{noun} {index}"
+
+
 def ensure_validation(task: Task) -> Task:
     """Return the task with validation images: if it has none, a tenth of the training images.
 
@@ -119,8 +146,8 @@ def ensure_validation(task: Task) -> Task:
     parts_of_train = None if task.open_stream is not None else cut_split(train.labels, count, SEED)
     if parts_of_train is None:
         raise BadData(
-            f"{task.name} has no validation images, and none can be taken from its training images"
-            "; add some"
+            f"{task.name} has no validation {task.sample_noun}s, and none can be taken from its "
+            f"training {task.sample_noun}s; add some"
         )
     cut, left = parts_of_train
     parts = {"train": left, "validation": cut}
@@ -285,14 +312,19 @@ def task_of(
             f"{name} has no train split, only {', '.join(sorted(stored)) or 'none'}; name one of "
             "them train"
         )
-    _check(name, stored, class_names)
-    splits = complete_splits(name, stored, counts or {})
-    notes = (*fields.get("notes", ()), *describe_untested(splits["test"].labels, class_names))
-    return photo_task(name, class_names, splits, {**fields, "notes": notes})
+    is_text = fields.get("kind") == "text"
+    noun = "text" if is_text else "image"
+    _check(name, stored, class_names, noun)
+    splits = complete_splits(name, stored, counts or {}, is_text)
+    untested = describe_untested(splits["test"].labels, class_names, noun)
+    fields = {**fields, "notes": (*fields.get("notes", ()), *untested)}
+    return (text_task if is_text else photo_task)(name, class_names, splits, fields)
 
 
-def describe_untested(labels_N: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """Return a list with a line that names the classes without test images, or an empty list."""
+def describe_untested(
+    labels_N: np.ndarray, class_names: Sequence[str], noun: str = "image"
+) -> list[str]:
+    """Return a list with a line that names the classes without test samples, or an empty list."""
     tested = set(labels_N.tolist())
     missing = [name for label, name in enumerate(class_names) if label not in tested]
     if not missing:
@@ -303,7 +335,7 @@ def describe_untested(labels_N: np.ndarray, class_names: Sequence[str]) -> list[
         if len(missing) > 1
         else "one class has"
     )
-    return [f"{number} no test images: {', '.join(missing[:MAX_SHOWN])}{more}"]
+    return [f"{number} no test {noun}s: {', '.join(missing[:MAX_SHOWN])}{more}"]
 
 
 def photo_task(
@@ -313,25 +345,36 @@ def photo_task(
 
     `fields` are fields of `Task`.
     """
-    settings: dict[str, Any] = {
+    photos = {"image_size": 224, "mean": IMAGENET_MEAN, "std": IMAGENET_STD, "flip": True}
+    return Task(**{**_list_fields(name, class_names, splits), **photos, **fields})
+
+
+def text_task(
+    name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]
+) -> Task:
+    """Build a task of texts. `fields` are fields of `Task`."""
+    return Task(**{**_list_fields(name, class_names, splits), "kind": "text", **fields})
+
+
+def _list_fields(
+    name: str, class_names: Sequence[str], splits: Mapping[str, Split]
+) -> dict[str, Any]:
+    return {
         "name": name,
         "title": name,
         "classes": len(class_names),
         "class_names": tuple(class_names),
-        "image_size": 224,
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
-        "flip": True,
         "source": name,
         "sizes": {split: len(splits[split]) for split in SPLITS if split in splits},
         "open_split": dict(splits).__getitem__,
     }
-    return Task(**{**settings, **fields})
 
 
-def _check(name: str, stored: Mapping[str, Labelled], class_names: Sequence[str]) -> None:
+def _check(
+    name: str, stored: Mapping[str, Labelled], class_names: Sequence[str], noun: str
+) -> None:
     if not len(stored["train"].labels):
-        raise BadData(f"{name} has no training images; add some")
+        raise BadData(f"{name} has no training {noun}s; add some")
     if len(class_names) < 2:
         raise BadData(
             f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two"
@@ -351,7 +394,7 @@ def _check(name: str, stored: Mapping[str, Labelled], class_names: Sequence[str]
         more = f" and {len(rest) - MAX_SHOWN} more" if len(rest) > MAX_SHOWN else ""
         other_classes = f" (also: {', '.join(rest[:MAX_SHOWN])}{more})" if rest else ""
         raise BadData(
-            f"{name}: class {first!r} has no training images{other_classes}; add some or remove "
+            f"{name}: class {first!r} has no training {noun}s{other_classes}; add some or remove "
             "the class"
         )
 
@@ -382,14 +425,15 @@ def cut_split(labels_N: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, 
 
 
 def complete_splits(
-    name: str, stored: Mapping[str, Labelled], counts: Mapping[str, int]
-) -> dict[str, DecodedSplit]:
-    """Return every split; missing or empty ones are cut from the training images.
+    name: str, stored: Mapping[str, Labelled], counts: Mapping[str, int], is_text: bool = False
+) -> dict[str, DecodedSplit | TextSplit]:
+    """Return every split; missing or empty ones are cut from the training samples.
 
     Raises `BadData` if there are too few of them.
     """
+    select: type[DecodedSplit | TextSplit] = TextSplit if is_text else DecodedSplit
     chosen = {
-        split: DecodedSplit(part.rows, np.arange(len(part.labels)), part.labels)
+        split: select(part.rows, np.arange(len(part.labels)), part.labels)
         for split, part in stored.items()
     }
     for split, share in SHARES:
@@ -400,12 +444,13 @@ def complete_splits(
         parts = cut_split(train.labels, count, SEED)
         if parts is None:
             raise BadData(
-                f"{name} has too few training images ({len(train)}) to make a {split} split: "
+                f"{name} has too few training {'text' if is_text else 'image'}s ({len(train)}) to "
+                f"make a {split} split: "
                 "each class keeps at least one; add some"
             )
         cut, left = parts
-        chosen[split] = DecodedSplit(train.rows, train.members[cut], train.labels[cut])
-        chosen["train"] = DecodedSplit(train.rows, train.members[left], train.labels[left])
+        chosen[split] = select(train.rows, train.members[cut], train.labels[cut])
+        chosen["train"] = select(train.rows, train.members[left], train.labels[left])
     return chosen
 
 

@@ -6,7 +6,7 @@ contain `train`, `validation` or `test`.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +28,7 @@ from learngene_zoo.tasks.labels import (
 )
 from learngene_zoo.tasks.splits import (
     Labelled,
+    Rows,
     assign_roles,
     find_roles,
     group_files_by_split,
@@ -89,6 +90,31 @@ def task_of_tables(
     if label is None:
         notes += describe_candidates(splits["train"].features)
     image, label = find_columns(splits["train"].features, name, label)
+    class_names, labelled = label_rows(
+        name,
+        splits,
+        label,
+        lambda split, table: make_rows(table, image, f"{name} {split}", folders),
+    )
+    return task_of(
+        name, labelled, class_names, **{**fields, "notes": (*fields.get("notes", ()), *notes)}
+    )
+
+
+def label_rows(
+    name: str, splits: Mapping[str, Any], label: str, rows_of: Callable[[str, Any], Rows]
+) -> tuple[tuple[str, ...], dict[str, Labelled]]:
+    """Return the classes of tables, and the rows of each split with their labels.
+
+    Args:
+        name: the name of the data in errors.
+        splits: the tables.
+        label: the label column.
+        rows_of: returns the rows of a split, given its name and its table.
+
+    Raises:
+        BadData: for labels that cannot be used.
+    """
     listed = read_listed_classes(splits, label, name)
     values = {
         split: _read_values(table, label, f"{name} {split}") for split, table in splits.items()
@@ -98,12 +124,8 @@ def task_of_tables(
     labelled = {}
     for split, table in splits.items():
         labels = values[split] if listed else [number[str(value)] for value in values[split]]
-        labelled[split] = Labelled(
-            make_rows(table, image, f"{name} {split}", folders), np.array(labels, dtype=np.int64)
-        )
-    return task_of(
-        name, labelled, class_names, **{**fields, "notes": (*fields.get("notes", ()), *notes)}
-    )
+        labelled[split] = Labelled(rows_of(split, table), np.array(labels, dtype=np.int64))
+    return class_names, labelled
 
 
 def describe_candidates(features: Mapping[str, Any]) -> list[str]:
@@ -254,13 +276,8 @@ def silence_datasets() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def open_parquet(path: str) -> Task:
-    """Open the task in a file or folder.
-
-    Raises `BadData` that names the file or column which is wrong.
-    """
-    tables, folders, files = load_parquet(path)
-    task = task_of_tables(f"parquet:{path}", tables, folders=folders)
+def stamp_files(task: Task, files: Mapping[str, Sequence[str]]) -> Task:
+    """Return the task with a stamp of its files, classes and labels."""
     return replace(task, stamp=FileStamp(name_files(files), partial(_list_facts, task)))
 
 
@@ -273,7 +290,7 @@ def load_parquet(path: str) -> tuple[Any, tuple[Path, ...], dict[str, list[str]]
     from pyarrow.parquet import read_metadata
 
     tables, folder = DatasetDict(), Path(os.path.expanduser(path))
-    files = _find_files(folder)
+    files = find_files(folder, (".parquet",))
     for split, names in files.items():
         for name in names:  # one by one, as an error of `datasets` would not name the file
             with _translate_errors(name):
@@ -316,14 +333,18 @@ def _translate_errors(name: str) -> Iterator[None]:
         ) from None
 
 
-def _find_files(path: Path) -> dict[str, list[str]]:
+def find_files(path: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
+    """Return the files of each split: a single file, or those in a folder with these suffixes.
+
+    Raises `BadData` if there are none, or if their names do not say which split they belong to.
+    """
     if path.is_file():
         return {"train": [str(path)]}
     if not path.is_dir():
         raise BadData(
-            f"there is no file or folder {path}; give a .parquet file or a folder of them"
+            f"there is no file or folder {path}; give a {suffixes[0]} file or a folder of them"
         )
-    files = sorted(path.rglob("*.parquet"))
+    files = sorted(file for suffix in suffixes for file in path.rglob(f"*{suffix}"))
     if not files:
-        raise BadData(f"{path} holds no .parquet file; give a folder of them")
+        raise BadData(f"{path} holds no {suffixes[0]} file; give a folder of them")
     return group_files_by_split(str(path), list(map(str, files)))

@@ -1,7 +1,7 @@
-"""Define a task, a named data set: its splits are images read one by one (`Split`) or in order
-(`Stream`).
+"""Define a task, a named data set: its splits are images or texts read one by one (`Split`), or
+images read in order (`Stream`).
 
-A task has all facts about its data but no images: a split is opened when it is needed. The facts
+A task has all facts about its data but no samples: a split is opened when it is needed. The facts
 that are known before the task is opened are an `Entry` of the catalogue and, for data of the Hub, a
 `HubSource`.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from learngene_zoo.artifacts.records import TargetTask, TaskRecord
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import MAX_NAME_LENGTH, is_text
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 SPLITS = ("train", "validation", "test")
-Kind = Literal["classification", "segmentation"]
+Kind = Literal["classification", "segmentation", "text"]
+MetricName = Literal["accuracy", "matthews", "F1"]
 IGNORED = 255  # in a mask: a pixel that is ignored in training and evaluation
 
 
@@ -47,7 +49,7 @@ class Samples(NamedTuple):
 
 
 class Split(Protocol):
-    """Images with labels. It must be picklable, so that worker processes can read it."""
+    """Images or texts with labels. It must be picklable, so that worker processes can read it."""
 
     @property
     def labels(self) -> np.ndarray:
@@ -58,17 +60,18 @@ class Split(Protocol):
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """Return the images at `indices`: uint8 (N, C, H, W), or a list of (C, H, W).
 
-        A list is returned if the sizes differ; with masks or attributes it is `Samples`.
+        A list is returned if the sizes differ; with masks or attributes it is `Samples`. Of a task
+        of texts it is a list of texts, or of pairs of texts.
 
         Raises `BadData` that names the file or row which cannot be read.
         """
 
 
 class Sample(NamedTuple):
-    """An encoded image; if it comes from a stream, with its label or mask."""
+    """An encoded image, or a text; if it comes from a stream, with its label or mask."""
 
-    image: Any  # an argument of `tasks.images.decode_image`
-    where: str  # names the image in errors
+    image: Any  # an argument of `tasks.images.decode_image`; or a text, or a pair of texts
+    where: str  # names the image or text in errors
     label: int = 0
     mask: bytes | None = None  # an encoded picture of classes, in a segmentation task
 
@@ -93,8 +96,9 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A data set and the format of its images.
+    """A data set; of images also their format.
 
+    A task of texts has an `image_size` of 0 and no format: the tokenizer is that of a model.
     `open_split` takes "train", "validation" or "test".
     """
 
@@ -103,7 +107,7 @@ class Task:
     kind: Kind = "classification"
     classes: int
     class_names: tuple[str, ...]
-    image_size: int
+    image_size: int = 0
     channels: int = 3
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -111,10 +115,11 @@ class Task:
         Attribute, ...
     ] = ()  # further training targets; evaluation uses only the class
     flip: bool = False  # whether a mirrored image keeps its label
+    metric: MetricName = "accuracy"  # of a task with one class per sample
     licence: str = "unknown"
     source: str = "built in"
     revision: str | None = None
-    sizes: Mapping[str, int]  # number of images in train, validation and test
+    sizes: Mapping[str, int]  # number of images or texts in train, validation and test
     notes: tuple[str, ...] = ()  # for users of the data
     open_split: Callable[[str], Split] = field(repr=False, compare=False)
     # see tasks.loader
@@ -123,6 +128,11 @@ class Task:
     stamp: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.is_text != (self.image_size == 0):
+            raise WrongCall(
+                f"the task {self.name} of kind {self.kind} has an image_size of {self.image_size}; "
+                "expected 0 for texts, and at least 1 for images"
+            )
         for text in (self.name, self.source, self.licence, *self.class_names):
             if not is_text(text):
                 raise BadData(f"{self.name}: {text!r} is not text in UTF-8; rename it")
@@ -136,7 +146,11 @@ class Task:
 
     @property
     def input_format(self) -> InputFormat:
-        """The task's image size and normalisation."""
+        """The task's image size and normalisation. Raises `WrongCall` for a task of texts."""
+        if self.is_text:
+            raise WrongCall(
+                f"{self.name} is a task of texts, which have no format without a model's tokenizer"
+            )
         return InputFormat(
             image_size=self.image_size, channels=self.channels, mean=self.mean, std=self.std
         )
@@ -147,8 +161,21 @@ class Task:
         return self.kind == "segmentation"
 
     @property
+    def is_text(self) -> bool:
+        """Whether the samples are texts instead of images."""
+        return self.kind == "text"
+
+    @property
+    def sample_noun(self) -> str:
+        """What a sample is called in messages."""
+        return "text" if self.is_text else "image"
+
+    @property
     def identity(self) -> Json:
         """JSON that distinguishes this data from that of other tasks."""
+        if self.is_text:
+            stamp = [] if self.stamp is None else [self.stamp()]
+            return [to_json(self.record), self.metric, *stamp]
         fields = [self.image_size, self.channels, list(self.mean), list(self.std), self.flip]
         return [to_json(self.record), *fields, *([self.stamp()] if self.stamp is not None else [])]
 
@@ -173,7 +200,7 @@ class Task:
         )
 
     def split(self, name: str) -> Split:
-        """Return the images of "train", "validation" or "test".
+        """Return the samples of "train", "validation" or "test".
 
         Raises `WrongCall` for another name.
         """
@@ -191,6 +218,24 @@ class Task:
         if self.open_stream is None:
             raise WrongCall(f"{self.name} is not streamed; use task.split")
         return self.open_stream(name)
+
+
+def check_inputs(task: Task | Entry, input_format: InputFormat | TextFormat | None = None) -> None:
+    """Check that a model takes the samples of a task, images or texts.
+
+    Args:
+        task: the task, or its entry in the catalogue.
+        input_format: the format of the model's inputs; None for models that take images.
+
+    Raises:
+        WrongCall: if it does not.
+    """
+    is_text = task.kind == "text"
+    if isinstance(input_format, TextFormat) != is_text:
+        given, taken = ("texts", "images") if is_text else ("images", "texts")
+        raise WrongCall(
+            f"{task.name} is a task of {given}, and the model takes {taken}; give a task of {taken}"
+        )
 
 
 def stamp_task(task: Task) -> str:
@@ -222,8 +267,9 @@ class Entry:
     description: str
     kind: Kind = "classification"
     flip: bool = False  # whether a mirrored image keeps its label
+    metric: MetricName = "accuracy"
     source: str = "built in"
-    image_size: int = 32
+    image_size: int = 32  # 0 for texts
     notes: tuple[str, ...] = ()  # for users of the data
 
 

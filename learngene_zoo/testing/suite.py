@@ -12,7 +12,7 @@ import torch
 from learngene_zoo.errors import Unavailable, ZooError
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite
-from learngene_zoo.tasks.task import SPLITS, Entry, Task
+from learngene_zoo.tasks.task import SPLITS, Entry, Split, Task
 from learngene_zoo.tasks.transforms import check_samples
 from learngene_zoo.testing.laws import law, report_broken_law, report_broken_promise
 
@@ -82,8 +82,8 @@ def check_registration(suite: Suite) -> None:
 
 
 def check_task(suite: Suite, entry: Entry, task: Task) -> None:
-    """Check that a task agrees with its entry, and that images depend on split and index alone."""
-    for field in ("name", "title", "kind", "classes", "image_size", "flip"):
+    """Check that a task agrees with its entry, and that samples depend on split and index alone."""
+    for field in ("name", "title", "kind", "classes", "image_size", "flip", "metric"):
         got, listed = getattr(task, field), getattr(entry, field)
         law(
             got == listed,
@@ -99,12 +99,14 @@ def check_task(suite: Suite, entry: Entry, task: Task) -> None:
         f"does not give {entry.name} {task.classes} class names",
     )
     first = [_check_split(suite, task, name) for name in SPLITS]
-    contents = {image.numpy().tobytes() for images in first for image in images}
-    law(len(contents) > 1, suite, f"shows the same image in all splits of {entry.name}")
+    contents = {content for contents in first for content in contents}
+    law(
+        len(contents) > 1, suite, f"shows the same {task.sample_noun} in all splits of {entry.name}"
+    )
 
 
-def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
-    """Check a split and return its first images."""
+def _check_split(suite: Suite, task: Task, name: str) -> list[bytes]:
+    """Check a split and return the contents of its first samples."""
     label = f"{name} of {task.name}"
     with report_broken_promise(suite, "every split opens, and knows its labels", label):
         split = task.split(name)
@@ -112,7 +114,7 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
     law(
         count == len(labels) == task.sizes[name],
         suite,
-        f"promises {task.sizes[name]} images in {label}",
+        f"promises {task.sizes[name]} {task.sample_noun}s in {label}",
     )
     law(labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {label}, not int64")
     outside = labels[(labels < 0) | (labels >= task.classes)]
@@ -122,6 +124,8 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
         f"has the label {outside[:1]} in {label}, which has {task.classes} classes",
     )
     indices = sorted({*range(min(MAX_IMAGES, count)), count - 1})
+    if task.is_text:
+        return _check_texts(suite, split, indices, label)
     before = _random_state()
     with report_broken_promise(suite, "every image of a split can be read", label):
         samples = check_samples(split.__getitems__(indices), task, indices)
@@ -155,7 +159,31 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
         suite,
         f"has an image in {label} that changes with the order of reading or in another process",
     )
-    return list(samples.images)
+    return [image.numpy().tobytes() for image in samples.images]
+
+
+def _check_texts(suite: Suite, split: Split, indices: list[int], label: str) -> list[bytes]:
+    """Check the texts of a split and return their contents."""
+    before = _random_state()
+    with report_broken_promise(suite, "every text of a split can be read", label):
+        texts = split.__getitems__(indices)
+    law(before == _random_state(), suite, f"draws from the global random state to read {label}")
+    parts = [text if isinstance(text, tuple) else (text,) for text in texts]
+    fine = all(
+        len(part) in (1, 2) and all(isinstance(text, str) and text.strip() for text in part)
+        for part in parts
+    )
+    law(fine, suite, f"has samples in {label} that are neither a text nor a pair of texts")
+    with report_broken_promise(
+        suite, "a split can be read in another process, in any order", label
+    ):
+        again = pickle.loads(pickle.dumps(split)).__getitems__(indices[::-1])
+    law(
+        again[::-1] == texts,
+        suite,
+        f"has a text in {label} that changes with the order of reading or in another process",
+    )
+    return [repr(part).encode() for part in parts]
 
 
 def _random_state() -> bytes:

@@ -25,7 +25,7 @@ from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
-from learngene_zoo.training.objectives import objective_for
+from learngene_zoo.training.objectives import metric_for, objective_for
 
 CPU_BATCH_SIZE = 64  # memory is not the limit on a CPU
 MAX_BATCH_SIZE = 1024  # larger batches need other learning rates
@@ -119,7 +119,7 @@ def tried_rate(
         metrics: Any = fit(start, task, recipe, run).provenance["metrics"]
     except TrainingFailed:
         return {}, {"value": 0.0}
-    return {}, {"value": metrics["validation_mIoU" if task.dense else "validation_accuracy"]}
+    return {}, {"value": metrics[f"validation_{metric_for(task).name}"]}
 
 
 def largest_batch(

@@ -92,7 +92,7 @@ class Teacher:
         """Return the features of a batch, without gradients."""
         # Not inference_mode: its tensors cannot be saved for the backward pass of trained layers.
         with torch.no_grad(), record_features(self.model, self.blocks) as features:
-            self.model(batch.images)
+            self.model(batch.inputs)
         return features
 
 
@@ -119,7 +119,7 @@ class Outsider:
         """Return the logits of a batch, without gradients."""
         with torch.no_grad():
             return Features(
-                answers=[self.model(convert_images(batch.images, self.given, self.own))]
+                answers=[self.model(convert_images(batch.inputs, self.given, self.own))]
             )
 
 

@@ -1,4 +1,6 @@
-"""Evaluate a model on a split of a task: accuracy, or mIoU where every pixel has a class."""
+"""Evaluate a model on a split of a task: accuracy or another metric that the task names, or mIoU
+where every pixel has a class.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -15,10 +17,18 @@ from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, join, open_device
 from learngene_zoo.text import shell_word
-from learngene_zoo.training.objectives import Accuracy, MeanIoU, Metric, metric_for
+from learngene_zoo.training.objectives import (
+    Accuracy,
+    Confusion,
+    MeanIoU,
+    Metric,
+    evaluation_batch_size,
+    metric_for,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
@@ -43,12 +53,13 @@ class Evaluation:
 
     task: str
     split: str
-    metric: str = "accuracy"  # or mIoU
+    metric: str = "accuracy"  # or mIoU, matthews, F1
     value: float
-    # 95 % confidence interval over images: Wilson's for accuracy, bootstrap for mIoU
+    # 95 % confidence interval over images: Wilson's for accuracy, bootstrap for others
     interval: tuple[float, float]
     images: int
-    correct: tuple[bool, ...]  # per image, in the order of the split; empty for dense models
+    # Per image, in the order of the split; empty if the metric is not accuracy
+    correct: tuple[bool, ...]
     # Of mIoU: whether it was computed on the resized images or at their original resolution
     resolution: Resolution | None = None
 
@@ -87,7 +98,7 @@ def evaluate(
     model: nn.Module,
     task: Task,
     split: str,
-    input_format: InputFormat,
+    input_format: InputFormat | TextFormat,
     run: Run,
     *,
     batch_size: int | None = None,
@@ -137,7 +148,9 @@ class Answers:
         return torch.cat([pairs_B2, (shares_B2 * 1e6).round().long()], dim=1)
 
 
-def judge(model: nn.Module, task: Task, split: str, input_format: InputFormat, run: Run) -> Judged:
+def judge(
+    model: nn.Module, task: Task, split: str, input_format: InputFormat | TextFormat, run: Run
+) -> Judged:
     """Evaluate a model as `evaluate` does, and return the rows of all images too."""
     return evaluate_each(_alone(model), model, task, split, input_format, run)[0]
 
@@ -147,11 +160,11 @@ def _alone(model: nn.Module) -> Callable[[torch.Tensor], tuple[torch.Tensor]]:
 
 
 def evaluate_each(
-    answers: Callable[[torch.Tensor], Iterable[torch.Tensor]],
+    answers: Callable[[Any], Iterable[torch.Tensor]],
     model: nn.Module,
     task: Task,
     split: str,
-    input_format: InputFormat,
+    input_format: InputFormat | TextFormat,
     run: Run,
     *,
     batch_size: int | None = None,
@@ -163,7 +176,7 @@ def evaluate_each(
     Other arguments, and errors, are those of `evaluate`.
 
     Args:
-        answers: maps images to the logits of each model, in a fixed order.
+        answers: maps images or `Tokens` to the logits of each model, in a fixed order.
         model: the module that contains all parameters.
     """
     from learngene_zoo.tasks.loader import Loader
@@ -171,7 +184,7 @@ def evaluate_each(
     metric, counted = metric_for(task), MeanIoU(task.classes) if task.dense else Answers()
     device = open_device(run)
     join(run.device_name)
-    size = batch_size or metric.batch_size(input_format.image_size)
+    size = batch_size or evaluation_batch_size(metric, input_format)
     loader = Loader(
         task,
         split,
@@ -188,9 +201,9 @@ def evaluate_each(
         report_activity(f"evaluating on {task.name}", loader.steps) as activity,
     ):
         for activity.num_done, batch in enumerate(loader.epoch(0)):
-            if len(batch.images):
+            if len(batch.inputs):
                 labels, indices = batch.labels.to(device), batch.indices.tolist()
-                for answer, logits in enumerate(answers(batch.images.to(device))):
+                for answer, logits in enumerate(answers(batch.inputs.to(device))):
                     rows_BR = counted.rows(logits, labels).cpu()
                     finite_B = torch.isfinite(logits).flatten(1).all(dim=1).cpu()
                     marks += zip(
@@ -198,14 +211,22 @@ def evaluate_each(
                     )
     every = sorted(mark for part in gather_values(marks) for mark in part)
     if not every:
-        raise BadData(f"the split {split} of {task.name} has no images")
+        raise BadData(f"the split {split} of {task.name} has no {task.sample_noun}s")
     predictions = [rows_in(task.name, [*group]) for _, group in groupby(every, key=itemgetter(0))]
     return tuple(_make_judged(task, split, metric, rows_NR) for rows_NR in predictions)
 
 
 def _make_judged(task: Task, split: str, metric: Metric, rows_NR: np.ndarray) -> Judged:
-    right_NR = rows_NR if task.dense else (rows_NR[:, :1] == rows_NR[:, 1:2]).astype(np.int64)
-    return Judged(summary(task.name, split, metric, right_NR), rows_NR)
+    return Judged(summary(task.name, split, metric, rows_of_metric(metric, rows_NR)), rows_NR)
+
+
+def rows_of_metric(metric: Metric, rows_NR: np.ndarray) -> np.ndarray:
+    """Return the rows of a metric from those of `Answers`; the rows of mIoU are unchanged."""
+    if isinstance(metric, MeanIoU):
+        return rows_NR
+    if isinstance(metric, Confusion):
+        return metric.rows_of_pairs(rows_NR[:, 0], rows_NR[:, 1])
+    return (rows_NR[:, :1] == rows_NR[:, 1:2]).astype(np.int64)
 
 
 @contextmanager
@@ -260,5 +281,5 @@ def summary(
         interval=metric.interval(rows_NR),
         images=len(rows_NR),
         correct=tuple(bool(row[0]) for row in rows_NR) if isinstance(metric, Accuracy) else (),
-        resolution=None if isinstance(metric, Accuracy) else resolution,
+        resolution=resolution if isinstance(metric, MeanIoU) else None,
     )

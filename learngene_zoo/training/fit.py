@@ -120,10 +120,13 @@ def with_trained_weights(
 def find_constant_share(task: Task, split: str = "validation") -> float | None:
     """Return the best accuracy of a constant prediction on a split: the share of its largest class.
 
-    None if it is unknown: for streams, for tasks with a class per pixel, and without images.
+    None if it is unknown: for streams, for tasks with a class per pixel, and without images. It is
+    0 for a Matthews correlation, and None for F1.
     """
     if task.dense or task.classes < 2 or task.open_stream is not None or not task.sizes[split]:
         return None
+    if task.metric != "accuracy":
+        return 0.0 if task.metric == "matthews" else None
     counts = np.bincount(np.asarray(task.split(split).labels))
     return float(counts.max() / counts.sum())
 
@@ -135,8 +138,8 @@ def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
         return ""
     return (
         f"the model is no better than a constant answer on {task.sizes['validation']} validation"
-        f" images ({value:.4f}, and {share:.4f} by the most frequent class); train again with a"
-        f" smaller --lr ({recipe.lr:g} was used), or for longer"
+        f" {task.sample_noun}s ({value:.4f}, and {share:.4f} by the most frequent class); train"
+        f" again with a smaller --lr ({recipe.lr:g} was used), or for longer"
     )
 
 

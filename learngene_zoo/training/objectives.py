@@ -1,15 +1,16 @@
 """The parts of a training that depend on the task: batches, objective and metric.
 
 An objective is a module from a batch to named scalar losses, each a mean over the batch; their sum
-is minimised. The metric is accuracy, or mIoU where every pixel has a class. Each image gives a row
-of integers, and the metric is a function of the sum of the rows, so that any batches and any number
-of processes give bit-equal results.
+is minimised. The metric is accuracy or another that the task names, or mIoU where every pixel has a
+class. Each image gives a row of integers, and the metric is a function of the sum of the rows, so
+that any batches and any number of processes give bit-equal results.
 
 Shapes: B images, N images of a split, K classes, A attributes, D features, R numbers of a row.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.intervals import proportion
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -39,14 +41,17 @@ if TYPE_CHECKING:
 CLASS_LOSS = "cross_entropy"
 NUM_RESAMPLES = 1000
 MAX_LOGITS = 2**26  # numbers in the logits of a batch: 256 MiB
+MAX_BATCH_TOKENS = 2**15  # in a batch of texts that is evaluated: 64 texts of 512 tokens
 
 
-def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
-    """Return shuffled and augmented batches of a task's training images.
+def training_images(
+    task: Task, input_format: InputFormat | TextFormat, recipe: Recipe, run: Run
+) -> Batches:
+    """Return shuffled and augmented batches of a task's training images, or batches of its texts.
 
     Args:
         task: the task.
-        input_format: the images that the model takes.
+        input_format: the images or texts that the model takes.
         recipe: settings of the training, for the number, the batches and the augmentation of
             images.
         run: the run, for its seed and workers.
@@ -54,11 +59,12 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
     Raises:
         BadData: if images cannot be read; only images that are read now are checked
             (`tasks.check`).
-        WrongCall: for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
+        WrongCall: for mixup or cutmix on a task with attributes or masks, or of texts, which cannot
+            be mixed.
     """
     if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
-        labels = "attributes" if task.attributes else "masks"
-        raise WrongCall(f"mixup and cutmix cannot mix the {labels} of {task.name}; set both to 0")
+        parts = "texts" if task.is_text else "attributes" if task.attributes else "masks"
+        raise WrongCall(f"mixup and cutmix cannot mix the {parts} of {task.name}; set both to 0")
     loader = Loader(
         task,
         "train",
@@ -66,8 +72,8 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
         batch_size=recipe.batch_size,
         seed=derive_seed(run.seed, "data"),
         shuffle=True,
-        # Without training, the augmentation may not suit the task.
-        augment=recipe.augment if recipe.epochs else "none",
+        # Without training, the augmentation may not suit the task; texts are not augmented.
+        augment=recipe.augment if recipe.epochs and not task.is_text else "none",
         images=recipe.images,
         workers=run.workers,
         repeats=recipe.repeats,
@@ -90,13 +96,13 @@ def make_mixup(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
     mix = Mixup(recipe.mixup, recipe.cutmix, label_smoothing=0.0, num_classes=classes)
 
     def mix_batch(batch: Any) -> Any:
-        images_BCHW, labels_B, size = batch.images, batch.labels, len(batch.images)
+        images_BCHW, labels_B, size = batch.inputs, batch.labels, len(batch.inputs)
         # timm mixes batches of even size only: an odd one is extended by its first image.
         if size % 2:
             images_BCHW = torch.cat([images_BCHW, images_BCHW[:1]])
             labels_B = torch.cat([labels_B, labels_B[:1]])
         images_BCHW, labels_BK = mix(images_BCHW.clone(), labels_B)
-        return batch._replace(images=images_BCHW[:size], labels=labels_BK[:size])
+        return batch._replace(inputs=images_BCHW[:size], labels=labels_BK[:size])
 
     return mix_batch
 
@@ -111,7 +117,7 @@ class Classification(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return `{"cross_entropy": scalar}`, computed in single precision."""
-        logits_BK = self.model(batch.images).float()
+        logits_BK = self.model(batch.inputs).float()
         return {
             CLASS_LOSS: functional.cross_entropy(
                 logits_BK, batch.labels, label_smoothing=self.label_smoothing
@@ -155,7 +161,7 @@ class ClassAndAttributes(nn.Module):
         if batch.attributes is None:
             raise ValueError("this batch has no attributes")
         pooled_BD = self.model.forward_head(
-            self.model.forward_features(batch.images), pre_logits=True
+            self.model.forward_features(batch.inputs), pre_logits=True
         )
         logits_BK = self.model.get_classifier()(pooled_BD).float()
         losses = {
@@ -180,7 +186,7 @@ class Segmentation(Classification):
         It is 0 if there are none.
         """
         summed = functional.cross_entropy(
-            self.model(batch.images).float(),
+            self.model(batch.inputs).float(),
             batch.labels,
             ignore_index=IGNORED,
             reduction="sum",
@@ -301,21 +307,118 @@ class MeanIoU:
 
         The drawn images are a function of their number.
         """
-        images = len(rows_NR)
-        draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
-        resampled = (rows_NR[draws.integers(images, size=images)] for _ in range(NUM_RESAMPLES))
-        values = [self.value(drawn_NR.sum(axis=0), images) for drawn_NR in resampled]
-        low, high = np.quantile(values, (0.025, 0.975))
-        return float(low), float(high)
+        return resample_interval(self.value, rows_NR)
 
     def batch_size(self, image_size: int) -> int:
         """Return a batch size for which the logits have at most `MAX_LOGITS` numbers."""
         return max(1, min(256, MAX_LOGITS // (self.classes * image_size**2)))
 
 
-Metric = Accuracy | MeanIoU
+def resample_interval(
+    value: Callable[[np.ndarray, int], float], rows_NR: np.ndarray
+) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval over images of a function of their summed rows."""
+    images = len(rows_NR)
+    draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
+    resampled = (rows_NR[draws.integers(images, size=images)] for _ in range(NUM_RESAMPLES))
+    values = [value(drawn_NR.sum(axis=0), images) for drawn_NR in resampled]
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)
+
+
+class Confusion(ABC):
+    """A function of the confusion matrix of a split.
+
+    A row has one number for each pair of a true and a predicted class: 1 for the pair of the
+    sample, otherwise 0. The sum of the rows is the matrix, row by row of the true classes.
+    """
+
+    name: str
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+
+    def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return int64 (B, K K) for logits (B, K) and labels (B,)."""
+        pairs_B = labels * self.classes + logits.argmax(dim=1)
+        return functional.one_hot(pairs_B, self.classes**2)
+
+    def rows_of_pairs(self, labels_N: np.ndarray, predicted_N: np.ndarray) -> np.ndarray:
+        """Return int64 (N, K K) for the true and the predicted classes."""
+        rows_NR = np.zeros((len(labels_N), self.classes**2), dtype=np.int64)
+        rows_NR[np.arange(len(labels_N)), labels_N * self.classes + predicted_N] = 1
+        return rows_NR
+
+    def value_of_constant(self, labels_N: np.ndarray, predicted: int) -> float:
+        """Return the metric of a model that predicts one class for all samples."""
+        rows_NR = self.rows_of_pairs(labels_N, np.full_like(labels_N, predicted))
+        return self.value(rows_NR.sum(axis=0), len(rows_NR))
+
+    def value(self, sum_R: np.ndarray, images: int) -> float:
+        """Return the metric, given the sum of the rows."""
+        return self.of_matrix(sum_R.reshape(self.classes, self.classes).astype(np.float64))
+
+    @abstractmethod
+    def of_matrix(self, matrix_KK: np.ndarray) -> float:
+        """Return the metric of a confusion matrix (true, predicted), float64 (K, K)."""
+
+    def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
+        """Return the 95 % bootstrap interval; the drawn samples are a function of their number."""
+        return resample_interval(self.value, rows_NR)
+
+    def batch_size(self, image_size: int) -> int:
+        """Return a batch size for which any machine has enough memory."""
+        return 256
+
+
+class Matthews(Confusion):
+    """The correlation of true and predicted classes (Matthews 1975; Gorodkin 2004, equation 8).
+
+    It is 0 if the model or the split has a single class.
+    """
+
+    name = "matthews"
+
+    def of_matrix(self, matrix_KK: np.ndarray) -> float:
+        """Return the correlation, from -1 to 1."""
+        true_K, predicted_K = matrix_KK.sum(axis=1), matrix_KK.sum(axis=0)
+        total = matrix_KK.sum()
+        covariance = matrix_KK.trace() * total - true_K @ predicted_K
+        spread = (total**2 - true_K @ true_K) * (total**2 - predicted_K @ predicted_K)
+        return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+class F1(Confusion):
+    """The harmonic mean of precision and recall: of the second class of two, as GLUE computes it.
+
+    For more classes it is the mean over the classes of the split or of the predictions.
+    """
+
+    name = "F1"
+
+    def of_matrix(self, matrix_KK: np.ndarray) -> float:
+        """Return the value, from 0 to 1."""
+        right_K = matrix_KK.diagonal()
+        either_K = matrix_KK.sum(axis=0) + matrix_KK.sum(axis=1)
+        scores_K = np.divide(2 * right_K, either_K, out=np.zeros_like(right_K), where=either_K > 0)
+        if self.classes == 2:
+            return float(scores_K[1])
+        return float(scores_K[either_K > 0].mean()) if either_K.any() else 0.0
+
+
+Metric = Accuracy | MeanIoU | Confusion
+_CONFUSIONS: dict[str, type[Confusion]] = {"matthews": Matthews, "F1": F1}
 
 
 def metric_for(task: Task) -> Metric:
     """Return the metric of a task."""
-    return MeanIoU(task.classes) if task.dense else Accuracy()
+    if task.dense:
+        return MeanIoU(task.classes)
+    return _CONFUSIONS[task.metric](task.classes) if task.metric in _CONFUSIONS else Accuracy()
+
+
+def evaluation_batch_size(metric: Metric, input_format: InputFormat | TextFormat) -> int:
+    """Return how many images or texts are evaluated at once."""
+    if isinstance(input_format, TextFormat):
+        return max(1, min(256, MAX_BATCH_TOKENS // input_format.tokens))
+    return metric.batch_size(input_format.image_size)

@@ -72,11 +72,11 @@ def iterate_features(
     """
     device = next(model.parameters()).device
     for batch in loader.epoch(0):
-        if not len(batch.images):
+        if not len(batch.inputs):
             continue
         with torch.no_grad():
             inputs = (
-                model.forward_head(model.forward_features(batch.images.to(device)), pre_logits=True)
+                model.forward_head(model.forward_features(batch.inputs.to(device)), pre_logits=True)
                 .float()
                 .cpu()
             )

@@ -19,7 +19,7 @@ import numpy as np
 from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.errors import ZooError
 from learngene_zoo.pages import render_page
-from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit
+from learngene_zoo.tasks.splits import name_sample
 from learngene_zoo.training.evaluate import Judged
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_MATRIX_CLASSES = 40
 MAX_PAIRS, MAX_WORST_PICTURES = 40, 24
 PICTURE_SIDE = 112  # pixels
+MAX_SHOWN_TEXT = 200  # letters
 
 
 def report(model: Descendant | TimmModel, task: Task, judged: Judged) -> str:
@@ -49,8 +50,9 @@ def report(model: Descendant | TimmModel, task: Task, judged: Judged) -> str:
         "training/report.html.jinja",
         colours=PAGE_COLOURS,
         title=f"Fine-tuned on {task.name}",
+        noun=task.sample_noun,
         facts=(
-            f"{test.metric} {test.value:.4f} on {test.images} {test.split} images "
+            f"{test.metric} {test.value:.4f} on {test.images} {test.split} {task.sample_noun}s "
             f"(95 % interval {low:.4f} to {high:.4f})"
         ),
         epoch_sentence=_describe_epoch(metrics.get("kept_epoch")),
@@ -131,7 +133,7 @@ def _describe_images(task: Task, judged: Judged) -> dict[str, Any]:
         "class_names": task.class_names,
         "matrix": _shade_matrix(task, matrix_KK) if is_small else None,
         "confused_pairs": None if is_small else _list_pairs(task, matrix_KK),
-        "class_columns": ("class", "images", "recall", "precision"),
+        "class_columns": ("class", f"{task.sample_noun}s", "recall", "precision"),
         "classes": _list_classes(task, matrix_KK),
         **_list_worst(task, judged),
     }
@@ -190,27 +192,23 @@ def _list_worst(task: Task, judged: Judged) -> dict[str, Any]:
     for index in chosen:
         truth, predicted, _, share = rows_NR[index].tolist()
         picture = {
-            "name": _find_name(split, index),
             "truth": task.class_names[truth],
             "predicted": task.class_names[predicted],
             "share": f"{share / 1e4:.0f}",
-            **_encode_picture(split, index),
+            **_describe_sample(task, split, index),
         }
         pictures.append(picture)
     return {"worst": pictures, "worst_note": ""}
 
 
-def _find_name(split: Any, index: int) -> str:
-    """Return the path of an image, as the task names it, or its data and row.
-
-    "image N" where there is neither.
-    """
-    position = index
-    while isinstance(split, PartOfSplit):
-        split, position = split.split, int(split.members[position])
-    if isinstance(split, DecodedSplit):
-        return split.rows[int(split.members[position])].where
-    return f"image {index}"
+def _describe_sample(task: Task, split: Any, index: int) -> dict[str, str]:
+    """Return the name of an image and its content in base64, or the beginning of a text."""
+    if not task.is_text:
+        return {"name": name_sample(split, index), **_encode_picture(split, index)}
+    text = split.__getitems__([index])[0]
+    shown = text if isinstance(text, str) else " / ".join(text)
+    short = shown if len(shown) <= MAX_SHOWN_TEXT else f"{shown[:MAX_SHOWN_TEXT]}…"
+    return {"name": short, "kind": "", "data": ""}
 
 
 def _encode_picture(split: Any, index: int) -> dict[str, str]:

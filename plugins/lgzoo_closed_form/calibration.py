@@ -118,7 +118,7 @@ def sample_pictures(
         task, "train", input_format, run, images=settings.images, batch_size=AT_ONCE
     )
     steps = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
-    images = torch.cat([batch.images for _, batch in zip(steps, loader.epoch(0))])
+    images = torch.cat([batch.inputs for _, batch in zip(steps, loader.epoch(0))])
     prefix = spec.prefix_tokens
     draws = uniform(derive_seed(run.seed, "tokens"), range(len(images)), spec.patches)
     order_BN = torch.from_numpy(draws).argsort(dim=1)

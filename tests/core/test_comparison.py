@@ -100,7 +100,7 @@ def test_miou_is_compared_by_resampling_the_same_images_for_both() -> None:
     dense = replace(TASK, kind="segmentation")
 
     def judged(rows: np.ndarray) -> Judged:
-        value = comparison.MeanIoU(3).value(rows.sum(axis=0), 30)
+        value = comparison.metric_for(dense).value(rows.sum(axis=0), 30)
         return Judged(
             Evaluation(task="t", split="test", value=value, interval=(0, 1), images=30, correct=()),
             rows,

@@ -52,7 +52,7 @@ def test_it_answers_what_an_evaluation_sees(pictures: Path, batch_size: int) -> 
     for split in ("train", "test"):
         (batch,) = Loader(task, split, model.input_format, batch_size=99, drop_last=False).epoch(0)
         with torch.no_grad():
-            expected = model.model()(batch.images).softmax(dim=1)
+            expected = model.model()(batch.inputs).softmax(dim=1)
         rows = task.split(split)
         files = [rows.rows[int(member)].where for member in rows.members]  # type: ignore[attr-defined]
         predictions = lifecycle.predict(model, files, top=3, batch_size=batch_size, run=RUN)

@@ -107,7 +107,7 @@ def start(**changes: Any) -> Descendant:
 
 def shades(batch: Batch) -> torch.Tensor:
     """Return the first channel before normalisation."""
-    return (batch.images[:, 0] * 127.5 + 127.5).round()
+    return (batch.inputs[:, 0] * 127.5 + 127.5).round()
 
 
 def follows(batch: Batch) -> float:
@@ -162,7 +162,7 @@ def test_crops_and_turns_move_both_and_colours_leave_the_mask() -> None:
 def test_pixels_depend_on_neither_batch_size_nor_workers(augment: str) -> None:
     def everything(**changes: Any) -> dict[int, tuple[bytes, bytes]]:
         batches = loader(task(), augment=augment, **changes).epoch(2)
-        full = (zip(batch.indices, batch.images, batch.labels) for batch in batches)
+        full = (zip(batch.indices, batch.inputs, batch.labels) for batch in batches)
         return {
             int(i): (x.numpy().tobytes(), y.numpy().tobytes()) for part in full for i, x, y in part
         }
@@ -184,8 +184,8 @@ def test_a_mask_is_resized_by_taking_what_lies_nearest() -> None:
 
 
 def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
-    batch = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(StepShare(0, [], [], []))
-    assert (tuple(batch.images.shape), tuple(batch.labels.shape)) == ((0, 3, 16, 16), (0, 16, 16))
+    batch = loader(task(Blobs(((24, 16), (16, 24)))))._dataset.batch(StepShare(0, [], [], []))
+    assert (tuple(batch.inputs.shape), tuple(batch.labels.shape)) == ((0, 3, 16, 16), (0, 16, 16))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_the_loss_is_the_mean_over_the_pixels_that_count() -> None:
     labels = torch.randint(3, (2, 4, 4))
     labels[0, :2] = IGNORED
     loss = Segmentation(nn.Identity(), label_smoothing=0.1)(
-        SimpleNamespace(images=logits, labels=labels)
+        SimpleNamespace(inputs=logits, labels=labels)
     )[CLASS_LOSS]
     pixels, told = logits.permute(0, 2, 3, 1).reshape(-1, 3), labels.flatten()
     counted = told != IGNORED
@@ -243,7 +243,7 @@ def test_the_loss_is_the_mean_over_the_pixels_that_count() -> None:
 
 def test_a_batch_in_which_nothing_counts_costs_nothing() -> None:
     logits = torch.randn(2, 3, 4, 4, requires_grad=True)
-    given = SimpleNamespace(images=logits, labels=torch.full((2, 4, 4), IGNORED))
+    given = SimpleNamespace(inputs=logits, labels=torch.full((2, 4, 4), IGNORED))
     loss = Segmentation(nn.Identity())(given)[CLASS_LOSS]
     loss.backward()
     assert loss.item() == 0.0

@@ -82,7 +82,7 @@ def test_a_quarter_of_the_images_is_erased_after_the_normalisation(digits: Task)
     data = Loader(
         digits, "train", digits.input_format, batch_size=300, images=300, augment="deit", seed=5
     )
-    images = next(data.epoch(0)).images
+    images = next(data.epoch(0)).inputs
     outside = (images.abs() > 1).flatten(1).any(dim=1)  # beyond what a pixel can be: noise
     assert 0.17 < outside.float().mean() < 0.33
     assert images.dtype == torch.float32
@@ -108,7 +108,7 @@ def rows(batches: Any) -> list[tuple[int, bytes]]:
     return [
         (int(i), image.numpy().tobytes())
         for batch in batches
-        for i, image in zip(batch.indices, batch.images)
+        for i, image in zip(batch.indices, batch.inputs)
     ]
 
 
@@ -124,7 +124,7 @@ def test_an_image_is_repeated_with_draws_of_its_own(digits: Task, augment: Any) 
         result[::3] == plain[:10]
     )  # the first of the copies is the one that there would be without
     assert sum(result[n][1] != result[n + 1][1] for n in range(0, 30, 3)) >= 8
-    assert [len(batch.images) for batch in three.epoch(4, start=2)] == [10]
+    assert [len(batch.inputs) for batch in three.epoch(4, start=2)] == [10]
     assert rows(three.epoch(4, start=1)) == result[10:]
 
 

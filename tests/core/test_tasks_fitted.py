@@ -56,7 +56,7 @@ def read_epochs(
     task: Task, input_format: InputFormat = FORMAT, **settings: Any
 ) -> list[torch.Tensor]:
     loader = Loader(task, "train", input_format, batch_size=4, shuffle=True, seed=3, **settings)
-    return [batch.images for epoch in range(2) for batch in loader.epoch(epoch)]
+    return [batch.inputs for epoch in range(2) for batch in loader.epoch(epoch)]
 
 
 @pytest.mark.parametrize("augment", ["none", "light"])
@@ -90,7 +90,7 @@ def test_parts_of_a_split_share_them(task: Task, decoded_paths: list[str]) -> No
     parts = ensure_validation(replace(task, sizes={**task.sizes, "validation": 0}))
     for split in ("train", "validation", "validation"):
         for batch in Loader(parts, split, FORMAT, batch_size=4).epoch(0):
-            assert len(batch.images)
+            assert len(batch.inputs)
     assert len(decoded_paths) == len(set(decoded_paths)) == task.sizes["train"]
 
 

@@ -33,7 +33,7 @@ def loader(task: Task, **changes: Any) -> Loader:
 def by_index(batches: Iterator[Batch]) -> dict[int, tuple[bytes, int]]:
     results = {}
     for batch in batches:
-        for image, label, index in zip(batch.images, batch.labels, batch.indices):
+        for image, label, index in zip(batch.inputs, batch.labels, batch.indices):
             results[int(index)] = image.numpy().tobytes(), int(label)
     return results
 
@@ -85,13 +85,13 @@ def test_resuming_continues_and_skips_without_loading(
     data = loader(digits)
     full = list(data.epoch(1))
     calls: list[int] = []
-    real = type(data._pictures.split).__getitems__
+    real = type(data._dataset.split).__getitems__
 
     def counting(self: Any, indices: Any) -> Any:
         calls.extend(indices)
         return real(self, indices)
 
-    monkeypatch.setattr(type(data._pictures.split), "__getitems__", counting)
+    monkeypatch.setattr(type(data._dataset.split), "__getitems__", counting)
     rest = list(data.epoch(1, start=10))
     assert len(calls) == (data.steps - 10) * 64
     for first, second in zip(full[10:], rest, strict=True):
@@ -136,7 +136,7 @@ def test_a_last_batch_has_an_image_for_every_process_or_is_dropped(
     monkeypatch.setenv("WORLD_SIZE", "4")
     for images, sizes in ((131, [16, 16]), (134, [16, 16, 1]), (135, [16, 16, 1])):
         monkeypatch.setenv("RANK", "3")
-        assert [len(batch.images) for batch in loader(digits, images=images).epoch(0)] == sizes[
+        assert [len(batch.inputs) for batch in loader(digits, images=images).epoch(0)] == sizes[
             : 2 + (images > 131)
         ]
         steps = set()
@@ -185,9 +185,9 @@ def test_normalisation_size_and_channels_follow_the_view(digits: Task) -> None:
     batch = next(Loader(digits, "test", input_format, batch_size=4).epoch(0))
     for channel in range(3):
         expected = (raw[:, channel] - input_format.mean[channel]) / input_format.std[channel]
-        assert torch.allclose(batch.images[:, channel].double(), expected, atol=1e-5)
+        assert torch.allclose(batch.inputs[:, channel].double(), expected, atol=1e-5)
     grey = replace(digits.input_format, image_size=48, channels=1, mean=(0.0,), std=(1.0,))
-    images = next(Loader(digits, "test", grey, batch_size=4).epoch(0)).images
+    images = next(Loader(digits, "test", grey, batch_size=4).epoch(0)).inputs
     assert images.shape == (4, 1, 48, 48)
     assert images.min() >= 0
     assert images.max() <= 1.0001
@@ -201,7 +201,7 @@ def test_no_flips_where_the_task_forbids_them(digits: Task) -> None:
         task = replace(digits, flip=flip)
         augmented = (
             next(Loader(task, "train", input_format, batch_size=200, augment="light").epoch(0))
-            .images.round()
+            .inputs.round()
             .byte()
         )
         mirrored[flip] = sum(_is_shift(got, item.flip(-1)) for got, item in zip(augmented, raw))
@@ -250,6 +250,6 @@ class Broken:
 
 def test_what_workers_get_can_be_pickled_whatever_opens_the_task(digits: Task) -> None:
     opened = replace(digits, open_split=lambda name: digits.split(name))
-    dataset = pickle.loads(pickle.dumps(loader(opened)._pictures))
+    dataset = pickle.loads(pickle.dumps(loader(opened)._dataset))
     share = StepShare(0, [3, 1], [3, 1], [0, 0])
-    assert torch.equal(dataset[share].images, loader(digits)._pictures[share].images)
+    assert torch.equal(dataset[share].inputs, loader(digits)._dataset[share].inputs)

@@ -65,8 +65,8 @@ def test_images_of_any_size_and_mode_fit_the_view(tmp_path: Path, augment: Any) 
         next(Loader(task, "train", VIEW, batch_size=12, augment=augment, workers=workers).epoch(0))
         for workers in (0, 1)
     )
-    assert alone.images.shape == (12, 3, 16, 16)
-    assert torch.equal(alone.images, helped.images)
+    assert alone.inputs.shape == (12, 3, 16, 16)
+    assert torch.equal(alone.inputs, helped.inputs)
 
 
 def test_named_splits_are_used(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_columns_are_read_from_the_features(
         assert task.class_names == names
         assert sum(task.sizes.values()) == 30
         batch = next(Loader(task, "train", VIEW, batch_size=8, workers=1).epoch(0))
-        assert batch.images.shape == (8, 3, 16, 16)
+        assert batch.inputs.shape == (8, 3, 16, 16)
     expected = np.array(picture(5))
     everything = task.split("train")
     row = everything.members.tolist().index(5) if 5 in everything.members else None  # type: ignore[attr-defined]
@@ -249,8 +249,8 @@ def test_faults_of_parquet(tmp_path: Path) -> None:
     from datasets import Dataset
 
     file = tmp_path / "train.parquet"
-    Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}).to_parquet(file)
-    with pytest.raises(BadData, match="no image column, only text, label"):
+    Dataset.from_dict({"size": [3, 4], "label": [0, 1]}).to_parquet(file)
+    with pytest.raises(BadData, match="no image column, only size, label"):
         open_task(f"parquet:{file}")
     table(9).remove_columns("label").to_parquet(file)
     with pytest.raises(BadData, match="no label column, only image"):

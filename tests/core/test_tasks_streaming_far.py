@@ -155,7 +155,7 @@ def test_a_repository_is_streamed(on_hub: Path, names: bool) -> None:
     )
     result = list(loader(task, "validation", shuffle=False, augment="none").epoch(0))
     assert result[0].labels.tolist() == [n % 3 for n in range(1000, 1009)]
-    assert (result[0].images[4].numpy().round() == pixels(1004).transpose(2, 0, 1)).all()
+    assert (result[0].inputs[4].numpy().round() == pixels(1004).transpose(2, 0, 1)).all()
     full = list(loader(task).epoch(0))
     assert len(by_index(iter(full))) == 48
     assert equal(full[2], next(loader(task).epoch(0, start=2)))

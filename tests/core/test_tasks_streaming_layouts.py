@@ -169,7 +169,7 @@ def test_pictures_of_other_kinds_are_read(tmp_path: Path) -> None:
     ]
     write_tar(tmp_path / "x.tar", files)
     batch = next(loader(open_task(f"wds:{tmp_path}"), augment="none").epoch(0))
-    assert batch.images.max() == 0
+    assert batch.inputs.max() == 0
 
 
 def test_the_stamp_of_tars(tmp_path: Path) -> None:

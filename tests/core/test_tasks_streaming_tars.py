@@ -408,7 +408,7 @@ def test_masks_make_a_segmentation_task(tmp_path: Path) -> None:
     assert task.kind == "segmentation"
     batch = next(loader(task, augment="none").epoch(0))
     assert batch.labels.shape == (12, 8, 8)
-    assert torch.equal(batch.labels, torch.where(batch.images[:, 0].round() > 127, 2, 0))
+    assert torch.equal(batch.labels, torch.where(batch.inputs[:, 0].round() > 127, 2, 0))
     write_tar(path, [file for file in make_masked_pairs(0, 60) if file[0] != "30.seg.png"])
     with pytest.raises(BadData, match=r"x\.tar: 30 has no mask; add 30\.seg\.png"):
         list(loader(open_task(f"wds:{path}"), drop_last=False).epoch(0))

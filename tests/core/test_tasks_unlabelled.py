@@ -70,7 +70,7 @@ def write_tar(folder: Path) -> str:
 def read_colours(task: Task, split: str) -> list[int]:
     """Return the colour of every image of a split."""
     batches = Loader(task, split, FORM, batch_size=7, drop_last=False).epoch(0)
-    images = [image for batch in batches for image in batch.images]
+    images = [image for batch in batches for image in batch.inputs]
     return sorted(round(float(image.mean()) * 127.5 + 127.5) for image in images)
 
 

@@ -69,7 +69,7 @@ def test_timm_sees_the_pixels_that_we_evaluate(
     descendant = assemble(SPEC, {}, seed=0, mean=mean, std=std, view=view)
     model = timm.create_model(f"local-dir:{descendant.save(tmp_path / 'model')}", pretrained=True)
     transform = create_transform(**resolve_model_data_config(model))
-    ours = next(Loader(photographs, "test", descendant.input_format, batch_size=12).epoch(0)).images
+    ours = next(Loader(photographs, "test", descendant.input_format, batch_size=12).epoch(0)).inputs
     paths = list(photographs.split("test").rows.paths)  # type: ignore[attr-defined]
     theirs = torch.stack([transform(Image.open(path).convert("RGB")) for path in paths])
 

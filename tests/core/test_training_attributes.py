@@ -89,7 +89,7 @@ def model(seed: int = 0) -> VisionTransformer:
 
 def batch(attributes: torch.Tensor | None) -> Any:
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    return SimpleNamespace(images=images, labels=torch.tensor([1, 3]), attributes=attributes)
+    return SimpleNamespace(inputs=images, labels=torch.tensor([1, 3]), attributes=attributes)
 
 
 # --- the losses
@@ -133,7 +133,7 @@ def test_class_and_attributes_come_from_one_pass_and_are_summed() -> None:
     assert list(losses) == [CLASS_LOSS, "attributes/stripes", "attributes/light"]
     plain = Classification(vit, 0.1)(given)[CLASS_LOSS]
     torch.testing.assert_close(losses[CLASS_LOSS], plain)
-    pooled = vit.forward_head(vit.forward_features(given.images), pre_logits=True)
+    pooled = vit.forward_head(vit.forward_features(given.inputs), pre_logits=True)
     answers = functional.linear(pooled, objective.reader.weight, objective.reader.bias)
     torch.testing.assert_close(
         losses["attributes/stripes"],

@@ -99,7 +99,7 @@ def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
 @pytest.mark.parametrize("softness", ["soft", "hard"])
 def test_the_loss_is_the_weighted_sum_of_labels_and_teacher(softness: Any) -> None:
     student, teacher = models()
-    images = batch().images
+    images = batch().inputs
     imitation = logits_loss(softness, 2.0)
     losses = Distilled(Classification(student), student, Teacher(teacher), imitation, (0.75, 0.5))(
         batch()
@@ -127,7 +127,7 @@ def test_the_teacher_is_neither_trained_nor_saved_nor_copied() -> None:
 
 def test_features_are_read_off_a_pass_that_is_made_anyway() -> None:
     model, _ = models()
-    images = batch().images
+    images = batch().inputs
     with torch.no_grad(), record_features(model, (0, 2)) as features:
         logits = model(images)
         tokens = model.norm_pre(model._pos_embed(model.patch_embed(images)))
@@ -143,7 +143,7 @@ def test_features_are_read_off_a_pass_that_is_made_anyway() -> None:
 def test_the_tokens_of_a_stream_are_those_before_the_final_norm() -> None:
     model, _ = models()
     with torch.no_grad(), record_features(model) as features:
-        normed = model.forward_features(batch().images)
+        normed = model.forward_features(batch().inputs)
         assert torch.equal(model.norm(features.tokens), normed)
     assert not model.norm._forward_pre_hooks
 
@@ -213,7 +213,7 @@ def test_a_sum_of_losses_trains_the_maps_that_it_needs() -> None:
     losses = objective(batch())
     assert set(losses) == {"cross_entropy", "distillation", "tokens"}
     with record_features(student) as features, record_features(teacher) as target:
-        student(batch().images), teacher(batch().images)
+        student(batch().inputs), teacher(batch().inputs)
     assert losses["tokens"].item() == pytest.approx(
         0.25 * 8 * tokens(features, target)["tokens"].item(), rel=1e-5
     )

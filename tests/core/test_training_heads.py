@@ -178,7 +178,7 @@ def test_timm_s_classifiers_get_it_too(name: str, layers: list[str]) -> None:
     ridge = fit_ridge(features, 3)
     seen = headed.model()
     with torch.no_grad():
-        logits = torch.cat([seen(batch.images) for batch in _batches(task, headed)])
+        logits = torch.cat([seen(batch.inputs) for batch in _batches(task, headed)])
     expected = torch.from_numpy(ridge.scale * ridge.predict(features.values)).float()
     assert torch.allclose(logits, expected, atol=1e-2 * float(expected.abs().max()))
 

@@ -65,7 +65,7 @@ def plain(recipe: Recipe, dropout: float = 0.0) -> nn.Module:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(recipe, epoch * loader.steps + number + 1, loader.steps)
             optimizer.zero_grad()
-            functional.cross_entropy(objective.model(batch.images), batch.labels).backward()
+            functional.cross_entropy(objective.model(batch.inputs), batch.labels).backward()
             if recipe.clip:
                 nn.utils.clip_grad_norm_(objective.parameters(), recipe.clip)
             optimizer.step()

@@ -105,15 +105,15 @@ def test_mixing_keeps_the_shares_of_labels(size, recipe):
     images = torch.arange(size).float()[:, None, None, None].expand(size, 3, 8, 8)
     batch = Batch(images, torch.arange(size), torch.arange(size))
     mixed = make_mixup(recipe, classes=size)(batch)
-    assert mixed.images.shape == images.shape
+    assert mixed.inputs.shape == images.shape
     assert mixed.labels.shape == (size, size)
     torch.testing.assert_close(mixed.labels.sum(dim=1), torch.ones(size))
     # Image i is constantly i, so that the mean pixel and the mean label are mixed alike.
     torch.testing.assert_close(
-        mixed.images.mean(dim=(1, 2, 3)), mixed.labels @ torch.arange(size).float()
+        mixed.inputs.mean(dim=(1, 2, 3)), mixed.labels @ torch.arange(size).float()
     )
     assert torch.equal(
-        batch.images, torch.arange(size).float()[:, None, None, None].expand(size, 3, 8, 8)
+        batch.inputs, torch.arange(size).float()[:, None, None, None].expand(size, 3, 8, 8)
     )
 
 
@@ -140,7 +140,7 @@ def test_classification_with_hard_and_soft_labels():
     logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
     for target in (labels, functional.one_hot(labels, 4).float()):
         objective = Classification(nn.Identity(), label_smoothing=0.1)
-        loss = objective(SimpleNamespace(images=logits, labels=target))["cross_entropy"]
+        loss = objective(SimpleNamespace(inputs=logits, labels=target))["cross_entropy"]
         shares = 0.9 * functional.one_hot(labels, 4) + 0.1 / 4
         torch.testing.assert_close(loss, -(shares * logits.log_softmax(dim=1)).sum(dim=1).mean())
 

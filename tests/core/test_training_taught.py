@@ -60,7 +60,7 @@ def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
         torch.tensor([0, 1, 2, 0, 1]),
     )
     losses = lesson(Classification(model), model)(
-        Batch(images=images, labels=labels, indices=torch.arange(5))
+        Batch(inputs=images, labels=labels, indices=torch.arange(5))
     )
     with torch.no_grad():
         from learngene_zoo.artifacts.descendant import load_descendant

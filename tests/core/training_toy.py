@@ -30,7 +30,7 @@ CLASSES = 4
 
 
 class Batch(NamedTuple):
-    images: torch.Tensor  # (B, 2, 3, 3)
+    inputs: torch.Tensor  # (B, 2, 3, 3)
     labels: torch.Tensor  # (B,)
     indices: torch.Tensor  # (B,)
 

@@ -253,7 +253,7 @@ def _match(meta: MetaMatching, model: Any, batch: Any, tokens: Any, shares: Any)
     from learngene_zoo.training.distillation import record_features
 
     with record_features(model, meta.blocks) as features:
-        model(batch.images)
+        model(batch.inputs)
     return matching_loss(tokens, features.blocks, shares)
 
 

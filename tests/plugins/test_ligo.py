@@ -192,7 +192,7 @@ def test_the_loss_falls_and_the_smaller_model_stays() -> None:
     options: Any = {"batch_size": task.sizes["train"], "seed": 0, "shuffle": False}
     batch = next(iter(Loader(task, "train", start.input_format, **options).epoch(0)))
     losses = [
-        torch.nn.functional.cross_entropy(model.model()(batch.images), batch.labels).item()
+        torch.nn.functional.cross_entropy(model.model()(batch.inputs), batch.labels).item()
         for model in (start, trained)
     ]
     assert losses[1] < 0.8 * losses[0]
@@ -229,7 +229,7 @@ def test_all_operators_and_the_head_learn_and_nothing_else() -> None:
         **{name: start.state[name] for name in ("head.weight", "head.bias")},
     }
     torch.testing.assert_close(
-        growing.model(batch.images), model_of(start.spec, made)(batch.images)
+        growing.model(batch.inputs), model_of(start.spec, made)(batch.inputs)
     )
 
 

@@ -211,7 +211,7 @@ def test_it_starts_as_the_ancestry_model_with_its_neurons_in_order() -> None:
         "workers": 0,
     }
     with torch.no_grad():
-        model(next(iter(Loader(task, "train", ancestry.input_format, **options).epoch(0))).images)
+        model(next(iter(Loader(task, "train", ancestry.input_format, **options).epoch(0))).inputs)
     sizes = seen[0].abs().mean(dim=(0, 1))
     assert sizes.diff().max() < 1e-5, "neurons fall in importance"
 

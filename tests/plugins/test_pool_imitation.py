@@ -130,8 +130,8 @@ def test_the_losses_are_those_of_the_paper() -> None:
     model, master, data = student(), teacher(), batch()
     imitation = objective(model, master, alpha=0.25, tau=2.0)
     losses = {name: loss.item() for name, loss in imitation(data).items()}
-    blocks, attentions, logits = by_hand(model, data.images)
-    their_blocks, their_attentions, their_logits = by_hand(master, data.images)
+    blocks, attentions, logits = by_hand(model, data.inputs)
+    their_blocks, their_attentions, their_logits = by_hand(master, data.inputs)
     w, m = (
         [layer.weight for layer in kind]
         for kind in (imitation.imitation.blocks, imitation.imitation.attentions)
@@ -213,7 +213,7 @@ class _Sum(torch.nn.Module):
         self.model = model
 
     def forward(self, data: Batch) -> dict[str, torch.Tensor]:
-        return {"sum": self.model(data.images).sum()}
+        return {"sum": self.model(data.inputs).sum()}
 
 
 def matrices(width: int, levels: int = 3, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -32,7 +32,7 @@ seen, original = [], Teacher.__call__
 
 
 def counted(self, batch):
-    seen.append(len(batch.images))
+    seen.append(len(batch.inputs))
     return original(self, batch)
 
 

@@ -290,7 +290,7 @@ def test_the_mean_is_over_images_and_tokens_and_all_blocks() -> None:
     (batch,) = Loader(task, "train", ancestry.input_format, **options).epoch(0)
     model = ancestry.model()
     with torch.no_grad():
-        tokens = model.norm_pre(model._pos_embed(model.patch_embed(batch.images)))
+        tokens = model.norm_pre(model._pos_embed(model.patch_embed(batch.inputs)))
         total = tokens.abs().sum(dim=(0, 1))
         for block in model.blocks:
             tokens = block(tokens)

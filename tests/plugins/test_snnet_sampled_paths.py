@@ -108,7 +108,7 @@ def test_resuming_continues_with_the_path_of_the_step(tmp_path: Path) -> None:
 
 
 def batch() -> Any:
-    return SimpleNamespace(images=images(6), labels=torch.arange(6) % 4, attributes=None)
+    return SimpleNamespace(inputs=images(6), labels=torch.arange(6) % 4, attributes=None)
 
 
 def sampled_paths(
@@ -128,7 +128,7 @@ def test_the_loss_is_the_labels_share_and_the_teachers(kind: Any) -> None:
     sampled, teacher = objective(kind)
     losses = sampled(batch())
     with torch.no_grad():
-        given, expected = sampled.network(batch().images, sampled.path), teacher(batch().images)
+        given, expected = sampled.network(batch().inputs, sampled.path), teacher(batch().inputs)
         far = (
             divergence(given, expected, 2.0)
             if kind == "soft"

@@ -66,7 +66,7 @@ def test_the_loss_is_that_of_the_model_with_the_predicted_weights() -> None:
     spec = meta.get_architecture(0).with_(classes=3)
     with torch.no_grad():
         state = meta.hypernet(build_graph(spec))
-    logits = model_of(spec, state)(loaded.images)
+    logits = model_of(spec, state)(loaded.inputs)
     expected = functional.cross_entropy(logits, loaded.labels, label_smoothing=0.1)
     assert losses["cross_entropy"].item() == pytest.approx(expected.item(), rel=1e-5)
     norms = sum(tensor.norm().item() for tensor in state.values())
@@ -129,7 +129,7 @@ def test_attributes_are_read_by_rows_of_the_sink() -> None:
     with torch.no_grad():
         state = meta.hypernet(build_graph(spec, sink=(4, spec.width)))
         weight, bias = (state.pop(name) for name in SINK)
-        features = model_of(spec, state).forward_features(loaded.images)[:, 0]
+        features = model_of(spec, state).forward_features(loaded.inputs)[:, 0]
         answers = features @ weight.T + bias
     assert loaded.attributes is not None
     for name, rows, truth in (("hue", slice(0, 3), 0), ("turn", slice(3, 4), 1)):
@@ -153,11 +153,11 @@ def test_the_guidance_is_equation_4_with_this_projection(projection: Any) -> Non
         weight, bias = (state.pop(name)[:rows] for name in SINK)
         if projection == "random":
             weight, bias = draw_random_matrix(32, spec.width, 7, 0)
-        features = model_of(spec, state).forward_features(loaded.images)[:, 0]
-        guided, features = features @ weight.T + bias, master.forward_features(loaded.images)[:, 0]
+        features = model_of(spec, state).forward_features(loaded.inputs)[:, 0]
+        guided, features = features @ weight.T + bias, master.forward_features(loaded.inputs)[:, 0]
         expected = divergence(guided, features, direction="student-teacher")
         entropy = functional.cross_entropy(
-            model_of(spec, state)(loaded.images), loaded.labels, label_smoothing=0.1
+            model_of(spec, state)(loaded.inputs), loaded.labels, label_smoothing=0.1
         )
     assert losses["guidance"].item() == pytest.approx(alpha * expected.item(), rel=1e-4)
     assert losses["cross_entropy"].item() == pytest.approx((1 - alpha) * entropy.item(), rel=1e-4)
@@ -166,7 +166,7 @@ def test_the_guidance_is_equation_4_with_this_projection(projection: Any) -> Non
             meta.hypernet(build_graph(spec, sink=(rows + 4, spec.width)))[name][rows:]
             for name in SINK
         )
-        student_features = model_of(spec, state).forward_features(loaded.images)[:, 0]
+        student_features = model_of(spec, state).forward_features(loaded.inputs)[:, 0]
         hue = attribute_loss((student_features @ weight.T + bias)[:, :3], loaded.attributes[:, 0])
     assert losses["attributes/hue"].item() == pytest.approx((1 - alpha) * hue.item(), rel=1e-4)
 
@@ -277,7 +277,7 @@ def test_a_mixture_can_be_entered_anywhere() -> None:
         late = list(build_mixture().epoch(2, start=start))
         for ours, theirs in zip(late, full[10 + start :], strict=True):
             assert torch.equal(ours.tasks, theirs.tasks)
-            assert torch.equal(ours.images, theirs.images)
+            assert torch.equal(ours.inputs, theirs.inputs)
     assert [build_mixture(1).get_task_index(step) for step in range(40)] != [
         build_mixture(2).get_task_index(step) for step in range(40)
     ]

@@ -112,7 +112,7 @@ def test_no_block_is_dead(method: str) -> None:
     )
     images = next(
         iter(Loader(data, "validation", descendant.input_format, batch_size=64).epoch(0))
-    ).images
+    ).inputs
     before, shares = descendant.model().patch_embed(images), []
     with torch.no_grad():
         before = descendant.model()._pos_embed(before)

@@ -16,7 +16,7 @@ from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.task import stamp_tasks
+from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
@@ -156,6 +156,8 @@ def cells(
     if duplicates:
         raise WrongCall(f"two arms are named {duplicates[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
+    for entry in filter(None, map(catalogue.find_entry, tasks)):
+        check_inputs(entry)
     named_widths = [{} if width is None else {"width": width} for width in dict.fromkeys(widths)]
     plain = [
         {"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths

@@ -174,9 +174,13 @@ def chance_level(judged: Judged, task: Task) -> float:
 
     For mIoU, it is the most that one class can reach.
     """
+    from learngene_zoo.training.objectives import Confusion, metric_for
+
     if task.dense:
         return 1 / task.classes
-    labels_N = judged.rows[:, 0]
+    labels_N, metric = judged.rows[:, 0], metric_for(task)
+    if isinstance(metric, Confusion):
+        return max(metric.value_of_constant(labels_N, label) for label in range(task.classes))
     return Counter(labels_N.tolist()).most_common(1)[0][1] / len(labels_N)
 
 

@@ -20,6 +20,7 @@ from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import check_inputs
 from learngene_zoo.text import human_count
 from learngene_zoo.training.healing.settings import HEAL
 
@@ -253,6 +254,7 @@ def _open_labelled(reference: str, run: Run) -> Task:
     from learngene_zoo.tasks.splits import ensure_validation
 
     data = open_task(reference, offline=run.offline)
+    check_inputs(data)
     if data.dense:
         raise WrongCall(
             f"{data.name} has a class for every pixel; shrink needs one class for every image"
@@ -272,6 +274,7 @@ def _open_pictures(reference: str, run: Run) -> Task:
     from learngene_zoo.tasks.splits import ensure_validation
 
     data = open_task(reference, offline=run.offline)
+    check_inputs(data)
     if data.sizes["train"] < MIN_TRAINING_IMAGES:
         raise BadData(
             f"{data.name} has {data.sizes['train']} images; expected at least "

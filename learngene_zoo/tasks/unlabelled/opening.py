@@ -1,4 +1,4 @@
-"""Open images for a training without labels: any task, or pictures that have none.
+"""Open images or texts for a training without labels: any task, or pictures that have none.
 
 Data that `--task` can open are used as that task does: its training images, and its validation
 images as held-out ones. So its test images stay unseen. Of other data (a flat folder, a table
@@ -16,7 +16,7 @@ import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import is_own_data, open_task
-from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit, ensure_validation
+from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit, TextSplit, ensure_validation
 from learngene_zoo.tasks.task import Sample, Samples, Split, Stream, Task
 from learngene_zoo.tasks.unlabelled.plain import CLASS_NAMES, PLAIN
 from learngene_zoo.text import count_noun
@@ -40,7 +40,8 @@ def open_images(reference: str, *, offline: bool = False) -> Task:
     count = task.sizes["train"] + task.sizes["validation"]
     if count < MIN_IMAGES:
         raise BadData(
-            f"{reference} has {count_noun(count, 'image')} to train on; give at least {MIN_IMAGES}"
+            f"{reference} has {count_noun(count, task.sample_noun)} to train on; give at least "
+            f"{MIN_IMAGES}"
         )
     return task
 
@@ -61,10 +62,11 @@ def _open(reference: str, offline: bool) -> Task:
 def remove_labels(task: Task) -> Task:
     """Return the task without its labels and test images."""
     unused = task.sizes["test"]
-    note = f"{count_noun(unused, 'test image')} of it left out" if unused else ""
+    note = f"{count_noun(unused, f'test {task.sample_noun}')} of it left out" if unused else ""
     return replace(
         task,
-        kind="classification",
+        kind="text" if task.is_text else "classification",
+        metric="accuracy",
         classes=1,
         class_names=CLASS_NAMES,
         attributes=(),
@@ -88,7 +90,7 @@ def _open_stream(opener: Callable[[str], Stream], name: str) -> Stream:
 
 def _remove_labels(split: Split) -> Split:
     """Return a split without labels; one that caches decoded images still does."""
-    if isinstance(split, DecodedSplit):
+    if isinstance(split, DecodedSplit | TextSplit):
         return replace(split, labels=np.zeros(len(split), dtype=np.int64))
     if isinstance(split, PartOfSplit):
         return PartOfSplit(_remove_labels(split.split), split.members)

@@ -44,7 +44,7 @@ def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run)
     with evaluate_batches(objective, loader, run, "fitting the maps, batch") as batches:
         for batch in batches:
             student, teacher = objective.read_tokens(batch)
-            is_judged_B = torch.arange(len(batch.images)) % JUDGED == JUDGED - 1
+            is_judged_B = torch.arange(len(batch.inputs)) % JUDGED == JUDGED - 1
             for sums, chosen_B in ((fitted, ~is_judged_B), (judged, is_judged_B)):
                 for name in objective.maps if chosen_B.any() else ():
                     moments = TokenMoments.of(student[name][chosen_B], teacher[name][chosen_B])
@@ -69,7 +69,7 @@ def measure_losses(objective: Recovery, loader: Batches, run: Run) -> dict[str, 
     with evaluate_batches(objective, loader, run, "held-out losses, batch") as batches:
         for batch in batches:
             for name, loss in objective(batch).items():
-                sums[name] = sums.get(name, 0.0) + len(batch.images) * float(loss)
+                sums[name] = sums.get(name, 0.0) + len(batch.inputs) * float(loss)
     parts = gather_values(sums)
     losses = {
         name: sum(part.get(name, 0.0) for part in parts) / loader.images
@@ -95,7 +95,7 @@ def evaluate_batches(
 
         def move() -> Iterator[Batch]:
             for activity.num_done, batch in enumerate(loader.epoch(0), start=1):
-                if len(batch.images):
-                    yield batch._replace(images=batch.images.to(device))
+                if len(batch.inputs):
+                    yield batch._replace(inputs=batch.inputs.to(device))
 
         yield move()

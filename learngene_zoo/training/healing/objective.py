@@ -124,10 +124,10 @@ class Recovery(nn.Module):
             chosen: the numbers of the patches to return. None: all.
         """
         mine, other = self.student_side, self.teacher_side
-        images = convert_images(batch.images, mine.input_format, other.input_format)
-        target = self.teacher(batch._replace(images=images))
+        images = convert_images(batch.inputs, mine.input_format, other.input_format)
+        target = self.teacher(batch._replace(inputs=images))
         with record_features(self.model, mine.blocks) as features:
-            self.model(batch.images)
+            self.model(batch.inputs)
         return self._select(features, mine, chosen), self._select(target, other, chosen)
 
     def _select(

@@ -213,7 +213,7 @@ def train_and_compare(
         batch_size=BATCH_SIZE,
         seed=derive_seed(run.seed, "compared"),
     )
-    batches = (batch._replace(images=batch.images.to(device)) for batch in compared.epoch(0))
+    batches = (batch._replace(inputs=batch.inputs.to(device)) for batch in compared.epoch(0))
     resemblance_LM = (
         meta.average_shares(batches) if is_meta else compute_cka(model, teacher, batches)
     )

@@ -30,7 +30,7 @@ def compute_cka(model: Model, teacher: Teacher, batches: Iterable[Batch]) -> tor
     for batch in batches:
         teacher_tokens = teacher(batch).blocks
         with record_features(model, range(len(student_features))) as student:
-            model(batch.images)
+            model(batch.inputs)
         for features, tokens in (
             (student_features, student.blocks),
             (teacher_features, teacher_tokens),

@@ -55,7 +55,7 @@ def measure_distances(
     )
     with record_distances(model, ancestry.spec) as distances_LBH, torch.no_grad():
         for batch in loader.epoch(0):
-            model(batch.images)
+            model(batch.inputs)
     means = []
     for distances_BH in distances_LBH:
         rows = [rows for part in gather_values(distances_BH) for rows in part]

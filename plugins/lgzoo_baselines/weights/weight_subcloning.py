@@ -137,7 +137,7 @@ def rank_neurons(
     )
     with record_magnitudes(model) as (stream_D, heads_LA, hidden_LM), torch.no_grad():
         for batch in loader.epoch(0):
-            model(batch.images)
+            model(batch.inputs)
     sums = {
         "width": stream_D,
         "heads": torch.stack(heads_LA).unflatten(1, (ancestry.spec.heads, -1)).sum(dim=2),

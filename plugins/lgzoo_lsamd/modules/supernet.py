@@ -392,7 +392,7 @@ def measure_preferences(
         for batch in loader.epoch(0):
             # A process without images in this batch takes part all the same: the votes are counted
             # over all processes.
-            rows_BR = metric.rows(model(batch.images.to(device)), batch.labels.to(device))
+            rows_BR = metric.rows(model(batch.inputs.to(device)), batch.labels.to(device))
             for_base_L = torch.stack(
                 [
                     prefers_base(block.preferences_B2, strictly=bool(x)).sum()

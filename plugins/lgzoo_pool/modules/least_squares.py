@@ -136,7 +136,7 @@ def iterate_images(
     """Return batches of a sample of training images on the run's device, not augmented."""
     device = open_device(run)
     loader = sample_images(task, "train", input_format, run, images=count, batch_size=BATCH_SIZE)
-    return (batch.images.to(device) for batch in loader.epoch(0))
+    return (batch.inputs.to(device) for batch in loader.epoch(0))
 
 
 @torch.no_grad()

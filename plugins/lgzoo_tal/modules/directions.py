@@ -59,7 +59,7 @@ def measure_directions(
     )
     with torch.no_grad():
         for batch in loader.epoch(0):
-            model.forward_features(batch.images.to(device))
+            model.forward_features(batch.inputs.to(device))
     for hook in hooks:
         hook.remove()
     total_DD = torch.from_numpy(np.sum(gather_values(moment_DD.numpy()), axis=0))

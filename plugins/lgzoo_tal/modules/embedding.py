@@ -91,9 +91,9 @@ def compute_embedding(
     total, count = torch.zeros(model.num_features, dtype=torch.float64), 0
     with torch.no_grad():
         for batch in loader.epoch(0):
-            features_BE = extract_feature(model, model.forward_features(batch.images.to(device)))
+            features_BE = extract_feature(model, model.forward_features(batch.inputs.to(device)))
             total += features_BE.double().sum(dim=0).cpu()
-            count += len(batch.images)
+            count += len(batch.inputs)
     sums, counts = zip(*gather_values((total.numpy(), count)))
     return torch.from_numpy(np.sum(sums, axis=0) / sum(counts)).float()
 

@@ -20,7 +20,7 @@ from learngene_zoo.plugin import Batch, Batches, WrongCall, derive_seed
 class TaskBatch(NamedTuple):
     """A task's batch and, for each image, the index of the task (the same for all)."""
 
-    images: torch.Tensor
+    inputs: torch.Tensor
     labels: torch.Tensor
     indices: torch.Tensor
     attributes: torch.Tensor | None

@@ -178,7 +178,7 @@ class MetaObjective(nn.Module):
     def forward(self, batch: TaskBatch) -> Losses:
         """Return `cross_entropy`, `norm` and, if any, `attributes/<name>` and `guidance`."""
         task_spec = self.task_specs[int(batch.tasks[0])]
-        teacher_BNE = self.guide.compute_tokens(batch.images) if self.guide else None
+        teacher_BNE = self.guide.compute_tokens(batch.inputs) if self.guide else None
         first = int(self.finished) * self.meta_batch
         total: Losses = {}
         for draw in range(first, first + self.meta_batch):
@@ -195,11 +195,11 @@ class MetaObjective(nn.Module):
     ) -> Losses:
         spec = self.get_architecture(draw).with_(classes=task_spec.classes)
         sink = self._projection_rows + sum(task_spec.outputs)
-        device = batch.images.device
+        device = batch.inputs.device
         graph = _build_graph_on(spec, (sink, spec.width) if sink else None, device)
         embedding = None if task_spec.embedding is None else task_spec.embedding.to(device)
         parameters = self.hypernet(graph, task=embedding)
-        tokens_BND = compute_tokens(spec, parameters, batch.images)
+        tokens_BND = compute_tokens(spec, parameters, batch.inputs)
         labels = self._compute_label_losses(task_spec, batch, tokens_BND[:, 0], parameters)
         norm = {"norm": self.norm_weight * sum_norms(parameters)}
         if self.guide is None or teacher_BNE is None:

@@ -1,0 +1,1 @@
+"""Tasks of texts: reading a user's texts, and encoding them as tokens."""

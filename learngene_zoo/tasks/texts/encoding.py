@@ -1,0 +1,163 @@
+"""Encode texts and pairs of texts as `Tokens`, with the package `tokenizers`.
+
+A pair is encoded by the template of the tokenizer if that separates the two texts (BERT), otherwise
+as the first text, an end-of-text token, and the second text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from learngene_zoo.errors import BadData, BadFile, Unavailable
+from learngene_zoo.families.text_format import (
+    MULTIPLE,
+    TEXT_EXTRA,
+    TextFormat,
+    Tokens,
+    read_tokenizer,
+)
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Text = str | tuple[str, str]
+# End-of-text tokens, of which the first that a tokenizer has separates the texts of a pair.
+END_NAMES = ("<|endoftext|>", "</s>", "<eos>", "<|end|>", "[SEP]", "<EOS>")
+
+
+def load_tokenizer(content: str) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json.
+
+    Raises:
+        Unavailable: if the package `tokenizers` is not installed.
+        BadFile: if the file cannot be read.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise Unavailable(f"tasks of texts need the package tokenizers: {TEXT_EXTRA}") from None
+    try:
+        tokenizer = Tokenizer.from_str(content)
+    except Exception as error:  # the package raises bare exceptions
+        reason = " ".join(str(error).split())[:160]
+        raise BadFile(f"tokenizer.json cannot be read: {reason}") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encodes texts in a format. It can be pickled for worker processes."""
+
+    form: TextFormat
+    content: str  # of tokenizer.json
+
+    @classmethod
+    def of(cls, form: TextFormat) -> Encoder:
+        """Return the encoder of a format, whose tokenizer an opened model has registered.
+
+        Raises `Unavailable` for an unknown tokenizer or without the package, and `BadFile`.
+        """
+        encoder = cls(form, read_tokenizer(form.tokenizer))
+        assert encoder.tokenizer is not None  # refuses a damaged file before the first step
+        return encoder
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, without truncation and padding."""
+        return load_tokenizer(self.content)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the tokenizer, which another process builds itself."""
+        return {"form": self.form, "content": self.content}
+
+    @cached_property
+    def separator(self) -> int | None:
+        """The end-of-text token between the texts of a pair; None if a template separates them.
+
+        Raises `BadFile` if the tokenizer has neither.
+        """
+        if self.tokenizer.num_special_tokens_to_add(is_pair=True):
+            return None
+        ids = map(self.tokenizer.token_to_id, END_NAMES)
+        end = next((token for token in ids if token is not None), None)
+        if end is None:
+            raise BadFile(
+                "the tokenizer has neither a template for pairs of texts nor one of the tokens "
+                f"{', '.join(END_NAMES)} to separate them; use a task of single texts"
+            )
+        return end
+
+    def encode(self, text: Text) -> tuple[list[int], list[int]]:
+        """Return the ids and the type ids of a text or a pair, at most `form.tokens` of each.
+
+        Tokens at the end are left out, in a pair those of the longer text first.
+        """
+        most = self.form.tokens
+        if isinstance(text, tuple) and self.separator is not None:
+            first, second = (self.tokenizer.encode(part).ids for part in text)
+            lengths = shorten_pair(len(first), len(second), most - 1)
+            ids = [*first[: lengths[0]], self.separator, *second[: lengths[1]]]
+            return ids, [0] * len(ids)
+        parts = text if isinstance(text, tuple) else (text,)
+        encoding = self._truncated.encode(*parts)
+        return encoding.ids, encoding.type_ids
+
+    @cached_property
+    def _truncated(self) -> Tokenizer:
+        tokenizer = load_tokenizer(self.content)
+        special = tokenizer.num_special_tokens_to_add(is_pair=True)
+        if self.form.tokens <= special:
+            raise BadFile(
+                f"{self.form.tokens} tokens have no space for a text beside the {special} special "
+                "tokens of the tokenizer"
+            )
+        tokenizer.enable_truncation(max_length=self.form.tokens)
+        return tokenizer
+
+    def __call__(self, texts: Sequence[Text], where: Sequence[str]) -> Tokens:
+        """Return a batch of texts, padded on the right.
+
+        The length is that of the longest text, rounded up to a multiple of `MULTIPLE` if the format
+        allows as many tokens.
+
+        Args:
+            texts: the texts or pairs.
+            where: the names of the texts in errors.
+
+        Raises:
+            BadData: for a text without any token.
+        """
+        encoded = [self.encode(text) for text in texts]
+        for (ids, _), name in zip(encoded, where, strict=True):
+            if not ids:
+                raise BadData(f"{name} has no tokens for this tokenizer; remove it")
+        longest = max((len(ids) for ids, _ in encoded), default=1)
+        length = min(-(-longest // MULTIPLE) * MULTIPLE, self.form.tokens)
+        ids_BT = np.full((len(encoded), length), self.form.pad, dtype=np.int64)
+        mask_BT, types_BT = np.zeros_like(ids_BT), np.zeros_like(ids_BT)
+        for row, (ids, types) in enumerate(encoded):
+            ids_BT[row, : len(ids)], mask_BT[row, : len(ids)] = ids, 1
+            types_BT[row, : len(ids)] = types
+        return Tokens(
+            torch.from_numpy(ids_BT),
+            torch.from_numpy(mask_BT),
+            torch.from_numpy(types_BT) if types_BT.any() else None,
+        )
+
+
+def shorten_pair(first: int, second: int, most: int) -> tuple[int, int]:
+    """Return lengths of two texts with a sum of at most `most`; the longer one is cut first."""
+    over = first + second - most
+    if over <= 0:
+        return first, second
+    if abs(first - second) >= over:
+        return (first - over, second) if first > second else (first, second - over)
+    return most - most // 2, most // 2

@@ -1,0 +1,184 @@
+"""Open `csv:PATH`, `jsonl:PATH` and `parquet:PATH`: a file, or a folder of files whose names
+contain `train`, `validation` or `test`.
+
+`PATH:text=a+b,label=c` names the columns. Of Parquet files the columns decide whether they hold
+images or texts.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.errors import BadData, WrongCall, explain_os_error
+from learngene_zoo.tasks.tables import find_files, load_parquet, stamp_files, task_of_tables
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.texts.rows import decode_text
+from learngene_zoo.tasks.texts.tables import holds_texts, task_of_texts
+
+COLUMNS = re.compile(r":((?:text|label)=[^=,]+(?:,(?:text|label)=[^=,]+)*)$")
+SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
+MAX_FIELD = 2**27  # characters of a cell; the csv module's limit of 131,072 is too small for texts
+Table = dict[str, list[Any]]
+
+
+def parse_columns(reference: str) -> tuple[str, dict[str, Any]]:
+    """Parse `PATH` or `PATH:text=a+b,label=c` into the path and arguments of `task_of_texts`.
+
+    Raises `WrongCall` for a column that is named twice, and for more than two columns of texts.
+    """
+    match = None if Path(os.path.expanduser(reference)).exists() else COLUMNS.search(reference)
+    if match is None:
+        return reference, {}
+    columns: dict[str, Any] = {}
+    for pair in match[1].split(","):
+        key, _, value = pair.partition("=")
+        names = value.split("+") if key == "text" else [value]
+        if key in columns or len(names) > 2:
+            raise WrongCall(
+                f"{reference}: expected text=COLUMN or text=COLUMN+COLUMN, and label=COLUMN, each "
+                f"once, got {pair}"
+            )
+        columns[key] = names
+    arguments: dict[str, Any] = {"texts": columns["text"]} if "text" in columns else {}
+    if "label" in columns:
+        arguments["label"] = columns["label"][0]
+    return reference[: match.start()], arguments
+
+
+def open_parquet(reference: str) -> Task:
+    """Open the images or texts of Parquet files.
+
+    Raises `BadData` that names the file or column which is wrong.
+    """
+    path, columns = parse_columns(reference)
+    tables, folders, files = load_parquet(path)
+    name = f"parquet:{reference}"
+    task = (
+        task_of_texts(name, tables, **columns)
+        if columns or holds_texts(tables)
+        else task_of_tables(name, tables, folders=folders)
+    )
+    return stamp_files(task, files)
+
+
+def open_rows(kind: str, reference: str) -> Task:
+    """Open the texts of CSV or JSONL files.
+
+    Raises `BadData` that names the file, row or column which is wrong.
+    """
+    path, columns = parse_columns(reference)
+    files = find_files(Path(os.path.expanduser(path)), SUFFIXES[kind])
+    tables = {
+        split: _make_table(_join([READERS[kind](name) for name in names], names), names[0])
+        for split, names in files.items()
+    }
+    return stamp_files(task_of_texts(f"{kind}:{reference}", tables, **columns), files)
+
+
+def _make_table(columns: Table, name: str) -> Any:
+    """Return a table of `datasets`. Raises `BadData` for values that it cannot store."""
+    from datasets import Dataset
+    from pyarrow import ArrowException
+
+    try:
+        return Dataset.from_dict(columns)
+    except (ArrowException, OverflowError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise BadData(f"{name} cannot be stored as a table ({reason}); correct it") from None
+
+
+def read_csv(path: str) -> Table:
+    """Return the columns of a CSV file with a header; those of .tsv are separated by tabs.
+
+    Raises `BadData` for a file that is not a table in UTF-8.
+    """
+    limit = csv.field_size_limit(MAX_FIELD)
+    try:
+        text = io.StringIO(_read(path), newline="")
+        rows = list(csv.reader(text, delimiter="\t" if path.endswith(".tsv") else ",", strict=True))
+    except csv.Error as error:
+        raise BadData(f"{path} cannot be read as CSV ({error}); correct its quotes") from None
+    finally:
+        csv.field_size_limit(limit)
+    rows = [row for row in rows if row]
+    header = rows[0] if rows else []
+    _check_header(path, header, len(rows) - 1)
+    for number, row in enumerate(rows[1:]):
+        if len(row) != len(header):
+            raise BadData(
+                f"{path} row {number} has {len(row)} cells, and the header has {len(header)}; put "
+                "texts that contain the separator into quotes"
+            )
+    return {name: [row[index] for row in rows[1:]] for index, name in enumerate(header)}
+
+
+def read_jsonl(path: str) -> Table:
+    """Return the columns of a file with one JSON object in each line, all with the same keys.
+
+    Raises `BadData` for another content.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(line for line in _read(path).split("\n") if line.strip()):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise BadData(f"{path} row {number} is not JSON ({error}); correct it") from None
+        if not isinstance(row, dict):
+            raise BadData(f"{path} row {number} is not an object; write {{...}} in each line")
+        if rows and row.keys() != rows[0].keys():
+            odd = min(row.keys() ^ rows[0].keys())
+            raise BadData(f"{path} row {number} and row 0 do not both have {odd!r}; add it")
+        rows.append(row)
+    _check_header(path, list(rows[0]) if rows else [], len(rows))
+    table = {name: [row[name] for row in rows] for name in rows[0]}
+    for name, values in table.items():
+        _check_types(path, name, values)
+    return table
+
+
+READERS: Mapping[str, Callable[[str], Table]] = {"csv": read_csv, "jsonl": read_jsonl}
+
+
+def _read(path: str) -> str:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise BadData(f"{path} cannot be read: {explain_os_error(error)}") from None
+    return decode_text(data, path)
+
+
+def _check_header(path: str, header: Sequence[str], num_rows: int) -> None:
+    """Check that there are rows, and that no two columns have one name. Raises `BadData`."""
+    if num_rows < 1:
+        raise BadData(f"{path} has no rows below a header; add some, or remove it")
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice is not None:
+        raise BadData(f"{path} has two columns {twice!r}; rename one")
+
+
+def _check_types(path: str, name: str, values: Sequence[Any]) -> None:
+    """Check that a column has values of one type, as a table needs. Raises `BadData`."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) > 1 and kinds != {int, float}:
+        listed = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise BadData(f"{path}: column {name!r} has values of several types ({listed}); use one")
+
+
+def _join(tables: Sequence[Table], names: Sequence[str]) -> Table:
+    """Return the rows of all files of a split. Raises `BadData` if their columns differ."""
+    for table, name in zip(tables, names, strict=True):
+        if table.keys() != tables[0].keys():
+            raise BadData(f"{name} and {names[0]} have different columns; give both the same")
+    return {column: list(_chain(tables, column)) for column in tables[0]}
+
+
+def _chain(tables: Sequence[Table], column: str) -> Iterator[Any]:
+    for table in tables:
+        yield from table[column]

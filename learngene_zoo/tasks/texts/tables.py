@@ -1,0 +1,186 @@
+"""Read texts, or pairs of texts, and labels from the columns of tables.
+
+The columns are chosen by their names, as for images; a user can name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.labels import (
+    SPLIT_COLUMN,
+    describe_type,
+    divide_tables,
+    find_label_columns,
+    refuse_label_columns,
+)
+from learngene_zoo.tasks.splits import task_of
+from learngene_zoo.tasks.tables import (
+    check_column,
+    describe_candidates,
+    find_image_column,
+    label_rows,
+    select_known_splits,
+)
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.texts.encoding import Text
+from learngene_zoo.tasks.texts.rows import TextRows, check_texts
+
+# Columns of texts by name, in order of preference.
+TEXT_COLUMNS = (
+    *("text", "sentence", "content", "review", "comment", "body", "document", "message"),
+    *("description", "question", "title"),
+)
+PAIR_COLUMNS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "answer"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+)
+TEXT_TYPES = ("string", "large_string", "string_view")
+WITHHELD = -1  # the label of all rows of a test split whose labels are not published
+
+
+def holds_texts(tables: Mapping[str, Any]) -> bool:
+    """Return whether tables have a column of texts and none of images."""
+    return is_text_table(next(iter(tables.values())).features or {})
+
+
+def is_text_table(features: Mapping[str, Any]) -> bool:
+    """Return whether a table has a column of texts and none of images."""
+    try:
+        find_image_column(features, "")
+    except BadData:
+        label = next(iter(find_label_columns(features)), None)
+        named = any(column in features for column in (*TEXT_COLUMNS, *sum(PAIR_COLUMNS, ())))
+        return named or bool(list_text_columns(features, label))
+    return False
+
+
+def task_of_texts(
+    name: str,
+    tables: Mapping[str, Any],
+    /,
+    *,
+    roles: Mapping[str, str] | None = None,
+    texts: Sequence[str] = (),
+    label: str | None = None,
+    **fields: Any,
+) -> Task:
+    """Build the task of the texts in a `datasets.DatasetDict`.
+
+    A test split whose labels are all withheld is left out; the validation split is used for it.
+
+    Args:
+        name: the name of the task.
+        tables: the stored splits.
+        roles: for each split, the stored split that is used for it.
+        texts: the column of the texts, or the two columns of pairs; (): by their names.
+        label: the label column; by default it is determined from the features.
+        fields: fields of `Task`.
+
+    Raises:
+        BadData: names a column or a row which is missing or wrong.
+    """
+    splits, notes = divide_tables(name, select_known_splits(name, tables, roles or {}))
+    features = splits["train"].features
+    if label is None:
+        notes += describe_candidates(features)
+        label = find_label_column(features, name)
+    check_column(features, label, name)
+    columns = check_text_columns(features, texts or find_text_columns(features, label, name), name)
+    splits, more_notes = replace_withheld(splits, label)
+    class_names, labelled = label_rows(
+        name, splits, label, lambda split, table: _read_rows(table, columns, f"{name} {split}")
+    )
+    notes = [*fields.get("notes", ()), *notes, *more_notes]
+    return task_of(name, labelled, class_names, **{**fields, "kind": "text", "notes": tuple(notes)})
+
+
+def find_label_column(features: Mapping[str, Any], name: str) -> str:
+    """Return the label column. Raises `BadData` if there is none."""
+    label = next(iter(find_label_columns(features)), None)
+    if label is None:
+        raise refuse_label_columns(features, name)
+    return label
+
+
+def list_text_columns(features: Mapping[str, Any], label: str | None) -> list[str]:
+    """Return the columns of texts, without those of labels and splits."""
+    return [
+        column
+        for column, kind in features.items()
+        if _is_text(kind) and column != label and column.lower() != SPLIT_COLUMN
+    ]
+
+
+def find_text_columns(features: Mapping[str, Any], label: str, name: str) -> Sequence[str]:
+    """Return the column of texts, or the two columns of pairs.
+
+    Raises `BadData` if there is none, or if it is not clear which one is meant.
+    """
+    others = [column for column in features if column != label]
+    for pair in PAIR_COLUMNS:
+        if all(column in others for column in pair):
+            return pair
+    named = next((column for column in TEXT_COLUMNS if column in others), None)
+    if named is not None:
+        return (named,)
+    possible = list_text_columns(features, label)
+    if not possible:
+        raise BadData(f"{name} has no column of texts, only {', '.join(features)}; call it 'text'")
+    if len(possible) > 1:
+        raise BadData(
+            f"{name} has several columns of texts ({', '.join(possible)}); name the one that is "
+            f"meant, or two of them: text={possible[0]} or text={possible[0]}+{possible[1]} after "
+            "a colon"
+        )
+    return possible
+
+
+def check_text_columns(
+    features: Mapping[str, Any], columns: Sequence[str], name: str
+) -> tuple[str, ...]:
+    """Return the columns. Raises `BadData` for a missing one, or one that does not hold texts."""
+    for column in columns:
+        check_column(features, column, name)
+        if not _is_text(features[column]):
+            raise BadData(
+                f"{name}: column {column!r} is of type {describe_type(features[column])}; store "
+                "text"
+            )
+    return tuple(columns)
+
+
+def _is_text(kind: Any) -> bool:
+    return not getattr(kind, "names", None) and str(getattr(kind, "dtype", "")) in TEXT_TYPES
+
+
+def replace_withheld(splits: Mapping[str, Any], label: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the splits with validation instead of a test split without labels, and a note."""
+    test = splits.get("test")
+    if test is None or not len(test) or label not in test.features:
+        return dict(splits), []
+    if set(test.with_format(None)[label][:]) - {WITHHELD, None}:
+        return dict(splits), []
+    kept = {split: table for split, table in splits.items() if split != "test"}
+    if "validation" not in kept:
+        return kept, ["the labels of the test split are withheld: it is left out"]
+    kept["test"] = kept.pop("validation")
+    note = "the labels of the test split are withheld: its validation split is the test split"
+    return kept, [note]
+
+
+def _read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
+    """Return the texts of a split. Raises `BadData` for a row without text."""
+    for column in columns:
+        check_column(table.features, column, name)
+    plain = table.with_format(None)
+    parts = [[value or "" for value in plain[column][:]] for column in columns]
+    texts: list[Text] = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    return check_texts(TextRows(texts, name))

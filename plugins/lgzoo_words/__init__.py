@@ -1,0 +1,1 @@
+"""The suite `words`: sentences made by rules, and real texts from packages."""
