@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ SECTIONS = (
     *("admin", "fonts", "games", "gnu-r", "golang", "graphics", "haskell", "java", "javascript"),
     *("net", "perl", "php", "python", "ruby", "rust", "science", "sound", "text", "utils", "x11"),
 )
-FIELDS = ("Package:", "Source:", "Section:", "Description:")
+FIELD = re.compile(r"^(Package|Source|Section|Description): *(.*)$", re.MULTILINE)
 FIRST_TOPIC = 3  # the number of the first lexicographer file of nouns
 TOPICS = (
     *("Tops", "act", "animal", "artifact", "attribute", "body", "cognition", "communication"),
@@ -70,7 +71,20 @@ def open_real(entry: Entry) -> Task:
     items = list(_drop_repeated(read(entry)))
     labelled = {split: _select(entry, items, split) for split in SPLITS}
     fields = {name: getattr(entry, name) for name in ("title", "licence", "source")}
-    return task_of(entry.name, labelled, class_names, kind="text", **fields)
+    return task_of(
+        entry.name, labelled, class_names, kind="text", notes=_describe(entry, labelled), **fields
+    )
+
+
+def _describe(entry: Entry, labelled: Mapping[str, Labelled]) -> tuple[str, ...]:
+    """Return a note if there are fewer texts than the entry states, as in another release."""
+    sizes = {split: len(part.labels) for split, part in labelled.items()}
+    if sizes == dict(entry.sizes):
+        return ()
+    return (
+        f"{sum(sizes.values()):,} texts on this machine, {sum(entry.sizes.values()):,} in the "
+        "catalogue: results are not comparable",
+    )
 
 
 def _drop_repeated(items: Iterable[Item]) -> Iterator[Item]:
@@ -114,10 +128,9 @@ def read_packages(entry: Entry) -> Iterator[Item]:
     path = _find_file(PACKAGES_FILE, ())
     text = _run_apt_cache(entry) if path is None else path.read_text("utf-8", errors="replace")
     packages = {}
-    for paragraph in text.split("\n\n"):
-        fields = dict(_read_fields(paragraph))
+    for fields in _read_paragraphs(text):
         section = fields.get("Section", "").rpartition("/")[2]
-        if section in SECTIONS and fields.get("Description") and "Package" in fields:
+        if section in SECTIONS and fields.get("Description"):
             source = fields.get("Source", fields["Package"]).partition(" ")[0]
             label = SECTIONS.index(section)
             packages[fields["Package"]] = Item(fields["Description"], label, source)
@@ -146,11 +159,17 @@ def _refuse_packages(entry: Entry) -> Unavailable:
     )
 
 
-def _read_fields(paragraph: str) -> Iterator[tuple[str, str]]:
-    for line in paragraph.split("\n"):
-        if line.startswith(FIELDS):
-            name, _, value = line.partition(":")
-            yield name, value.strip()
+def _read_paragraphs(text: str) -> Iterator[dict[str, str]]:
+    """Yield the fields of each package; `Package` is the first field of a paragraph."""
+    fields: dict[str, str] = {}
+    for match in FIELD.finditer(text):
+        if match[1] == "Package":
+            if "Package" in fields:
+                yield fields
+            fields = {}
+        fields[match[1]] = match[2].strip()
+    if "Package" in fields:
+        yield fields
 
 
 # Definitions of WordNet.

@@ -90,9 +90,11 @@ def measure_bag(task: Task, with_pairs: bool = False, by_side: bool = True) -> f
 # Rules.
 
 
-def test_the_suite_keeps_its_contract() -> None:
-    opened = check_suite(WORDS)
-    assert set(RULES) <= set(opened)
+def test_the_suite_keeps_its_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real texts differ with the release of the packages, so those of this machine are left out."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(opening, "_find_file", lambda place, tops: None)
+    assert check_suite(WORDS) == tuple(RULES)
     assert origin_of("acceptability") == "generated"
     assert origin_of("wordnet") == "real"
     assert version_of("acceptability") == 1
@@ -283,6 +285,7 @@ def test_real_texts_are_read(name: str, classes: int) -> None:
                     "snippets": int(number % 7 > 3),
                 }[name]
             )
+    assert "results are not comparable" in task.notes[0]
     if name == "snippets":
         assert len(every) == sum(n % 7 != 3 for n in range(200))
 
