@@ -228,7 +228,7 @@ def _find_source_format(
     """
     source = named or (_locate(descendant, recorded[0]) if len(recorded) == 1 else None)
     known = find_format(source) if source is not None else None
-    choices = ", ".join(other for other in FORMATS if other != known)
+    choices = ", ".join(other for other in FORMATS if other != known or descendant is None)
     if known is None:
         raise WrongCall(
             f"the format that the ancestry model of {name} had is not known here; choose one: "
