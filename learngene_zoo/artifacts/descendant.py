@@ -18,6 +18,7 @@ from learngene_zoo.artifacts.records import (
     FORMAT,
     Control,
     check_format,
+    check_not_converted,
     joint_licence,
     read_provenance,
 )
@@ -317,11 +318,7 @@ def load_descendant(path: Path | str) -> Descendant:
             f"{where} has no key 'learngene', so this zoo did not make it; use it as an --ancestry"
         )
     check_format(ours, where)
-    if "layout" in ours:
-        raise BadFile(
-            f"{folder} was written for another package, as {ours['layout']!r:.40}; use the folder "
-            f"that it was converted from, or `lgzoo convert {folder} --format timm`"
-        )
+    check_not_converted(config, where)
     if ours.get("method") == "timm":
         raise BadFile(
             f"{folder} is a model of timm's, not a descendant; it can be finetuned, evaluated and "

@@ -228,11 +228,23 @@ class LearngeneConfig:
         return self.ancestries[0].view if self.ancestries else USUAL_VIEW
 
 
+def check_not_converted(data: Mapping[str, Json], where: str | Path) -> None:
+    """Raise `BadFile` for the config of a model that `convert` wrote for another package."""
+    ours = data.get("learngene")
+    if isinstance(ours, dict) and "layout" in ours:
+        raise BadFile(
+            f"{where} is of a model that was written for another package, as "
+            f"{ours['layout']!s:.40}; use the folder that it was converted from, or convert it "
+            "back: lgzoo convert FOLDER --format timm"
+        )
+
+
 def check_not_transformers(data: Mapping[str, Json], where: str | Path) -> None:
     """Raise `BadFile` for a config in transformers' layout.
 
     It belongs to an ancestry model, not to an artifact of ours.
     """
+    check_not_converted(data, where)
     if "model_type" in data and not data.keys() & {"format", "architecture"}:
         raise BadFile(
             f"{where} is of a pretrained model in transformers' layout, which this package did not "

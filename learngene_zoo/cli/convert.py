@@ -11,6 +11,7 @@ from learngene_zoo.cli.job import job_of, job_options, print_row, say
 from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
 from learngene_zoo.pretrained.formats.layout import FORMATS
 from learngene_zoo.settings import Json
+from learngene_zoo.storage import CONFIG, read_json
 
 
 class FormatType(click.ParamType):
@@ -65,7 +66,9 @@ def convert(
 
 def _name_model(named: str | None, offline: bool) -> str | Path:
     """Return the model: a descendant, or anything that `--ancestry` accepts."""
-    if named and (Path(named).exists() or "#" in named):
+    path = Path(named or "")
+    is_learngene = (path / CONFIG).is_file() and "method" in read_json(path / CONFIG)
+    if named and (path.exists() or "#" in named) and not is_learngene:
         return named
     return any_model_of(named, "finetuned", "descendant", offline=offline)
 

@@ -23,9 +23,9 @@ from learngene_zoo.storage import CONFIG, read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.lifecycle.interface import Agreement
+    from learngene_zoo.lifecycle.interface import TokenAgreement
     from learngene_zoo.pretrained.ancestry import Ancestry
-    from learngene_zoo.pretrained.formats.layout import Convertible, Files, Layout
+    from learngene_zoo.pretrained.formats.layout import Convertible, LayoutFiles, PackageLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Conversion:
     difference: float | None
     changes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    agreement: Agreement | None = None
+    agreement: TokenAgreement | None = None
 
 
 def convert(
@@ -228,7 +228,7 @@ def _find_source_format(
     """
     source = named or (_locate(descendant, recorded[0]) if len(recorded) == 1 else None)
     known = find_format(source) if source is not None else None
-    choices = ", ".join(other for other in FORMATS if other != known)
+    choices = ", ".join(other for other in FORMATS if other != known or descendant is None)
     if known is None:
         raise WrongCall(
             f"the format that the ancestry model of {name} had is not known here; choose one: "
@@ -249,7 +249,7 @@ def _compare(
     named: str | None,
     images: str | None,
     run: Run,
-) -> Agreement | None:
+) -> TokenAgreement | None:
     """Check that a model keeps the interface of its ancestry model, and compare their tokens."""
     from learngene_zoo.families.tensors import model_of
     from learngene_zoo.lifecycle.interface import check_interface, measure_agreement
@@ -291,7 +291,7 @@ def _open_ancestry(
 
 
 def _write(
-    model: Convertible, layout: Layout, files: Files, out: Path, force: bool
+    model: Convertible, layout: PackageLayout, files: LayoutFiles, out: Path, force: bool
 ) -> float | None:
     """Write the files, and return the largest difference of an output from that of the model."""
     from learngene_zoo.pretrained.formats.card import converted_card

@@ -30,7 +30,7 @@ MAX_IMAGES, BATCH_SIZE = 256, 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class TokenAgreement:
     """How well tokens agree with those of the ancestry model, after the final norm.
 
     Attributes:
@@ -49,7 +49,7 @@ class Agreement:
 
 
 @dataclass
-class _Sums:
+class _TokenSums:
     """Sums over tokens, in double precision."""
 
     count: int = 0
@@ -102,7 +102,7 @@ def measure_agreement(
     ancestry: Ancestry,
     data: Task,
     run: Run,
-) -> Agreement:
+) -> TokenAgreement:
     """Return the agreement of a model's tokens with those of its ancestry model.
 
     Args:
@@ -119,7 +119,7 @@ def measure_agreement(
     device = open_device(run)
     mine: Any = model.to(device)
     teacher: Any = ancestry.model().to(device)
-    patches, first, images = _Sums(), _Sums(), 0
+    patches, first, images = _TokenSums(), _TokenSums(), 0
     loader = sample_images(
         data, "train", input_format, run, images=MAX_IMAGES, batch_size=BATCH_SIZE
     )
@@ -140,7 +140,7 @@ def measure_agreement(
     if not -1 <= cosine <= 1.0001:
         raise TrainingFailed(f"tokens of the model or of its ancestry model on {data.name} are nan")
     token_r2, token_cosine = first.compute() if spec.class_token else (None, None)
-    return Agreement(
+    return TokenAgreement(
         images=images,
         patch_r2=r2,
         patch_cosine=cosine,

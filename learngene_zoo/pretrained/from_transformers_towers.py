@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json, from_json
 from learngene_zoo.storage import StateDict
@@ -88,7 +87,8 @@ def dinov3_spec(config: Mapping[str, Json], where: str) -> Spec:
         "fc_norm": False,
         "norm_eps": config.get("layer_norm_eps", EPSILONS[DINOV3]),
     }
-    return from_json(EvaSpec, values, where)
+    spec: Spec = from_json(Spec, values, where)
+    return spec
 
 
 def _ratio(hidden: int, width: int) -> float:
@@ -121,7 +121,7 @@ def _restore_dinov3(state: dict[str, Any]) -> StateDict:
     from learngene_zoo.pretrained.formats import renames
 
     gated = any(".mlp.gate." in name for name in state)
-    restored: StateDict = {}
+    restored: dict[str, Any] = {}
     for name, tensor in state.items():
         new = name.replace(".attn.q.bias", ".attn.q_bias").replace(".attn.v.bias", ".attn.v_bias")
         if gated:

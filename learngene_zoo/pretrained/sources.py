@@ -22,6 +22,7 @@ from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.hub.client import HubFile, Repository, fetch_from_hub, licence_on_card
 from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained import from_transformers as foreign
+from learngene_zoo.pretrained.formats.layout import FORMATS, TRANSFORMERS
 from learngene_zoo.pretrained.layouts import choose_tensors
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import (
@@ -205,7 +206,8 @@ def spec_at(source: str, *, offline: bool = False) -> Spec:
 def find_format(source: str) -> str | None:
     """Return the format of a source's files: timm, transformers, open_clip or dinov2.
 
-    None if it cannot be told from files on this machine.
+    The kind of a model of transformers follows, if such models are written ("transformers:vit").
+    None if the format cannot be told from files on this machine.
     """
     scheme, name = split_source(source)
     if scheme in ("timm", "bundled"):
@@ -226,7 +228,8 @@ def find_format(source: str) -> str | None:
     if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
         return "open_clip" if folder.json(open_clip.CONFIG) is not None else None
     if _is_foreign(config):
-        return "transformers"
+        kind = str(config["model_type"]).removesuffix("_vision_model")
+        return f"{TRANSFORMERS}:{kind}" if kind in FORMATS[TRANSFORMERS] else TRANSFORMERS
     return "dinov2" if "dinov2" in config else "timm"
 
 

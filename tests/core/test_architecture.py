@@ -213,9 +213,15 @@ HOT_OF_OURS = {
     "learngene_zoo.families.vit.host",
     "learngene_zoo.families.vit.modules",
     "learngene_zoo.lifecycle.comparison",
+    "learngene_zoo.lifecycle.interface",
     "learngene_zoo.lifecycle.runtimes",
     "learngene_zoo.lifecycle.recommendation",
     "learngene_zoo.lifecycle.shrinking.ranking",
+    "learngene_zoo.pretrained.formats.check",
+    "learngene_zoo.pretrained.formats.renames",
+    "learngene_zoo.pretrained.formats.to_dinov2",
+    "learngene_zoo.pretrained.formats.to_open_clip",
+    "learngene_zoo.pretrained.formats.to_transformers",
 }
 
 

@@ -201,9 +201,9 @@ def test_what_is_not_read_is_refused(
 
 
 def test_the_twin_in_timm_is_named() -> None:
-    where = "config.json of facebook/dinov3-vits16-pretrain-lvd1689m"
-    with pytest.raises(WrongCall, match=r"from timm: timm:vit_small_patch16_dinov3\.lvd1689m"):
-        foreign.spec_of({"model_type": "dinov3_vit"}, where)
+    where = "config.json of google/siglip-base-patch16-224"
+    with pytest.raises(WrongCall, match=r"from timm: timm:vit_base_patch16_siglip_224\.webli"):
+        foreign.spec_of({"model_type": "siglip"}, where)
 
 
 def test_every_twin_is_a_model_of_timms() -> None:

@@ -8,13 +8,13 @@ from learngene_zoo.artifacts.card_metadata import list_base_models, render_front
 from learngene_zoo.artifacts.records import read_provenance
 from learngene_zoo.families.family import cost
 from learngene_zoo.pages import render_markdown
-from learngene_zoo.pretrained.formats.layout import Convertible, Files
+from learngene_zoo.pretrained.formats.layout import Convertible, LayoutFiles
 from learngene_zoo.settings import to_json
 
 _FACTS = ("method", "control", "learngene", "seed", "settings", "healed", "versions")
 
 
-def converted_card(model: Convertible, files: Files, layout: str) -> str:
+def converted_card(model: Convertible, files: LayoutFiles, layout: str) -> str:
     """Render the README.md of a written folder."""
     record: Any = model.record
     ancestries = read_provenance(record, model.name).ancestries

@@ -13,19 +13,19 @@ import torch
 
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.families.tensors import model_of
-from learngene_zoo.pretrained.formats.layout import DINOV2, Convertible, Layout
+from learngene_zoo.pretrained.formats.layout import DINOV2, Convertible, PackageLayout
 
 NUM_IMAGES = 2
 TOLERANCE = 1e-3  # of the largest output
 
 
-def is_installed(layout: Layout) -> bool:
+def is_installed(layout: PackageLayout) -> bool:
     """Return whether the package that opens a layout is installed."""
     name = layout.name.partition(":")[0]
     return name == DINOV2 or find_spec(name) is not None
 
 
-def measure_difference(model: Convertible, layout: Layout, folder: Path) -> float:
+def measure_difference(model: Convertible, layout: PackageLayout, folder: Path) -> float:
     """Return the largest difference of an output of the written folder from that of the model.
 
     Raises `TrainingFailed` if it is more than rounding.

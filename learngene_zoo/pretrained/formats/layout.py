@@ -1,4 +1,4 @@
-"""`Layout`: the files in which another package opens a model, and the choice of one.
+"""`PackageLayout`: the files in which another package opens a model, and the choice of one.
 
 `FORMATS` lists the formats with their kinds of models. A format with several kinds is written in
 the kind that the spec describes, unless the user names one: `transformers:vit`.
@@ -82,7 +82,7 @@ def write_record(model: Convertible, layout: str) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
+class LayoutFiles:
     """The content of a folder in another layout.
 
     Attributes:
@@ -103,7 +103,7 @@ class Files:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class PackageLayout:
     """A kind of model in another package.
 
     Attributes:
@@ -116,7 +116,7 @@ class Layout:
 
     name: str
     find_fault: Callable[[Convertible], str]
-    write: Callable[[Convertible], Files]
+    write: Callable[[Convertible], LayoutFiles]
     open_files: Callable[..., Mapping[str, Any]]
 
 
@@ -135,13 +135,13 @@ def split_format(text: str) -> tuple[str, str]:
     return name, kind
 
 
-def choose_layout(model: Convertible, text: str) -> Layout:
+def choose_layout(model: Convertible, text: str) -> PackageLayout:
     """Return the layout that a format names: the named kind, or the one that the spec describes.
 
     Raises `WrongCall` for a model that the layout cannot express, with the reason and advice.
     """
     name, kind = split_format(text)
-    layout: Layout = import_module(_HOME[name]).choose(model, kind)
+    layout: PackageLayout = import_module(_HOME[name]).choose(model, kind)
     fault = layout.find_fault(model)
     if fault:
         raise WrongCall(f"{model.name} cannot be written as {layout.name}: {fault}")

@@ -14,8 +14,6 @@ from functools import cached_property
 
 import torch
 
-from learngene_zoo.storage import StateDict
-
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 _JOINT = {
     "attn.qkv": ("attn.q", "attn.k", "attn.v"),
@@ -198,9 +196,9 @@ OPEN_CLIP = Names(
 )
 
 
-def split_matrices(state: Mapping[str, torch.Tensor]) -> StateDict:
+def split_matrices(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return a state with separate tensors for queries, keys and values of the blocks."""
-    split: StateDict = {}
+    split: dict[str, torch.Tensor] = {}
     for name in state:
         if ".attn.qkv." not in name:
             split[name] = state[name]
@@ -210,7 +208,7 @@ def split_matrices(state: Mapping[str, torch.Tensor]) -> StateDict:
     return split
 
 
-def join_matrices(state: Mapping[str, torch.Tensor]) -> StateDict:
+def join_matrices(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return a state with one tensor for queries, keys and values, where all three are present."""
     joint = dict(state)
     for name in [name for name in joint if ".attn.q." in name]:
@@ -221,7 +219,7 @@ def join_matrices(state: Mapping[str, torch.Tensor]) -> StateDict:
     return joint
 
 
-def rename_state(names: Names, state: Mapping[str, torch.Tensor]) -> StateDict:
+def rename_state(names: Names, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return a state by the names of another layout. Raises `KeyError` as `Names.rename` does."""
     return {names.rename(name): tensor for name, tensor in state.items()}
 
@@ -229,7 +227,7 @@ def rename_state(names: Names, state: Mapping[str, torch.Tensor]) -> StateDict:
 # Changes of tensors that leave the function of a model as it is.
 
 
-def fold_layer_scale(state: Mapping[str, torch.Tensor]) -> StateDict:
+def fold_layer_scale(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Multiply the last layers of attention and MLP by their layer scales, which are removed."""
     folded = dict(state)
     for scale, layer in ((".ls1.gamma", ".attn.proj"), (".ls2.gamma", ".mlp.fc2")):
@@ -242,7 +240,7 @@ def fold_layer_scale(state: Mapping[str, torch.Tensor]) -> StateDict:
     return folded
 
 
-def add_layer_scale(state: Mapping[str, torch.Tensor]) -> StateDict:
+def add_layer_scale(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Add layer scales of 1 to every block that has none."""
     scaled = dict(state)
     for name in state:
@@ -252,7 +250,7 @@ def add_layer_scale(state: Mapping[str, torch.Tensor]) -> StateDict:
     return scaled
 
 
-def add_biases(state: Mapping[str, torch.Tensor]) -> StateDict:
+def add_biases(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Add biases of 0 to the linear layers of the blocks that have none."""
     filled = dict(state)
     for name in state:
@@ -265,7 +263,7 @@ def add_biases(state: Mapping[str, torch.Tensor]) -> StateDict:
 
 def embed_prefix(
     state: Mapping[str, torch.Tensor], num_registers: int, has_positions: bool
-) -> StateDict:
+) -> dict[str, torch.Tensor]:
     """Give the class token a position and registers none.
 
     In transformers the class token always has a position and registers never have one. In timm

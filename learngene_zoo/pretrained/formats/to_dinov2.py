@@ -30,8 +30,8 @@ from learngene_zoo.pretrained.formats.layout import (
     OTHER_FORMATS,
     WITHOUT_HEAD,
     Convertible,
-    Files,
-    Layout,
+    LayoutFiles,
+    PackageLayout,
     find_common_fault,
     write_record,
 )
@@ -42,9 +42,9 @@ _ALLOWED = frozenset([TOKEN, NO_REGISTERS, REGISTERS, NO_PRE_NORM, LAYER_SCALE, 
 _NAMES = {"reg_token": "register_tokens", ".mlp.fc1.": ".mlp.w12.", ".mlp.fc2.": ".mlp.w3."}
 
 
-def choose(model: Convertible, kind: str = "") -> Layout:
+def choose(model: Convertible, kind: str = "") -> PackageLayout:
     """Return the only layout of this format."""
-    return Layout(name=DINOV2, find_fault=find_fault, write=write, open_files=open_files)
+    return PackageLayout(name=DINOV2, find_fault=find_fault, write=write, open_files=open_files)
 
 
 def find_fault(model: Convertible) -> str:
@@ -71,7 +71,7 @@ def find_fault(model: Convertible) -> str:
     return ""
 
 
-def write(model: Convertible) -> Files:
+def write(model: Convertible) -> LayoutFiles:
     """Return the files of a model."""
     spec: Any = model.spec
     state: dict[str, torch.Tensor] = dict(model.state)
@@ -87,7 +87,7 @@ def write(model: Convertible) -> Files:
         changes.append("the positions of the registers are added to them")
     state = renames.embed_prefix(state, spec.registers, not spec.no_embed_class)
     state["mask_token"] = torch.zeros(1, spec.width)
-    return Files(
+    return LayoutFiles(
         weights=WEIGHTS,
         state={_rename(spec, name): tensor.float().contiguous() for name, tensor in state.items()},
         documents={CONFIG: _write_config(model)},

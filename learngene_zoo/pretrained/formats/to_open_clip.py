@@ -37,8 +37,8 @@ from learngene_zoo.pretrained.formats.layout import (
     OTHER_FORMATS,
     WITHOUT_HEAD,
     Convertible,
-    Files,
-    Layout,
+    LayoutFiles,
+    PackageLayout,
     find_common_fault,
     write_record,
 )
@@ -84,12 +84,12 @@ _TEXT: Mapping[str, Json] = {
 }
 
 
-def choose(model: Convertible, kind: str = "") -> Layout:
+def choose(model: Convertible, kind: str = "") -> PackageLayout:
     """Return the layout of the named kind; without a name `clip`, or `timm` if only that fits."""
-    clip = Layout(
+    clip = PackageLayout(
         name=f"{OPEN_CLIP}:clip", find_fault=_find_fault, write=_write, open_files=_open_files
     )
-    trunk = Layout(
+    trunk = PackageLayout(
         name=f"{OPEN_CLIP}:timm",
         find_fault=_find_trunk_fault,
         write=_write_trunk,
@@ -125,7 +125,7 @@ def _find_fault(model: Convertible) -> str:
     return find_fault_for_open_clip(model.images)
 
 
-def _write(model: Convertible) -> Files:
+def _write(model: Convertible) -> LayoutFiles:
     """Return the files of a tower of open_clip's class."""
     spec: Any = model.spec
     changes: list[str] = []
@@ -189,8 +189,10 @@ def _write_config(model: Convertible, vision: Mapping[str, Json], kind: str) -> 
     }
 
 
-def _make_files(state: StateDict, config: Mapping[str, Json], changes: Sequence[str]) -> Files:
-    return Files(
+def _make_files(
+    state: StateDict, config: Mapping[str, Json], changes: Sequence[str]
+) -> LayoutFiles:
+    return LayoutFiles(
         weights=WEIGHTS,
         state={f"visual.{name}": tensor.float().contiguous() for name, tensor in state.items()},
         documents={CONFIG: config},
@@ -235,7 +237,7 @@ def _find_trunk_fault(model: Convertible) -> str:
     return find_fault_for_open_clip(model.images)
 
 
-def _write_trunk(model: Convertible) -> Files:
+def _write_trunk(model: Convertible) -> LayoutFiles:
     """Return the files of a tower of timm's; a head is its projection."""
     spec: Any = model.spec
     vision: dict[str, Json] = {

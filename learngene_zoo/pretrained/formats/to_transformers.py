@@ -3,7 +3,7 @@
 `KINDS` has a row for each. A folder has `config.json`, `model.safetensors` with the names that
 transformers saves, and `preprocessor_config.json`. Some models need a change of tensors that leaves
 the outputs as they are: layer scales multiplied into the layers before them (ViT), positions moved
-into registers, biases of 0. `Files.changes` lists these changes.
+into registers, biases of 0. `LayoutFiles.changes` lists these changes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from learngene_zoo.pretrained.formats.layout import (
     TRANSFORMERS,
     WITHOUT_HEAD,
     Convertible,
-    Files,
-    Layout,
+    LayoutFiles,
+    PackageLayout,
     find_common_fault,
     write_record,
 )
@@ -58,11 +58,11 @@ _ACTIVATIONS = {
     "silu": "silu",
 }
 # Tensors by the names of `renames`, and descriptions of what was changed.
-Prepared = tuple[StateDict, tuple[str, ...]]
+Prepared = tuple[dict[str, torch.Tensor], tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class TransformersKind:
     """A kind of model in transformers.
 
     Attributes:
@@ -98,7 +98,7 @@ class Kind:
     }
 
 
-def choose(model: Convertible, kind: str = "") -> Layout:
+def choose(model: Convertible, kind: str = "") -> PackageLayout:
     """Return the layout of the named kind, or of the kind that the model's spec describes."""
     name = kind or describe_kind(model.spec)
     chosen, layout = KINDS[name], f"{TRANSFORMERS}:{name}"
@@ -106,13 +106,13 @@ def choose(model: Convertible, kind: str = "") -> Layout:
     def find_fault(model: Convertible) -> str:
         return _find_fault(chosen, model)
 
-    def write(model: Convertible) -> Files:
+    def write(model: Convertible) -> LayoutFiles:
         return _write(chosen, model, layout)
 
     def open_files(folder: Path, spec: Spec, images_BCHW: torch.Tensor) -> dict[str, torch.Tensor]:
         return _read_outputs(chosen, folder, spec, images_BCHW)
 
-    return Layout(name=layout, find_fault=find_fault, write=write, open_files=open_files)
+    return PackageLayout(name=layout, find_fault=find_fault, write=write, open_files=open_files)
 
 
 def describe_kind(spec: Any) -> str:
@@ -128,7 +128,7 @@ def describe_kind(spec: Any) -> str:
     return "dinov2" if spec.layer_scale is not None or spec.mlp == "swiglu_packed" else "vit"
 
 
-def _find_fault(kind: Kind, model: Convertible) -> str:
+def _find_fault(kind: TransformersKind, model: Convertible) -> str:
     """Return why a model is not of this kind, with advice; "" if it is."""
     spec = model.spec
     fault = find_common_fault(spec)
@@ -142,7 +142,7 @@ def _find_fault(kind: Kind, model: Convertible) -> str:
     return kind.find_fault(spec) or _find_head_fault(kind, model) or _find_view_fault(model)
 
 
-def _find_head_fault(kind: Kind, model: Convertible) -> str:
+def _find_head_fault(kind: TransformersKind, model: Convertible) -> str:
     spec: Any = model.spec
     if not spec.classes:
         return ""
@@ -165,7 +165,7 @@ def _find_view_fault(model: Convertible) -> str:
     return find_fault_for_transformers(model.images)
 
 
-def _write(kind: Kind, model: Convertible, layout: str) -> Files:
+def _write(kind: TransformersKind, model: Convertible, layout: str) -> LayoutFiles:
     """Return the files of a model of this kind."""
     spec: Any = model.spec
     state, changes = kind.prepare(spec, renames.split_matrices(model.state))
@@ -179,7 +179,7 @@ def _write(kind: Kind, model: Convertible, layout: str) -> Files:
         CONFIG: {**_write_config(kind, model), "learngene": write_record(model, layout)},
         PREPROCESSOR: write_processor(model.images),
     }
-    return Files(
+    return LayoutFiles(
         weights=WEIGHTS,
         state={name: tensor.float().contiguous() for name, tensor in renamed.items()},
         documents=documents,
@@ -189,7 +189,7 @@ def _write(kind: Kind, model: Convertible, layout: str) -> Files:
     )
 
 
-def _write_usage(kind: Kind, class_name: str) -> str:
+def _write_usage(kind: TransformersKind, class_name: str) -> str:
     """Return the code that opens a folder."""
     auto = "AutoModel" if class_name == kind.model else "AutoModelForImageClassification"
     if kind.head == "projection" and class_name == kind.classifier:
@@ -201,7 +201,7 @@ def _write_usage(kind: Kind, class_name: str) -> str:
     )
 
 
-def _rename_head(kind: Kind, spec: Any, heads: StateDict) -> StateDict:
+def _rename_head(kind: TransformersKind, spec: Any, heads: StateDict) -> StateDict:
     """Return the tensors of the head by their names in transformers."""
     if not heads:
         return {}
@@ -214,7 +214,7 @@ def _rename_head(kind: Kind, spec: Any, heads: StateDict) -> StateDict:
     return {"classifier.weight": weight_CD, "classifier.bias": heads["head.bias"]}
 
 
-def _write_config(kind: Kind, model: Convertible) -> dict[str, Json]:
+def _write_config(kind: TransformersKind, model: Convertible) -> dict[str, Json]:
     """Return the content of config.json, without our record."""
     spec: Any = model.spec
     tower: dict[str, Json] = {
@@ -278,7 +278,7 @@ def _prepare_dinov2(spec: Any, state: StateDict) -> Prepared:
     return prepared, changes + _describe_positions(spec)
 
 
-def _fill(spec: Any, state: StateDict) -> StateDict:
+def _fill(spec: Any, state: StateDict) -> dict[str, torch.Tensor]:
     """Return a state with the biases and positions that transformers expects."""
     filled = dict(state)
     if not spec.qkv_bias:  # transformers has a setting for these
@@ -290,7 +290,7 @@ def _fill(spec: Any, state: StateDict) -> StateDict:
     return filled
 
 
-def _without_attention_biases(state: StateDict) -> StateDict:
+def _without_attention_biases(state: StateDict) -> dict[str, torch.Tensor]:
     ends = (".attn.q.bias", ".attn.k.bias", ".attn.v.bias")
     return {name: tensor for name, tensor in state.items() if not name.endswith(ends)}
 
@@ -311,7 +311,7 @@ def _prepare_dinov3(spec: Any, state: StateDict) -> Prepared:
 
     timm's class keeps the biases of queries and values apart from the matrix.
     """
-    prepared: StateDict = {}
+    prepared: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         new = name.replace(".attn.q_bias", ".attn.q.bias").replace(".attn.v_bias", ".attn.v.bias")
         new = new.replace(".mlp.fc1_g.", ".mlp.gate.").replace(".mlp.fc1_x.", ".mlp.fc1.")
@@ -466,8 +466,8 @@ def _name_dinov2(spec: Any) -> Names:
     return _DINOV2_GATED if spec.mlp == "swiglu_packed" else _DINOV2_NAMES
 
 
-KINDS: Mapping[str, Kind] = {
-    "vit": Kind(
+KINDS: Mapping[str, TransformersKind] = {
+    "vit": TransformersKind(
         model="ViTModel",
         classifier="ViTForImageClassification",
         model_type="vit",
@@ -478,7 +478,7 @@ KINDS: Mapping[str, Kind] = {
         prepare=_prepare_vit,
         describe=_describe_vit,
     ),
-    "ijepa": Kind(
+    "ijepa": TransformersKind(
         model="IJepaModel",
         classifier="IJepaForImageClassification",
         model_type="ijepa",
@@ -489,7 +489,7 @@ KINDS: Mapping[str, Kind] = {
         prepare=_prepare_vit,
         describe=_describe_vit,
     ),
-    "dinov2": Kind(
+    "dinov2": TransformersKind(
         model="Dinov2Model",
         classifier="Dinov2ForImageClassification",
         model_type="dinov2",
@@ -501,7 +501,7 @@ KINDS: Mapping[str, Kind] = {
         describe=_describe_dinov2,
         find_fault=_find_dinov2_fault,
     ),
-    "dinov2_with_registers": Kind(
+    "dinov2_with_registers": TransformersKind(
         model="Dinov2WithRegistersModel",
         classifier="Dinov2WithRegistersForImageClassification",
         model_type="dinov2_with_registers",
@@ -513,7 +513,7 @@ KINDS: Mapping[str, Kind] = {
         describe=_describe_dinov2,
         find_fault=_find_dinov2_fault,
     ),
-    "dinov3_vit": Kind(
+    "dinov3_vit": TransformersKind(
         model="DINOv3ViTModel",
         model_type="dinov3_vit",
         names=lambda spec: _DINOV3,
@@ -523,7 +523,7 @@ KINDS: Mapping[str, Kind] = {
         describe=_describe_dinov3,
         find_fault=_find_dinov3_fault,
     ),
-    "siglip": Kind(
+    "siglip": TransformersKind(
         model="SiglipVisionModel",
         classifier="SiglipForImageClassification",
         model_type="siglip_vision_model",
@@ -535,7 +535,7 @@ KINDS: Mapping[str, Kind] = {
         describe=_describe_siglip,
         read=_read_siglip,
     ),
-    "clip": Kind(
+    "clip": TransformersKind(
         model="CLIPVisionModel",
         classifier="CLIPVisionModelWithProjection",
         model_type="clip_vision_model",
@@ -551,7 +551,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def _read_outputs(
-    kind: Kind, folder: Path, spec: Spec, images_BCHW: torch.Tensor
+    kind: TransformersKind, folder: Path, spec: Spec, images_BCHW: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Open a folder with transformers and return its outputs.
 
