@@ -112,6 +112,8 @@ EXCEPTIONS = {
     "front": Made(settings={"keep": 0.5}),  # of the ancestry model's numbers a quarter
     "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
     "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
+    # Stage 2 alone: the start at the ancestry model's directions does not need a source task.
+    "pith": Made(settings={"store": False, "source": None, "hypernet_rank": 32}, tasks=_ALL),
     "snnet": Made(
         settings={"images": 6_000, "judged": 100},
         ancestries=(NARROW_CARD, BUNDLED),

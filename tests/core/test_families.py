@@ -194,7 +194,7 @@ def test_a_method_refuses_a_family_that_it_does_not_declare() -> None:
 
 def test_a_method_that_takes_only_one_family_names_those_that_take_the_other() -> None:
     eva = load_family("eva").examples[0]
-    for name in ("pool", "snnet", "tal", "ghn3", "logah"):
+    for name in ("pool", "snnet", "tal", "pith", "ghn3", "logah"):
         with pytest.raises(
             WrongCall,
             match=(
