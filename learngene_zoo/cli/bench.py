@@ -22,10 +22,11 @@ from learngene_zoo.cli.bench_options import (
 )
 from learngene_zoo.cli.job import Job, job_of, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
-from learngene_zoo.cli.options import SettingsCommand
+from learngene_zoo.cli.options import SettingsCommand, check_tasks
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
+from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.settings import to_json
-from learngene_zoo.tasks.catalogue import tasks_named
+from learngene_zoo.tasks.catalogue import is_own_data, tasks_named
 
 if TYPE_CHECKING:
     from learngene_zoo.bench.grid.cell import Cell
@@ -43,6 +44,10 @@ def bench(
     """Measure what is missing, then print the results."""
     job = job_of({**options, "workers": 0, "resume": False, "tracker": None})
     check_folder(job.out)
+    data = filter(is_own_data, [suite or "", *split_words(options["task"])])
+    check_tasks(*data)
+    for source in options["ancestry"]:
+        check_source(source)
     executor = partial(executor_for, job, workers, ray=ray)
     if claim:
         _claims(claim, options["budget"], job, executor)

@@ -33,7 +33,7 @@ from learngene_zoo.cli.job import (
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.options import complete_tasks
+from learngene_zoo.cli.options import check_tasks, complete_tasks
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import MAX_THREADS, Run
@@ -79,6 +79,7 @@ def doctor(
 ) -> None:
     """Print the findings; exit with 1 if one of them is bad."""
     print_progress()
+    check_tasks(task)
     if check_images:
         if task is None:
             raise WrongCall("--check-images needs the task with the images: add --task folder:PATH")

@@ -16,6 +16,7 @@ from learngene_zoo.cli.options import (
     model_of,
     options_of,
 )
+from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.text import printable, shell_word
 from learngene_zoo.training.healing.settings import HEALING, WITHOUT_MEANING
@@ -30,6 +31,8 @@ def heal(
     """
     job = job_of(options)
     check_tasks(images, task)
+    if teacher is not None:
+        check_source(teacher)
     healed = lifecycle.heal(
         model_of(model, "descendant", offline=job.run.offline),
         images,

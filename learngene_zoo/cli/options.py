@@ -18,6 +18,7 @@ from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, ma
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, nearest, unknown
 from learngene_zoo.families.spec import TIMM_NAMES
+from learngene_zoo.families.timm_config import check_timm_source
 from learngene_zoo.hub.client import SCHEME, reference_to_hub
 from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.method.sizes import Target
@@ -327,7 +328,10 @@ def complete_learngenes(
 
 
 def check_tasks(*names: str | None) -> None:
-    """Raise `WrongCall` for a task or suite that does not exist, before torch is imported."""
+    """Raise an error for a task, a suite or a path of data that does not exist.
+
+    torch is not imported. Raises as `catalogue.check_name` does.
+    """
     from learngene_zoo.tasks.catalogue import check_name, tasks_named
 
     for name in tasks_named([name for name in names if name is not None]):
@@ -430,8 +434,15 @@ def model_argument() -> click.Argument:
 
 
 def any_model_of(named: str | None, *defaults: str, offline: bool = False) -> str | Path:
-    """Return the model as `model_of` does, or the name of a model of timm or a Hub repository."""
-    return named if named and is_timm_source(named) else model_of(named, *defaults, offline=offline)
+    """Return the model as `model_of` does, or the name of a model of timm or a Hub repository.
+
+    Raises `WrongCall` for a name that timm does not have, before timm is imported.
+    """
+    if named is None or not is_timm_source(named):
+        return model_of(named, *defaults, offline=offline)
+    if named.startswith("timm:"):
+        check_timm_source(named.removeprefix("timm:"))
+    return named
 
 
 def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:

@@ -24,7 +24,7 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.listing import DROPS, task_row
-from learngene_zoo.cli.options import complete_learngenes
+from learngene_zoo.cli.options import check_tasks, complete_learngenes
 from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
@@ -52,6 +52,8 @@ def show(
     show_all: bool = False,
 ) -> None:
     """Print a description of `name`, and draw the sheet of a task."""
+    if name.startswith(OWN_DATA):
+        check_tasks(name)
     folder = None if _is_named(name) else _folder(name)
     if sheet is not None and (
         folder is not None or name in METHODS.references() or name in _suites()
