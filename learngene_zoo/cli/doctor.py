@@ -34,6 +34,7 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.options import check_tasks, complete_tasks
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import MAX_THREADS, Run
@@ -338,7 +339,7 @@ def _check_timm_agrees(folder: Path) -> None:
             )
 
 
-command = click.Command(
+command = SettingsCommand(
     "doctor",
     callback=doctor,
     help="Report the installed packages, and which methods, learngenes and tasks work. The exit "

@@ -24,7 +24,6 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
-    SettingsCommand,
     budget_options,
     check_tasks,
     complete_learngenes,
@@ -32,6 +31,7 @@ from learngene_zoo.cli.options import (
     settings_from_options,
     size_options,
 )
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.hub.client import reference_to_hub
 from learngene_zoo.method.contract import Method, method_of

@@ -6,6 +6,7 @@ import click
 
 from learngene_zoo.cli.job import MAX_ROWS, Row, advise, all_option, json_option, print_rows
 from learngene_zoo.cli.main import note
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import ZooError, unknown
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Entry
@@ -128,7 +129,7 @@ def _short(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != "paper"}
 
 
-command = click.Command(
+command = SettingsCommand(
     "list",
     callback=print_listing,
     help="List methods, learngenes, tasks, and well-known ancestry models with their model family.",

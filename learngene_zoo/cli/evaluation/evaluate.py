@@ -20,6 +20,7 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, Exists, WrongCall
 from learngene_zoo.families.spec import Fit
 from learngene_zoo.pretrained.exported import check_exported_file, is_exported_file
@@ -179,7 +180,7 @@ def _write(row: dict[str, Json], job: Job) -> None:
         write_json(draft, row)
 
 
-command = click.Command(
+command = SettingsCommand(
     "evaluate",
     callback=evaluate,
     help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with "
