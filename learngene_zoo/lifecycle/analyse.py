@@ -236,7 +236,7 @@ def recommend(
     from learngene_zoo.lifecycle.recommendation import rank_descendants
 
     data = open_task(task, offline=run.offline)
-    opened = [shelf.open_learngene(folder) for folder in folders]
+    opened = [shelf.open_learngene(folder, offline=run.offline) for folder in folders]
     members = _list_offers(opened, data, budget or Budget(), sizes)
     if not members:
         raise WrongCall(
