@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "docs/**/*.md",
     "docs/images/*",
     "cards/*/README.md",
@@ -48,7 +49,7 @@ nav = [
   {{ "Using it" = ["docs/first_model.md", "docs/demo.md", "docs/faq.md", "docs/concepts.md", "docs/cli.md", "docs/ancestries.md", "docs/tasks.md", "docs/shrink.md", "docs/training.md", "docs/heal.md", "docs/export.md", "docs/hub.md", "docs/artifact.md", "docs/json.md", "docs/streaming.md", "docs/security.md"] }},
   {{ "Methods" = [{methods}] }},
   {{ "Evidence" = ["docs/inheritance.md", "docs/bench.md", "docs/claims.md", "docs/catalogues.md", "docs/real.md", "tests/exhaustive.md"] }},
-  {{ "Extending it" = ["docs/plugins.md", "docs/contributing.md", "docs/api/index.md", "docs/api/plugin.md"] }},
+  {{ "Extending it" = ["docs/plugins.md", "docs/plugin_list.md", "docs/contributing.md", "docs/api/index.md", "docs/api/plugin.md"] }},
   {{ "Shelf" = [{cards}] }},
   {{ "Changes" = "CHANGELOG.md" }},
 ]
