@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "docs/**/*.md",
     "docs/images/*",
     "cards/*/README.md",
@@ -52,7 +53,7 @@ NAVIGATION = {
         *("real", "inheritance", "claims", "catalogues", "results/speed", "results/*"),
         "../tests/exhaustive",
     ),
-    "Develop": ("plugins", "contributing"),
+    "Develop": ("plugins", "plugin_list", "contributing"),
     "Shelf": ("../cards/*/README",),
 }
 

@@ -2,7 +2,7 @@
 
 A bare checkout (torch.hub) has no package metadata; its entry points are read from pyproject.toml.
 A plugin that fails to import, or uses the name of another plugin, is refused by name; every other
-plugin works.
+plugin works. The environment variable `LGZOO_PLUGINS` restricts the plugins to some of them.
 """
 
 import os
@@ -16,9 +16,13 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from learngene_zoo.errors import BadFile, ZooError, unknown
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
 
 PROJECT = "learngene-zoo"
+GROUPS = ("learngene_zoo.methods", "learngene_zoo.suites")
+# Names of plugins or of their packages, separated by commas. A group of which it names no plugin
+# is not restricted.
+CHOICE = "LGZOO_PLUGINS"
 
 
 class Named(Protocol):
@@ -60,6 +64,12 @@ class PluginEntry:
         """Whether the plugin belongs to this project."""
         return self.package == PROJECT
 
+    @property
+    def names(self) -> set[str]:
+        """The names by which `LGZOO_PLUGINS` can choose it."""
+        packages = set() if self.in_tree else {self.package}
+        return {self.name, self.reference.partition(":")[0].partition(".")[0], *packages}
+
 
 @dataclass(frozen=True)
 class Plugins(Generic[T]):
@@ -76,7 +86,23 @@ class Plugins(Generic[T]):
     kind: type[T]
 
     def find_all(self) -> tuple[PluginEntry, ...]:
-        """Return every entry point of the group, sorted by name, without importing anything."""
+        """Return the entry points of the group, sorted by name, without importing anything.
+
+        Raises `WrongCall` for a name in `LGZOO_PLUGINS` that no plugin has.
+        """
+        points = self._find_installed()
+        chosen = read_choice()
+        if not chosen:
+            return points
+        others = (_find_entry_points(group, entry_points, _stamps()) for group in GROUPS)
+        known = {name for group in (points, *others) for point in group for name in point.names}
+        for name in chosen:
+            if name not in known:
+                raise WrongCall(f"{CHOICE}: {unknown('plugin', name, known)}")
+        return tuple(point for point in points if point.names & set(chosen)) or points
+
+    def _find_installed(self) -> tuple[PluginEntry, ...]:
+        """Return the entry points of the group, whatever `LGZOO_PLUGINS` chooses."""
         return _find_entry_points(self.group, entry_points, _stamps())
 
     def references(self) -> dict[str, str]:
@@ -113,12 +139,17 @@ class Plugins(Generic[T]):
         """Load a plugin by name.
 
         Raises:
-            WrongCall: for an unknown name.
+            WrongCall: for an unknown name, and for one that `LGZOO_PLUGINS` leaves out.
             BadFile: for a plugin that cannot be used.
         """
         references = self.references()
         if name not in references:
             self.refuse(name, self.list_refused())
+            if name in {point.name for point in self._find_installed()}:
+                raise WrongCall(
+                    f"{CHOICE} leaves out the {self.word} {name!r}; add its name to the variable, "
+                    "or unset it"
+                )
             raise unknown(self.word, name, references)
         return self._load_checked(name, references[name])
 
@@ -168,6 +199,11 @@ class Plugins(Generic[T]):
             point for point in self.find_all() if (point.name, point.reference) == (name, reference)
         ]
         return {point.package: version(point.package) for point in points if not point.in_tree}
+
+
+def read_choice() -> list[str]:
+    """Return the names in `LGZOO_PLUGINS`; without any, all plugins are used."""
+    return [name for word in os.environ.get(CHOICE, "").split(",") if (name := word.strip())]
 
 
 def _stamps() -> tuple[tuple[str, int], ...]:

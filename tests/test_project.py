@@ -82,6 +82,12 @@ def test_the_release_has_no_token() -> None:
     assert workflow("release")["jobs"]["publish"]["permissions"] == {"id-token": "write"}  # type: ignore[index]
 
 
+NAMES = (
+    *("tests/exhaustive.md", "README.md", "CHANGELOG.md", "SECURITY.md"),
+    *("LICENSE", "CITATION.cff"),
+)
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What the site is made of, copied."""
@@ -92,7 +98,7 @@ def checkout(tmp_path: Path) -> Path:
             ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"),
         )
     (tmp_path / "tests").mkdir()
-    for name in ("tests/exhaustive.md", "README.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"):
+    for name in NAMES:
         shutil.copyfile(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -122,3 +128,47 @@ def test_a_link_that_leads_nowhere_stops_the_site(checkout: Path) -> None:
     result = build_site(checkout)
     assert result.returncode == 1
     assert "nowhere" in result.stdout + result.stderr
+
+
+def test_the_list_of_plugins_is_that_of_the_entry_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import plugin_list
+
+    assert plugin_list.PAGE.read_text(encoding="utf-8") == plugin_list.build_page()
+
+
+def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.findall(r"^## (.*)$", text, re.M)
+    assert releases[0] == "[Unreleased]"
+    dated = re.compile(r"\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}")
+    assert all(dated.fullmatch(title) for title in releases[1:])
+    order = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    for release in re.split(r"^## ", text, flags=re.M)[1:]:
+        sections = re.findall(r"^### (.*)$", release, re.M)
+        assert sections == sorted(set(sections), key=order.index)
+
+
+def test_the_citation_is_complete() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "abstract", "type", "version", "license"} <= set(
+        citation
+    )
+    source = (ROOT / "learngene_zoo" / "version.py").read_text(encoding="utf-8")
+    assert f'"{citation["version"]}"' in source
+    assert all(author.get("name") for author in citation["authors"])
+
+
+def test_the_issue_templates_are_forms() -> None:
+    files = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert [file.stem for file in files] == ["bug", "config", "feature", "method"]
+    for file in files:
+        form = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if file.stem == "config":
+            continue
+        assert {"name", "description", "body"} <= set(form)
+        fields = [part for part in form["body"] if part["type"] != "markdown"]
+        assert len({part["id"] for part in fields}) == len(fields)
+        assert all(part["attributes"]["label"] for part in fields)

@@ -10,7 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -38,39 +40,58 @@ def list_tracked() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the wheel is installed, without its dependencies."""
-    copy, dist, folder = (tmp_path_factory.mktemp(name) for name in ("copy", "dist", "site"))
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is tracked."""
+    copy = tmp_path_factory.mktemp("copy")
     for name in list_tracked():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name)
     (copy / "cards").mkdir(exist_ok=True)  # a shelf may be empty; git does not keep empty folders
-    pip = (sys.executable, "-m", "pip")
-    call(
-        *pip,
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        str(dist),
-        str(copy),
-        cwd=copy,
-    )
-    [wheel] = dist.glob("*.whl")
-    call(
-        *pip,
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--target",
-        str(folder),
-        str(wheel),
-        cwd=dist,
-    )
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(copied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that is built from the copy."""
+    dist = tmp_path_factory.mktemp("dist")
+    words = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(dist))
+    call(sys.executable, "-m", "pip", "wheel", *words, str(copied), cwd=copied)
+    [built] = dist.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the wheel is installed, without its dependencies."""
+    folder = tmp_path_factory.mktemp("site")
+    words = ("--quiet", "--no-deps", "--no-index", "--target", str(folder), str(wheel))
+    call(sys.executable, "-m", "pip", "install", *words, cwd=wheel.parent)
     return folder
+
+
+MAX_WHEEL = 25_000_000  # bytes
+
+
+def test_the_wheel_is_small_and_has_the_files_beside_modules(wheel: Path) -> None:
+    assert wheel.stat().st_size < MAX_WHEEL
+    names = set(zipfile.ZipFile(wheel).namelist())
+    beside = {
+        str(file.relative_to(ROOT))
+        for suffix in ("css", "jinja", "js", "json", "pyi", "typed")
+        for file in (ROOT / "learngene_zoo").rglob(f"*.{suffix}")
+    }
+    assert beside <= names
+    assert not [name for name in names if name.startswith(("tests/", "docs/", "tools/"))]
+
+
+def test_the_source_distribution_has_what_its_tests_need(copied: Path, tmp_path: Path) -> None:
+    call(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path), cwd=copied)
+    [built] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    expected = ("pyproject.toml", "hubconf.py", "CHANGELOG.md", "SECURITY.md", "CITATION.cff")
+    folders = ("learngene_zoo/cli/main.py", "plugins/lgzoo_lsamd/lsamd.py", "tests/conftest.py")
+    assert {*expected, *folders, "cards/lsamd-mini/config.json", "docs/shrink.md"} <= names
 
 
 def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> None:

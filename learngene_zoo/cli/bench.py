@@ -22,10 +22,12 @@ from learngene_zoo.cli.bench_options import (
 )
 from learngene_zoo.cli.job import Job, job_of, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
-from learngene_zoo.cli.options import SettingsCommand
+from learngene_zoo.cli.options import check_tasks
+from learngene_zoo.cli.sections import RunningOption, SettingsCommand
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
+from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.settings import to_json
-from learngene_zoo.tasks.catalogue import tasks_named
+from learngene_zoo.tasks.catalogue import is_own_data, tasks_named
 
 if TYPE_CHECKING:
     from learngene_zoo.bench.grid.cell import Cell
@@ -43,6 +45,10 @@ def bench(
     """Measure what is missing, then print the results."""
     job = job_of({**options, "workers": 0, "resume": False, "tracker": None})
     check_folder(job.out)
+    data = filter(is_own_data, [suite or "", *split_words(options["task"])])
+    check_tasks(*data)
+    for source in options["ancestry"]:
+        check_source(source)
     executor = partial(executor_for, job, workers, ray=ray)
     if claim:
         _claims(claim, options["budget"], job, executor)
@@ -221,7 +227,7 @@ command = SettingsCommand(
     "bench: finished cells are skipped, failed cells are retried.",
     epilog="\b\nExamples:\n"
     "  lgzoo bench --budget quick\n"
-    "  lgzoo bench mini --method lsamd --layers 5,9 --epochs 1,4 --seeds 3 -o depth\n"
+    "  lgzoo bench mini --method lsamd --layers 5,9 --epochs 1,4 --seeds 3\n"
     "  lgzoo bench --claim lsamd-scratch",
     params=[
         click.Option(
@@ -230,7 +236,7 @@ command = SettingsCommand(
             help="Test a claim instead of comparing methods; may be repeated (docs/claims.md).",
         ),
         *MEASURED,
-        click.Option(
+        RunningOption(
             ["--ray"],
             is_flag=False,
             flag_value="local",

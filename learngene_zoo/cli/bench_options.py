@@ -18,6 +18,7 @@ from learngene_zoo.cli.options import (
     parse_setting,
     settings_from_options,
 )
+from learngene_zoo.cli.sections import DetailOption, RunningOption
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import MAX_THREADS
@@ -192,7 +193,7 @@ def grid_options() -> list[click.Option]:
             type=Numbers(int),
             help="Widths of the descendants.  [default: the learngene's]",
         ),
-        click.Option(
+        DetailOption(
             ["--size"],
             multiple=True,
             metavar="NAME=VALUE,...",
@@ -209,46 +210,46 @@ def grid_options() -> list[click.Option]:
             type=WholeNumber(1),
             help="Number of repetitions, including the extraction.",
         ),
-        click.Option(
+        DetailOption(
             ["--tune"],
             type=Numbers(float),
             help="Learning rates from which each arm chooses on validation images; a single rate "
             f"is not tuned.  [default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]",
         ),
-        click.Option(
+        DetailOption(
             ["--extract-task"], multiple=True, help="A task to extract from; may be repeated."
         ),
-        click.Option(
+        DetailOption(
             ["--leave-out"],
             is_flag=True,
             help="Hide from each extraction the task on which it is evaluated.",
         ),
-        click.Option(["--preset"], help="Preset of the methods' settings.  [default: mini]"),
-        click.Option(
+        DetailOption(["--preset"], help="Preset of the methods' settings.  [default: mini]"),
+        DetailOption(
             ["--set"],
             multiple=True,
             metavar="METHOD.NAME=VALUE",
             help="One setting of a method, e.g. lsamd.top=4.",
         ),
-        click.Option(
+        DetailOption(
             ["--cost"],
             is_flag=True,
             help="Also pretrain and distil every size separately, and report from how many "
             "descendants on the learngene is cheaper; no controls.",
         ),
-        click.Option(
+        DetailOption(
             ["--report"],
             is_flag=True,
             help="Only write the report again, from the results in -o.",
         ),
-        click.Option(
+        DetailOption(
             ["--split"],
             type=click.Choice(["validation", "test"]),
             default="test",
             show_default=True,
             help="Split on which descendants are evaluated.",
         ),
-        click.Option(
+        DetailOption(
             ["--head"],
             type=click.Choice(["ridge", "random"]),
             default="ridge",
@@ -271,7 +272,7 @@ def bench_options(out: str) -> list[click.Option]:
     for option in options:
         option.help = helps.get(str(option.name), option.help)
     processes = "Processes that run cells.  [default: one per core; 1 on a GPU]"
-    workers = click.Option(["--workers"], type=WholeNumber(1, MAX_THREADS), help=processes)
+    workers = RunningOption(["--workers"], type=WholeNumber(1, MAX_THREADS), help=processes)
     return [workers, *(option for option in options if option.name not in NOT_OURS)]
 
 

@@ -19,6 +19,7 @@ from learngene_zoo.cli.job import (
     print_table,
 )
 from learngene_zoo.cli.job import say as say_now
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.text import human_count
 
@@ -87,7 +88,7 @@ def _table(lines: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-command = click.Command(
+command = SettingsCommand(
     "demo",
     callback=demo,
     help="Run an end-to-end comparison with the bundled models: one learngene, and descendants of "

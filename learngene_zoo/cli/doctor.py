@@ -33,9 +33,11 @@ from learngene_zoo.cli.job import (
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.options import complete_tasks
+from learngene_zoo.cli.options import check_tasks, complete_tasks
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method.contract import METHODS
+from learngene_zoo.registry import CHOICE, read_choice
 from learngene_zoo.runs.run import MAX_THREADS, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import catalogue
@@ -58,7 +60,7 @@ HUB_SECONDS = 5.0
 # Rows that are printed without --all besides bad ones: they explain most reports.
 MATTER = (
     "learngene_zoo", "python", "torch", "timm", "datasets", "huggingface-hub", "onnxruntime",
-    "cpu cores", "threads", "devices", "working folder", "cache of the Hub", "Hub",
+    "cpu cores", "threads", "devices", "working folder", "cache of the Hub", "Hub", CHOICE,
 )  # fmt: skip
 MAX_READERS = 16  # processes, unless more are asked for
 SELF_TEST = Recipe(epochs=2, images=200, batch_size=50, lr=1e-3, augment="none")
@@ -79,6 +81,7 @@ def doctor(
 ) -> None:
     """Print the findings; exit with 1 if one of them is bad."""
     print_progress()
+    check_tasks(task)
     if check_images:
         if task is None:
             raise WrongCall("--check-images needs the task with the images: add --task folder:PATH")
@@ -242,6 +245,8 @@ def _places() -> Iterator[Row]:
 
 
 def _plugins() -> Iterator[Row]:
+    if read_choice():
+        yield _row(CHOICE, "info", f"only {', '.join(read_choice())}; other plugins are not used")
     groups = (METHODS, *METHODS.load_all()), (catalogue.SUITES, *catalogue.suites())
     for plugins, good, broken in groups:
         for plugin in good:
@@ -337,7 +342,7 @@ def _check_timm_agrees(folder: Path) -> None:
             )
 
 
-command = click.Command(
+command = SettingsCommand(
     "doctor",
     callback=doctor,
     help="Report the installed packages, and which methods, learngenes and tasks work. The exit "

@@ -24,7 +24,6 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
-    SettingsCommand,
     budget_options,
     check_tasks,
     complete_learngenes,
@@ -32,10 +31,12 @@ from learngene_zoo.cli.options import (
     settings_from_options,
     size_options,
 )
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.hub.client import reference_to_hub
 from learngene_zoo.method.contract import Method, method_of
 from learngene_zoo.method.sizes import Budget, Target
+from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.text import human_count, shell_word
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ def expand(
     """Build one descendant and write it."""
     job, target = job_of(options), settings_from_options(Target())
     check_tasks(target.task)
+    if ancestry is not None:
+        check_source(ancestry)
     folder, method = click.get_current_context().meta[LEARNGENE_KEY]
     budget = Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency)
     descendant = lifecycle.expand(

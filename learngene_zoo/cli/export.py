@@ -9,6 +9,7 @@ from click.core import ParameterSource
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import choice_option, job_of, job_options, print_row
 from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json
 
@@ -64,7 +65,7 @@ def export(
     print_row({**facts, "path": str(out)}, job.as_json)
 
 
-command = click.Command(
+command = SettingsCommand(
     "export",
     callback=export,
     help="Export a model to one file that opens without this package: ONNX (for onnxruntime and "

@@ -11,12 +11,12 @@ from learngene_zoo.cli.job import WholeNumber, job_of, job_options, on_task, pri
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
     MethodGroup,
-    SettingsCommand,
     check_tasks,
     options_of,
     settings_from_options,
     task_option,
 )
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.families.spec import LIMITS, Pool
 from learngene_zoo.method.contract import Method, family
 from learngene_zoo.method.sizes import Target
@@ -107,7 +107,7 @@ def build(method: Method) -> click.Command:
         help=f"{method.title[:1].upper()}{method.title[1:]}.\n\n{method.paper}",
         epilog="\b\nExamples:\n"
         f"  lgzoo extract {method.name}\n"
-        f"  lgzoo extract {method.name} --ancestry timm:deit_small_patch16_224{own_task} -o small",
+        f"  lgzoo extract {method.name} --ancestry timm:deit_tiny_patch16_224{own_task}",
         params=[
             *options_of(method.extractor),
             ancestry_option(),

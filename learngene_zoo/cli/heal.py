@@ -8,7 +8,6 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.options import (
-    SettingsCommand,
     check_tasks,
     complete_tasks,
     list_typed,
@@ -16,6 +15,8 @@ from learngene_zoo.cli.options import (
     model_of,
     options_of,
 )
+from learngene_zoo.cli.sections import SettingsCommand
+from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.text import printable, shell_word
 from learngene_zoo.training.healing.settings import HEALING, WITHOUT_MEANING
@@ -30,6 +31,8 @@ def heal(
     """
     job = job_of(options)
     check_tasks(images, task)
+    if teacher is not None:
+        check_source(teacher)
     healed = lifecycle.heal(
         model_of(model, "descendant", offline=job.run.offline),
         images,
@@ -97,7 +100,7 @@ command = SettingsCommand(
     "training competes.",
     epilog="\b\nExamples:\n"
     "  lgzoo heal --images folder:photos\n"
-    "  lgzoo heal descendant --images folder:photos --task folder:labelled -o healed\n"
+    "  lgzoo heal descendant --images folder:photos --task folder:labelled\n"
     "  lgzoo heal --images forms --epochs 2 --maps fixed",
     params=[
         model_argument(),

@@ -19,6 +19,7 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.main import note
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import Unavailable
 from learngene_zoo.hub.client import parse_repository
 from learngene_zoo.hub.fetch import copy, fetch_repository
@@ -83,7 +84,7 @@ def publish(
         advise(f"lgzoo fetch {named}", quiet)
 
 
-publish_command = click.Command(
+publish_command = SettingsCommand(
     "publish",
     callback=publish,
     help="Publish a learngene or a model as one commit to a repository on the Hugging Face Hub. "
@@ -93,7 +94,7 @@ publish_command = click.Command(
     epilog="\b\nExamples:\n"
     "  lgzoo publish learngene me/lsamd --tag v1.0 --dry-run\n"
     "  lgzoo publish finetuned me/seven --private\n"
-    "  lgzoo publish learngene me/lsamd --tag v1.0 --descendant seven --descendant nine",
+    "  lgzoo publish learngene me/lsamd --tag v1.0 --descendant seven",
     params=[
         click.Argument(["folder"], type=click.Path(path_type=Path)),
         click.Argument(["repository"]),
@@ -157,7 +158,7 @@ def fetch(
     )
 
 
-fetch_command = click.Command(
+fetch_command = SettingsCommand(
     "fetch",
     callback=fetch,
     help="Fetch a published learngene or model from the Hugging Face Hub into the Hub's cache, "

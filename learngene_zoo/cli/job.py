@@ -11,11 +11,13 @@ import re
 import sys
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from learngene_zoo.cli.sections import RunningOption
 from learngene_zoo.runs.progress import mark_printed, print_activities, report_activity
 from learngene_zoo.runs.run import DEVICES, MAX_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Bounds, Json, to_json
@@ -49,12 +51,6 @@ class Job:
         """Path of the result, for commands that always write one."""
         assert self.path is not None
         return self.path
-
-
-class RunningOption(click.Option):
-    """An option about computing and printing; the help lists these last."""
-
-    section = "Running"
 
 
 def json_option() -> click.Option:
@@ -272,8 +268,11 @@ def is_number(value: Json) -> bool:
     return isinstance(value, (int, float, type(None)))
 
 
-def print_row(row: Row, as_json: bool) -> None:
-    """Print one flat object: `name  value` lines for people, or bare JSON."""
+def print_row(row: Row, as_json: bool, *, is_folded: bool = False) -> None:
+    """Print one flat object: `name  value` lines for people, or bare JSON.
+
+    With `is_folded`, long values continue on lines below, within the terminal's width.
+    """
     if not is_first():
         return
     if as_json:
@@ -281,7 +280,10 @@ def print_row(row: Row, as_json: bool) -> None:
         return
     width = max(map(len, row), default=0)
     for name, value in row.items():
-        click.echo(printable(f"{name:<{width}}  {_text(name, value)}"))
+        text = printable(_text(name, value))
+        lines = wrap_words(text, terminal_width() - width - 2) if is_folded else [text]
+        for head, line in zip_longest([printable(name)], lines, fillvalue=""):
+            click.echo(f"{head:<{width}}  {line}")
 
 
 def print_lines(lines: Sequence[str]) -> None:

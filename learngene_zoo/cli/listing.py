@@ -1,12 +1,24 @@
 """`lgzoo list [methods|learngenes|tasks|ancestries]`."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
-from learngene_zoo.cli.job import MAX_ROWS, Row, advise, all_option, json_option, print_rows
+from learngene_zoo.atomic import check_file, new_file
+from learngene_zoo.cli.job import (
+    MAX_ROWS,
+    Row,
+    advise,
+    all_option,
+    json_option,
+    print_lines,
+    print_row,
+    print_rows,
+)
 from learngene_zoo.cli.main import note
-from learngene_zoo.errors import ZooError, unknown
+from learngene_zoo.cli.sections import SettingsCommand
+from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Entry
 from learngene_zoo.text import count_noun
@@ -90,10 +102,22 @@ DROPS = {
 KINDS = {"methods": "method", "learngenes": "learngene", "tasks": "task", "ancestries": "ancestry"}
 
 
-def print_listing(noun: str | None, as_json: bool, show_all: bool = False) -> None:
-    """Print one table, or all of them; as JSON, all are one list whose rows have a `kind`."""
+def print_listing(
+    noun: str | None,
+    as_json: bool,
+    show_all: bool = False,
+    html: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Print one table, or all of them; as JSON, all are one list whose rows have a `kind`.
+
+    With `html`, a page of the learngenes is written instead.
+    """
     if noun is not None and noun not in NOUNS:
         raise unknown("list", noun, NOUNS)
+    if html is not None:
+        _write_page(noun, html, force, as_json)
+        return
     if as_json:
         rows = (
             NOUNS[noun]()
@@ -116,6 +140,21 @@ def print_listing(noun: str | None, as_json: bool, show_all: bool = False) -> No
         advise("lgzoo list methods --all   (or learngenes, tasks, ancestries)")
 
 
+def _write_page(noun: str | None, path: Path, force: bool, as_json: bool) -> None:
+    """Write the page of the learngenes on the shelf and print its path."""
+    if noun != "learngenes":
+        raise WrongCall("--html writes a page of the learngenes: lgzoo list learngenes --html FILE")
+    check_file(path, force)
+    from learngene_zoo.lifecycle.shelf_page import build_shelf_page
+
+    with new_file(path, force) as draft:
+        draft.write_text(build_shelf_page(), encoding="utf-8")
+    if as_json:
+        print_row({"path": str(path)}, as_json=True)
+    else:
+        print_lines([str(path)])
+
+
 def _name_suites() -> str:
     """Return the commands that list the tasks of each suite, with their numbers of tasks."""
     counts = {suite.name: len(suite.tasks) for suite in catalogue.suites()[0]}
@@ -128,11 +167,12 @@ def _short(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != "paper"}
 
 
-command = click.Command(
+command = SettingsCommand(
     "list",
     callback=print_listing,
     help="List methods, learngenes, tasks, and well-known ancestry models with their model family.",
-    epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list methods --all\n  lgzoo list tasks --json",
+    epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list methods --all\n  lgzoo list tasks --json\n"
+    "  lgzoo list learngenes --html learngenes.html",
     params=[
         click.Argument(
             ["noun"],
@@ -141,6 +181,12 @@ command = click.Command(
             shell_complete=click.Choice(list(NOUNS)).shell_complete,
         ),
         all_option(),
+        click.Option(
+            ["--html"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write the learngenes as an HTML page with filters to this file.",
+        ),
+        click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         json_option(),
     ],
 )

@@ -100,8 +100,24 @@ class LazyGroup(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
+class NoCommand(Exception):
+    """The command line names no command."""
+
+
 class Root(LazyGroup):
     """The root command, which turns every exception into an exit code."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section of the help for each group of commands."""
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.table[name][1]) for name in names])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does. Raises `NoCommand` if there are no arguments."""
+        if not args and not ctx.resilient_parsing:
+            raise NoCommand
+        return super().parse_args(ctx, args)
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -220,6 +236,14 @@ TABLE = {
     ),
     "completion": (f"{HERE}.main:completion", "Print a completion script for bash, zsh or fish."),
 }
+GROUPS = {
+    "Start here": ("shrink",),
+    "Step by step": ("extract", "expand", "heal", "finetune", "evaluate", "predict", "export"),
+    "Look up": ("list", "show", "plan", "recommend"),
+    "Compare": ("compare", "bench", "demo", "train", "plot"),
+    "Share": ("publish", "fetch"),
+    "This installation": ("doctor", "new-plugin", "completion"),
+}
 
 EPILOG = """\b
 Examples:
@@ -229,6 +253,23 @@ Examples:
   lgzoo finetune --task digits
   lgzoo evaluate
 """
+FIRST_PAGE = """\
+Usage: lgzoo COMMAND [OPTIONS] [ARGS]...
+
+  Make small Vision Transformers from a pretrained one.
+
+  In one command: the bundled model, or your own model and images.
+
+    lgzoo shrink --task digits --max-params 500K
+    lgzoo shrink timm:deit_small_patch16_224 --task folder:mine --max-params 5M
+
+  In steps: condense the model once, build a size from it, fine-tune that.
+
+    lgzoo extract closed_form
+    lgzoo expand --layers 7
+    lgzoo finetune --task digits
+
+  lgzoo --help lists all commands, lgzoo shrink --help the options of one."""
 
 
 @click.command(
@@ -294,6 +335,9 @@ def run_guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -
             return code if isinstance(code, int) else 0
         except (click.Abort, KeyboardInterrupt):
             return _report_interrupt(words)
+        except NoCommand:
+            click.echo(FIRST_PAGE, err=True)
+            return click.UsageError.exit_code
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             return error.exit_code

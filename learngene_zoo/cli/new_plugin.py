@@ -10,6 +10,7 @@ import click
 
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.cli.job import advise, json_option, print_lines, print_row
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import Exists, WrongCall
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.tasks import catalogue
@@ -74,7 +75,7 @@ def check_name(name: str) -> None:
         )
 
 
-command = click.Command(
+command = SettingsCommand(
     "new-plugin",
     callback=new_plugin,
     help="Create a package with an example method or suite of tasks to edit. The package can be "

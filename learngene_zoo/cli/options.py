@@ -16,13 +16,21 @@ from click.core import ParameterSource
 
 from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, may_be_on_hub
 from learngene_zoo.cli.main import LazyGroup
+from learngene_zoo.cli.sections import (
+    SettingOption,
+    SizeOption,
+    TrainingOption,
+    rank_in_help,
+    section_of,
+)
 from learngene_zoo.errors import WrongCall, nearest, unknown
 from learngene_zoo.families.spec import TIMM_NAMES
+from learngene_zoo.families.timm_config import check_timm_source
 from learngene_zoo.hub.client import SCHEME, reference_to_hub
 from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.timm_model import is_timm_source
-from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
+from learngene_zoo.settings import Recipe, Setting, settings_of, to_json, with_settings
 from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import parse_count, parse_seconds
 
@@ -38,26 +46,15 @@ ALIASES = {
     **{name: (other.replace("_", "-"),) for name, other in TIMM_NAMES.items() if other != name},
     "tries": ("try",),
 }
+MAX_PLACEHOLDER = 60  # characters of the choices in the help's left column
 _KINDS = {int: "an integer", float: "a number", str: "a text", Path: "a path"}
-
-
-class SettingOption(click.Option):
-    """An option derived from a setting."""
-
-    section = "Settings"
-
-
-class SizeOption(SettingOption):
-    """An option derived from a field of `Target`, or an upper bound of the size."""
-
-    section = "Sizes"
 
 
 def options_of(
     settings: Any,
     without: Container[str] = (),
     helps: Mapping[str, str] | None = None,
-    kind: type[SettingOption] = SettingOption,
+    kind: type[SettingOption] | None = None,
     defaults: Mapping[str, str] | None = None,
 ) -> list[click.Option]:
     """Return one option for every leaf of a settings instance.
@@ -66,7 +63,8 @@ def options_of(
         settings: the instance; its values are the defaults that the help shows.
         without: names of leaves that get no option.
         helps: help texts by name, for leaves without one.
-        kind: class of the options.
+        kind: class of the options. None: `TrainingOption` for the leaves of a recipe, else
+            `SettingOption`.
         defaults: texts by name, for defaults that are not plain values.
     """
     leaves = [setting for setting in settings_of(settings) if setting.name not in without]
@@ -74,11 +72,18 @@ def options_of(
         _option(
             leaf,
             (helps or {}).get(leaf.name, ""),
-            kind,
+            kind or _choose_kind(settings, leaf),
             default=(defaults or {}).get(leaf.name, leaf.default),
         )
         for leaf in leaves
     ]
+
+
+def _choose_kind(settings: Any, leaf: Setting) -> type[SettingOption]:
+    """Return the class of the option for a leaf of `settings`."""
+    for name in leaf.path[:-1]:
+        settings = getattr(settings, name)
+    return TrainingOption if isinstance(settings, Recipe) else SettingOption
 
 
 def size_options(*without: str) -> list[click.Option]:
@@ -110,34 +115,6 @@ def budget_options() -> list[click.Option]:
     ]
 
 
-class SettingsCommand(click.Command):
-    """A command whose help has sections: common options, sizes, settings, and running."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section of the help for each group of options."""
-        sections: dict[str, list[tuple[str, str]]] = {
-            "Options": [],
-            "Sizes": [],
-            "Settings": [],
-            "Running": [],
-        }
-        for parameter in sorted(self.get_params(ctx), key=_place_in_help):
-            record = (
-                None if isinstance(parameter, click.Argument) else parameter.get_help_record(ctx)
-            )
-            if record is not None:
-                sections[getattr(parameter, "section", "Options")].append(record)
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
-
-
-def _place_in_help(parameter: click.Parameter) -> int:
-    """Return 0 for `--task`, 1 for `-o`, 2 for any other."""
-    return {"task": 0, "out": 1}.get(str(parameter.name), 2)
-
-
 def auto_options_of(settings: Any, names: Container[str], **defaults: str) -> list[click.Option]:
     """Return options as `options_of` does, for the leaves in `names`, which also accept `auto`.
 
@@ -147,7 +124,7 @@ def auto_options_of(settings: Any, names: Container[str], **defaults: str) -> li
         _option(
             setting,
             f"{setting.help}, or auto",
-            SettingOption,
+            _choose_kind(settings, setting),
             AutoType,
             default=defaults.get(setting.name, setting.default),
         )
@@ -179,6 +156,8 @@ def _option(
             help=text,
         )
     value = (type_of or SettingType)(setting)
+    if value.has_many_choices:
+        text = f"one of {', '.join(setting.choices or ())}: {text}"
     names = [f"--{name}" for name in (setting.option, *ALIASES.get(setting.name, ()))]
     return kind(
         [*names, _parameter(setting)],
@@ -250,6 +229,8 @@ class SettingType(click.ParamType):
     @property
     def metavar(self) -> str:
         """Placeholder of the value in the help."""
+        if self.has_many_choices:
+            return "CHOICE"
         single = (
             "|".join(self.setting.choices)
             if self.setting.choices
@@ -257,6 +238,11 @@ class SettingType(click.ParamType):
         )
         placeholder = f"{single},..." if self.setting.repeated else single
         return f"[{placeholder}]" if self.setting.choices else placeholder
+
+    @property
+    def has_many_choices(self) -> bool:
+        """Whether the choices are too long for the placeholder."""
+        return len("|".join(self.setting.choices or ())) > MAX_PLACEHOLDER
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value of the text. Raises click's usage error, which names the option."""
@@ -327,7 +313,10 @@ def complete_learngenes(
 
 
 def check_tasks(*names: str | None) -> None:
-    """Raise `WrongCall` for a task or suite that does not exist, before torch is imported."""
+    """Raise an error for a task, a suite or a path of data that does not exist.
+
+    torch is not imported. Raises as `catalogue.check_name` does.
+    """
     references = [name for name in names if name is not None]
     if not references:
         return
@@ -362,6 +351,10 @@ def parse_setting(settings: Any, name: str, text: str, option: str) -> Any:
         return SettingType(setting).convert(text, None, None)
     except click.BadParameter as error:
         raise WrongCall(f"{option}: {error.message}") from None
+
+
+# Sections with options that not every method has.
+OF_A_METHOD = (SettingOption.section, TrainingOption.section)
 
 
 class MethodGroup(LazyGroup):
@@ -410,9 +403,9 @@ class MethodGroup(LazyGroup):
                 formatter.write_dl(list(names.items()))
         shared: dict[str, tuple[str, str]] = {}
         for method in METHODS.load_all()[0]:
-            for option in sorted(self.build(method).params, key=_place_in_help):
+            for option in sorted(self.build(method).params, key=rank_in_help):
                 record = option.get_help_record(ctx)
-                if record is not None and getattr(option, "section", "") != SettingOption.section:
+                if record is not None and section_of(option) not in OF_A_METHOD:
                     shared.setdefault(option.opts[0], record)
         with formatter.section("Options of every method"):
             formatter.write_dl(list(shared.values()))
@@ -433,8 +426,15 @@ def model_argument() -> click.Argument:
 
 
 def any_model_of(named: str | None, *defaults: str, offline: bool = False) -> str | Path:
-    """Return the model as `model_of` does, or the name of a model of timm or a Hub repository."""
-    return named if named and is_timm_source(named) else model_of(named, *defaults, offline=offline)
+    """Return the model as `model_of` does, or the name of a model of timm or a Hub repository.
+
+    Raises `WrongCall` for a name that timm does not have, before timm is imported.
+    """
+    if named is None or not is_timm_source(named):
+        return model_of(named, *defaults, offline=offline)
+    if named.startswith("timm:"):
+        check_timm_source(named.removeprefix("timm:"))
+    return named
 
 
 def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:

@@ -33,7 +33,6 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
     MethodGroup,
-    SettingsCommand,
     budget_options,
     check_tasks,
     complete_learngenes,
@@ -42,6 +41,7 @@ from learngene_zoo.cli.options import (
     size_options,
     task_option,
 )
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
 
 SHOWN = ("layers", "width", "heads")  # sizes in every row
-MAX_SIZES = 20  # that are all printed
 FEW = 200  # training images, below which a ranking gets a note
 
 
@@ -83,11 +82,8 @@ def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
 
 
 def print_sizes(rows: list[Row], as_json: bool, show_all: bool) -> None:
-    """Print a table of sizes; without `show_all`, ten of more than `MAX_SIZES`.
-
-    The ten go from the smallest to the largest.
-    """
-    most = None if show_all or len(rows) <= MAX_SIZES else MAX_ROWS
+    """Print a table of sizes; without `show_all`, `MAX_ROWS` from the smallest to the largest."""
+    most = None if show_all else MAX_ROWS
     print_rows(rows, as_json, drops=("heads",), most=most, spread=True)
 
 
@@ -159,7 +155,7 @@ def build(method: Method) -> click.Command:
         "anything.",
         epilog="\b\nExamples:\n"
         f"  lgzoo plan {method.name}\n"
-        f"  lgzoo plan {method.name} --ancestry timm:deit_base_patch16_224 --classes 100 --json\n"
+        f"  lgzoo plan {method.name} --ancestry timm:deit_tiny_patch16_224\n"
         f"  lgzoo plan {method.name} --max-params 700K",
         params=[
             *options_of(method.extractor),
@@ -183,8 +179,7 @@ command = MethodGroup(
     help="List every size that a method would build from an ancestry model, with its cost, without "
     "computing anything.",
     epilog="\b\nExample:\n"
-    "  lgzoo plan lsamd --ancestry timm:deit_base_patch16_224 --keep 1,4,5,7,8 --convention thop "
-    "--classes 100",
+    "  lgzoo plan lsamd --ancestry timm:deit_base_patch16_224 --keep 1,4,5,7,8",
 )
 
 
@@ -302,7 +297,7 @@ def _call(candidate: RankedDescendant, task: str) -> str:
     )
 
 
-recommend_command = click.Command(
+recommend_command = SettingsCommand(
     "recommend",
     callback=recommend,
     help="Rank the descendants that could be built for a task, before anything is trained.\n\n"

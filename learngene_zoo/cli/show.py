@@ -24,8 +24,9 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.listing import DROPS, task_row
-from learngene_zoo.cli.options import complete_learngenes
+from learngene_zoo.cli.options import check_tasks, complete_learngenes
 from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, size_rows
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
 from learngene_zoo.method.contract import METHODS
@@ -52,6 +53,8 @@ def show(
     show_all: bool = False,
 ) -> None:
     """Print a description of `name`, and draw the sheet of a task."""
+    if name.startswith(OWN_DATA):
+        check_tasks(name)
     folder = None if _is_named(name) else _folder(name)
     if sheet is not None and (
         folder is not None or name in METHODS.references() or name in _suites()
@@ -65,7 +68,9 @@ def show(
     elif folder is None:
         row = _task(name, sheet, split, force, offline)
         print_row(
-            row if as_json else {key: value for key, value in row.items() if value != []}, as_json
+            row if as_json else {key: value for key, value in row.items() if value != []},
+            as_json,
+            is_folded=True,
         )
     elif kind_of(folder) == "learngene":
         _learngene(folder, convention, show_all, as_json)
@@ -119,6 +124,7 @@ def _print_heading(as_json: bool, **facts: Json) -> None:
         print_row(
             {name: value for name, value in facts.items() if value not in (None, "", [], {})},
             as_json=False,
+            is_folded=True,
         )
         click.echo()
 
@@ -338,7 +344,7 @@ def complete_names(
     return [*named, *complete_learngenes(ctx, param, incomplete)]
 
 
-command = click.Command(
+command = SettingsCommand(
     "show",
     callback=show,
     help="Show the sizes and costs of a method or a learngene, or describe a model, a task or a "

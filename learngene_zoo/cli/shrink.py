@@ -21,8 +21,6 @@ from learngene_zoo.cli.job import (
     say,
 )
 from learngene_zoo.cli.options import (
-    SettingsCommand,
-    SizeOption,
     auto_options_of,
     budget_options,
     check_tasks,
@@ -32,6 +30,7 @@ from learngene_zoo.cli.options import (
     task_option,
 )
 from learngene_zoo.cli.plan import size_rows
+from learngene_zoo.cli.sections import DetailOption, SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.cli.train import DECAY, RATE
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
 from learngene_zoo.method.sizes import Budget
@@ -141,14 +140,14 @@ command = SettingsCommand(
     "bundled model). Give at least one bound.",
     epilog="\b\nExamples:\n"
     "  lgzoo shrink --task digits --max-params 500K\n"
-    "  lgzoo shrink timm:vit_small_patch14_dinov2 --task folder:photos --max-params 5M\n"
-    "  lgzoo shrink timm:deit_small_patch16_224 --task folder:photos --max-drop 1\n"
-    "  lgzoo shrink timm:deit_small_patch16_224 --images folder:photos --max-latency 15ms\n"
+    "  lgzoo shrink timm:vit_small_patch14_dinov2 --task folder:mine --max-drop 1\n"
+    "  lgzoo shrink timm:deit_small_patch16_224 --task folder:mine --max-params 5M\n"
+    "  lgzoo shrink timm:deit_tiny_patch16_224 --images folder:mine --max-flops 1G\n"
     "  lgzoo shrink --task digits --max-params 500K --plan",
     params=[
         click.Argument(["model"], required=False, default=BUNDLED),
         task_option("Task to fine-tune on; also folder:PATH (lgzoo list tasks)."),
-        click.Option(
+        DetailOption(
             ["--images"],
             metavar="TASK",
             help="Task whose training images extractions see, without their labels (default: "
@@ -175,6 +174,7 @@ command = SettingsCommand(
         *options_of(
             lifecycle.FinetuneConfig(),
             without=LEFT_OUT,
+            kind=TrainingOption,
             defaults={"fit": "stretch with a new head"},
         ),
         *auto_options_of(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),

@@ -8,7 +8,6 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import choice_option, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.options import (
-    SettingsCommand,
     any_model_of,
     auto_options_of,
     check_tasks,
@@ -18,6 +17,7 @@ from learngene_zoo.cli.options import (
     options_of,
     settings_from_options,
 )
+from learngene_zoo.cli.sections import SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
@@ -82,7 +82,7 @@ command = SettingsCommand(
     "of any size to compare with.",
     epilog="\b\nExamples:\n"
     "  lgzoo train\n"
-    "  lgzoo train --task digits --layers 6 --width 64 --heads 2 --init fan_in -o scratch",
+    "  lgzoo train --task digits --layers 6 --width 64 --heads 2 -o scratch",
     params=[
         click.Option(
             ["--task"],
@@ -97,7 +97,7 @@ command = SettingsCommand(
             "timm",
             "Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in).",
         ),
-        *options_of(SPEC, without=FROM_TASK, helps=HELPS),
+        *options_of(SPEC, without=FROM_TASK, helps=HELPS, kind=SizeOption),
         *options_of(lifecycle.TRAIN),
         *job_options("ancestry"),
     ],
@@ -201,7 +201,11 @@ finetune_command = SettingsCommand(
             help="Preset for the settings that are not given; paper: the recipe of the paper of "
             "the method that built MODEL.",
         ),
-        *options_of(lifecycle.FinetuneConfig(), defaults={"fit": "stretch with a new head"}),
+        *options_of(
+            lifecycle.FinetuneConfig(),
+            kind=TrainingOption,
+            defaults={"fit": "stretch with a new head"},
+        ),
         *auto_options_of(lifecycle.FINETUNE, lifecycle.AUTO_SETTINGS, lr=RATE),
         *options_of(
             lifecycle.FINETUNE, without=lifecycle.AUTO_SETTINGS, defaults={"layer_decay": DECAY}

@@ -254,16 +254,25 @@ def nearest(name: str) -> str | None:
 
 def check_timm_name(name: str) -> None:
     """Raise `WrongCall` if timm has no architecture of this name, or no such pretrained tag."""
-    bare, _, tag = name.partition(".")
-    names = _names_in_source(bare)
-    if names:
-        raise _no_timm_model(bare, names)
+    check_timm_source(name)
     import timm
 
+    bare, _, tag = name.partition(".")
     if not timm.is_model(bare):
         raise _no_timm_model(bare, timm.list_models())
     if tag and not timm.models.is_model_pretrained(name):
         raise unknown(f"pretrained tag of {bare}", name, timm.list_pretrained(f"{bare}.*"))
+
+
+def check_timm_source(name: str) -> None:
+    """Raise `WrongCall` if timm's source does not contain the architecture.
+
+    timm is not imported; a name that it creates in another way is accepted.
+    """
+    bare = name.partition(".")[0]
+    names = _names_in_source(bare)
+    if names:
+        raise _no_timm_model(bare, names)
 
 
 def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:

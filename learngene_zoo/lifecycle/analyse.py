@@ -227,17 +227,18 @@ def recommend(
     Raises:
         WrongCall: if nothing fits, and for a task with a class per pixel.
     """
-    from learngene_zoo.lifecycle.recommendation import rank_descendants
-
     run = run or own_run()
     listed = (
         [learngenes]
         if isinstance(learngenes, (str, Path))
         else list(learngenes) or shelf.learngenes()
     )
+    folders = [shelf.find(named, offline=run.offline) for named in listed]
+    from learngene_zoo.lifecycle.recommendation import rank_descendants
+
     data = open_task(task, offline=run.offline)
     check_inputs(data)
-    opened = [shelf.open_learngene(named, offline=run.offline) for named in listed]
+    opened = [shelf.open_learngene(folder, offline=run.offline) for folder in folders]
     members = _list_offers(opened, data, budget or Budget(), sizes)
     if not members:
         raise WrongCall(

@@ -62,12 +62,8 @@ def open_classifier(
     return open_model(model, offline=offline)
 
 
-def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
-    """Open an ONNX file that `lgzoo export` wrote.
-
-    Raises `WrongCall` if there is none, `BadFile` for a file that cannot be trusted or does not
-    state how images are presented, `Unavailable` if onnxruntime is not installed.
-    """
+def check_exported_file(path: Path) -> None:
+    """Raise `WrongCall` unless there is an ONNX file at a path."""
     if not path.is_file():
         raise WrongCall(f"there is no file {path}; write one with `lgzoo export -o {path}`")
     if path.suffix.lower() == ".pt2":
@@ -75,6 +71,15 @@ def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
             f"{path} is not opened: torch.export.load unpickles, which may run code; name the "
             "model's folder, or export ONNX"
         )
+
+
+def open_exported(path: Path, *, threads: int | None = None) -> ExportedModel:
+    """Open an ONNX file that `lgzoo export` wrote.
+
+    Raises `WrongCall` if there is none, `BadFile` for a file that cannot be trusted or does not
+    state how images are presented, `Unavailable` if onnxruntime is not installed.
+    """
+    check_exported_file(path)
     session = start_session(path, threads)
     facts = session.get_modelmeta().custom_metadata_map
     if "preprocessing" not in facts:

@@ -174,14 +174,14 @@ def licence_of(artifact: Learngene | Descendant) -> str:
 
 def _open_artifact(folder: Path) -> Learngene | Descendant:
     """Open an artifact and read every tensor."""
-    from learngene_zoo.artifacts.descendant import load_descendant
-
     if not folder.is_dir():
         raise WrongCall(
             f"there is no folder {folder}; "
             "publish what `lgzoo extract`, `expand` or `finetune` wrote"
         )
     kind = shelf.kind_of(folder)
+    from learngene_zoo.artifacts.descendant import load_descendant
+
     opened = load_learngene(folder) if kind == "learngene" else load_descendant(folder)
     for name in opened.state:
         opened.state[name]  # raises `BadFile` for numbers that are not finite

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 PERIOD = 20.0  # seconds without a line after which one is printed
+FIRST = 2.0  # the same on a terminal, before the first line about a step
 MAX_TITLE = 60  # characters
 MIN_SECONDS_BETWEEN_LINES = 5.0  # between the lines of two epochs
 MIN_TITLE_LENGTH = 15  # characters of a progress bar's title
@@ -60,7 +61,7 @@ class Activity:
 
 class _Printer:
     """A printer of lines about the current activities, one whenever nothing was printed for
-    `PERIOD` seconds.
+    `PERIOD` seconds; on a terminal, the first one about an activity after `FIRST` seconds.
     """
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class _Printer:
         self.printed = time.monotonic()
         self.users = 0
         self.noted: set[str] = set()
+        self.named: set[str] = set()  # titles of the activities that a line named last
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -80,13 +82,20 @@ class _Printer:
         self.users -= 1
         if not self.users:
             self.noted.clear()
+            self.named.clear()
             self._stop.set()
 
     def _watch(self, stop: threading.Event) -> None:
-        while not stop.wait(max(0.01, self.printed + PERIOD - time.monotonic())):
-            if time.monotonic() - self.printed >= PERIOD:
+        while not stop.wait(min(FIRST, PERIOD) / 5):
+            if time.monotonic() - self.printed >= self._choose_patience():
                 self.printed = time.monotonic()
                 self.print_line()
+
+    def _choose_patience(self) -> float:
+        """Return the seconds of silence before the next line."""
+        current = list(self.activities)
+        is_new = bool(current) and current[-1].title not in self.named
+        return min(FIRST, PERIOD) if is_new and _is_terminal(sys.stderr) else PERIOD
 
     def print_line(self) -> None:
         """Print the first and the last activity, those with counts, and the seconds since the first
@@ -95,6 +104,7 @@ class _Printer:
         current = list(self.activities)
         if not current or any(activity.has_bar for activity in current):
             return
+        self.named.add(current[-1].title)
         activities = [
             activity
             for activity in current
@@ -110,6 +120,14 @@ class _Printer:
             )
         except (OSError, ValueError):  # stderr is full or closed, which must not end the command
             return
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Return whether a stream is a terminal; False for one that is closed or replaced."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 _printer = _Printer()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
-from learngene_zoo.errors import WrongCall, ZooError, nearest, unknown
+from learngene_zoo.errors import BadData, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.registry import Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run
@@ -321,11 +321,14 @@ def _open_named(name: str, offline: bool) -> Task:
 
 
 def check_name(name: str) -> None:
-    """Check that a task with this name exists, without reading the user's data.
+    """Check that a task with this name, or the path of the user's data, exists.
 
-    Raises `WrongCall` otherwise.
+    Nothing is read. Raises `WrongCall` for an unknown name, `BadData` for a missing path.
     """
-    if is_own_data(name) or find_entry(name) is not None:
+    if is_own_data(name):
+        _check_location(name)
+        return
+    if find_entry(name) is not None:
         return
     broken = suites()[1]
     hint = (
@@ -334,6 +337,21 @@ def check_name(name: str) -> None:
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
     raise WrongCall(hint)
+
+
+def _check_location(reference: str) -> None:
+    """Raise `BadData` if the folder or file that a local reference names does not exist."""
+    kind, _, rest = reference.partition(":")
+    path = Path(os.path.expanduser(rest))
+    if kind == "folder" and rest and "=" not in rest and not path.is_dir():
+        raise BadData(
+            f"there is no folder {path}; give a folder of images (with labels: with a subfolder "
+            "for each class)"
+        )
+    if kind == "parquet" and rest and not path.exists():
+        raise BadData(
+            f"there is no file or folder {path}; give a .parquet file or a folder of them"
+        )
 
 
 def folder_hint(name: str) -> str:

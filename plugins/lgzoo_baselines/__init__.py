@@ -1,1 +1,1 @@
-"""Baselines and controls: what every method has to beat, and what tells knowledge from scale."""
+"""Baselines, and published methods that choose, learn or generate parts of a model."""

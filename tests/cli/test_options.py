@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from learngene_zoo.cli.options import (
-    SettingsCommand,
     budget_options,
     model_of,
     options_of,
     settings_from_options,
 )
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe

@@ -81,8 +81,8 @@ def test_the_tasks_that_are_left_out_are_found_by_their_suites() -> None:
     assert "stamps" in lgzoo("show pictures").stdout
 
 
-def test_up_to_twenty_sizes_are_all_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for count, shown in ((20, 20), (21, 10)):
+def test_ten_sizes_from_the_smallest_to_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, shown in ((11, 11), (21, 10)):
         print_sizes([{"layers": layers} for layers in range(count)], False, False)
         printed = capsys.readouterr()
         assert len(printed.out.splitlines()) == shown + 2

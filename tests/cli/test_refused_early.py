@@ -58,6 +58,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+NO_FOLDER = "error: there is no folder nowhere; give a folder of images "
+NO_TIMM_MODEL = "error: no timm model named 'deit_tiny'; did you mean deit_tiny_patch16_224?\n"
+NO_LEARNGENE = "error: no folder or learngene named 'nope'; `lgzoo list learngenes --all` lists all"
 CALLS = {
     "extract first_k": (1, EXISTS.format("learngene") + "extract first_k -o learngene-2\n"),
     "extract first_k -o ancestry": (
@@ -141,14 +144,54 @@ CALLS = {
         2,
         "error: no file or folder nowhere to open as an ancestry model\n",
     ),
-    "extract first_k --ancestry timm:deit_tiny -o new": (
-        2,
-        "error: no timm model named 'deit_tiny'; did you mean deit_tiny_patch16_224?\n",
+    **dict.fromkeys(
+        (
+            "extract first_k --ancestry timm:deit_tiny -o new",
+            "plan first_k --ancestry timm:deit_tiny",
+            "shrink timm:deit_tiny --task digits --max-params 1K -o new",
+            "heal --images digits --teacher timm:deit_tiny -o new",
+            "finetune timm:deit_tiny --task digits -o new",
+            "evaluate timm:deit_tiny --task digits",
+            "compare timm:deit_tiny descendant",
+            "export timm:deit_tiny -o new.onnx",
+            "bench --ancestry timm:deit_tiny -o new",
+        ),
+        (2, NO_TIMM_MODEL),
     ),
-    "plan first_k --ancestry timm:deit_tiny": (
-        2,
-        "error: no timm model named 'deit_tiny'; did you mean deit_tiny_patch16_224?\n",
+    **dict.fromkeys(
+        (
+            "extract closed_form --task folder:nowhere -o new",
+            "expand --task folder:nowhere -o new",
+            "heal --images folder:nowhere -o new",
+            "finetune --task folder:nowhere -o new",
+            "shrink --task folder:nowhere --max-params 1K -o new",
+            "shrink --images folder:nowhere --max-params 1K -o new",
+            "evaluate finetuned --task folder:nowhere",
+            "recommend --task folder:nowhere",
+            "train --task folder:nowhere -o new",
+            "bench folder:nowhere -o new",
+            "show folder:nowhere",
+            "doctor --task folder:nowhere",
+        ),
+        (1, NO_FOLDER),
     ),
+    "finetune --task parquet:nowhere -o new": (
+        1,
+        "error: there is no file or folder nowhere; give a .parquet file or a folder of them\n",
+    ),
+    "doctor --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
+    "recommend nope --task digits": (2, NO_LEARNGENE),
+    "expand nope -o new": (2, NO_LEARNGENE),
+    "shrink nowhere --task digits --max-params 1K -o new": (
+        2,
+        "error: no file or folder nowhere to open as an ancestry model\n",
+    ),
+    "shrink --task digits -o new": (2, "error: no bound is given; give at least one of "),
+    "evaluate nowhere.onnx": (
+        2,
+        "error: there is no file nowhere.onnx; write one with `lgzoo export -o nowhere.onnx`\n",
+    ),
+    "publish nowhere me/new": (2, "error: there is no folder nowhere; publish what "),
     "finetune desendant -o new": (
         2,
         "error: there is no model at desendant; did you mean descendant?\n",

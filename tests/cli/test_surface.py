@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from learngene_zoo.artifacts.shelf import cards_folder
-from learngene_zoo.cli.main import TABLE, main
+from learngene_zoo.cli.main import GROUPS, TABLE, main
 from learngene_zoo.cli.options import START_HERE
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
@@ -90,6 +90,7 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 def test_the_one_line_of_every_command_is_in_the_help() -> None:
     text = call("--help").stdout
     assert all(summary in text for _, summary in TABLE.values())
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(TABLE)
     assert call("-h").stdout == text
 
 
@@ -113,20 +114,47 @@ def test_bare_calls_show_the_help_as_a_wrong_call() -> None:
         assert result.stdout == ""
 
 
+def test_the_first_page_is_short_and_its_commands_are_right() -> None:
+    lines = CliRunner().invoke(main, []).stderr.splitlines()
+    assert len(lines) <= 20
+    examples = [line.split()[1:] for line in lines if line.startswith("    lgzoo ")]
+    assert [words[0] for words in examples] == ["shrink", "shrink", "extract", "expand", "finetune"]
+    for words in examples:
+        text = call(*words[: 1 + (words[0] == "extract")], "--help").stdout
+        assert all(word in text for word in words if word.startswith("--"))
+
+
+@pytest.mark.parametrize("name", ["", *sorted(TABLE), "extract lsamd", "plan pool", "expand lsamd"])
+def test_the_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = CliRunner().invoke(main, [*name.split(), "--help"], terminal_width=80).stdout
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["list", "list tasks --all", "list learngenes --all", "plan pool --all", "show lsamd-mini"],
+)
+def test_tables_fit_80_columns(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert [row for row in call(*line.split()).stdout.splitlines() if len(row) > 80] == []
+
+
 def test_every_registered_method_has_its_own_commands() -> None:
     for verb in ("extract", "plan"):
         text = call(verb, "--help").stdout
         assert all(name in text for name in METHODS.references())
     text = call("extract", "lsamd", "--help").stdout
-    options, settings, running = re.split("\nSettings:|\nRunning:", text)
+    titles = "\n(?:Settings|Training|Machine and output):"
+    options, settings, training, running = re.split(titles, text)
+    assert options.count("\nStart here:") == 1
     assert "--keep INTEGER,..." in settings
-    assert "--epochs INTEGER" in settings
-    places = [
-        options.index(f" {name}")
-        for name in ("--task", "--out", "--ancestry", "--force", "--resume")
-    ]
+    assert "--epochs INTEGER" in training
+    places = [options.index(f" {name}") for name in ("--task", "--out", "--ancestry")]
     assert places[:2] == sorted(places)[:2]  # what most calls need comes first
     for common in (
+        "--force",
+        "--resume",
         "--device",
         "--seed",
         "--precision",

@@ -147,3 +147,16 @@ def test_a_line_says_how_long_it_has_taken(seconds: float, says: str, capsys: An
         activity.began -= seconds
         progress_module._printer.print_line()
     assert capsys.readouterr().err.splitlines() == [f"extract, {says}"]
+
+
+def test_on_a_terminal_a_step_is_named_soon_and_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(progress_module, "FIRST", 0.05)
+    for is_terminal, lines in ((True, 2), (False, 0)):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        with print_activities(), report_activity("extract"):
+            for name in ("opening", "solving", "solving"):
+                with report_activity(name):
+                    time.sleep(0.2)
+        assert len(capsys.readouterr().err.splitlines()) == lines

@@ -181,3 +181,48 @@ def test_another_projects_table_is_not_read(
     )
     monkeypatch.setattr(registry, "__file__", str(tmp_path / "learngene_zoo" / "registry.py"))
     assert registry.checkout_tables() == {}
+
+
+def test_a_variable_restricts_the_plugins(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from learngene_zoo.tasks.catalogue import SUITES
+
+    install(site, "zoo-extra", "extra = zoo_extra:METHOD", "raise RuntimeError('imported')")
+    suites = SUITES.references()
+    for value, names in (
+        ("lsamd", {"lsamd"}),
+        (" lsamd, first_k ,", {"lsamd", "first_k"}),
+        ("lgzoo_tal", {"tal", "ghn3", "logah"}),
+        ("zoo-extra", {"extra"}),
+        ("zoo_extra,lsamd,mini", {"extra", "lsamd"}),
+    ):
+        monkeypatch.setenv("LGZOO_PLUGINS", value)
+        assert set(METHODS.references()) == names
+        assert SUITES.references() == ({"mini": suites["mini"]} if "mini" in value else suites)
+    monkeypatch.setenv("LGZOO_PLUGINS", "lsamd")
+    assert METHODS.load("lsamd").name == "lsamd"
+    assert METHODS.load_all()[1] == []
+    with pytest.raises(WrongCall, match="LGZOO_PLUGINS leaves out the method 'first_k'; add its"):
+        METHODS.load("first_k")
+    with pytest.raises(WrongCall, match="no method named 'nope'"):
+        METHODS.load("nope")
+    for value in ("", " , "):
+        monkeypatch.setenv("LGZOO_PLUGINS", value)
+        assert {"lsamd", "extra", "tal"} < set(METHODS.references())
+
+
+def test_an_unknown_name_in_the_variable_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from click.testing import CliRunner
+
+    from learngene_zoo.cli.main import main
+
+    monkeypatch.setenv("LGZOO_PLUGINS", "lsamd,closed_from")
+    result = CliRunner().invoke(main, ["list", "methods"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "error: LGZOO_PLUGINS: no plugin named 'closed_from'; did you mean closed_form?\n"
+    )
+    monkeypatch.setenv("LGZOO_PLUGINS", "lsamd")
+    result = CliRunner().invoke(main, ["list", "methods"])
+    assert next(line.split()[0] for line in result.stdout.splitlines()[2:]) == "lsamd"

@@ -4,8 +4,6 @@
 Columns of tables can be sorted.
 """
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.summary import Summary
 from learngene_zoo.colours import PAGE_COLOURS
-from learngene_zoo.pages import render_page
+from learngene_zoo.pages import hash_script, render_page
 from learngene_zoo.settings import Json
 from learngene_zoo.text import count_noun, json_text
 
@@ -112,8 +110,8 @@ def _policy() -> str:
 
     Text from rows is never executed.
     """
-    digest = base64.b64encode(hashlib.sha256(_read_script().encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    source = hash_script(_read_script())
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src '{source}'"
 
 
 def _read_script() -> str:

@@ -17,6 +17,7 @@ from learngene_zoo.cli.job import (
     say,
 )
 from learngene_zoo.cli.options import any_model_of, check_tasks
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.tasks.task import SPLITS
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _flat(first: str, second: str, comparison: Comparison) -> dict[str, Any]:
     )
 
 
-command = click.Command(
+command = SettingsCommand(
     "compare",
     callback=compare,
     help="Evaluate two models on the same images: the accuracy of each (mIoU for segmentation), "

@@ -20,9 +20,10 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
+from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, Exists, WrongCall
 from learngene_zoo.families.spec import Fit
-from learngene_zoo.pretrained.exported import is_exported_file
+from learngene_zoo.pretrained.exported import check_exported_file, is_exported_file
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import read_json, write_json
@@ -162,11 +163,10 @@ class Shots(click.ParamType):
 
 def find_evaluated_model(named: str | None, *places: str, offline: bool) -> str | Path:
     """Return the model as `any_model_of` does, or the path of a file that `lgzoo export` wrote."""
-    return (
-        named
-        if named and is_exported_file(named)
-        else any_model_of(named, *places, offline=offline)
-    )
+    if not named or not is_exported_file(named):
+        return any_model_of(named, *places, offline=offline)
+    check_exported_file(Path(named))
+    return named
 
 
 def _write(row: dict[str, Json], job: Job) -> None:
@@ -180,7 +180,7 @@ def _write(row: dict[str, Json], job: Job) -> None:
         write_json(draft, row)
 
 
-command = click.Command(
+command = SettingsCommand(
     "evaluate",
     callback=evaluate,
     help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with "

@@ -25,6 +25,7 @@ from learngene_zoo.text import count_noun, printable
 if TYPE_CHECKING:
     from learngene_zoo.training.predict import Prediction
 from learngene_zoo.cli.evaluation.evaluate import find_evaluated_model
+from learngene_zoo.cli.sections import SettingsCommand
 
 
 def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **options: Any) -> int:
@@ -167,7 +168,7 @@ def _describe_dangling(links: Sequence[str]) -> str:
     )
 
 
-command = click.Command(
+command = SettingsCommand(
     "predict",
     callback=predict,
     help="Classify images: print the most probable classes of each.\n\n"

@@ -17,6 +17,7 @@ from learngene_zoo.lifecycle.shrinking.candidates import (
     list_offers,
 )
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
+from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
@@ -192,10 +193,11 @@ def open_request(
             model itself does, and for a task with a class per pixel.
         BadData: for a task with too few images or one class.
     """
-    from learngene_zoo.pretrained.ancestry import open_ancestry
-
     bounds = config.tighten(budget)
     _check_bounds_given(bounds, config, task, images, tuning)
+    check_source(source)
+    from learngene_zoo.pretrained.ancestry import open_ancestry
+
     data = None if task is None else _open_labelled(task, run)
     pictures = data if images is None else _open_pictures(images, run)
     assert pictures is not None, "checked above"

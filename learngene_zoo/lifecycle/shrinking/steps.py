@@ -110,11 +110,11 @@ def shrink(
     check_start(out, run, force)
     for path in list_outputs(out, export_format):
         check_file(path, force or run.resume)
-    from learngene_zoo.artifacts.descendant import load_descendant
-
     request = open_request(
         model, task, images, bounds, config, tuning, image_size, export_format, run
     )
+    from learngene_zoo.artifacts.descendant import load_descendant
+
     folder = resolve_path(resolve_path(out).with_name(f"{resolve_path(out).name}.run"))
     datasets = [request.images, *([request.task] if request.task and images else [])]
     result = produce(
