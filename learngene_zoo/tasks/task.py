@@ -147,6 +147,11 @@ class Task:
         return self.kind == "segmentation"
 
     @property
+    def is_labelled(self) -> bool:
+        """Whether the images have labels; if not, all of them have the class 0."""
+        return self.classes > 1 or self.dense
+
+    @property
     def identity(self) -> Json:
         """JSON that distinguishes this data from that of other tasks."""
         fields = [self.image_size, self.channels, list(self.mean), list(self.std), self.flip]

@@ -215,12 +215,7 @@ class ClosedFormExpander(Expander):
 
         Raises `WrongCall` for a size beyond the ancestry model's, and for other than whole heads.
         """
-        from learngene_zoo.plugin import (
-            assemble,
-            only,
-            resize_positions,
-            shapes,
-        )
+        from learngene_zoo.plugin import assemble, only, resize_positions, shapes
         from lgzoo_closed_form.modules.solve import solve_descendant
 
         config = learngene.config
@@ -292,6 +287,7 @@ CLOSED_FORM = Method(
     },
     families=("vit", "eva"),
     tasks="one",
+    uses_labels=False,
     details=ClosedFormDetails,
     plot="lgzoo_closed_form.plot:draw_picture",
 )

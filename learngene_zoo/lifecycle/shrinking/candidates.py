@@ -13,6 +13,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.latency import affordable, select_fitting
 from learngene_zoo.method.contract import METHODS, Method, family
 from learngene_zoo.method.sizes import Budget, Member, Target
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.text import human_seconds
 
 # A candidate with fewer parameters than this share of the largest one that fits is left out.
@@ -61,20 +62,25 @@ def _is_free(method: Method, spec: Spec) -> bool:
         return False
 
 
-def list_offers(spec: Spec, classes: int) -> dict[str, list[Member]]:
+def list_offers(spec: Spec, classes: int, *, has_labels: bool = True) -> dict[str, list[Member]]:
     """Return the descendants of each method that have fewer parameters than the model itself.
 
     Args:
         spec: the shape of the pretrained model.
         classes: of the descendants' head.
+        has_labels: whether extractions see labels. If not, methods that use them are left out with
+            a note.
 
     Raises:
         WrongCall: if there is no method for such a model.
     """
     whole_size = cost(spec.with_(classes=classes, dense=False)).params
     target = Target(classes=classes, dense=False)
+    methods = list_free_methods(spec)
+    if not has_labels:
+        methods = _leave_out_labelled(methods)
     offers = {}
-    for method in list_free_methods(spec):
+    for method in methods:
         config = replace(method.extractor.outline([spec]), method=method.name)
         members = family(config, method.expander, target)
         smaller = [member for member in members if member.cost().params < whole_size]
@@ -86,6 +92,16 @@ def list_offers(spec: Spec, classes: int) -> dict[str, list[Member]]:
             "the others"
         )
     return offers
+
+
+def _leave_out_labelled(methods: Sequence[Method]) -> list[Method]:
+    """Return the methods whose extractions use no labels, with a note that names the others."""
+    names = [method.name for method in methods if method.tasks != "none" and method.uses_labels]
+    if names:
+        print_note(
+            f"methods that need labels are left out: {', '.join(names)}", "methods without labels"
+        )
+    return [method for method in methods if method.name not in names]
 
 
 def check_affordable(offers: Offers, budget: Budget) -> None:

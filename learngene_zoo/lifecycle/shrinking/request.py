@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from learngene_zoo.errors import BadData, WrongCall, unknown
+from learngene_zoo.artifacts.own_data import name_option
+from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.family import cost
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
 from learngene_zoo.lifecycle.rates import FINETUNE
@@ -19,7 +20,7 @@ from learngene_zoo.lifecycle.shrinking.candidates import (
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.catalogue import is_own_data, open_task
 from learngene_zoo.text import human_count
 from learngene_zoo.training.healing.settings import HEAL
 
@@ -91,7 +92,7 @@ class ShrinkRequest:
     reference: str | None  # of the task
     task: Task | None  # with validation images
     images_reference: str
-    images: Task  # whose training images extractions see
+    images: Task  # whose training images extractions see; without labels unless it is `task`
     offers: Offers  # of all methods, without regard to the budget
     budget: Budget
     config: ShrinkConfig
@@ -178,7 +179,7 @@ def open_request(
     Args:
         source: the pretrained model.
         task: the task of the descendants. None: they have no head.
-        images: whose training images extractions see. None: the task's.
+        images: images without labels that extractions see, as for `open_images`. None: the task's.
         budget: bounds of the descendants.
         config: the other settings.
         tuning: settings of the fine-tuning, by name.
@@ -189,17 +190,20 @@ def open_request(
     Raises:
         WrongCall: if there is no bound, no task and no images, if nothing fits the budget or the
             model itself does, and for a task with a class per pixel.
-        BadData: for a task with too few images or one class.
+        BadData: for a task with too few images or one class, and for too few images.
     """
     from learngene_zoo.pretrained.ancestry import open_ancestry
+    from learngene_zoo.tasks.unlabelled.opening import open_images
 
     bounds = config.tighten(budget)
     _check_bounds_given(bounds, config, task, images, tuning)
     data = None if task is None else _open_labelled(task, run)
-    pictures = data if images is None else _open_pictures(images, run)
+    pictures = data if images is None else open_images(images, offline=run.offline)
     assert pictures is not None, "checked above"
     ancestry = open_ancestry(source, image_size=image_size, offline=run.offline)
-    offers = list_offers(ancestry.spec, data.classes if data else 0)
+    offers = list_offers(
+        ancestry.spec, data.classes if data else 0, has_labels=pictures.is_labelled
+    )
     _check_not_affordable(ancestry, data.classes if data else 0, bounds, config, task)
     check_affordable(offers, bounds)
     reference = images if images is not None else task
@@ -252,7 +256,13 @@ def _open_labelled(reference: str, run: Run) -> Task:
     """Open a task that descendants can be fine-tuned on; it has validation images."""
     from learngene_zoo.tasks.splits import ensure_validation
 
-    data = open_task(reference, offline=run.offline)
+    try:
+        data = open_task(reference, offline=run.offline)
+    except BadData as error:
+        if not is_own_data(reference) or not _opens_without_labels(reference, run):
+            raise
+        hint = name_option("images", reference)
+        raise BadData(f"{error}; or shrink without labels: {hint} instead") from error
     if data.dense:
         raise WrongCall(
             f"{data.name} has a class for every pixel; shrink needs one class for every image"
@@ -267,17 +277,14 @@ def _open_labelled(reference: str, run: Run) -> Task:
     return ensure_validation(data)
 
 
-def _open_pictures(reference: str, run: Run) -> Task:
-    """Open the images of extractions, and of comparisons without labels."""
-    from learngene_zoo.tasks.splits import ensure_validation
+def _opens_without_labels(reference: str, run: Run) -> bool:
+    from learngene_zoo.tasks.unlabelled.opening import open_images
 
-    data = open_task(reference, offline=run.offline)
-    if data.sizes["train"] < MIN_TRAINING_IMAGES:
-        raise BadData(
-            f"{data.name} has {data.sizes['train']} images; expected at least "
-            f"{MIN_TRAINING_IMAGES}: add some"
-        )
-    return ensure_validation(data)
+    try:
+        open_images(reference, offline=run.offline)
+    except ZooError:
+        return False
+    return True
 
 
 def _check_not_affordable(

@@ -88,7 +88,8 @@ def shrink(
         model: the pretrained model, as for `extract`; default: the bundled one.
         task: the task that the model is fine-tuned on. None: the model keeps no head, and
             candidates are compared by how well they predict the original's features.
-        images: whose training images extractions see. None: those of `task`.
+        images: images without labels that extractions see, as for `heal`. None: the training
+            images of `task`.
         budget: bounds of the descendants.
         config: the other settings.
         image_size: in pixels. None: the pretrained model's default.
