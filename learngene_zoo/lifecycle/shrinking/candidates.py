@@ -44,12 +44,13 @@ def list_free_methods(spec: Spec) -> list[Method]:
 
     Methods whose descendants inherit no tensors are left out.
     """
-    methods = [method for method in METHODS.load_all()[0] if _is_free(method, spec)]
+    methods = [method for method in METHODS.load_all()[0] if is_free(method, spec)]
     ranks = {name: rank for rank, name in enumerate(ORDER)}
     return sorted(methods, key=lambda method: (ranks.get(method.name, len(ranks)), method.name))
 
 
-def _is_free(method: Method, spec: Spec) -> bool:
+def is_free(method: Method, spec: Spec) -> bool:
+    """Return whether a method extracts from one model of this shape, without training."""
     least, most = method.ancestries
     if not (method.inherits and least <= 1 and (most is None or most >= 1)):
         return False
