@@ -428,9 +428,23 @@ def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
     [
         ({"max_params": None}, WrongCall, "no bound is given"),
         ({"task": None}, WrongCall, "no images are given"),
-        ({"max_params": 10}, WrongCall, r"the smallest has 1 layers, .* parameters \("),
+        ({"max_params": 10}, WrongCall, r"the smallest has 1 layer, .* parameters \("),
         ({"max_params": 10**9}, WrongCall, "the model itself is within the budget"),
-        ({"max_megabytes": 0.0001, "max_params": None}, WrongCall, "the smallest has"),
+        (
+            {"max_megabytes": 0.0001, "max_params": None},
+            WrongCall,
+            r"fits within 0\.0001 MB of fp32 weights; .* parameters \(\d+\), [\d.]+ MB and .* FLOPs",
+        ),
+        (
+            {"max_megabytes": 1, "max_params": 10},
+            WrongCall,
+            r"fits within 10 parameters and 1 MB of fp32 weights; the smallest has",
+        ),
+        (
+            {"max_megabytes": 100, "max_params": None},
+            WrongCall,
+            r"within the budget \(.* parameters, [\d.]+ MB, .* FLOPs\); choose",
+        ),
         ({"task": "scenes"}, WrongCall, "scenes has a class for every pixel"),
         ({"task": None, "images": "digits", "max_drop": 1}, WrongCall, "which need labels"),
         ({"task": None, "images": "digits"}, WrongCall, "epochs is a setting of the fine-tuning"),

@@ -10,7 +10,7 @@ from itertools import groupby
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.lifecycle.latency import affordable, select_fitting
+from learngene_zoo.lifecycle.latency import select_fitting
 from learngene_zoo.method.contract import METHODS, Method, family
 from learngene_zoo.method.sizes import Budget, Member, Target
 from learngene_zoo.runs.progress import print_note
@@ -105,14 +105,6 @@ def _leave_out_labelled(methods: Sequence[Method]) -> list[Method]:
     return [method for method in methods if method.name not in names]
 
 
-def check_affordable(offers: Offers, budget: Budget) -> None:
-    """Raise `WrongCall`, which names the smallest descendant, if none is within the budget.
-
-    Latency is not measured.
-    """
-    affordable([member for members in offers.values() for member in members], budget)
-
-
 def select_affordable(
     offers: Offers, budget: Budget, measure: Callable[[Spec], float]
 ) -> dict[str, list[Member]]:
@@ -125,9 +117,8 @@ def select_affordable(
             the other bounds; of those that differ in depth only, for a few.
 
     Raises:
-        WrongCall: if there are none.
+        WrongCall: if none is fast enough.
     """
-    check_affordable(offers, budget)
     fitting = {name: select_fitting(members, budget) for name, members in offers.items()}
     if budget.max_latency is not None:
         seconds: dict[Spec, float] = {}

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
-from learngene_zoo.families.family import cost
+from learngene_zoo.families.family import Cost, cost
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
+from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting
 from learngene_zoo.lifecycle.rates import FINETUNE
-from learngene_zoo.lifecycle.shrinking.candidates import (
-    Offers,
-    check_affordable,
-    list_offers,
-)
+from learngene_zoo.lifecycle.shrinking.candidates import Offers, list_offers
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
@@ -33,6 +30,11 @@ ExportFormat = Literal["onnx", "pt2", "none"]
 BYTES_PER_PARAMETER = 4  # fp32
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 MIN_TRAINING_IMAGES = 10
+
+
+def count_megabytes(size: Cost) -> float:
+    """Return the size of the weights of a model in fp32, in units of 10^6 bytes."""
+    return BYTES_PER_PARAMETER * size.params / 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,10 @@ class ShrinkConfig:
             return budget
         params = int(1e6 * self.max_megabytes / BYTES_PER_PARAMETER)
         return replace(budget, max_params=min(params, budget.max_params or params))
+
+    def describe_megabytes(self, size: Cost) -> str:
+        """Return the megabytes of a model, if they are bounded; else ""."""
+        return "" if self.max_megabytes is None else f"{count_megabytes(size):.3g} MB"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +210,8 @@ def open_request(
     offers = list_offers(
         ancestry.spec, data.classes if data else 0, has_labels=pictures.is_labelled
     )
-    _check_not_affordable(ancestry, data.classes if data else 0, bounds, config, task)
-    check_affordable(offers, bounds)
+    _check_not_affordable(ancestry, data.classes if data else 0, bounds, config)
+    _check_affordable(offers, budget, config)
     reference = images if images is not None else task
     assert reference is not None, "checked above"
     return ShrinkRequest(
@@ -287,8 +293,22 @@ def _opens_without_labels(reference: str, run: Run) -> bool:
     return True
 
 
+def _check_affordable(offers: Offers, budget: Budget, config: ShrinkConfig) -> None:
+    """Raise `WrongCall`, which names the smallest descendant, if none is within the budget.
+
+    Latency is not measured.
+    """
+    members = [member for members in offers.values() for member in members]
+    if not select_fitting(members, config.tighten(budget)):
+        megabytes = config.max_megabytes
+        bounds = [] if megabytes is None else [f"{megabytes:g} MB of fp32 weights"]
+        raise refuse_all(
+            members, [*describe_bounds(budget), *bounds], describe=config.describe_megabytes
+        )
+
+
 def _check_not_affordable(
-    ancestry: Ancestry, classes: int, budget: Budget, config: ShrinkConfig, task: str | None
+    ancestry: Ancestry, classes: int, budget: Budget, config: ShrinkConfig
 ) -> None:
     """Raise `WrongCall` if the model itself is within the budget. Latency is not measured."""
     size = cost(ancestry.spec.with_(classes=classes, dense=False))
@@ -296,8 +316,12 @@ def _check_not_affordable(
         return
     bounds = ((budget.max_params, size.params), (budget.max_flops, size.flops))
     if all(bound is None or value <= bound for bound, value in bounds):
+        sizes = [
+            f"{human_count(size.params)} parameters",
+            *filter(None, [config.describe_megabytes(size)]),
+            f"{human_count(size.flops)} FLOPs",
+        ]
         raise WrongCall(
-            f"the model itself is within the budget ({human_count(size.params)} parameters, "
-            f"{human_count(size.flops)} FLOPs); choose a smaller budget, or fine-tune the model "
-            "as it is"
+            f"the model itself is within the budget ({', '.join(sizes)}); choose a smaller budget, "
+            "or fine-tune the model as it is"
         )
