@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import torch
 
 import machine
-from finetune_rates import hold_out_images
+from finetune_rates import choose_images
 from learngene_zoo.plugin import fill_missing_tensors, model_of, take_blocks, without_head
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
@@ -118,7 +118,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     ]
     if not cells:
         return
-    task = hold_out_images(open_task(task_name), run.seed)
+    task = choose_images(open_task(task_name), run.seed)
     seen = task if name == "dinov2" else open_task(SOURCE_TASK)
     settings, spec = Calibration(), opened.spec
     state = without_head(opened.state, spec)

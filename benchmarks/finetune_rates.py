@@ -47,13 +47,13 @@ from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import PartOfSplit
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import Evaluation, evaluate
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.tuning import Epoch, choose_epoch
 from pages import DOCS, replace_between
+from probes import hold_out_images
 
 ROWS = machine.RESULTS / "finetune_rates.jsonl"
 # Learning rate and layer decay, of what inherits from a wide ancestry model and of the bundled one.
@@ -194,7 +194,7 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
 
     torch.set_num_threads(1)
     run = Run(seed=start.seed, threads=1, device="cpu")
-    task = hold_out_images(open_task(start.task), start.seed)
+    task = choose_images(open_task(start.task), start.seed)
     model = build_start(start, ancestry).for_task(
         task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=False
     )
@@ -235,22 +235,12 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
             file.write(json.dumps(row) + "\n")
 
 
-def hold_out_images(task: Task, seed: int) -> Task:
-    """Return a task whose images are all of the training split: some to train on, others to judge.
-
-    At most `IMAGES` and 80 % of them are the training images, at most `HELD_OUT` others those of
-    validation and test.
+def choose_images(task: Task, seed: int) -> Task:
+    """Return a task of at most `IMAGES` and 80 % of the training split to train on, and of at most
+    `HELD_OUT` others to judge.
     """
-    total = task.sizes["train"]
-    order = np.random.default_rng(1000 + seed).permutation(total)
-    count = min(IMAGES, int(0.8 * total))
-    chosen, others = np.sort(order[:count]), np.sort(order[count : count + HELD_OUT])
-
-    def open_part(name: str) -> PartOfSplit:
-        return PartOfSplit(task.split("train"), chosen if name == "train" else others)
-
-    sizes = {"train": len(chosen), "validation": len(others), "test": len(others)}
-    return replace(task, sizes=sizes, open_split=open_part, stamp=None)
+    count = min(IMAGES, int(0.8 * task.sizes["train"]))
+    return hold_out_images(task, slice(count), slice(count, count + HELD_OUT), seed)
 
 
 def build_start(start: Start, ancestry: str | None) -> Descendant:

@@ -28,18 +28,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.splits import PartOfSplit
-from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.healing.recovery import recover
 from learngene_zoo.training.healing.settings import HEAL, HealConfig
 from pages import DOCS, replace_between
+from probes import hold_out_images
 
 ROWS = machine.RESULTS / "heal_rates.jsonl"
 PIXELS, UNLABELLED, LABELLED, JUDGED, EPOCHS = 112, 1000, 500, 600, 4
@@ -121,7 +118,12 @@ def measure(cell: Cell, source: str) -> None:
     start = lifecycle.expand(
         learngene, layers=cell.layers, width=cell.width, task=cell.task, run=run
     )
-    unlabelled, labelled = divide(open_task(cell.task))
+    task = open_task(cell.task)
+    judged = min(JUDGED, task.sizes["train"] // 5)
+    unlabelled, labelled = (
+        hold_out_images(task, slice(judged, judged + images), slice(judged))
+        for images in (UNLABELLED, LABELLED)
+    )
     start = start.with_fit(lifecycle.choose_fit(start, labelled))
     records = {key: start.provenance.get(key) for key in ("runs", "teacher_depth")}
     healed = recover(
@@ -140,23 +142,6 @@ def measure(cell: Cell, source: str) -> None:
     with ROWS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
     print(row, flush=True)
-
-
-def divide(task: Task) -> tuple[Task, Task]:
-    """Return a task's training images without and with labels, both with the same held-out ones."""
-    total = task.sizes["train"]
-    order = np.random.default_rng(1000).permutation(total)
-    count = min(JUDGED, total // 5)
-    judged, others = np.sort(order[:count]), order[count : count + UNLABELLED]
-
-    def part(chosen: np.ndarray) -> Task:
-        def open_part(name: str) -> PartOfSplit:
-            return PartOfSplit(task.split("train"), chosen if name == "train" else judged)
-
-        sizes = {"train": len(chosen), "validation": len(judged), "test": len(judged)}
-        return replace(task, sizes=sizes, open_split=open_part, stamp=None)
-
-    return part(np.sort(others)), part(np.sort(others[:LABELLED]))
 
 
 def make_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.splits import PartOfSplit
 from learngene_zoo.tasks.task import Task
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the kept results
 DRAW = 0  # the seed that draws the images
 Arrays = tuple[np.ndarray, np.ndarray]  # of training images and of validation images
+
+
+def hold_out_images(task: Task, train: slice, held_out: slice, seed: int = 0) -> Task:
+    """Return a task whose images are all of the training split, in a random order.
+
+    Args:
+        task: the task.
+        train: the images to train on, a slice of that order.
+        held_out: the images of the validation and test splits.
+        seed: the seed of the order.
+    """
+    order = np.random.default_rng(1000 + seed).permutation(task.sizes["train"])
+    chosen, others = np.sort(order[train]), np.sort(order[held_out])
+
+    def open_part(name: str) -> PartOfSplit:
+        return PartOfSplit(task.split("train"), chosen if name == "train" else others)
+
+    sizes = {"train": len(chosen), "validation": len(others), "test": len(others)}
+    return replace(task, sizes=sizes, open_split=open_part, stamp=None)
 
 
 def load_images(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.ndarray]:

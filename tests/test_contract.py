@@ -118,6 +118,17 @@ def change_ancestry(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
     return Keep()(ancestries, tasks, run)
 
 
+def need_labels(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    if tasks[0].classes < 2:
+        raise ValueError("a single class")
+    return Train()(ancestries, tasks, run)
+
+
+def test_an_extraction_that_needs_labels_and_denies_it_is_caught() -> None:
+    method = replace(with_extractor(Train, __call__=need_labels), uses_labels=False)
+    assert_breaks(method, "takes images without labels.*: raised ValueError: a single class")
+
+
 def return_random_tensor(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
     return replace(Keep()(ancestries, tasks, run), state={"x": torch.rand(3)})
 

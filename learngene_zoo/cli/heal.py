@@ -101,7 +101,8 @@ command = SettingsCommand(
     epilog="\b\nExamples:\n"
     "  lgzoo heal --images folder:photos\n"
     "  lgzoo heal descendant --images folder:photos --task folder:labelled\n"
-    "  lgzoo heal --images forms --epochs 2 --maps fixed",
+    "  lgzoo heal --images forms --epochs 2 --maps fixed\n"
+    "  lgzoo heal --images folder:photos --rounds 2",
     params=[
         model_argument(),
         click.Option(

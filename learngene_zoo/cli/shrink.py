@@ -24,6 +24,7 @@ from learngene_zoo.cli.options import (
     auto_options_of,
     budget_options,
     check_tasks,
+    complete_tasks,
     list_typed,
     options_of,
     settings_from_options,
@@ -134,8 +135,8 @@ command = SettingsCommand(
     "shrink",
     callback=shrink,
     help="Make a small model from a pretrained one, in one command: candidates that fit the budget "
-    "are built without training and probed, the best ones are fine-tuned, and the best of these "
-    "is exported.\n\n"
+    "are built without training and probed, the best ones are fine-tuned (without labels: healed), "
+    "and the best of these is exported.\n\n"
     "MODEL is timm:NAME, hf-hub:ORG/REPO[@REV], a folder or a .safetensors file (default: the "
     "bundled model). Give at least one bound.",
     epilog="\b\nExamples:\n"
@@ -149,10 +150,11 @@ command = SettingsCommand(
         task_option("Task to fine-tune on; also folder:PATH (lgzoo list tasks)."),
         DetailOption(
             ["--images"],
-            metavar="TASK",
-            help="Task whose training images extractions see, without their labels (default: "
-            "that of --task). Without --task, candidates are compared by how well they predict "
-            "the original's features of these images, and nothing is fine-tuned.",
+            shell_complete=complete_tasks,
+            help="Images without labels that extractions and healing use, as for `lgzoo heal` "
+            "(default: the training images of --task). Without --task, candidates are compared by "
+            "how well they predict the original's features of these images, and the best ones are "
+            "healed instead of fine-tuned.",
         ),
         *budget_options(),
         image_size_option(),

@@ -19,12 +19,14 @@ from learngene_zoo.artifacts.records import AncestryRecord, read_provenance
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.opening import own_run
 from learngene_zoo.lifecycle.rates import choose_fit, choose_heal_rate
+from learngene_zoo.lifecycle.round_sizes import plan_rounds
+from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remove_work
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
-from learngene_zoo.runs.folder import check_start, produce
+from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Recipe, settings_of, to_json, with_settings
+from learngene_zoo.settings import Json, Recipe, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import is_own_data, locate_task, open_task
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
@@ -55,14 +57,15 @@ def heal(
     token, the patches and the streams of matched blocks (`training.healing.objective`). Its head is
     not trained. After every epoch the losses on held-out images are measured, and with a `task` the
     accuracies of probes of the features on its validation images; the best epoch is kept, and the
-    model before the training competes.
+    model before the training competes. With `rounds`, the descendant is built again through
+    intermediate sizes, which are healed as well (`lifecycle.rounds`).
 
     Args:
         model: a descendant or a reference to one.
         images: images without labels: a folder of any depth (`folder:PATH`), a table, tars, or a
             task, of which the training images are used.
-        teacher: source of another ancestry model with the same patches. None: the one that the
-            descendant records.
+        teacher: source of another ancestry model with the same patches; rounds build from it. None:
+            the one that the descendant records.
         task: a task whose validation images choose the epoch. None: the held-out losses do.
         recipe: the training. None: `HEAL`, with the learning rate of `choose_heal_rate`.
         healing: the other settings.
@@ -76,7 +79,8 @@ def heal(
 
     Raises:
         WrongCall: for a model without a single recorded ancestry model (and without `teacher`), a
-            stitched model or one with a class per pixel, and for a teacher with other patches.
+            stitched model or one with a class per pixel, for a teacher with other patches, and for
+            `rounds` as `plan_rounds` does.
         BadFile: for a recorded ancestry model that is not the same any more.
         BadData: for fewer than 20 images.
     """
@@ -103,25 +107,32 @@ def heal(
     opened = {images: data} if task is None or probed is None else {images: data, task: probed}
     ancestry, records, located = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)
+    plan = plan_rounds(start, ancestry.spec, healing.rounds) if healing.rounds > 1 else None
     origins = {**_locate(opened), **_recall(start), **located}
 
     def make(run: Run) -> Descendant:
         say_notes([data], run)
-        fit = choose_fit(start, probed) if probed is not None else None
+        built, blocks, rounds = start, records, list[Json]()
+        if plan is not None:
+            one_round = replace(healing, rounds=1)
+            call = partial(heal, images=images, task=task, recipe=resolved, healing=one_round)
+            built, rounds = build_in_rounds(start, plan, ancestry, images, call, run)
+            blocks = {name: built.provenance.get(name) for name in BLOCK_RECORDS}
+        fit = choose_fit(built, probed) if probed is not None else None
         healed = recover(
-            start,
+            built,
             ancestry,
             data,
             resolved,
             healing,
             run,
-            records=records,
+            records=blocks,
             task=probed,
-            task_format=start.with_fit(fit).input_format,
+            task_format=built.with_fit(fit).input_format,
         )
-        return _record_teacher(healed, ancestry)
+        return _complete_record(healed, ancestry, recorded, rounds)
 
-    plan = {
+    arguments = {
         "model": start.identity,
         "images": to_json(data.record),
         "teacher": ancestry.identity,
@@ -135,11 +146,13 @@ def heal(
         load_descendant,
         out=out,
         verb="heal",
-        settings=plan,
+        settings=arguments,
         run=run,
         force=force,
         data=stamps,
     )
+    if out is not None:
+        remove_work(locate_run(out))
     return remember(result, origins, load_descendant, out)
 
 
@@ -162,14 +175,24 @@ def _open_data(images: str, task: str | None, run: Run) -> tuple[Task, Task | No
     return data, probed
 
 
-def _record_teacher(healed: Descendant, ancestry: Ancestry) -> Descendant:
-    """Return the model with the identity of its teacher in the record."""
+def _complete_record(
+    healed: Descendant,
+    ancestry: Ancestry,
+    recorded: Sequence[AncestryRecord],
+    rounds: Sequence[Json],
+) -> Descendant:
+    """Return the model with its teacher, and the rounds if there are any, in the record.
+
+    A teacher among the recorded ancestry models is named as there, and not by its location.
+    """
+    same = [record for record in recorded if record.sha256 == ancestry.record.sha256]
+    teacher = (same or [ancestry.record])[0]
     names = ("source", "revision", "sha256", "licence")
-    teacher = {name: getattr(ancestry.record, name) for name in names}
     record: Any = healed.provenance["healed"]
-    return replace(
-        healed, provenance={**healed.provenance, "healed": {**record, "teacher": teacher}}
-    )
+    record = {**record, "teacher": {name: getattr(teacher, name) for name in names}}
+    if rounds:
+        record["rounds"] = [*rounds[:-1], {**rounds[-1], "metrics": record["metrics"]}]
+    return replace(healed, provenance={**healed.provenance, "healed": record})
 
 
 def configure(
@@ -257,7 +280,7 @@ def _open_teacher(
             ancestry = reopen_ancestry(record, None, offline=run.offline, option="teacher")
     same = [record for record in recorded if record.sha256 == ancestry.record.sha256]
     is_recorded = len(recorded) == 1 and bool(same)
-    names = ("runs", "teacher_depth") if is_recorded else ()
+    names = BLOCK_RECORDS if is_recorded else ()
     located = origins_of_models([ancestry.record]).values()
     return (
         ancestry,

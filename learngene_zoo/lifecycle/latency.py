@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.family import Convention
+from learngene_zoo.families.family import Convention, Cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method.sizes import Budget, Member
 from learngene_zoo.runs.run import Run
-from learngene_zoo.text import human_count, human_seconds
+from learngene_zoo.text import count_noun, human_count, human_seconds
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,11 +65,7 @@ def affordable(
     """
     fitting = select_fitting(members, budget, convention)
     if members and not fitting:
-        raise _none_fits(
-            sorted(members, key=lambda member: member.cost(convention), reverse=True),
-            budget,
-            convention,
-        )
+        raise refuse_all(members, describe_bounds(budget), convention)
     return fitting
 
 
@@ -87,17 +83,36 @@ def _is_affordable(member: Member, budget: Budget, convention: Convention) -> bo
     )
 
 
-def _none_fits(ordered: Sequence[Member], budget: Budget, convention: Convention) -> WrongCall:
-    bounds = []
-    if budget.max_params is not None:
-        bounds.append(f"{human_count(budget.max_params)} parameters")
-    if budget.max_flops is not None:
-        bounds.append(f"{human_count(budget.max_flops)} FLOPs")
-    least = ordered[-1].cost(convention)
+def describe_bounds(budget: Budget) -> list[str]:
+    """Return the bounds of parameters and FLOPs in words."""
+    bounds = ((budget.max_params, "parameters"), (budget.max_flops, "FLOPs"))
+    return [f"{human_count(bound)} {unit}" for bound, unit in bounds if bound is not None]
+
+
+def refuse_all(
+    members: Iterable[Member],
+    bounds: Sequence[str],
+    convention: Convention = "exact",
+    describe: Callable[[Cost], str] = lambda cost: "",
+) -> WrongCall:
+    """Return the error that no member is within a budget; it names the smallest one.
+
+    Args:
+        members: the members.
+        bounds: the bounds in words.
+        convention: how FLOPs are counted.
+        describe: returns a further size of a member in words, for bounds of that size.
+    """
+    least = min(members, key=lambda member: member.cost(convention))
+    cost = least.cost(convention)
+    sizes = [
+        count_noun(least.spec.layers, "layer"),
+        f"{human_count(cost.params)} parameters ({cost.params})",
+        *filter(None, [describe(cost)]),
+    ]
     return WrongCall(
-        f"no descendant fits within {' and '.join(bounds)}; "
-        f"the smallest has {ordered[-1].spec.layers} layers, {human_count(least.params)} "
-        f"parameters ({least.params}) and {human_count(least.flops)} FLOPs ({least.flops})"
+        f"no descendant fits within {' and '.join(bounds)}; the smallest has "
+        f"{', '.join(sizes)} and {human_count(cost.flops)} FLOPs ({cost.flops})"
     )
 
 

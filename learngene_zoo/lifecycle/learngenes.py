@@ -128,8 +128,9 @@ def extract(
     Args:
         name: the method.
         ancestries: sources of ancestry models; default: the bundled one.
-        tasks: tasks to extract from. Descendants are for the first task. They may be left out only
-            with the bundled ancestry model.
+        tasks: tasks to extract from; images without labels if the method uses none. Descendants
+            are for the first task, if it has labels. They may be left out only with the bundled
+            ancestry model.
         extractor: the settings. None: those of the preset.
         preset: a preset of the method; default: "mini".
         image_size: of the ancestry models while they are condensed, and of descendants. None: the
@@ -163,11 +164,15 @@ def extract(
     # Refuses impossible settings before anything is written.
     extractor.outline([ancestry.spec for ancestry in opened])
     needs = references if references and extractor.needs_tasks() else tasks_named(named)[:1]
-    opened_tasks = [open_task(reference, offline=run.offline) for reference in needs]
+    require_labels = method.uses_labels or not looks
+    opened_tasks = [
+        open_task(reference, offline=run.offline, require_labels=require_labels)
+        for reference in needs
+    ]
     for task in opened_tasks:
         check_inputs(task, opened[0].input_format if opened else None)
     data = opened_tasks if references and extractor.needs_tasks() else []
-    purpose = opened_tasks[0].purpose if named else None
+    purpose = opened_tasks[0].purpose if named and opened_tasks[0].is_labelled else None
     _check_distinct(data)
     settings = {
         "method": name,

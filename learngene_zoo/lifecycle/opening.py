@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 def own_run() -> Run:
     """Return the default `Run`, which shows a progress bar in notebooks."""
     return Run(progress=in_notebook(), lines=in_notebook())
+
+
+def resume_if_begun(path: Path, run: Run) -> Run:
+    """Return the run of a verb that writes to `path`, as a part of another verb.
+
+    It is resumed if an interrupted run of that verb has begun there.
+    """
+    has_begun = path.exists() or path.with_name(f"{path.name}.run").exists()
+    return replace(run, folder=None, plan="", name="", resume=has_begun)
 
 
 def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:

@@ -196,6 +196,8 @@ class Method:
     ancestries: tuple[int, int | None] = (1, 1)  # least and most (None: any number)
     families: tuple[str, ...] = ("vit",)  # the families of ancestry models that it takes
     tasks: Tasks = "many"  # training tasks of the extraction; "one" and "many" need at least one
+    # Whether the extraction uses the labels of its tasks. If not, images without labels will do.
+    uses_labels: bool = True
     details: type | None = (
         None  # the frozen dataclass in `config.details` of its learngenes, see `details_of`
     )

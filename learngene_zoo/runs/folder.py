@@ -107,8 +107,7 @@ def produce(
     if stamps:
         plan["data"] = stamps
     out = Path(out)
-    path = resolve_path(out)
-    folder = resolve_path(path.with_name(f"{path.name}.run"))
+    path, folder = resolve_path(out), locate_run(out)
     run = replace(run, folder=folder, plan=fingerprint(plan))
     if not is_first():
         wait_for_all()
@@ -133,6 +132,12 @@ def produce(
         return artifact
 
 
+def locate_run(out: str | Path) -> Path:
+    """Return the folder of the run that writes the artifact `out`."""
+    path = resolve_path(Path(out))
+    return resolve_path(path.with_name(f"{path.name}.run"))
+
+
 def check_start(out: str | Path | None, run: Run, force: bool) -> None:
     """Check that `out` can be written, before anything is imported or opened.
 
@@ -141,8 +146,8 @@ def check_start(out: str | Path | None, run: Run, force: bool) -> None:
     """
     if out is None or run.resume or not is_first():
         return
-    path = claim(Path(out), force)
-    folder = resolve_path(path.with_name(f"{path.name}.run"))
+    claim(Path(out), force)
+    folder = locate_run(out)
     _check_ours(folder, run.resume)
     record = _read(folder)
     if record and not record.get("finished") and not force:

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,13 +199,16 @@ def is_own_data(reference: str) -> bool:
     return ":" in reference
 
 
-def open_seen(reference: str, option: str = "task", *, offline: bool = False) -> Task:
+def open_seen(
+    reference: str, option: str = "task", *, offline: bool = False, require_labels: bool = True
+) -> Task:
     """Open data that an artifact names by digest, at the location recorded on this machine.
 
     Args:
         reference: the name in the artifact.
         option: the option by which the user can name the data.
         offline: do not use the network.
+        require_labels: as for `open_task`.
 
     Raises:
         WrongCall: if the artifact was not made on this machine from this data, or if the data is
@@ -218,7 +221,7 @@ def open_seen(reference: str, option: str = "task", *, offline: bool = False) ->
             f"its data is named as {reference!r}, which is opened only if you name it: {call}"
         )
     try:
-        task = _open_own(origin.location, offline)
+        task = _open_own(origin.location, offline, require_labels)
         reason = (
             ""
             if locate_task(task, origin.location).stamp == origin.stamp
@@ -264,12 +267,18 @@ def _stamp_files(location: str) -> str:
     return FileStamp([(os.path.relpath(file, rest), file) for file in files], tuple)()
 
 
-def open_task(reference: str, *, offline: bool = False) -> Task:
+def open_task(reference: str, *, offline: bool = False, require_labels: bool = True) -> Task:
     """Open a named task, or the user's data.
 
     Data is `folder:PATH`, `parquet:PATH` or `hf:org/name[:config]`, and texts also `csv:PATH` or
     `jsonl:PATH`. Images that do not fit on disk or in memory are streamed: tars with `wds:PATTERN`,
     or `hf-stream:org/name[:config]`.
+
+    Args:
+        reference: the name or the data.
+        offline: do not use the network.
+        require_labels: refuse data without labels. Otherwise they are opened as images of one
+            class (`Task.is_labelled` is False).
 
     Raises:
         WrongCall: for an unknown name.
@@ -279,11 +288,20 @@ def open_task(reference: str, *, offline: bool = False) -> Task:
     if not is_own_data(reference):
         return _open_named(reference, offline)
     if is_unnamed(reference):
-        return open_seen(reference, offline=offline)
-    return _open_own(reference, offline)
+        return open_seen(reference, offline=offline, require_labels=require_labels)
+    return _open_own(reference, offline, require_labels)
 
 
-def _open_own(reference: str, offline: bool) -> Task:
+def _open_own(reference: str, offline: bool, require_labels: bool) -> Task:
+    open_labelled = partial(_open_labelled, reference, offline)
+    if require_labels:
+        return open_labelled()
+    from learngene_zoo.tasks.unlabelled.plain import open_labelled_or_plain
+
+    return open_labelled_or_plain(reference, offline, open_labelled)
+
+
+def _open_labelled(reference: str, offline: bool) -> Task:
     kind, _, rest = reference.partition(":")
     if not rest:
         raise WrongCall(f"{reference!r} has nothing after the colon; expected {OWN_DATA_FORMS}")

@@ -171,6 +171,11 @@ class Task:
         return "text" if self.is_text else "image"
 
     @property
+    def is_labelled(self) -> bool:
+        """Whether the images have labels; if not, all of them have the class 0."""
+        return self.classes > 1 or self.dense
+
+    @property
     def identity(self) -> Json:
         """JSON that distinguishes this data from that of other tasks."""
         if self.is_text:

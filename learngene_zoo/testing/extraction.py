@@ -20,6 +20,7 @@ from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.unlabelled.opening import remove_labels
 from learngene_zoo.testing.laws import (
     cold,
     copy_state,
@@ -36,6 +37,7 @@ from learngene_zoo.training.loop import Engine
 SEED = 3
 EXTRACTOR = "the extractor condenses every ancestry model that its outline accepts"
 OUTLINE = "the outline accepts an ancestry model, or refuses it with WrongCall"
+UNLABELLED = "an extraction that uses no labels takes images without labels"
 RESUMED = "an extraction that is killed and resumed writes the same learngene"
 
 
@@ -90,6 +92,15 @@ def check_extraction(case: Case) -> Extracted:
         finite = not tensor.is_floating_point() or bool(tensor.isfinite().all())
         law(finite, method, f"extracted a tensor {name} with values that are not finite")
     return Extracted(learngene=learngene, steps=len(steps), parts=parts)
+
+
+def check_unlabelled(case: Case) -> None:
+    """Check that a method with `uses_labels=False` extracts from images without labels."""
+    if case.method.uses_labels or not case.tasks:
+        return
+    tasks = [remove_labels(task) for task in case.tasks]
+    with report_broken_promise(case.method, UNLABELLED):
+        case.extractor(case.ancestries, tasks, Run(seed=SEED))
 
 
 def check_outline(case: Case, written: Learngene) -> None:

@@ -23,6 +23,7 @@ from learngene_zoo.testing.extraction import (
     check_outline,
     check_parts,
     check_record,
+    check_unlabelled,
 )
 from learngene_zoo.testing.laws import (
     describe,
@@ -118,6 +119,7 @@ def check_whole(case: Case) -> None:
     method, extracted = case.method, check_extraction(case)
     check_parts(method, extracted.parts)
     check_outline(case, extracted.learngene)
+    check_unlabelled(case)
     with tempfile.TemporaryDirectory() as folder:
         written = check_record(case, extracted, Path(folder))
         # In memory, so that a change of it would be detected.

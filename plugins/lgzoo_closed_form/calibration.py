@@ -53,7 +53,7 @@ class Calibration:
 def open_calibration_task(
     named: str | None, seen: str | None, target: Target, run: Run, alternative: str = ""
 ) -> Task:
-    """Open the task whose training images are the calibration images.
+    """Open the task whose training images are the calibration images, with labels or without.
 
     Args:
         named: the task that the user names for calibration; it comes first.
@@ -69,9 +69,9 @@ def open_calibration_task(
     from learngene_zoo.plugin import find_origin, is_own_data, name_option, open_seen, open_task
 
     if named is not None or (seen and not is_own_data(seen)):
-        return open_task(named or seen or "", offline=run.offline)
+        return open_task(named or seen or "", offline=run.offline, require_labels=False)
     if seen and find_origin(seen) is not None:
-        return open_seen(seen, "calibration", offline=run.offline)
+        return open_seen(seen, "calibration", offline=run.offline, require_labels=False)
     if target.task is not None:
         return open_task(target.task, offline=run.offline)
     raise WrongCall(

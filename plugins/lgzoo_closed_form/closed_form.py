@@ -294,6 +294,7 @@ CLOSED_FORM = Method(
     },
     families=("vit", "eva"),
     tasks="one",
+    uses_labels=False,
     details=ClosedFormDetails,
     plot="lgzoo_closed_form.plot:draw_picture",
 )

@@ -259,10 +259,9 @@ class ElasticExpander(Expander):
         details, keep = details_of(learngene.config, ElasticDetails), self.keep or 1.0
         cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
         shares = details.search.compute_shares(keep)
-        selection = select_shares(learngene, shares, cuts.get(keep))
+        selection, task = select_shares(learngene, shares, cuts.get(keep)), None
         reason = "each block keeps what the ranking leaves it"
         spec = derive_selected_spec(learngene, target, selection, reason)
-        task = None
         if self.compensate:
             task = choose_task(learngene, target, selection, self.calibration, details.task, run)
         return build_pruned(learngene, spec, selection, run, Calibration(), task)
@@ -295,5 +294,6 @@ ELASTIC = Method(
         ),
     },
     tasks="one",
+    uses_labels=False,
     details=ElasticDetails,
 )

@@ -245,5 +245,6 @@ PRUNING = Method(
         "smoke": PruningExtractor(each=Scoring(calibration=Calibration(images=24))),
     },
     tasks="one",
+    uses_labels=False,
     details=PruningDetails,
 )

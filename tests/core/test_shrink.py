@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,92 @@ def test_without_labels_the_best_candidate_is_healed(data: Path, tmp_path: Path)
     assert load_descendant(tmp_path / "small").spec == result.model.spec
 
 
+def lay_flat(photos: Path, top: Path) -> Path:
+    for number, file in enumerate(sorted(photos.glob("*/*.png"))):
+        (top / "flat").mkdir(exist_ok=True)
+        (top / "flat" / f"{number}.png").write_bytes(file.read_bytes())
+    return top / "flat"
+
+
+def lay_nested(photos: Path, top: Path) -> Path:
+    """Lay the pictures into two years with the same months, which are not classes."""
+    for number, file in enumerate(sorted(photos.glob("*/*.png"))):
+        month = top / "nested" / f"{2023 + number % 2}" / ("may", "june")[number // 2 % 2]
+        month.mkdir(parents=True, exist_ok=True)
+        (month / f"{number}.png").write_bytes(file.read_bytes())
+    return top / "nested"
+
+
+WITHOUT_LABELS = {"candidates": 6, "probe_images": 30, "heal_epochs": 1, "export": "none"}
+
+
+@pytest.mark.parametrize("lay", [lay_flat, lay_nested])
+def test_a_folder_without_labels_is_enough(
+    lay: Callable[[Path, Path], Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, seen = lay(data / "photos", tmp_path), []
+    extract = building.extract
+
+    def record(name: str, **named: Any) -> Any:
+        learngene = extract(name, **named)
+        for task in learngene.config.tasks:
+            seen.append((name, task.classes, task.images))
+        assert learngene.config.purpose is None
+        return learngene
+
+    monkeypatch.setattr(building, "extract", record)
+    result = lg.shrink(
+        str(data / "model"),
+        images=f"folder:{folder}",
+        out=tmp_path / "small",
+        run=RUN,
+        max_params=30_000,
+        **WITHOUT_LABELS,
+    )
+    record_of_healing: Any = result.model.provenance["healed"]
+    assert record_of_healing["images"]["classes"] == 1
+    assert record_of_healing["metrics"]["training_images"] == 65
+    assert {name for name, *_ in seen} >= {"closed_form", "weight_subcloning"}
+    assert {(classes, images) for _, classes, images in seen} == {(1, 65)}
+
+
+def test_without_labels_the_call_can_be_interrupted(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = lay_flat(data / "photos", tmp_path)
+    call: dict[str, Any] = {"images": f"folder:{folder}", "max_params": 30_000, **WITHOUT_LABELS}
+    whole = lg.shrink(str(data / "model"), out=tmp_path / "whole", run=RUN, **call)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, building, "expand", 1)
+        with pytest.raises(KeyboardInterrupt):
+            lg.shrink(str(data / "model"), out=tmp_path / "small", run=RUN, **call)
+    resumed = Run(threads=1, device="cpu", resume=True)
+    again = lg.shrink(str(data / "model"), out=tmp_path / "small", run=resumed, **call)
+    assert fingerprint_of_state(again.model.state) == fingerprint_of_state(whole.model.state)
+
+
+def test_methods_that_need_labels_are_left_out_without_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted: list[str] = []
+    needy = replace(METHODS.load("closed_form"), uses_labels=True)
+    methods = [needy, METHODS.load("first_k"), METHODS.load("pruning")]
+    place = "learngene_zoo.lifecycle.shrinking.candidates"
+    monkeypatch.setattr(f"{place}.list_free_methods", lambda spec: methods)
+    monkeypatch.setattr(f"{place}.print_note", lambda text, key: noted.append(text))
+    assert list(list_offers(SPEC, 0, has_labels=False)) == ["first_k", "pruning"]
+    assert noted == ["methods that need labels are left out: closed_form"]
+    assert "closed_form" in list_offers(SPEC, 0)
+
+
+def test_a_task_without_labels_is_refused_with_the_option_that_takes_it(
+    data: Path, tmp_path: Path
+) -> None:
+    folder = lay_flat(data / "photos", tmp_path)
+    with pytest.raises(BadData, match=f"shrink without labels: --images folder:{folder} instead"):
+        shrink(data, tmp_path / "small", task=f"folder:{folder}")
+
+
 def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
     data: Path, tmp_path: Path
 ) -> None:
@@ -341,9 +428,23 @@ def test_max_drop_alone_tries_the_smallest_ones_near_the_original(
     [
         ({"max_params": None}, WrongCall, "no bound is given"),
         ({"task": None}, WrongCall, "no images are given"),
-        ({"max_params": 10}, WrongCall, r"the smallest has 1 layers, .* parameters \("),
+        ({"max_params": 10}, WrongCall, r"the smallest has 1 layer, .* parameters \("),
         ({"max_params": 10**9}, WrongCall, "the model itself is within the budget"),
-        ({"max_megabytes": 0.0001, "max_params": None}, WrongCall, "the smallest has"),
+        (
+            {"max_megabytes": 0.0001, "max_params": None},
+            WrongCall,
+            r"fits within 0\.0001 MB of fp32 weights; .* parameters \(\d+\), [\d.]+ MB and .* FLOPs",
+        ),
+        (
+            {"max_megabytes": 1, "max_params": 10},
+            WrongCall,
+            r"fits within 10 parameters and 1 MB of fp32 weights; the smallest has",
+        ),
+        (
+            {"max_megabytes": 100, "max_params": None},
+            WrongCall,
+            r"within the budget \(.* parameters, [\d.]+ MB, .* FLOPs\); choose",
+        ),
         ({"task": "scenes"}, WrongCall, "scenes has a class for every pixel"),
         ({"task": None, "images": "digits", "max_drop": 1}, WrongCall, "which need labels"),
         ({"task": None, "images": "digits"}, WrongCall, "epochs is a setting of the fine-tuning"),

@@ -13,6 +13,7 @@ from PIL import Image
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task, stamp_task
 from learngene_zoo.tasks.unlabelled.opening import open_images, remove_labels
@@ -47,6 +48,28 @@ def write_nested(folder: Path) -> str:
     return f"folder:{folder / 'nested'}"
 
 
+def write_shared(folder: Path) -> str:
+    """Write two years with the same months, which `--task` refuses."""
+    for number, part in enumerate(("2023/may", "2023/june", "2024/may")):
+        write_pictures(folder / "shared" / part, 10, first=10 * number)
+    return f"folder:{folder / 'shared'}"
+
+
+def write_loose(folder: Path) -> str:
+    """Write more images beside the subfolders than into them."""
+    write_pictures(folder / "loose", 16)
+    write_pictures(folder / "loose" / "old", 7, first=16)
+    write_pictures(folder / "loose" / "new", 7, first=23)
+    return f"folder:{folder / 'loose'}"
+
+
+def write_single(folder: Path) -> str:
+    """Write a subfolder of images beside an empty one."""
+    write_pictures(folder / "single" / "all", 30)
+    (folder / "single" / "empty").mkdir()
+    return f"folder:{folder / 'single'}"
+
+
 def write_parquet(folder: Path) -> str:
     from datasets import Dataset, Features
     from datasets import Image as ImageFeature
@@ -74,7 +97,18 @@ def read_colours(task: Task, split: str) -> list[int]:
     return sorted(round(float(image.mean()) * 127.5 + 127.5) for image in images)
 
 
-@pytest.mark.parametrize("write", [write_flat, write_nested, write_parquet, write_tar])
+WRITERS = [
+    write_flat,
+    write_nested,
+    write_shared,
+    write_loose,
+    write_single,
+    write_parquet,
+    write_tar,
+]
+
+
+@pytest.mark.parametrize("write", WRITERS)
 def test_pictures_without_labels_are_all_used_and_a_tenth_is_held_out(
     write: Callable[[Path], str], tmp_path: Path
 ) -> None:
@@ -96,10 +130,27 @@ def test_class_folders_are_used_as_their_task_without_test_images_and_labels(
         write_pictures(tmp_path / name, 30, first=30 * number)
     task = open_images(f"folder:{tmp_path}")
     assert task.sizes == {"train": 43, "validation": 5, "test": 0}
+    write_pictures(tmp_path, 59, first=60)
+    assert open_images(f"folder:{tmp_path}").sizes == task.sizes, "fewer than those of the classes"
     assert "12 test images of it left out" in task.notes[-1]
     assert len(task.split("test")) == 0
     assert not task.split("train").labels.any()
     assert not set(read_colours(task, "train")) & set(read_colours(task, "validation"))
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_task_has_no_labels_if_its_data_have_none(
+    write: Callable[[Path], str], tmp_path: Path
+) -> None:
+    reference = write(tmp_path)
+    assert not open_task(reference, require_labels=False).is_labelled
+    if write is not write_loose:
+        with pytest.raises(BadData):
+            open_task(reference)
+
+
+def test_a_task_keeps_its_labels_if_they_are_not_required() -> None:
+    assert open_task("digits", require_labels=False).classes == 10
 
 
 def test_a_task_loses_its_labels() -> None:

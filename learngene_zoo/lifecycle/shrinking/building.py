@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.artifacts.own_data import recall, remember
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand, extract
+from learngene_zoo.lifecycle.opening import resume_if_begun
 from learngene_zoo.lifecycle.shrinking.candidates import (
     Offers,
     ShrinkCandidate,
@@ -109,14 +110,14 @@ def _build(request: ShrinkRequest, candidate: ShrinkCandidate, work: Path, run: 
         extractor=with_settings(method.extractor, keep_streams(method.extractor)),
         image_size=request.image_size,
         out=gene,
-        run=run_of(gene, run),
+        run=resume_if_begun(gene, run),
     )
     expand(
         gene,
         target=replace(member.target, task=request.reference),
         expander=with_settings(method.expander, member.settings),
         out=path,
-        run=run_of(path, run),
+        run=resume_if_begun(path, run),
     )
     return load_descendant(path)
 
@@ -142,9 +143,3 @@ def keep_streams(extractor: Extractor) -> dict[str, bool]:
     """Return the setting by which all expansions of a learngene share its recorded streams."""
     names = {setting.name for setting in settings_of(extractor)}
     return {"keep_streams": True} if "keep_streams" in names else {}
-
-
-def run_of(path: Path, run: Run) -> Run:
-    """Return the run of a verb that writes to `path`: as the user would start or resume it."""
-    has_begun = path.exists() or path.with_name(f"{path.name}.run").exists()
-    return replace(run, folder=None, plan="", name="", resume=has_begun)

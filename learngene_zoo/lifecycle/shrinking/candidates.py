@@ -10,9 +10,10 @@ from itertools import groupby
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.lifecycle.latency import affordable, select_fitting
+from learngene_zoo.lifecycle.latency import select_fitting
 from learngene_zoo.method.contract import METHODS, Method, family
 from learngene_zoo.method.sizes import Budget, Member, Target
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.text import human_seconds
 
 # A candidate with fewer parameters than this share of the largest one that fits is left out.
@@ -43,12 +44,13 @@ def list_free_methods(spec: Spec) -> list[Method]:
 
     Methods whose descendants inherit no tensors are left out.
     """
-    methods = [method for method in METHODS.load_all()[0] if _is_free(method, spec)]
+    methods = [method for method in METHODS.load_all()[0] if is_free(method, spec)]
     ranks = {name: rank for rank, name in enumerate(ORDER)}
     return sorted(methods, key=lambda method: (ranks.get(method.name, len(ranks)), method.name))
 
 
-def _is_free(method: Method, spec: Spec) -> bool:
+def is_free(method: Method, spec: Spec) -> bool:
+    """Return whether a method extracts from one model of this shape, without training."""
     least, most = method.ancestries
     if not (method.inherits and least <= 1 and (most is None or most >= 1)):
         return False
@@ -61,20 +63,25 @@ def _is_free(method: Method, spec: Spec) -> bool:
         return False
 
 
-def list_offers(spec: Spec, classes: int) -> dict[str, list[Member]]:
+def list_offers(spec: Spec, classes: int, *, has_labels: bool = True) -> dict[str, list[Member]]:
     """Return the descendants of each method that have fewer parameters than the model itself.
 
     Args:
         spec: the shape of the pretrained model.
         classes: of the descendants' head.
+        has_labels: whether extractions see labels. If not, methods that use them are left out with
+            a note.
 
     Raises:
         WrongCall: if there is no method for such a model.
     """
     whole_size = cost(spec.with_(classes=classes, dense=False)).params
     target = Target(classes=classes, dense=False)
+    methods = list_free_methods(spec)
+    if not has_labels:
+        methods = _leave_out_labelled(methods)
     offers = {}
-    for method in list_free_methods(spec):
+    for method in methods:
         config = replace(method.extractor.outline([spec]), method=method.name)
         members = family(config, method.expander, target)
         smaller = [member for member in members if member.cost().params < whole_size]
@@ -88,12 +95,14 @@ def list_offers(spec: Spec, classes: int) -> dict[str, list[Member]]:
     return offers
 
 
-def check_affordable(offers: Offers, budget: Budget) -> None:
-    """Raise `WrongCall`, which names the smallest descendant, if none is within the budget.
-
-    Latency is not measured.
-    """
-    affordable([member for members in offers.values() for member in members], budget)
+def _leave_out_labelled(methods: Sequence[Method]) -> list[Method]:
+    """Return the methods whose extractions use no labels, with a note that names the others."""
+    names = [method.name for method in methods if method.tasks != "none" and method.uses_labels]
+    if names:
+        print_note(
+            f"methods that need labels are left out: {', '.join(names)}", "methods without labels"
+        )
+    return [method for method in methods if method.name not in names]
 
 
 def select_affordable(
@@ -108,9 +117,8 @@ def select_affordable(
             the other bounds; of those that differ in depth only, for a few.
 
     Raises:
-        WrongCall: if there are none.
+        WrongCall: if none is fast enough.
     """
-    check_affordable(offers, budget)
     fitting = {name: select_fitting(members, budget) for name, members in offers.items()}
     if budget.max_latency is not None:
         seconds: dict[Spec, float] = {}

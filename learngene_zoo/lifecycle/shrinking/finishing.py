@@ -11,7 +11,8 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.lifecycle.finetuning import finetune
 from learngene_zoo.lifecycle.healing import heal
-from learngene_zoo.lifecycle.shrinking.building import MODELS, run_of
+from learngene_zoo.lifecycle.opening import resume_if_begun
+from learngene_zoo.lifecycle.shrinking.building import MODELS
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
 from learngene_zoo.runs.progress import print_note
@@ -65,7 +66,7 @@ def _heal(request: ShrinkRequest, name: str, start: Path, work: Path, run: Run) 
             teacher=request.source,
             task=request.reference,
             out=path,
-            run=run_of(path, run),
+            run=resume_if_begun(path, run),
             epochs=request.config.heal_epochs,
         )
     except WrongCall as error:
@@ -82,7 +83,7 @@ def _finetune(
     path = work / FINETUNED / name
     say(run, f"fine-tuning {name}")
     model = finetune(
-        start, task=request.reference, out=path, run=run_of(path, run), **request.tuning
+        start, task=request.reference, out=path, run=resume_if_begun(path, run), **request.tuning
     )
     metrics: Any = model.provenance["metrics"]
     return FinishedCandidate(path=path, value=metrics["validation_accuracy"], metrics=metrics)

@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from learngene_zoo.errors import BadData, WrongCall, unknown
-from learngene_zoo.families.family import cost
+from learngene_zoo.artifacts.own_data import name_option
+from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
+from learngene_zoo.families.family import Cost, cost
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
+from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting
 from learngene_zoo.lifecycle.rates import FINETUNE
-from learngene_zoo.lifecycle.shrinking.candidates import (
-    Offers,
-    check_affordable,
-    list_offers,
-)
+from learngene_zoo.lifecycle.shrinking.candidates import Offers, list_offers
 from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.catalogue import is_own_data, open_task
 from learngene_zoo.tasks.task import check_inputs
 from learngene_zoo.text import human_count
 from learngene_zoo.training.healing.settings import HEAL
@@ -34,6 +32,11 @@ ExportFormat = Literal["onnx", "pt2", "none"]
 BYTES_PER_PARAMETER = 4  # fp32
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 MIN_TRAINING_IMAGES = 10
+
+
+def count_megabytes(size: Cost) -> float:
+    """Return the size of the weights of a model in fp32, in units of 10^6 bytes."""
+    return BYTES_PER_PARAMETER * size.params / 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,10 @@ class ShrinkConfig:
         params = int(1e6 * self.max_megabytes / BYTES_PER_PARAMETER)
         return replace(budget, max_params=min(params, budget.max_params or params))
 
+    def describe_megabytes(self, size: Cost) -> str:
+        """Return the megabytes of a model, if they are bounded; else ""."""
+        return "" if self.max_megabytes is None else f"{count_megabytes(size):.3g} MB"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShrinkRequest:
@@ -93,7 +100,7 @@ class ShrinkRequest:
     reference: str | None  # of the task
     task: Task | None  # with validation images
     images_reference: str
-    images: Task  # whose training images extractions see
+    images: Task  # whose training images extractions see; without labels unless it is `task`
     offers: Offers  # of all methods, without regard to the budget
     budget: Budget
     config: ShrinkConfig
@@ -180,7 +187,7 @@ def open_request(
     Args:
         source: the pretrained model.
         task: the task of the descendants. None: they have no head.
-        images: whose training images extractions see. None: the task's.
+        images: images without labels that extractions see, as for `open_images`. None: the task's.
         budget: bounds of the descendants.
         config: the other settings.
         tuning: settings of the fine-tuning, by name.
@@ -191,20 +198,24 @@ def open_request(
     Raises:
         WrongCall: if there is no bound, no task and no images, if nothing fits the budget or the
             model itself does, and for a task with a class per pixel.
-        BadData: for a task with too few images or one class.
+        BadData: for a task with too few images or one class, and for too few images.
     """
     bounds = config.tighten(budget)
     _check_bounds_given(bounds, config, task, images, tuning)
     check_source(source)
     from learngene_zoo.pretrained.ancestry import open_ancestry
+    from learngene_zoo.tasks.unlabelled.opening import open_images
 
     data = None if task is None else _open_labelled(task, run)
-    pictures = data if images is None else _open_pictures(images, run)
+    pictures = data if images is None else open_images(images, offline=run.offline)
     assert pictures is not None, "checked above"
+    check_inputs(pictures)
     ancestry = open_ancestry(source, image_size=image_size, offline=run.offline)
-    offers = list_offers(ancestry.spec, data.classes if data else 0)
-    _check_not_affordable(ancestry, data.classes if data else 0, bounds, config, task)
-    check_affordable(offers, bounds)
+    offers = list_offers(
+        ancestry.spec, data.classes if data else 0, has_labels=pictures.is_labelled
+    )
+    _check_not_affordable(ancestry, data.classes if data else 0, bounds, config)
+    _check_affordable(offers, budget, config)
     reference = images if images is not None else task
     assert reference is not None, "checked above"
     return ShrinkRequest(
@@ -255,7 +266,13 @@ def _open_labelled(reference: str, run: Run) -> Task:
     """Open a task that descendants can be fine-tuned on; it has validation images."""
     from learngene_zoo.tasks.splits import ensure_validation
 
-    data = open_task(reference, offline=run.offline)
+    try:
+        data = open_task(reference, offline=run.offline)
+    except BadData as error:
+        if not is_own_data(reference) or not _opens_without_labels(reference, run):
+            raise
+        hint = name_option("images", reference)
+        raise BadData(f"{error}; or shrink without labels: {hint} instead") from error
     check_inputs(data)
     if data.dense:
         raise WrongCall(
@@ -271,22 +288,32 @@ def _open_labelled(reference: str, run: Run) -> Task:
     return ensure_validation(data)
 
 
-def _open_pictures(reference: str, run: Run) -> Task:
-    """Open the images of extractions, and of comparisons without labels."""
-    from learngene_zoo.tasks.splits import ensure_validation
+def _opens_without_labels(reference: str, run: Run) -> bool:
+    from learngene_zoo.tasks.unlabelled.opening import open_images
 
-    data = open_task(reference, offline=run.offline)
-    check_inputs(data)
-    if data.sizes["train"] < MIN_TRAINING_IMAGES:
-        raise BadData(
-            f"{data.name} has {data.sizes['train']} images; expected at least "
-            f"{MIN_TRAINING_IMAGES}: add some"
+    try:
+        open_images(reference, offline=run.offline)
+    except ZooError:
+        return False
+    return True
+
+
+def _check_affordable(offers: Offers, budget: Budget, config: ShrinkConfig) -> None:
+    """Raise `WrongCall`, which names the smallest descendant, if none is within the budget.
+
+    Latency is not measured.
+    """
+    members = [member for members in offers.values() for member in members]
+    if not select_fitting(members, config.tighten(budget)):
+        megabytes = config.max_megabytes
+        bounds = [] if megabytes is None else [f"{megabytes:g} MB of fp32 weights"]
+        raise refuse_all(
+            members, [*describe_bounds(budget), *bounds], describe=config.describe_megabytes
         )
-    return ensure_validation(data)
 
 
 def _check_not_affordable(
-    ancestry: Ancestry, classes: int, budget: Budget, config: ShrinkConfig, task: str | None
+    ancestry: Ancestry, classes: int, budget: Budget, config: ShrinkConfig
 ) -> None:
     """Raise `WrongCall` if the model itself is within the budget. Latency is not measured."""
     size = cost(ancestry.spec.with_(classes=classes, dense=False))
@@ -294,8 +321,12 @@ def _check_not_affordable(
         return
     bounds = ((budget.max_params, size.params), (budget.max_flops, size.flops))
     if all(bound is None or value <= bound for bound, value in bounds):
+        sizes = [
+            f"{human_count(size.params)} parameters",
+            *filter(None, [config.describe_megabytes(size)]),
+            f"{human_count(size.flops)} FLOPs",
+        ]
         raise WrongCall(
-            f"the model itself is within the budget ({human_count(size.params)} parameters, "
-            f"{human_count(size.flops)} FLOPs); choose a smaller budget, or fine-tune the model "
-            "as it is"
+            f"the model itself is within the budget ({', '.join(sizes)}); choose a smaller budget, "
+            "or fine-tune the model as it is"
         )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.shelf import BUNDLED
-from learngene_zoo.atomic import check_file, resolve_path
+from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle import models
 from learngene_zoo.lifecycle.analyse import assemble_ancestry
@@ -52,7 +52,7 @@ from learngene_zoo.lifecycle.shrinking.table import (
 )
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import DONE
-from learngene_zoo.runs.folder import check_start, produce
+from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.tasks.task import stamp_tasks
@@ -88,7 +88,8 @@ def shrink(
         model: the pretrained model, as for `extract`; default: the bundled one.
         task: the task that the model is fine-tuned on. None: the model keeps no head, and
             candidates are compared by how well they predict the original's features.
-        images: whose training images extractions see. None: those of `task`.
+        images: images without labels that extractions see, as for `heal`. None: the training
+            images of `task`.
         budget: bounds of the descendants.
         config: the other settings.
         image_size: in pixels. None: the pretrained model's default.
@@ -115,7 +116,7 @@ def shrink(
     )
     from learngene_zoo.artifacts.descendant import load_descendant
 
-    folder = resolve_path(resolve_path(out).with_name(f"{resolve_path(out).name}.run"))
+    folder = locate_run(out)
     datasets = [request.images, *([request.task] if request.task and images else [])]
     result = produce(
         partial(_make, request, out),

@@ -12,7 +12,7 @@ from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.finishing import FinishedCandidate
-from learngene_zoo.lifecycle.shrinking.request import BYTES_PER_PARAMETER, ShrinkRequest
+from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest, count_megabytes
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, from_json, to_json
@@ -195,7 +195,7 @@ def _list_sizes(spec: Spec, latency: float) -> dict[str, Any]:
         "heads": spec.heads,
         "params": size.params,
         "flops": size.flops,
-        "megabytes": BYTES_PER_PARAMETER * size.params / 1e6,
+        "megabytes": count_megabytes(size),
         "latency": latency,
     }
 

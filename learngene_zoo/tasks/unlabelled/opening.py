@@ -1,8 +1,8 @@
 """Open images or texts for a training without labels: any task, or pictures that have none.
 
-Data that `--task` can open are used as that task does: its training images, and its validation
-images as held-out ones. So its test images stay unseen. Of other data (a flat folder, a table
-without a column of labels) all pictures are used, and a tenth of them is held out.
+Data with labels are used as `--task` does: its training images, and its validation images as
+held-out ones. So its test images stay unseen. Of other data (a flat folder, a table without a
+column of labels) all pictures are used, and a tenth of them is held out.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def open_images(reference: str, *, offline: bool = False) -> Task:
 
 
 def _open(reference: str, offline: bool) -> Task:
+    task = open_task(reference, offline=offline, require_labels=False)
+    if not task.is_labelled:
+        return task
     kind, _, rest = reference.partition(":")
     try:
-        return remove_labels(ensure_validation(open_task(reference, offline=offline)))
-    except BadData as error:
-        if not is_own_data(reference) or kind not in PLAIN or not rest:
+        return remove_labels(ensure_validation(task))
+    except BadData:  # too few images of each class, or a stream
+        if not is_own_data(reference) or kind not in PLAIN:
             raise
-        try:
-            return PLAIN[kind](rest, offline)
-        except BadData as other:
-            raise other from error
+        return PLAIN[kind](rest, offline)
 
 
 def remove_labels(task: Task) -> Task:

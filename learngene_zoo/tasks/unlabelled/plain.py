@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -116,6 +117,45 @@ PLAIN: Mapping[str, Callable[[str, bool], Task]] = {
     "hf": open_plain_hub,
     "wds": open_plain_tars,
 }
+
+
+def open_labelled_or_plain(
+    reference: str, offline: bool, open_labelled: Callable[[], Task]
+) -> Task:
+    """Open the user's data with their labels, or all of their images if they have none.
+
+    A folder with more images outside of its class folders than in them has none either: its
+    subfolders hold a part of the images, and are not classes.
+
+    Args:
+        reference: the data.
+        offline: do not use the network.
+        open_labelled: opens them with labels; it raises `BadData` if that is not possible.
+
+    Raises:
+        BadData: for data that cannot be used in either way.
+    """
+    kind, _, rest = reference.partition(":")
+    try:
+        task = open_labelled()
+    except BadData as error:
+        if kind not in PLAIN or not rest:
+            raise
+        try:
+            return PLAIN[kind](rest, offline)
+        except BadData as other:
+            raise other from error
+    if kind != "folder" or task.dense:
+        return task
+    with suppress(BadData):
+        plain = open_plain_folder(rest, offline)
+        if _count_all(plain) > 2 * _count_all(task):
+            return plain
+    return task
+
+
+def _count_all(task: Task) -> int:
+    return sum(task.sizes.values())
 
 
 class PlainTars(Tars):

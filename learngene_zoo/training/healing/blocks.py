@@ -29,6 +29,30 @@ def match_blocks(
     return tuple(chosen), tuple(ends[block] for block in chosen)
 
 
+def compose_blocks(
+    teacher_layers: int,
+    middle_layers: int,
+    layers: int,
+    middle: Mapping[str, Json],
+    provenance: Mapping[str, Json],
+) -> dict[str, Json]:
+    """Return records of a student relative to a teacher from those of two steps.
+
+    Args:
+        teacher_layers: the number of blocks of the teacher.
+        middle_layers: the number of blocks of a model whose blocks stand for the teacher's.
+        layers: the number of blocks of the student, whose blocks stand for that model's.
+        middle: the records of that model, as for `match_blocks`.
+        provenance: the records of the student relative to that model.
+
+    Returns:
+        The records `runs` and `teacher_depth`.
+    """
+    outer = _list_ends(middle_layers, teacher_layers, middle)
+    ends = [outer[end] for end in _list_ends(layers, middle_layers, provenance)]
+    return {"runs": [0, *(end + 1 for end in ends[:-1])], "teacher_depth": ends[-1] + 1}
+
+
 def _list_ends(layers: int, teacher_layers: int, provenance: Mapping[str, Json]) -> list[int]:
     """Return for each block of the student the teacher's last block that it stands for."""
     recorded: Any = provenance.get("teacher_depth")

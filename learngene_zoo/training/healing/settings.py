@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from learngene_zoo.settings import Bounds, Recipe, check_bounds
+from learngene_zoo.settings import OMIT_DEFAULT, Bounds, Recipe, check_bounds
 
 HEAL = Recipe(epochs=5, batch_size=32, lr=5e-5, warmup=1.0)
 # Settings of a recipe that need labels, and the one whose option names the images.
@@ -55,6 +55,12 @@ class HealConfig:
     patience: Annotated[
         int | None, "stop after N epochs without a better result", Bounds(least=1)
     ] = None
+    rounds: Annotated[
+        int,
+        "build MODEL again through N - 1 sizes between the ancestry model's and its own, and heal "
+        "each of them",
+        Bounds(least=1, most=10),
+    ] = field(default=1, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -249,5 +249,6 @@ CLUSTER_LG = Method(
         "smoke": ClusterLgExtractor(each=HeadClustering(images=16)),
     },
     tasks="one",
+    uses_labels=False,
     details=ClusterLgDetails,
 )

@@ -286,4 +286,5 @@ WEIGHT_SUBCLONING = Method(
     },
     families=("vit", "eva"),
     tasks="one",
+    uses_labels=False,
 )
