@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 # How a tensor is initialised (see `tensors.initial`), or a function from the spec to the value that
 # fills it. A "deep" matrix is the last one in a branch of a block, which some families scale by
-# depth. "latent" (the query of a pooling layer) and "frequencies" are parameters outside of layers.
+# depth. An "embedding" has a row for each word. "latent" (the query of a pooling layer) and
+# "frequencies" are parameters outside of layers.
 Start = (
     Literal[
         "matrix",
@@ -55,6 +56,7 @@ Start = (
         "token",
         "latent",
         "positions",
+        "embedding",
         "frequencies",
         "one",
         "zero",
@@ -76,12 +78,20 @@ class ParameterSpec:
         axes: the factors of each axis.
         start: how the tensor is initialised.
         present: whether the model of a spec has the tensor.
+        reads: of a matrix, the dimension of its inputs: 1 in PyTorch's linear layers and
+            convolutions (and every later dimension), 0 in transformers' `Conv1D`.
     """
 
     name: str
     axes: Axes
     start: Start
     present: Condition
+    reads: Literal[0, 1] = 1
+
+    @property
+    def writes(self) -> int:
+        """The dimension of the outputs of a matrix."""
+        return 1 - self.reads
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape of the tensor for these axis sizes."""
@@ -89,7 +99,11 @@ class ParameterSpec:
 
 
 def parameter(
-    name: str, axes: str, start: Start, present: Condition = lambda spec: True
+    name: str,
+    axes: str,
+    start: Start,
+    present: Condition = lambda spec: True,
+    reads: Literal[0, 1] = 1,
 ) -> ParameterSpec:
     """Return a row of a table.
 
@@ -98,9 +112,10 @@ def parameter(
         axes: the axes, as in "qkv heads head_width, width".
         start: how the tensor is initialised.
         present: whether the model of a spec has the tensor.
+        reads: of a matrix, the dimension of its inputs.
     """
     return ParameterSpec(
-        name, tuple(tuple(axis.split()) for axis in axes.split(",")), start, present
+        name, tuple(tuple(axis.split()) for axis in axes.split(",")), start, present, reads
     )
 
 

@@ -213,11 +213,11 @@ def initial(
 ) -> StateDict:
     """Return randomly initialised tensors of a model: all, or those in `names`.
 
-    `timm`    as timm initialises models of the family. Its `VisionTransformer`: matrices and
-              positions N(0, 0.02), the patch embedding uniform within 1/sqrt(fan in), tokens
-              N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)). timm truncates these
-              normal distributions at 2, which is 100 standard deviations and has no effect.
-              Exceptions of a family are in its table's `draws`.
+    `timm`    as timm or transformers initialise models of the family. timm's `VisionTransformer`:
+              matrices and positions N(0, 0.02), the patch embedding uniform within 1/sqrt(fan in),
+              tokens N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)). timm truncates
+              these normal distributions at 2, which is 100 standard deviations and has no effect.
+              Embeddings of words N(0, 0.02). Exceptions of a family are in its table's `draws`.
     `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)): larger values at small widths.
 
     In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1),
@@ -300,15 +300,20 @@ def _start(
         return tensor.normal_(std=1e-6, generator=generator)
     if kind.start == "latent":
         return tensor.normal_(std=1 / math.sqrt(spec.width), generator=generator)
-    if kind.start == "positions":
+    if kind.start in ("positions", "embedding"):
         return tensor.normal_(std=0.02, generator=generator)
     if kind.start == "patches" and scheme == "timm":
         bound = 1 / math.sqrt(spec.channels * spec.patch_size**2)
         return tensor.uniform_(-bound, bound, generator=generator)
     if kind.start == "zero" or tensor.dim() == 1:
         return tensor.zero_()
-    std = 0.02 if scheme == "timm" else 1 / math.sqrt(tensor[0].numel())
+    std = 0.02 if scheme == "timm" else 1 / math.sqrt(count_inputs(kind, tensor))
     return tensor.normal_(std=std, generator=generator)
+
+
+def count_inputs(kind: ParameterSpec, tensor: torch.Tensor) -> int:
+    """Return the number of inputs of each output of a matrix or convolution, its fan in."""
+    return tensor.select(kind.writes, 0).numel()
 
 
 def only(state: StateDict, keep: Callable[[str], bool]) -> StateDict:
