@@ -25,7 +25,15 @@ from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Convention, Cost, cost, table_of
-from learngene_zoo.families.spec import USUAL_VIEW, Fit, InputFormat, Spec, View, fit_view
+from learngene_zoo.families.spec import (
+    USUAL_VIEW,
+    Fit,
+    InputFormat,
+    Spec,
+    View,
+    fit_view,
+    require_pictures,
+)
 from learngene_zoo.families.tensors import (
     Model,
     Scheme,
@@ -119,7 +127,7 @@ class Descendant:
     @property
     def input_format(self) -> InputFormat:
         """Return how images are presented to the model."""
-        spec = self.spec
+        spec = require_pictures(self.spec)
         return InputFormat(
             image_size=spec.image_size,
             channels=spec.channels,

@@ -28,7 +28,7 @@ multiply-add. There are three conventions, because papers count differently:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -223,7 +223,10 @@ Convention = Literal["exact", "fvcore", "thop"]
 
 
 class Host(Protocol):
-    """The module of a family that imports torch and timm; it builds and reads PyTorch modules."""
+    """The module of a family that imports torch and timm or transformers.
+
+    It builds PyTorch modules and reads their specs.
+    """
 
     def create(self, spec: Any, **extra: Any) -> nn.Module:
         """Build the module for a spec, on the meta device.
@@ -258,24 +261,69 @@ class Host(Protocol):
         """
 
 
+class ForwardFunctions(Protocol):
+    """How the modules of a family are called; a part of its host, see forward.py.
+
+    timm's modules need none.
+    """
+
+    def logits(self, model: Any, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the logits (B, classes); without a head the pooled features (B, width)."""
+
+    def tokens(self, model: Any, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the tokens after the final norm, (B, N, width)."""
+
+    def pooled(self, model: Any, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the input of the head, (B, width)."""
+
+    def classifier(self, model: Any) -> nn.Module:
+        """Return the linear layer of the head; `nn.Identity` without a head."""
+
+    def blocks(self, model: Any) -> Sequence[nn.Module]:
+        """Return the blocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersNames:
+    """The names of a family in transformers: of its class, its settings and its tensors."""
+
+    model_type: str  # in config.json
+    module: str  # that defines the classes of its models
+    # From a spec to the keys of config.json that fix the model.
+    config: Callable[[Any], dict[str, Json]]
+    # From config.json and the name of the file (for messages) to the JSON of a spec.
+    values: Callable[[Mapping[str, Json], str], dict[str, Json]]
+    # From the tensors of any model of this type to those of the table, and the names of the parts
+    # that are left out.
+    rename: Callable[[StateDict, Any], tuple[StateDict, tuple[str, ...]]]
+
+
+def _refuse(*arguments: Any) -> Any:
+    raise NotImplementedError("models of this family are not timm's")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A kind of model: its spec, its tensors, its cost, and its names in timm."""
+    """A kind of model: its spec, its tensors, its cost, and its names in timm or transformers."""
 
     name: str
     spec: type[Spec]
     table: Table
-    flops: Callable[[Any, Convention], int]  # multiply-adds of one image
-    architectures: Mapping[str, Spec]  # timm's names whose specs are known without importing timm
+    flops: Callable[[Any, Convention], int]  # multiply-adds of one image or text
+    # timm's names whose specs are known without importing timm.
+    architectures: Mapping[str, Spec] = field(default_factory=dict)
     # Further architectures that are named in our folders, with the specs of their defaults: some of
     # timm's, and those that `import learngene_zoo.timm` registers.
-    registered: Mapping[str, Spec]
+    registered: Mapping[str, Spec] = field(default_factory=dict)
     # From a spec to the registered model that builds it when it gets all arguments.
-    architecture: Callable[[Any], str]
-    arguments: Callable[[Any], dict[str, Json]]  # from a spec to these arguments, `model_args`
+    architecture: Callable[[Any], str] = _refuse
+    # From a spec to these arguments, `model_args`.
+    arguments: Callable[[Any], dict[str, Json]] = _refuse
     # From architecture, `model_args` and the file (for messages) to the JSON of a spec.
-    values: Callable[[str, Mapping[str, Json], str], dict[str, Json]]
-    timm_modules: frozenset[str]  # the modules of timm whose models may belong to this family
+    values: Callable[[str, Mapping[str, Json], str], dict[str, Json]] = _refuse
+    # The modules of timm whose models may belong to this family.
+    timm_modules: frozenset[str] = frozenset()
+    transformers: TransformersNames | None = None  # None: its models are timm's
     supported: str  # describes the supported models, for error messages
     # Tiny models with which methods are tested; the first one is plain.
     examples: tuple[Spec, ...]

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec, require_pictures
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
 from learngene_zoo.text import human_count
@@ -102,6 +102,15 @@ def _compute_buffers(model: torch.nn.Module) -> None:
             setattr(module, name, torch.empty_like(module.get_buffer(name), device="cpu"))
         if unset:
             module.init_non_persistent_buffers()  # type: ignore[operator]
+
+
+def example_inputs(spec: Spec, count: int, device: torch.device | None = None) -> torch.Tensor:
+    """Return inputs of zeros of the largest size: images (count, C, H, W), or words (count, N)."""
+    if isinstance(spec, TextSpec):
+        return torch.zeros(count, spec.positions, dtype=torch.int64, device=device)
+    images = require_pictures(spec)
+    size = images.image_size
+    return torch.zeros(count, images.channels, size, size, device=device)
 
 
 def state_of(model: torch.nn.Module) -> StateDict:
@@ -303,7 +312,8 @@ def _start(
     if kind.start in ("positions", "embedding"):
         return tensor.normal_(std=0.02, generator=generator)
     if kind.start == "patches" and scheme == "timm":
-        bound = 1 / math.sqrt(spec.channels * spec.patch_size**2)
+        images = require_pictures(spec)
+        bound = 1 / math.sqrt(images.channels * images.patch_size**2)
         return tensor.uniform_(-bound, bound, generator=generator)
     if kind.start == "zero" or tensor.dim() == 1:
         return tensor.zero_()
@@ -391,8 +401,8 @@ def _of_layers(
 def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateDict:
     """Resample the position embedding to the patch grid of `spec_to`.
 
-    timm's bicubic `resample_abs_pos_embed` is applied. Equal grids, and models without position
-    embedding, leave everything unchanged.
+    timm's bicubic `resample_abs_pos_embed` is applied. Equal grids, models without position
+    embedding, and models of texts leave everything unchanged.
 
     Args:
         state: tensors of the model of `spec_from`.
@@ -405,7 +415,10 @@ def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateD
     """
     table = table_of(spec_from)
     name = table.find_parameter("positions")
-    if name is None or name not in state or spec_from.grid == spec_to.grid:
+    if not isinstance(spec_from, PictureSpec) or name is None or name not in state:
+        return dict(state)
+    spec_to = require_pictures(spec_to)
+    if spec_from.grid == spec_to.grid:
         return {name: state[name] for name in state}
     before, after = (table.sizes(spec)["positions"] - spec.patches for spec in (spec_from, spec_to))
     if before != after:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.families.forward import compute_logits
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.intervals import Gain, paired_gain
 from learngene_zoo.lifecycle.latency import seconds_of
@@ -117,14 +118,15 @@ def _measure_model(
     module = model.model()
     judged = judge(module, task, split, model.input_format, run)
     params, flops = cost_of(module, model.input_format)
-    latency = (
-        seconds_of(module, model.input_format.channels, model.input_format.image_size, run)
-        if timed
-        else None
-    )
+    latency = seconds_of(module, _example_image(model.input_format), run) if timed else None
     return Contender(
         evaluation=judged.evaluation, params=params, flops=flops, latency=latency
     ), judged
+
+
+def _example_image(input_format: InputFormat) -> torch.Tensor:
+    size = input_format.image_size
+    return torch.zeros(1, input_format.channels, size, size)
 
 
 def cost_of(model: nn.Module, input_format: InputFormat) -> tuple[int, int]:
@@ -140,10 +142,10 @@ def cost_of(model: nn.Module, input_format: InputFormat) -> tuple[int, int]:
 
     norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
     hooks = [part.register_forward_hook(norm) for part in norms]
-    device, size = next(model.parameters()).device, input_format.image_size
+    images_BCHW = _example_image(input_format).to(next(model.parameters()).device)
     try:
         with torch.no_grad(), flop_counter() as counter:
-            model.eval()(torch.zeros(1, input_format.channels, size, size, device=device))
+            compute_logits(model.eval(), images_BCHW)
     finally:
         for hook in hooks:
             hook.remove()

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import family_of, host, table_of
-from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, require_pictures
 from learngene_zoo.pretrained.layouts import choose_tensors, strip_wrappers
 from learngene_zoo.pretrained.sources import AncestryFiles, find, spec_at, split_source
 from learngene_zoo.settings import Json, to_json
@@ -59,7 +59,7 @@ class Ancestry:
     @property
     def input_format(self) -> InputFormat:
         """Return how images are presented to the model."""
-        spec, record = self.spec, self.record
+        spec, record = require_pictures(self.spec), self.record
         return InputFormat(
             image_size=spec.image_size,
             channels=spec.channels,

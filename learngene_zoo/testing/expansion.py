@@ -222,7 +222,11 @@ def check_sizes(method: Method, learngene: Learngene) -> None:
                 _expand(
                     method, learngene, replace(Target(classes=CLASSES), **{name: other})
                 ).model()
-    impossible = {"layers": 10**6, "heads": spec.width + 1, "image_size": spec.image_size + 1}
+    impossible = {
+        "layers": 10**6,
+        "heads": spec.width + 1,
+        "image_size": (spec.image_size or 0) + 1,
+    }
     for name, other in (("layers", 0), *impossible.items()):
         with report_broken_promise(method, SIZES, f"{name}={other}"), suppress(WrongCall):
             _expand(method, learngene, Target(**{name: other}))  # type: ignore[arg-type]

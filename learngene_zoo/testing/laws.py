@@ -77,10 +77,8 @@ def report_broken_promise(
 
 def describe(spec: Spec) -> str:
     """Return a model's shape for a message: its sizes, and settings that are not defaults."""
-    sizes = (
-        f"layers={spec.layers}, width={spec.width}, heads={spec.heads}, "
-        f"image_size={spec.image_size}"
-    )
+    sizes = f"layers={spec.layers}, width={spec.width}, heads={spec.heads}"
+    sizes += f", image_size={spec.image_size}" if spec.image_size else ""
     named = ("layers", "width", "heads", "image_size", "classes", "patch_size", "channels")
     values = [(field.name, getattr(spec, field.name), field.default) for field in fields(spec)]
     extra = [

@@ -23,6 +23,8 @@ from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.forward import compute_logits, get_blocks, get_classifier
+from learngene_zoo.families.spec import require_pictures
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, open_device
@@ -92,7 +94,7 @@ class Teacher:
         """Return the features of a batch, without gradients."""
         # Not inference_mode: its tensors cannot be saved for the backward pass of trained layers.
         with torch.no_grad(), record_features(self.model, self.blocks) as features:
-            self.model(batch.images)
+            compute_logits(self.model, batch.images)
         return features
 
 
@@ -119,7 +121,9 @@ class Outsider:
         """Return the logits of a batch, without gradients."""
         with torch.no_grad():
             return Features(
-                answers=[self.model(convert_images(batch.images, self.given, self.own))]
+                answers=[
+                    compute_logits(self.model, convert_images(batch.images, self.given, self.own))
+                ]
             )
 
 
@@ -195,9 +199,10 @@ def record_features(model: Model, blocks: Collection[int] = ()) -> Iterator[Feat
             hooks.callback(handle.remove)
 
         for number in blocks:
-            observe(model.blocks[number], partial(features.blocks.__setitem__, number))
-            observe(model.blocks[number].attn, partial(features.attentions.__setitem__, number))
-        observe(model.get_classifier(), features.answers.append)
+            block: Any = get_blocks(model)[number]
+            observe(block, partial(features.blocks.__setitem__, number))
+            observe(block.attn, partial(features.attentions.__setitem__, number))
+        observe(get_classifier(model), features.answers.append)
         last = model.norm.register_forward_pre_hook(
             lambda module, inputs: features.streams.append(inputs[0])
         )
@@ -268,10 +273,11 @@ class TokenLoss(nn.Module):
 
     def __init__(self, student: Spec, teacher: Spec, seed: int) -> None:
         super().__init__()
-        if student.patches != teacher.patches:
+        patches, expected = (require_pictures(spec).patches for spec in (student, teacher))
+        if patches != expected:
             raise WrongCall(
-                f"the teacher divides an image into {teacher.patches} patches and the student into"
-                f" {student.patches}; their tokens cannot be compared: choose another teacher, or"
+                f"the teacher divides an image into {expected} patches and the student into"
+                f" {patches}; their tokens cannot be compared: choose another teacher, or"
                 " tokens 0"
             )
         self.student, self.teacher = student, teacher

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
+from learngene_zoo.families.forward import compute_logits
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, join, open_device
@@ -143,7 +144,7 @@ def judge(model: nn.Module, task: Task, split: str, input_format: InputFormat, r
 
 
 def _alone(model: nn.Module) -> Callable[[torch.Tensor], tuple[torch.Tensor]]:
-    return lambda images_BCHW: (model(images_BCHW),)
+    return lambda inputs: (compute_logits(model, inputs),)
 
 
 def evaluate_each(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Bounds, InputFormat, WrongCall, check_bounds
+from learngene_zoo.plugin import Bounds, InputFormat, WrongCall, check_bounds, require_pictures
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import LearngeneConfig, Run, Target, Task
@@ -69,7 +69,7 @@ def open_calibration_task(
 
 def derive_input_format(config: LearngeneConfig) -> InputFormat:
     """Return the format of the images that the ancestry model takes."""
-    (mean, std), spec = config.normalisation, config.spec
+    (mean, std), spec = config.normalisation, require_pictures(config.spec)
     return InputFormat(
         image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view
     )

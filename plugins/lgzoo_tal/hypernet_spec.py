@@ -19,7 +19,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from learngene_zoo.plugin import LIMITS, BadFile, Bounds, Spec, TaskRecord, WrongCall, check_bounds
+from learngene_zoo.plugin import (
+    LIMITS,
+    BadFile,
+    Bounds,
+    Spec,
+    TaskRecord,
+    WrongCall,
+    check_bounds,
+    require_pictures,
+)
 
 Decoder = Literal["conv", "low_rank"]
 TaskForm = Literal["residual", "plain"]
@@ -190,6 +199,7 @@ def check_target(spec: HypernetSpec, target: Spec) -> None:
     Raises `WrongCall` for an image of one patch, and if a low-rank decoder's factors have too few
     rows for a tensor.
     """
+    target = require_pictures(target)
     if target.patches == 1:
         raise WrongCall(
             f"an image of {target.image_size} pixels is a single patch, whose position cannot be "

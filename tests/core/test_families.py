@@ -27,7 +27,7 @@ from learngene_zoo.families.family import (
     parameter,
     table_of,
 )
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import PictureSpec
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of, take_blocks
 from learngene_zoo.families.timm_config import architecture, timm_config
@@ -40,7 +40,7 @@ VIT = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToySpec(Spec):
+class ToySpec(PictureSpec):
     """A stack of linear layers."""
 
     family: Literal["toy"] = "toy"
@@ -174,7 +174,7 @@ def test_saved_specs_say_their_family_except_vits() -> None:
 @pytest.mark.parametrize("family", ["nobody", 3])
 def test_a_family_that_is_not_known_is_refused(family: Any) -> None:
     with pytest.raises(BadFile, match=f"FILE: no family named '{family}'"):
-        from_json(Spec, {**to_json(SPEC), "family": family}, "FILE")
+        from_json(PictureSpec, {**to_json(SPEC), "family": family}, "FILE")
 
 
 def test_a_target_can_name_only_what_the_family_has() -> None:

@@ -22,7 +22,7 @@ from learngene_zoo.families.family import (
     Table,
     parameter,
 )
-from learngene_zoo.families.spec import LIMITS, Pool, Segment, Spec, check_between
+from learngene_zoo.families.spec import LIMITS, PictureSpec, Pool, Segment, check_between
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 Norm = Literal["layer", "rms"]
@@ -35,7 +35,7 @@ NORM_EPS = (1e-6, 1e-5)  # the values in timm's models
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTSpec(Spec):
+class ViTSpec(PictureSpec):
     """A Vision Transformer (timm's `VisionTransformer`) with blocks of one or several sizes.
 
     A plain model has the same width, heads and MLP ratio in all blocks. Otherwise the first blocks,

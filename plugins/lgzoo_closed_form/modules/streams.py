@@ -32,6 +32,7 @@ from learngene_zoo.plugin import (
     WrongCall,
     derive_seed,
     progress,
+    require_pictures,
     sample_images,
     uniform,
 )
@@ -125,8 +126,8 @@ def sample_pictures(
     )
     steps = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
     images = torch.cat([batch.images for _, batch in zip(steps, loader.epoch(0))])
-    prefix = spec.prefix_tokens
-    draws = uniform(derive_seed(run.seed, "tokens"), range(len(images)), spec.patches)
+    prefix, patches = spec.prefix_tokens, require_pictures(spec).patches
+    draws = uniform(derive_seed(run.seed, "tokens"), range(len(images)), patches)
     order_BN = torch.from_numpy(draws).argsort(dim=1)
     patches_BK = order_BN[:, : max(settings.tokens - prefix, 1)] + prefix
     tokens_BK = torch.cat([torch.arange(prefix).expand(len(images), -1), patches_BK], dim=1)
