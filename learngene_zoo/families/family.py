@@ -32,8 +32,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from learngene_zoo.errors import Unavailable
 from learngene_zoo.families.spec import FAMILIES, Spec, package_of
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
@@ -234,6 +236,9 @@ class Host(Protocol):
         `extra` are further arguments of timm's.
         """
 
+    def open_folder(self, folder: Path, spec: Any) -> nn.Module:
+        """Open the folder of a model as without this package: by timm or transformers alone."""
+
     def open_architecture(self, name: str, **options: Any) -> nn.Module:
         """Build timm's module of that name without its weights, on the meta device."""
 
@@ -352,8 +357,19 @@ def table_of(spec: Spec) -> Table:
 
 
 def host(kind: Family) -> Host:
-    """Import the module that builds and reads a family's models, with torch and timm."""
-    module: Any = import_module(kind.host)
+    """Import the module that builds and reads a family's models, with torch and timm.
+
+    Raises `Unavailable` if transformers is needed and is not installed.
+    """
+    try:
+        module: Any = import_module(kind.host)
+    except ModuleNotFoundError as error:
+        if kind.transformers is None or error.name not in ("transformers", "tokenizers"):
+            raise
+        raise Unavailable(
+            f"models of the family {kind.name!r} need {error.name}: pip install"
+            ' "learngene-zoo[text]"'
+        ) from error
     return module  # type: ignore[no-any-return]
 
 

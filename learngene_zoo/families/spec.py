@@ -5,6 +5,7 @@ A family is one folder beside this file; its package has an attribute `FAMILY` (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
@@ -14,7 +15,7 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.settings import FLAT, OMIT_DEFAULT, Bounds, Json, check_bounds, to_json
 
 # The package of each family by name. Saved JSON names the family; the default is `vit`.
-FAMILIES = {"vit": "learngene_zoo.families.vit", "eva": "learngene_zoo.families.eva"}
+FAMILIES = {name: f"learngene_zoo.families.{name}" for name in ("vit", "eva", "gpt2", "bert")}
 DEFAULT_FAMILY = "vit"
 
 # The input of the head: the class token, a mean or maximum of the other tokens, or the output of an
@@ -214,11 +215,6 @@ class Spec:
         raise NotImplementedError
 
     @property
-    def positions(self) -> int:
-        """The number of rows of the position embedding."""
-        raise NotImplementedError
-
-    @property
     def dense(self) -> bool:
         """Whether the model gives one class per pixel instead of one per image."""
         return False
@@ -413,6 +409,10 @@ class PictureSpec(Spec):
             raise untiled_error(self.patch_size, self.image_size)
 
 
+# transformers' names of activations.
+TextActivation = Literal[
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "relu", "silu"
+]
 TEXT_LIMITS = {"vocabulary": 1_000_000, "positions": 1_048_576}
 
 
@@ -425,21 +425,27 @@ class TextSpec(Spec):
     Attributes:
         vocabulary: the number of words, the rows of their embedding.
         positions: the number of rows of the position embedding.
-        padding: the word that fills up the shorter texts of a batch, on the right; None: a batch
+        pad_token: the word that fills up the shorter texts of a batch, on the right. None: a batch
             holds texts of equal length only.
+        bos_token: the word that begins texts, if there is one.
+        eos_token: the word that ends texts, if there is one.
     """
 
     vocabulary: int
     positions: int
     mlp_ratio: float = 4.0
-    padding: int | None = None
+    pad_token: int | None = None
+    bos_token: int | None = None
+    eos_token: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, most in TEXT_LIMITS.items():
             check_between(name, getattr(self, name), 1, most)
-        if self.padding is not None:
-            check_between("padding", self.padding, 0, self.vocabulary - 1)
+        for name in ("pad_token", "bos_token", "eos_token"):
+            word = getattr(self, name)
+            if word is not None:
+                check_between(name, word, 0, self.vocabulary - 1)
 
     @property
     def tokens(self) -> int:
@@ -454,6 +460,17 @@ def require_pictures(spec: Spec) -> PictureSpec:
             f"this needs a model of images; models of the family {spec.family!r} take texts"
         )
     return spec
+
+
+def find_mlp_ratio(width: int, hidden: Json, where: str) -> float:
+    """Return the smallest MLP ratio whose hidden width, rounded down, is `hidden`.
+
+    Raises `BadFile` for a hidden width that is not a whole number above 0; `where` names the file.
+    """
+    if type(hidden) is not int or hidden < 1 or width < 1:
+        raise BadFile(f"{where}: the hidden width is {hidden!r:.40}; expected a whole number")
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def untiled_error(patch_size: int, image_size: int) -> WrongCall:

@@ -180,7 +180,7 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
     module = timm.models.model_entrypoint(bare).__module__
     kind = next((kind for kind in families() if module in kind.timm_modules), None)
     if kind is None:
-        supported = "; ".join(kind.supported for kind in families())
+        supported = "; ".join(kind.supported for kind in families() if kind.timm_modules)
         why = f" ({UNSUPPORTED_MODULES[module]})" if module in UNSUPPORTED_MODULES else ""
         raise WrongCall(
             f"{name} is a model of {module}{why}, which is not supported{_advice(bare)}; supported"
