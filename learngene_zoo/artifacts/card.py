@@ -19,8 +19,10 @@ from learngene_zoo.artifacts.card_metadata import (
     list_base_models,
     list_datasets,
     list_results,
+    name_library,
     name_pipeline,
     render_front_matter,
+    tag_of,
 )
 from learngene_zoo.artifacts.records import (
     AncestryRecord,
@@ -45,6 +47,7 @@ class ArtifactLocation:
 
     reference: str = "FOLDER"  # for commands
     timm: str = "local-dir:FOLDER"  # for `timm.create_model`
+    transformers: str = "FOLDER"  # for `AutoModel.from_pretrained`
     note: str = "`FOLDER` is this folder."
     licence: str = "unknown"  # if nothing else tells it
     learngene: str = ""  # the repository of the learngene that a model was built from
@@ -61,7 +64,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         licence,
         library_name="learngene_zoo",
         pipeline_tag=pipeline,
-        tags=["learngene", "learngene_zoo", config.method, "vision-transformer"],
+        tags=["learngene", "learngene_zoo", config.method, tag_of(config.spec)],
         base_model=list_base_models(config.ancestries),
         datasets=list_datasets(config.tasks),
         **build_model_index(f"learngene-{config.method}", results),
@@ -80,6 +83,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         about=about,
         licence=licence,
         kind=_kind(config.spec),
+        is_of_texts=config.spec.image_size is None,
         price=cost(config.spec),
         members=[(folder, spec, cost(spec)) for folder, spec in location.members],
         evaluation=worth_section(about.worth) if about.worth and about.worth.rows else [],
@@ -95,7 +99,7 @@ def descendant_card(
 ) -> str:
     """Render the README.md of a model's folder from its config.json.
 
-    The config has timm's layout, with our record under `learngene`.
+    The config has timm's or transformers' layout, with our record under `learngene`.
     """
     ours: Mapping[str, Any] = config["learngene"]
     spec = from_json(Spec, to_json(ours["spec"]), "learngene: spec")
@@ -108,14 +112,20 @@ def descendant_card(
     licence = location.licence if licence == "unknown" else licence
     method, control = str(ours.get("method", "unknown")), ours.get("control")
     widths = "-".join(str(part.width) for part in spec.sizes)
-    name = f"vit-{spec.layers}-layers-{widths}-wide-{method}" + (f"-{control}" if control else "")
+    host = name_library(spec)
+    of_images = host != "transformers"
+    name = f"{'vit' if of_images else spec.family}-{spec.layers}-layers-{widths}-wide-{method}" + (
+        f"-{control}" if control else ""
+    )
     results = list_results(spec, ours.get("metrics") or {}, tasks)
-    is_of_timm = spec.plain and not spec.dense
     front = render_front_matter(
         licence,
-        library_name="timm" if is_of_timm else "learngene_zoo",
+        library_name=host,
         pipeline_tag=name_pipeline(spec),
-        tags=["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
+        tags=[
+            *("learngene", "learngene_zoo", method),
+            *("timm" if of_images else "transformers", tag_of(spec)),
+        ],
         base_model=[location.learngene] if location.learngene else list_base_models(ancestries),
         datasets=list_datasets(tasks),
         **build_model_index(name, results),
@@ -132,7 +142,8 @@ def descendant_card(
         spec=spec,
         price=cost(spec),
         kind=_kind(spec),
-        is_of_timm=is_of_timm,
+        is_of_timm=host == "timm",
+        is_of_texts=not of_images,
         method=method,
         control=control,
         inherited=len(ours.get("inherited", ())),

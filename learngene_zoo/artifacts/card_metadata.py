@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.records import HUB_ID, AncestryRecord, TaskRecord, dataset_of
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.text import make_printable, printable
 
 if TYPE_CHECKING:
@@ -98,4 +98,18 @@ def list_datasets(records: Iterable[TaskRecord]) -> list[str]:
 
 def name_pipeline(spec: Spec) -> str:
     """Return the Hub's name of a model's task."""
+    if isinstance(spec, TextSpec):
+        return "text-classification" if spec.classes else "feature-extraction"
     return "image-segmentation" if spec.dense else "image-classification"
+
+
+def name_library(spec: Spec) -> str:
+    """Return the package that opens a model's folder: transformers, timm or this one."""
+    if isinstance(spec, TextSpec):
+        return "transformers"
+    return "timm" if spec.plain and not spec.dense else "learngene_zoo"
+
+
+def tag_of(spec: Spec) -> str:
+    """Return the tag of a model's family."""
+    return spec.family if isinstance(spec, TextSpec) else "vision-transformer"

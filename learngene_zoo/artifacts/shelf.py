@@ -19,6 +19,7 @@ from learngene_zoo.artifacts.records import (
     CONTROLS,
     check_format,
     check_not_transformers,
+    is_model_config,
     joint_licence,
 )
 from learngene_zoo.errors import BadFile, WrongCall, unknown
@@ -99,7 +100,7 @@ def entry(folder: Path) -> ShelfEntry | None:
     """
     path = folder / CONFIG
     data = read_json(path, before="card")  # the measurements, which are most of it
-    if "architecture" in data:
+    if is_model_config(data):
         return None
     check_format(data, str(path))
     try:
@@ -213,7 +214,7 @@ def kind_of(folder: Path) -> Kind:
     """
     config = read_json(folder / CONFIG)
     check_not_transformers(config, folder / CONFIG)
-    return "model" if "architecture" in config else "learngene"
+    return "model" if is_model_config(config) else "learngene"
 
 
 def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descendant:

@@ -6,26 +6,17 @@ file and spec agree, and names the files of tokenizers, which are copied from fo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import Family, TransformersNames, families, family_of
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.settings import Json, from_json
+from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_FILES, parse_json
 from learngene_zoo.text import check_name
-
-# The files of a tokenizer, in the folder of a model.
-TOKENIZER = "tokenizer.json"
-TOKENIZER_FILES = (
-    TOKENIZER,
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-)
 
 
 def find_family(config: Mapping[str, Json]) -> Family | None:
@@ -122,6 +113,75 @@ def _read_labels(config: Mapping[str, Json], where: str) -> list[str]:
     if not isinstance(labels, dict) or len(ordered) < len(labels):
         raise BadFile(f"{where}: id2label must name every class from 0 on")
     return ordered
+
+
+# The file of a model of sentences that says how tokens are pooled (sentence-transformers' layout).
+POOLING = "1_Pooling/config.json"
+_POOLS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "token"}
+
+
+def pool_in(pooling: Mapping[str, Json], spec: Spec) -> str | None:
+    """Return the pooling of a model of sentences by its file `POOLING`.
+
+    None if the file names another one, or if the models of the family have one pooling only.
+    """
+    has_choice = "pool" in spec.__dataclass_fields__
+    named = [pool for key, pool in _POOLS.items() if pooling.get(key) is True]
+    return named[0] if has_choice and len(named) == 1 else None
+
+
+# Tokenizers.
+
+
+def read_tokenizer(folder: Path) -> dict[str, str]:
+    """Return the texts of a tokenizer's files in a folder, by their names; {} without any."""
+    files = {name: folder / name for name in TOKENIZER_FILES}
+    return {name: read_text(path) for name, path in files.items() if path.is_file()}
+
+
+def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
+    """Raise `BadFile` for a tokenizer whose words are not in the vocabulary of a model.
+
+    Without `tokenizer.json` nothing is checked.
+
+    Args:
+        files: the texts of its files by name.
+        spec: the model.
+        where: the folder, for messages.
+    """
+    if TOKENIZER not in files or not isinstance(spec, TextSpec):
+        return
+    where = f"{where}: {TOKENIZER}"
+    try:
+        content = parse_json(files[TOKENIZER].encode())
+        words, added = content["model"]["vocab"], content.get("added_tokens") or []
+        numbers = list(words.values()) if isinstance(words, dict) else range(len(words))
+        largest = max([*numbers, *(token["id"] for token in added)], default=0)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadFile(f"{where} does not describe a tokenizer: {error!r:.100}") from error
+    if not isinstance(largest, int) or largest >= spec.vocabulary:
+        raise BadFile(
+            f"{where} has a word of the number {largest!r:.40}, and the model {spec.vocabulary}"
+            " words; give the folder of one model"
+        )
+
+
+def fingerprint_tokenizer(files: Mapping[str, str]) -> str | None:
+    """Return the sha256 of `tokenizer.json`; None without one."""
+    text = files.get(TOKENIZER)
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises `BadFile` if it is not UTF-8, too large or not a file."""
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise BadFile(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB")
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{path} is not text in UTF-8") from error
 
 
 # For the names of families.

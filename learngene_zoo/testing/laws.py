@@ -131,7 +131,10 @@ def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ance
     By default it is a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels.
     """
     spec = (spec or load_family(DEFAULT_FAMILY).examples[0]).with_(**sizes)
-    record = AncestryRecord(source=f"tiny-{seed}", spec=spec, licence="apache-2.0")
+    halves = (0.5,) * spec.channels
+    record = AncestryRecord(
+        source=f"tiny-{seed}", spec=spec, licence="apache-2.0", mean=halves, std=halves
+    )
     return Ancestry(record=record, state=initial(spec, seed, "fan_in"))
 
 
