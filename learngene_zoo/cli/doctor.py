@@ -52,6 +52,8 @@ OPTIONAL = {
     "onnxruntime": "'learngene-zoo[onnx]'",
     "onnxscript": "'learngene-zoo[onnx]'",
     "ray": "'learngene-zoo[ray]'",
+    "tokenizers": "'learngene-zoo[text]'",
+    "transformers": "'learngene-zoo[text]'",
 }
 MIN_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0

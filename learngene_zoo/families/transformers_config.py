@@ -6,6 +6,7 @@ file and spec agree, and names the files of tokenizers, which are copied from fo
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import Family, TransformersNames, families, family_of
 from learngene_zoo.families.spec import Spec, TextSpec
-from learngene_zoo.settings import Json, from_json
+from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_FILES, parse_json
 from learngene_zoo.text import check_name
 
@@ -28,6 +29,11 @@ def find_family(config: Mapping[str, Json]) -> Family | None:
         if family.transformers and family.transformers.model_type == config.get("model_type"):
             return None if "architecture" in config else family
     return None
+
+
+def list_text_types() -> list[str]:
+    """Return the `model_type` of every family of transformers'."""
+    return [kind.transformers.model_type for kind in families() if kind.transformers]
 
 
 def names_of(spec: Spec) -> TransformersNames | None:
@@ -120,14 +126,28 @@ POOLING = "1_Pooling/config.json"
 _POOLS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "token"}
 
 
-def pool_in(pooling: Mapping[str, Json], spec: Spec) -> str | None:
-    """Return the pooling of a model of sentences by its file `POOLING`.
+def with_pool_in(
+    spec: Spec, config: Mapping[str, Json], pooling: Mapping[str, Json] | None, where: str
+) -> Spec:
+    """Return the spec of a model with the pooling of its features, which transformers has no key
+    for.
 
-    None if the file names another one, or if the models of the family have one pooling only.
+    Args:
+        spec: the model by its config.json.
+        config: the content of that file; our record in it names the pooling.
+        pooling: the content of `POOLING` beside it; it is used without a record.
+        where: the file, for messages.
     """
-    has_choice = "pool" in spec.__dataclass_fields__
-    named = [pool for key, pool in _POOLS.items() if pooling.get(key) is True]
-    return named[0] if has_choice and len(named) == 1 else None
+    ours, fields = config.get("learngene"), {field.name for field in dataclasses.fields(spec)}
+    if "pool" not in fields:  # the models of the family have one pooling
+        return spec
+    if isinstance(ours, dict) and isinstance(ours.get("spec"), dict):
+        named = [ours["spec"].get("pool", spec.pool)]
+    else:
+        named = [pool for key, pool in _POOLS.items() if (pooling or {}).get(key) is True]
+    if len(named) != 1:
+        return spec
+    return from_json(type(spec), {**to_json(spec), "pool": named[0]}, where)
 
 
 # Tokenizers.

@@ -410,10 +410,9 @@ def _describe_text_model(
     config: Mapping[str, Any], names: TransformersNames, folder: _Folder | _HubFolder
 ) -> _Description:
     where = folder.name_of(CONFIG)
-    spec = transformers_config.spec_in(config, where)
     pooling = folder.json(transformers_config.POOLING)
-    if pooling is not None:
-        spec = spec.with_(pool=transformers_config.pool_in(pooling, spec))
+    spec = transformers_config.spec_in(config, where)
+    spec = transformers_config.with_pool_in(spec, config, pooling, where)
     return _Description(
         spec=spec,
         images=lambda: {

@@ -24,6 +24,8 @@ from learngene_zoo.tasks.task import SPLITS, Task
 # Modules that `plan` must not need. They are blocked even if they are imported already, so that a
 # test run cannot hide an import.
 HOT = (
+    "tokenizers",
+    "transformers",
     "torch",
     "timm",
     "numpy",
