@@ -126,16 +126,14 @@ POOLING = "1_Pooling/config.json"
 _POOLS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "token"}
 
 
-def with_pool_in(
-    spec: Spec, config: Mapping[str, Json], pooling: Mapping[str, Json] | None, where: str
-) -> Spec:
+def with_pool_in(spec: Spec, config: Mapping[str, Json], pooling: str | None, where: str) -> Spec:
     """Return the spec of a model with the pooling of its features, which transformers has no key
     for.
 
     Args:
         spec: the model by its config.json.
         config: the content of that file; our record in it names the pooling.
-        pooling: the content of `POOLING` beside it; it is used without a record.
+        pooling: the text of `POOLING` beside it; it is used without a record.
         where: the file, for messages.
     """
     ours, fields = config.get("learngene"), {field.name for field in dataclasses.fields(spec)}
@@ -144,10 +142,21 @@ def with_pool_in(
     if isinstance(ours, dict) and isinstance(ours.get("spec"), dict):
         named = [ours["spec"].get("pool", spec.pool)]
     else:
-        named = [pool for key, pool in _POOLS.items() if (pooling or {}).get(key) is True]
+        keys = _parse(pooling or "{}", f"{where}: {POOLING}")
+        named = [pool for key, pool in _POOLS.items() if keys.get(key) is True]
     if len(named) != 1:
         return spec
     return from_json(type(spec), {**to_json(spec), "pool": named[0]}, where)
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        content = parse_json(text.encode())
+    except ValueError as error:
+        raise BadFile(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise BadFile(f"{where} is not a JSON object")
+    return content
 
 
 # Tokenizers.
@@ -173,11 +182,11 @@ def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
         return
     where = f"{where}: {TOKENIZER}"
     try:
-        content = parse_json(files[TOKENIZER].encode())
+        content = _parse(files[TOKENIZER], where)
         words, added = content["model"]["vocab"], content.get("added_tokens") or []
         numbers = list(words.values()) if isinstance(words, dict) else range(len(words))
         largest = max([*numbers, *(token["id"] for token in added)], default=0)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadFile(f"{where} does not describe a tokenizer: {error!r:.100}") from error
     if not isinstance(largest, int) or largest >= spec.vocabulary:
         raise BadFile(

@@ -344,11 +344,18 @@ class _HubFolder:
             return None
 
     def text(self, file: str) -> str | None:
-        """Return the text of a file in it; None if there is none of that name."""
+        """Return the text of a file in it; None if there is none of that name.
+
+        Offline, a file that is not cached counts as absent.
+        """
         try:
             path = fetch_from_hub(self.repository, file, offline=self.offline).path
         except BadFile:
             return None
+        except Unavailable:
+            if self.offline:
+                return None
+            raise
         return read_text(path)
 
 
@@ -410,7 +417,7 @@ def _describe_text_model(
     config: Mapping[str, Any], names: TransformersNames, folder: _Folder | _HubFolder
 ) -> _Description:
     where = folder.name_of(CONFIG)
-    pooling = folder.json(transformers_config.POOLING)
+    pooling = folder.text(transformers_config.POOLING)
     spec = transformers_config.spec_in(config, where)
     spec = transformers_config.with_pool_in(spec, config, pooling, where)
     return _Description(

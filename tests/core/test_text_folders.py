@@ -135,6 +135,9 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BadFile, match="a word of the number 9, and the model 8 words"):
             open_folder(tmp_path / "model")
     (tmp_path / "model" / TOKENIZER).write_text("[1]")
+    with pytest.raises(BadFile, match="is not a JSON object"):
+        load_descendant(tmp_path / "model")
+    (tmp_path / "model" / TOKENIZER).write_text('{"model": 1}')
     with pytest.raises(BadFile, match="does not describe a tokenizer"):
         load_descendant(tmp_path / "model")
 
