@@ -32,6 +32,7 @@ from learngene_zoo.families.spec import (
     Fit,
     InputFormat,
     Spec,
+    TextSpec,
     View,
     fit_view,
     require_pictures,
@@ -58,8 +59,10 @@ from learngene_zoo.families.transformers_config import check_agreement as check_
 from learngene_zoo.families.transformers_config import (
     check_tokenizer,
     class_names_in,
+    fingerprint_tokenizer,
     names_of,
-    read_tokenizer,
+    read_tokenizer_files,
+    text_format_of,
     transformers_config,
 )
 from learngene_zoo.settings import Json, fingerprint, from_json, to_json
@@ -135,8 +138,13 @@ class Descendant:
         return fingerprint_of(self)
 
     @property
-    def input_format(self) -> InputFormat:
-        """Return how images are presented to the model."""
+    def input_format(self) -> Any:
+        """Return how images or texts are presented to the model: `InputFormat`, `TextFormat`.
+
+        Raises `WrongCall` for a model of texts without a tokenizer.
+        """
+        if isinstance(self.spec, TextSpec):
+            return text_format_of(self.spec, self.files)
         spec = require_pictures(self.spec)
         return InputFormat(
             image_size=spec.image_size,
@@ -392,7 +400,7 @@ def _read_images(config: Mapping[str, Json], spec: Spec, folder: Path) -> dict[s
 
 def _read_texts(config: Mapping[str, Json], spec: Spec, folder: Path) -> dict[str, Any]:
     """Check a config.json of transformers'; return class names and tokenizer of a model."""
-    where, files = str(folder / CONFIG), read_tokenizer(folder)
+    where, files = str(folder / CONFIG), read_tokenizer_files(folder)
     check_text_agreement(config, spec, where)
     check_tokenizer(files, spec, str(folder))
     names = class_names_in(config, spec, where)
@@ -400,12 +408,14 @@ def _read_texts(config: Mapping[str, Json], spec: Spec, folder: Path) -> dict[st
 
 
 def fingerprint_of(descendant: Descendant) -> str:
-    """Return a hash of its function: spec, view, normalisation and every tensor.
+    """Return a hash of its function: spec, view, normalisation, tokenizer and every tensor.
 
     A resumed run compares it.
     """
     view = [] if descendant.view == USUAL_VIEW else [to_json(descendant.view)]
-    settings = [to_json(descendant.spec), descendant.mean, descendant.std, *view]
+    tokenizer = fingerprint_tokenizer(descendant.files)
+    inputs = [*view, *([tokenizer] if tokenizer else [])]
+    settings = [to_json(descendant.spec), descendant.mean, descendant.std, *inputs]
     return fingerprint([*settings, fingerprint_of_state(descendant.state)])
 
 

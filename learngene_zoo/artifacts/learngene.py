@@ -21,7 +21,11 @@ from learngene_zoo.artifacts.records import (
 )
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.transformers_config import check_tokenizer, names_of, read_tokenizer
+from learngene_zoo.families.transformers_config import (
+    check_tokenizer,
+    names_of,
+    read_tokenizer_files,
+)
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import (
     CONFIG,
@@ -151,6 +155,6 @@ def load_learngene(folder: Path) -> Learngene:
                 f"{state.path}: the tensor {name} does not hold floating-point numbers; "
                 "create it again"
             )
-    files = read_tokenizer(folder) if names_of(config.spec) is not None else {}
+    files = read_tokenizer_files(folder) if names_of(config.spec) is not None else {}
     check_tokenizer(files, config.spec, str(folder))
     return Learngene(config=config, state=state, files=files, folder=folder)

@@ -131,6 +131,35 @@ def norm(
 
 
 @dataclass(frozen=True, kw_only=True)
+class BranchNames:
+    """The layers of the attention or of the MLP of a block, by their names within the block.
+
+    A branch adds to the residual stream x:
+
+        x + scale * writer(...(readers(norm(x))))      if the norm comes before
+        norm(x + writer(...(readers(x))))              if it comes after (`Table.norms_after`)
+
+    Attributes:
+        norm: the norm.
+        readers: the linear layers that read the stream: queries, keys and values, in one layer or
+            in three, or the first layers of the MLP.
+        writer: the linear layer that writes to the stream.
+        scale: the tensor of the layer scale; None without one.
+        mixes: whether an output depends on several tokens, as in attention only.
+    """
+
+    norm: str
+    readers: tuple[str, ...]
+    writer: str
+    scale: str | None = None
+    mixes: bool
+
+
+def _refuse_branches(spec: Any) -> tuple[BranchNames, ...]:
+    raise NotImplementedError(f"the table of the family {spec.family!r} lists no branches")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """All tensors that a family's models can have, in the order of their state_dict."""
 
@@ -144,6 +173,10 @@ class Table:
     # After the blocks, before the head: the final norm, and the tensors of pooling.
     final_norm: tuple[ParameterSpec, ...]
     head: tuple[ParameterSpec, ...]
+    # The attention and the MLP of each block, in the order in which they run.
+    branches: Callable[[Any], tuple[BranchNames, ...]] = _refuse_branches
+    # Whether the norm of a branch comes after the sum instead of before its readers.
+    norms_after: Condition = lambda spec: False
     # How timm initialises these kinds of tensors, where it differs from `tensors.initial`.
     draws: Mapping[Start, Draw] = field(default_factory=dict)
 
@@ -272,13 +305,13 @@ class ForwardFunctions(Protocol):
     timm's modules need none.
     """
 
-    def logits(self, model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def logits(self, model: Any, inputs: Any) -> torch.Tensor:
         """Return the logits (B, classes); without a head the pooled features (B, width)."""
 
-    def tokens(self, model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def tokens(self, model: Any, inputs: Any) -> torch.Tensor:
         """Return the tokens after the final norm, (B, N, width)."""
 
-    def pooled(self, model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def pooled(self, model: Any, inputs: Any) -> torch.Tensor:
         """Return the input of the head, (B, width)."""
 
     def classifier(self, model: Any) -> nn.Module:

@@ -3,8 +3,8 @@
 Generic code calls these functions instead of a module. Classes of transformers are called by the
 host of their family; every other module is called as timm's are.
 
-`inputs` are images, float (B, C, H, W), or texts: numbers of words, int64 (B, N), filled up on the
-right with the padding word, or (B, 2, N) with the segments of pairs of texts (0 or 1) after them.
+Inputs are images, float (B, C, H, W), or texts: `Tokens`, or the ids of single texts, int64 (B, N),
+padded on the right with the pad token of the model.
 
 Shapes: B inputs, N tokens, D width, K classes.
 """
@@ -21,7 +21,7 @@ from torch import nn
 from learngene_zoo.families.family import ForwardFunctions, families, host
 
 
-def compute_logits(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def compute_logits(model: Any, inputs: Any) -> torch.Tensor:
     """Return the logits (B, K); of a model without a head the pooled features (B, D).
 
     A dense model returns logits for every pixel, (B, K, H, W).
@@ -31,7 +31,7 @@ def compute_logits(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def compute_tokens(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def compute_tokens(model: Any, inputs: Any) -> torch.Tensor:
     """Return the tokens after the last block and the norm over all of them, (B, N, D)."""
     functions = _find_functions(type(model))
     tokens_BND: torch.Tensor = (
@@ -40,7 +40,7 @@ def compute_tokens(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     return tokens_BND
 
 
-def compute_pooled(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def compute_pooled(model: Any, inputs: Any) -> torch.Tensor:
     """Return the input of the head, (B, D); of a dense model one for every patch, (B, N, D)."""
     functions = _find_functions(type(model))
     if functions is not None:

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
 from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec, require_pictures
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
 from learngene_zoo.text import human_count
@@ -104,10 +105,12 @@ def _compute_buffers(model: torch.nn.Module) -> None:
             module.init_non_persistent_buffers()  # type: ignore[operator]
 
 
-def example_inputs(spec: Spec, count: int, device: torch.device | None = None) -> torch.Tensor:
-    """Return inputs of zeros of the largest size: images (count, C, H, W), or words (count, N)."""
+def example_inputs(spec: Spec, count: int, device: torch.device | None = None) -> Any:
+    """Return inputs of the largest size: images of zeros, (count, C, H, W), or `Tokens`."""
     if isinstance(spec, TextSpec):
-        return torch.zeros(count, spec.positions, dtype=torch.int64, device=device)
+        # Any token that is not padding.
+        ids = torch.full((count, spec.positions), int(spec.pad_token == 0), device=device)
+        return Tokens(ids, torch.ones_like(ids))
     images = require_pictures(spec)
     size = images.image_size
     return torch.zeros(count, images.channels, size, size, device=device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import Family, TransformersNames, families, family_of
 from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.text_format import TextFormat, make_text_format
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_FILES, parse_json
+from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_FILES
 from learngene_zoo.text import check_name
 
 
@@ -151,8 +153,8 @@ def with_pool_in(spec: Spec, config: Mapping[str, Json], pooling: str | None, wh
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        content = parse_json(text.encode())
-    except ValueError as error:
+        content = json.loads(text)  # not `parse_json`: some numbers have more than 64 bits
+    except (ValueError, RecursionError) as error:
         raise BadFile(f"{where} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise BadFile(f"{where} is not a JSON object")
@@ -162,7 +164,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 # Tokenizers.
 
 
-def read_tokenizer(folder: Path) -> dict[str, str]:
+def read_tokenizer_files(folder: Path) -> dict[str, str]:
     """Return the texts of a tokenizer's files in a folder, by their names; {} without any."""
     files = {name: folder / name for name in TOKENIZER_FILES}
     return {name: read_text(path) for name, path in files.items() if path.is_file()}
@@ -193,6 +195,23 @@ def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
             f"{where} has a word of the number {largest!r:.40}, and the model {spec.vocabulary}"
             " words; give the folder of one model"
         )
+
+
+def text_format_of(spec: TextSpec, files: Mapping[str, str]) -> TextFormat:
+    """Return the format of the texts of a model, and make its tokenizer known to this process.
+
+    Args:
+        spec: the model.
+        files: the texts of its tokenizer's files by name.
+
+    Raises:
+        WrongCall: without `tokenizer.json`.
+        BadFile: if neither the model nor the tokenizer names a pad token.
+    """
+    if TOKENIZER not in files:
+        raise WrongCall(f"this model of texts has no {TOKENIZER}; copy that of its ancestry model")
+    settings = _parse(files.get("tokenizer_config.json", "{}"), "tokenizer_config.json")
+    return make_text_format(files[TOKENIZER], spec.positions, settings, spec.pad_token)
 
 
 def fingerprint_tokenizer(files: Mapping[str, str]) -> str | None:

@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from learngene_zoo.families.family import Family
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.settings import Json, from_json, to_json
 
 
@@ -44,22 +45,12 @@ def read_spec(family: Family, model: Any, is_headless: bool) -> Any:
     return from_json(family.spec, values, where)
 
 
-def list_words(inputs: torch.Tensor) -> torch.Tensor:
-    """Return the words (B, N) of inputs with or without segments."""
-    return inputs[:, 0] if inputs.dim() == 3 else inputs
-
-
-def list_segments(inputs: torch.Tensor) -> torch.Tensor | None:
-    """Return the segments (B, N) of inputs; None for single texts."""
-    return inputs[:, 1] if inputs.dim() == 3 else None
-
-
-def mask_padding(model: Any, words_BN: torch.Tensor) -> torch.Tensor:
-    """Return 1 for each word and 0 for padding, int64 (B, N)."""
-    padding = model.config.pad_token_id
-    if padding is None:
-        return torch.ones_like(words_BN)
-    return (words_BN != padding).long()
+def as_tokens(model: Any, inputs: Tokens | torch.Tensor) -> Tokens:
+    """Return inputs of a model as `Tokens`; ids of single texts (B, N) get a mask."""
+    if isinstance(inputs, Tokens):
+        return inputs
+    pad = model.config.pad_token_id
+    return Tokens(inputs, torch.ones_like(inputs) if pad is None else (inputs != pad).long())
 
 
 def open_folder(folder: Path, spec: Spec) -> nn.Module:

@@ -9,18 +9,19 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import family_of, host, table_of
-from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, require_pictures
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, TextSpec, require_pictures
 from learngene_zoo.families.transformers_config import (
     check_tokenizer,
     fingerprint_tokenizer,
     names_of,
+    text_format_of,
 )
 from learngene_zoo.pretrained.layouts import choose_tensors, strip_wrappers
 from learngene_zoo.pretrained.sources import AncestryFiles, find, spec_at, split_source
@@ -60,12 +61,18 @@ class Ancestry:
         """
         record = self.record
         weights = record.sha256 or fingerprint_of_state(self.state)
-        view = [] if record.view == USUAL_VIEW else [to_json(record.view)]
-        return [to_json(record.spec), list(record.mean), list(record.std), weights, *view]
+        inputs = [] if record.view == USUAL_VIEW else [to_json(record.view)]
+        inputs += [record.tokenizer] if record.tokenizer else []
+        return [to_json(record.spec), list(record.mean), list(record.std), weights, *inputs]
 
     @property
-    def input_format(self) -> InputFormat:
-        """Return how images are presented to the model."""
+    def input_format(self) -> Any:
+        """Return how images or texts are presented to the model: `InputFormat`, `TextFormat`.
+
+        Raises `WrongCall` for a model of texts without a tokenizer.
+        """
+        if isinstance(self.spec, TextSpec):
+            return text_format_of(self.spec, self.files)
         spec, record = require_pictures(self.spec), self.record
         return InputFormat(
             image_size=spec.image_size,

@@ -279,11 +279,10 @@ def _check_reopened(
 def _outputs(model: nn.Module, descendant: Descendant) -> torch.Tensor:
     """Return the outputs for two fixed random inputs, (2, classes)."""
     spec, generator = descendant.spec, torch.Generator().manual_seed(0)
-    inputs = example_inputs(spec, 2)
     if isinstance(spec, TextSpec):
-        inputs = torch.randint(spec.vocabulary, inputs.shape, generator=generator)
+        inputs = torch.randint(spec.vocabulary, (2, spec.positions), generator=generator)
     else:
-        inputs = torch.randn(inputs.shape, generator=generator)
+        inputs = torch.randn(example_inputs(spec, 2).shape, generator=generator)
     return compute_logits(model.eval(), inputs)
 
 

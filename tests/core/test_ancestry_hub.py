@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 from test_ancestry import SPEC, write_folder
-from text_toy import BERT, write_tokenizer
+from text_models_toy import BERT, write_tokenizer
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble

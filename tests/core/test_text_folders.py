@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from text_toy import BERT, GPT2, SPECS, WORDS, draw_words, write_tokenizer
+from text_models_toy import BERT, GPT2, SPECS, WORDS, draw_words, write_tokenizer
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
@@ -23,7 +23,7 @@ from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.storage import CONFIG, TOKENIZER, WEIGHTS
+from learngene_zoo.storage import CONFIG, TOKENIZER, WEIGHTS, sha256
 
 transformers = pytest.importorskip("transformers")
 
@@ -99,6 +99,9 @@ def test_a_folder_is_read_as_it_was_written(spec: TextSpec, tmp_path: Path) -> N
     again = load_descendant(made.save(tmp_path / "model"))
     assert (again.spec, again.class_names, again.files) == (spec, NAMES, made.files)
     assert again.identity == made.identity
+    tokens = again.input_format
+    assert (tokens.tokens, tokens.pad) == (spec.positions, spec.pad_token)
+    assert tokens.tokenizer == sha256(tmp_path / "model" / TOKENIZER)
     assert kind_of(tmp_path / "model") == "model"
     card = (tmp_path / "model" / "README.md").read_text()
     assert "library_name: transformers" in card
@@ -126,6 +129,11 @@ def test_a_contradiction_is_refused(key: str, value: Any, tmp_path: Path) -> Non
     write_config(tmp_path / "model", **{key: value})
     with pytest.raises(BadFile, match="contradicts itself"):
         load_descendant(tmp_path / "model")
+
+
+def test_a_model_without_a_tokenizer_takes_no_texts() -> None:
+    with pytest.raises(WrongCall, match=r"has no tokenizer\.json"):
+        make_descendant(BERT).input_format  # noqa: B018
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from text_toy import BERT, GPT2, SPECS, draw_words
+from text_models_toy import BERT, GPT2, SPECS, draw_words
 
 import learngene_zoo
 from learngene_zoo.errors import Unavailable, WrongCall
@@ -27,6 +27,7 @@ from learngene_zoo.families.forward import (
 from learngene_zoo.families.spec import FAMILIES, TextSpec
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.settings import from_json, to_json
 
 transformers = pytest.importorskip("transformers")
@@ -140,8 +141,8 @@ def test_segments_are_those_of_transformers() -> None:
     segments = torch.zeros_like(words)
     segments[:, 4:] = 1
     with torch.no_grad():
-        logits = compute_logits(model, torch.stack([words, segments], dim=1))
         mask = (words != 0).long()
+        logits = compute_logits(model, Tokens(words, mask, segments))
         expected = model(input_ids=words, attention_mask=mask, token_type_ids=segments).logits
         assert torch.equal(logits, expected)
         assert not torch.equal(logits, compute_logits(model, words))

@@ -13,11 +13,10 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.bert import FAMILY
 from learngene_zoo.families.bert.names import config
 from learngene_zoo.families.bert.spec import BertSpec
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.transformers_modules import (
+    as_tokens,
     build_config,
-    list_segments,
-    list_words,
-    mask_padding,
     read_spec,
 )
 from learngene_zoo.families.transformers_modules import open_folder as open_folder
@@ -59,7 +58,7 @@ def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
     return state, ()
 
 
-def logits(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the logits (B, K); without a head the pooled features (B, D)."""
     if isinstance(model.classifier, nn.Identity):
         return pooled(model, inputs)
@@ -67,13 +66,13 @@ def logits(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     return logits_BK
 
 
-def tokens(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the tokens after the last block, which ends with a norm, (B, N, D)."""
     tokens_BND: torch.Tensor = model.bert(**_name_inputs(model, inputs)).last_hidden_state
     return tokens_BND
 
 
-def pooled(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the pooler's output, or without a head the features that the spec names, (B, D)."""
     pool = getattr(model, "pool", "pooler") if isinstance(model.classifier, nn.Identity) else None
     if pool not in ("mean", "token"):
@@ -82,7 +81,7 @@ def pooled(model: Any, inputs: torch.Tensor) -> torch.Tensor:
     tokens_BND = tokens(model, inputs)
     if pool == "token":
         return tokens_BND[:, 0]
-    mask_BN1 = mask_padding(model, list_words(inputs))[..., None].to(tokens_BND.dtype)
+    mask_BN1 = as_tokens(model, inputs).mask[..., None].to(tokens_BND.dtype)
     return (tokens_BND * mask_BN1).sum(dim=1) / mask_BN1.sum(dim=1).clamp(min=1)
 
 
@@ -98,10 +97,10 @@ def blocks(model: Any) -> Sequence[nn.Module]:
     return modules
 
 
-def _name_inputs(model: Any, inputs: torch.Tensor) -> dict[str, torch.Tensor | None]:
-    words_BN = list_words(inputs)
+def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:
+    texts = as_tokens(model, inputs)
     return {
-        "input_ids": words_BN,
-        "attention_mask": mask_padding(model, words_BN),
-        "token_type_ids": list_segments(inputs),
+        "input_ids": texts.ids,
+        "attention_mask": texts.mask,
+        "token_type_ids": texts.types,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.family import (
     NORM_FLOPS,
+    BranchNames,
     Condition,
     Convention,
     ParameterSpec,
@@ -47,6 +48,25 @@ def _linear(
     )
 
 
+def _branches(spec: BertSpec) -> tuple[BranchNames, ...]:
+    """Return attention and MLP of a block."""
+    attention = tuple(f"attention.self.{name}" for name in ("query", "key", "value"))
+    return (
+        BranchNames(
+            norm="attention.output.LayerNorm",
+            readers=attention,
+            writer="attention.output.dense",
+            mixes=True,
+        ),
+        BranchNames(
+            norm="output.LayerNorm",
+            readers=("intermediate.dense",),
+            writer="output.dense",
+            mixes=False,
+        ),
+    )
+
+
 TABLE = Table(
     prefix="bert.encoder.layer.",
     sizes=axis_sizes,
@@ -68,6 +88,8 @@ TABLE = Table(
     ),
     final_norm=_linear("bert.pooler.dense", "width", "width"),
     head=_linear("classifier", "classes", "width", "head", lambda spec: spec.classes > 0),
+    branches=_branches,
+    norms_after=lambda spec: True,
 )
 
 

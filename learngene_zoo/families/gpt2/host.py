@@ -13,10 +13,10 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.gpt2 import FAMILY
 from learngene_zoo.families.gpt2.names import config
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.transformers_modules import (
+    as_tokens,
     build_config,
-    list_words,
-    mask_padding,
     read_spec,
 )
 from learngene_zoo.families.transformers_modules import open_folder as open_folder
@@ -52,30 +52,31 @@ def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
     return state, ()
 
 
-def logits(model: Any, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the logits of the last words (B, K); without a head their features (B, D)."""
-    words_BN = list_words(inputs)
-    mask_BN = mask_padding(model, words_BN)
-    answer = model(input_ids=words_BN, attention_mask=mask_BN, use_cache=False)
+def logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+    """Return the logits at the last tokens (B, K); without a head their features (B, D)."""
+    texts = as_tokens(model, inputs)
+    answer = model(input_ids=texts.ids, attention_mask=texts.mask, use_cache=False)
     logits_BK: torch.Tensor = answer.logits
     return logits_BK
 
 
-def tokens(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the tokens after the final norm, (B, N, D)."""
-    words_BN = list_words(inputs)
-    mask_BN = mask_padding(model, words_BN)
-    answer = model.transformer(input_ids=words_BN, attention_mask=mask_BN, use_cache=False)
+    texts = as_tokens(model, inputs)
+    answer = model.transformer(input_ids=texts.ids, attention_mask=texts.mask, use_cache=False)
     tokens_BND: torch.Tensor = answer.last_hidden_state
     return tokens_BND
 
 
-def pooled(model: Any, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the token of the last word that is not padding, (B, D)."""
-    mask_BN = mask_padding(model, list_words(inputs))
-    positions_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)
-    last_B = (mask_BN * positions_N).argmax(dim=1)
-    return tokens(model, inputs)[torch.arange(len(last_B), device=last_B.device), last_B]
+def pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+    """Return the last token of each text that is not the pad token, (B, D).
+
+    As in transformers, the id decides and not the mask.
+    """
+    texts = as_tokens(model, inputs)
+    is_text_BN = (texts.ids != model.config.pad_token_id).long()
+    last_B = (is_text_BN * torch.arange(is_text_BN.shape[1], device=texts.ids.device)).argmax(1)
+    return tokens(model, texts)[torch.arange(len(last_B), device=last_B.device), last_B]
 
 
 def classifier(model: Any) -> nn.Module:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo.families.family import (
     NORM_FLOPS,
+    BranchNames,
     Convention,
     ParameterSpec,
     Start,
@@ -55,6 +56,14 @@ def _deep(
     return tensor.normal_(std=0.02 / math.sqrt(2 * spec.layers), generator=generator)
 
 
+def _branches(spec: Gpt2Spec) -> tuple[BranchNames, ...]:
+    """Return attention and MLP of a block."""
+    return (
+        BranchNames(norm="ln_1", readers=("attn.c_attn",), writer="attn.c_proj", mixes=True),
+        BranchNames(norm="ln_2", readers=("mlp.c_fc",), writer="mlp.c_proj", mixes=False),
+    )
+
+
 TABLE = Table(
     prefix="transformer.h.",
     sizes=axis_sizes,
@@ -72,6 +81,7 @@ TABLE = Table(
     ),
     final_norm=norm("transformer.ln_f", "width"),
     head=(parameter("score.weight", "classes, width", "matrix", lambda spec: spec.classes > 0),),
+    branches=_branches,
     draws={"deep": _deep},
 )
 
