@@ -320,6 +320,12 @@ class ForwardFunctions(Protocol):
     def blocks(self, model: Any) -> Sequence[nn.Module]:
         """Return the blocks."""
 
+    def observe_logits(self, model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+        """Call `keep` with the logits of every later forward pass; return the hook's handle."""
+
+    def observe_stream(self, model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+        """Call `keep` with the stream after the last block of every later forward pass."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersNames:

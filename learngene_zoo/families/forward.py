@@ -11,7 +11,7 @@ Shapes: B inputs, N tokens, D width, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -67,6 +67,36 @@ def get_blocks(model: Any) -> Sequence[nn.Module]:
     functions = _find_functions(type(model))
     blocks: Sequence[nn.Module] = model.blocks if functions is None else functions.blocks(model)
     return blocks
+
+
+def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
+    functions = _find_functions(type(model))
+    if functions is not None:
+        return functions.observe_logits(model, keep)
+    return observe_output(get_classifier(model), keep)
+
+
+def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the tokens after the last block, before the final norm, (B, N, D).
+
+    Return the handle of the hook.
+    """
+    functions = _find_functions(type(model))
+    if functions is not None:
+        return functions.observe_stream(model, keep)
+    return observe_input(model.norm, keep)
+
+
+def observe_output(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with every later output of a module; return the handle of the hook."""
+    # A hook must return None: any other value would replace the output.
+    return module.register_forward_hook(lambda module, inputs, output: keep(output))
+
+
+def observe_input(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with every later first input of a module; return the handle of the hook."""
+    return module.register_forward_pre_hook(lambda module, inputs: keep(inputs[0]))
 
 
 def _find_functions(kind: Any) -> ForwardFunctions | None:

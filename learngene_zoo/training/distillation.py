@@ -23,7 +23,13 @@ from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.forward import compute_logits, get_blocks, get_classifier
+from learngene_zoo.families.forward import (
+    compute_logits,
+    get_blocks,
+    observe_logits,
+    observe_output,
+    observe_stream,
+)
 from learngene_zoo.families.spec import require_pictures
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.cache import once
@@ -192,21 +198,15 @@ def record_features(model: Model, blocks: Collection[int] = ()) -> Iterator[Feat
     """Record the logits and the outputs of `blocks` while `model` runs in this context."""
     features = Features()
     with ExitStack() as hooks:
-
-        def observe(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> None:
-            # A hook must return None: any other value would replace the output.
-            handle = module.register_forward_hook(lambda module, inputs, output: keep(output))
-            hooks.callback(handle.remove)
-
         for number in blocks:
             block: Any = get_blocks(model)[number]
-            observe(block, partial(features.blocks.__setitem__, number))
-            observe(block.attn, partial(features.attentions.__setitem__, number))
-        observe(get_classifier(model), features.answers.append)
-        last = model.norm.register_forward_pre_hook(
-            lambda module, inputs: features.streams.append(inputs[0])
-        )
-        hooks.callback(last.remove)
+            keep = partial(features.blocks.__setitem__, number)
+            hooks.callback(observe_output(block, keep).remove)
+            if hasattr(block, "attn"):
+                keep = partial(features.attentions.__setitem__, number)
+                hooks.callback(observe_output(block.attn, keep).remove)
+        hooks.callback(observe_logits(model, features.answers.append).remove)
+        hooks.callback(observe_stream(model, features.streams.append).remove)
         yield features
 
 

@@ -29,6 +29,7 @@ from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.training.distillation import record_features
 
 transformers = pytest.importorskip("transformers")
 
@@ -162,6 +163,23 @@ def test_pooling_of_a_bert_without_a_head() -> None:
         assert torch.equal(features["token"], tokens[:, 0])
         pooler = models["pooler"].bert(input_ids=words, attention_mask=(words != 0).long())
         assert torch.equal(features["pooler"], pooler.pooler_output)
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_features_are_recorded(spec: TextSpec, classes: int) -> None:
+    spec, words = spec.with_(classes=classes), draw_words(spec)
+    model = model_of(spec, initial(spec, 0, "fan_in"))
+    with torch.no_grad(), record_features(model, [0, 2]) as features:
+        logits = compute_logits(model, words)
+    assert torch.equal(features.logits, logits)
+    assert sorted(features.blocks) == [0, 2]
+    assert torch.equal(features.tokens, features.blocks[2])
+    with torch.no_grad():
+        normed = (
+            model.transformer.ln_f(features.tokens) if spec.family == "gpt2" else features.tokens
+        )
+        assert torch.equal(normed, compute_tokens(model, words))
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.bert import FAMILY
 from learngene_zoo.families.bert.names import config
 from learngene_zoo.families.bert.spec import BertSpec
+from learngene_zoo.families.forward import observe_output
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.transformers_modules import (
     as_tokens,
@@ -61,7 +62,8 @@ def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
 def logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the logits (B, K); without a head the pooled features (B, D)."""
     if isinstance(model.classifier, nn.Identity):
-        return pooled(model, inputs)
+        # Through the identity, which `observe_logits` hooks.
+        return model.classifier(pooled(model, inputs))  # type: ignore[no-any-return]
     logits_BK: torch.Tensor = model(**_name_inputs(model, inputs)).logits
     return logits_BK
 
@@ -95,6 +97,16 @@ def blocks(model: Any) -> Sequence[nn.Module]:
     """Return the blocks."""
     modules: Sequence[nn.Module] = model.bert.encoder.layer
     return modules
+
+
+def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
+    return observe_output(model.classifier, keep)
+
+
+def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the tokens after the last block; return the handle of the hook."""
+    return observe_output(blocks(model)[-1], keep)
 
 
 def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:

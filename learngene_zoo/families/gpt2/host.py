@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2ForSequenceClassification
 
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.forward import observe_input
 from learngene_zoo.families.gpt2 import FAMILY
 from learngene_zoo.families.gpt2.names import config
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
@@ -89,3 +90,14 @@ def blocks(model: Any) -> Sequence[nn.Module]:
     """Return the blocks."""
     modules: Sequence[nn.Module] = model.transformer.h
     return modules
+
+
+def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
+    # The head gives logits for every token, of which the model returns one.
+    return model.register_forward_hook(lambda module, inputs, output: keep(output.logits))
+
+
+def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the tokens after the last block; return the handle of the hook."""
+    return observe_input(model.transformer.ln_f, keep)
