@@ -21,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
-from learngene_zoo.families.spec import PictureSpec, Spec, TextSpec, require_pictures
-from learngene_zoo.families.text_format import Tokens
+from learngene_zoo.families.spec import InputFormat, PictureSpec, Spec, TextSpec, require_pictures
+from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
 from learngene_zoo.text import human_count
@@ -105,13 +105,22 @@ def _compute_buffers(model: torch.nn.Module) -> None:
             module.init_non_persistent_buffers()  # type: ignore[operator]
 
 
-def example_inputs(spec: Spec, count: int, device: torch.device | None = None) -> Any:
-    """Return inputs of the largest size: images of zeros, (count, C, H, W), or `Tokens`."""
-    if isinstance(spec, TextSpec):
-        # Any token that is not padding.
-        ids = torch.full((count, spec.positions), int(spec.pad_token == 0), device=device)
+def example_inputs(
+    form: Spec | InputFormat | TextFormat, count: int, device: torch.device | None = None
+) -> Any:
+    """Return inputs of the largest size: images of zeros, (count, C, H, W), or `Tokens`.
+
+    Args:
+        form: the model or its input format.
+        count: the number of inputs.
+        device: where they lie; None: the default device.
+    """
+    if isinstance(form, TextFormat | TextSpec):
+        pad = form.pad if isinstance(form, TextFormat) else form.pad_token
+        length = form.tokens
+        ids = torch.full((count, length), int(pad == 0), device=device)  # no padding
         return Tokens(ids, torch.ones_like(ids))
-    images = require_pictures(spec)
+    images = form if isinstance(form, InputFormat) else require_pictures(form)
     size = images.image_size
     return torch.zeros(count, images.channels, size, size, device=device)
 

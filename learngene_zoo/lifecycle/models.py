@@ -11,6 +11,7 @@ from learngene_zoo.artifacts.records import versions
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
@@ -187,6 +188,11 @@ def export(
         )
     check_format(Path(out), dtype)
     descendant = open_model(model, offline=run.offline)
+    if isinstance(descendant.input_format, TextFormat):
+        raise WrongCall(
+            f"{descendant.folder or 'this'} is a model of texts, which is not exported; transformers"
+            " opens its folder"
+        )
     data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     exported = export_descendant(descendant, Path(out), **settings, run=run, force=force)
