@@ -127,7 +127,7 @@ def _measure_model(
 
 
 def cost_of(model: nn.Module, input_format: InputFormat | TextFormat) -> tuple[int, int]:
-    """Count parameters, and FLOPs of one image or text by the convention `exact` (`families.family`).
+    """Count parameters, and FLOPs of one input by the convention `exact` (`families.family`).
 
     FLOPs are counted while the model runs.
     """

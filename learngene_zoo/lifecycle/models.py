@@ -190,8 +190,8 @@ def export(
     descendant = open_model(model, offline=run.offline)
     if isinstance(descendant.input_format, TextFormat):
         raise WrongCall(
-            f"{descendant.folder or 'this'} is a model of texts, which is not exported; transformers"
-            " opens its folder"
+            f"{descendant.folder or 'this'} is a model of texts, which is not exported;"
+            " transformers opens its folder"
         )
     data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}

@@ -47,13 +47,10 @@ def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
     from learngene_zoo.families.text_format import TextFormat
     from learngene_zoo.training.heads import has_trained_head
 
-    is_of_texts = isinstance(model.input_format, TextFormat)
-    if (
-        is_of_texts
-        or task.dense
-        or model.input_format.view.crop_mode != "center"
-        or has_trained_head(model, task)
-    ):
+    form = model.input_format
+    if isinstance(form, TextFormat) or task.dense or form.view.crop_mode != "center":
+        return None
+    if has_trained_head(model, task):
         return None
     return "stretch"
 
