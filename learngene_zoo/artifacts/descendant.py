@@ -295,6 +295,7 @@ def assemble(
     provenance: Mapping[str, Json] | None = None,
     task: str | None = None,
     class_names: Sequence[str] = (),
+    files: Mapping[str, str] | None = None,
 ) -> Descendant:
     """Build a descendant from inherited parts.
 
@@ -310,6 +311,7 @@ def assemble(
         provenance: records for its config.json.
         task: the task that the model is for.
         class_names: names of its classes.
+        files: texts to write beside config and weights; of a model of texts its tokenizer.
     """
     return Descendant(
         spec=spec,
@@ -321,6 +323,7 @@ def assemble(
         mean=tuple(mean) if mean is not None else (0.5,) * spec.channels,
         std=tuple(std) if std is not None else (0.5,) * spec.channels,
         view=view,
+        files=dict(files or {}),
     )
 
 

@@ -409,6 +409,7 @@ def teacher_for(
     """
     record = ancestry.record
     images: Any = {"mean": record.mean, "std": record.std, "view": record.view}
+    images["files"] = ancestry.files
     model = assemble(
         ancestry.spec, ancestry.state, seed=run.seed, class_names=ancestry.class_names, **images
     )

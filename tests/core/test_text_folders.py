@@ -21,6 +21,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.forward import compute_logits, compute_tokens
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import initial
+from learngene_zoo.lifecycle.analyse import assemble_ancestry
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.storage import CONFIG, TOKENIZER, WEIGHTS, sha256
@@ -263,3 +264,12 @@ def test_the_tokenizer_goes_from_ancestry_to_descendant(spec: TextSpec, tmp_path
     assert all(torch.equal(small.state[name], expected[name]) for name in expected)
     with torch.no_grad():
         assert compute_logits(small.model(), words).shape == (len(words), spec.classes)
+
+
+def test_a_trained_model_keeps_its_tokenizer(tmp_path: Path) -> None:
+    made = make_descendant(GPT2, tmp_path / "tokenizer")
+    assert made.for_task("other", ("a", "b"), seed=0).files == made.files
+    trained = made.with_state(initial(made.spec, 1))
+    assert trained.files == made.files
+    ancestry = open_ancestry(str(made.save(tmp_path / "model")))
+    assert assemble_ancestry(ancestry, 0).input_format == made.input_format
