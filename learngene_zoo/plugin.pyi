@@ -21,10 +21,16 @@ from learngene_zoo.families.family import Cost as Cost
 from learngene_zoo.families.family import Table as Table
 from learngene_zoo.families.family import count_params as count_params
 from learngene_zoo.families.family import table_of as table_of
+from learngene_zoo.families.forward import compute_logits as compute_logits
+from learngene_zoo.families.forward import compute_pooled as compute_pooled
+from learngene_zoo.families.forward import compute_tokens as compute_tokens
+from learngene_zoo.families.forward import get_blocks as get_blocks
+from learngene_zoo.families.forward import get_classifier as get_classifier
 from learngene_zoo.families.spec import LIMITS as LIMITS
 from learngene_zoo.families.spec import InputFormat as InputFormat
 from learngene_zoo.families.spec import Segment as Segment
 from learngene_zoo.families.spec import Spec as Spec
+from learngene_zoo.families.spec import require_pictures as require_pictures
 from learngene_zoo.families.surgery import Along as Along
 from learngene_zoo.families.surgery import axes_of as axes_of
 from learngene_zoo.families.surgery import dimensions_of as dimensions_of

@@ -29,6 +29,17 @@ MAX_TENSOR_NAME = 500  # characters of a tensor's name
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 CONFIG = "config.json"
+# The files of a tokenizer, beside those of a model of texts.
+TOKENIZER = "tokenizer.json"
+TOKENIZER_FILES = (
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+)
 MAX_SHARDS = 1_000
 MAX_HEADER_BYTES = 100_000_000  # as the safetensors package
 _SHARD = re.compile(r"[A-Za-z0-9][\w.-]*\.safetensors")

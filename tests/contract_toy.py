@@ -84,7 +84,12 @@ class Take(Draw):  # type: ignore[misc, valid-type]
 
 
 TOY = replace(
-    SCRATCH, name="toy", inherits=True, expander=Take(), presets={"mini": Keep(), "smoke": Keep()}
+    SCRATCH,
+    name="toy",
+    inherits=True,
+    families=("vit", "eva"),
+    expander=Take(),
+    presets={"mini": Keep(), "smoke": Keep()},
 )
 TRAINS = replace(TOY, tasks="one", presets={"mini": Train(), "smoke": Train()})
 

@@ -26,7 +26,7 @@ from learngene_zoo.artifacts.records import (
 from learngene_zoo.artifacts.worth import worth_results, worth_section
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.pages import render_markdown
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.text import make_printable, printable
@@ -55,6 +55,7 @@ class ArtifactLocation:
 
     reference: str = "FOLDER"  # for commands
     timm: str = "local-dir:FOLDER"  # for `timm.create_model`
+    transformers: str = "FOLDER"  # for `AutoModel.from_pretrained`
     note: str = "`FOLDER` is this folder."
     licence: str = "unknown"  # if nothing else tells it
     learngene: str = ""  # the repository of the learngene that a model was built from
@@ -71,7 +72,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         licence,
         library_name="learngene_zoo",
         pipeline_tag=pipeline,
-        tags=["learngene", "learngene_zoo", config.method, "vision-transformer"],
+        tags=["learngene", "learngene_zoo", config.method, tag_of(config.spec)],
         base_model=list_base_models(config.ancestries),
         datasets=list_datasets(config.tasks),
         **build_model_index(f"learngene-{config.method}", results),
@@ -90,6 +91,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         about=about,
         licence=licence,
         kind=_kind(config.spec),
+        is_of_texts=config.spec.image_size is None,
         price=cost(config.spec),
         members=[(folder, spec, cost(spec)) for folder, spec in location.members],
         evaluation=worth_section(about.worth) if about.worth and about.worth.rows else [],
@@ -105,7 +107,7 @@ def descendant_card(
 ) -> str:
     """Render the README.md of a model's folder from its config.json.
 
-    The config has timm's layout, with our record under `learngene`.
+    The config has timm's or transformers' layout, with our record under `learngene`.
     """
     ours: Mapping[str, Any] = config["learngene"]
     spec = from_json(Spec, to_json(ours["spec"]), "learngene: spec")
@@ -118,14 +120,20 @@ def descendant_card(
     licence = location.licence if licence == "unknown" else licence
     method, control = str(ours.get("method", "unknown")), ours.get("control")
     widths = "-".join(str(part.width) for part in spec.sizes)
-    name = f"vit-{spec.layers}-layers-{widths}-wide-{method}" + (f"-{control}" if control else "")
+    host = name_library(spec)
+    of_images = host != "transformers"
+    name = f"{'vit' if of_images else spec.family}-{spec.layers}-layers-{widths}-wide-{method}" + (
+        f"-{control}" if control else ""
+    )
     results = list_results(spec, ours.get("metrics") or {}, tasks)
-    is_of_timm = spec.plain and not spec.dense
     front = render_front_matter(
         licence,
-        library_name="timm" if is_of_timm else "learngene_zoo",
+        library_name=host,
         pipeline_tag=name_pipeline(spec),
-        tags=["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
+        tags=[
+            *("learngene", "learngene_zoo", method),
+            *("timm" if of_images else "transformers", tag_of(spec)),
+        ],
         base_model=[location.learngene] if location.learngene else list_base_models(ancestries),
         datasets=list_datasets(tasks),
         **build_model_index(name, results),
@@ -142,7 +150,8 @@ def descendant_card(
         spec=spec,
         price=cost(spec),
         kind=_kind(spec),
-        is_of_timm=is_of_timm,
+        is_of_timm=host == "timm",
+        is_of_texts=not of_images,
         method=method,
         control=control,
         inherited=len(ours.get("inherited", ())),
@@ -270,7 +279,21 @@ def list_datasets(records: Iterable[TaskRecord]) -> list[str]:
 
 def name_pipeline(spec: Spec) -> str:
     """Return the Hub's name of a model's task."""
+    if isinstance(spec, TextSpec):
+        return "text-classification" if spec.classes else "feature-extraction"
     return "image-segmentation" if spec.dense else "image-classification"
+
+
+def name_library(spec: Spec) -> str:
+    """Return the package that opens a model's folder: transformers, timm or this one."""
+    if isinstance(spec, TextSpec):
+        return "transformers"
+    return "timm" if spec.plain and not spec.dense else "learngene_zoo"
+
+
+def tag_of(spec: Spec) -> str:
+    """Return the tag of a model's family."""
+    return spec.family if isinstance(spec, TextSpec) else "vision-transformer"
 
 
 def _tasks(ours: Mapping[str, Any]) -> list[TaskRecord]:

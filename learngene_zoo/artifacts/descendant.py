@@ -1,8 +1,10 @@
 """`Descendant`: a model built from a learngene (or trained), as tensors, spec and provenance.
 
 Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this
-package (a dense or a stitched model after `import learngene_zoo.timm`). This package adds only the
-key `learngene` of its config.json. The tensors of a loaded descendant are read from disk when they
+package (a dense or a stitched model after `import learngene_zoo.timm`). The folder of a model of
+texts is transformers': `AutoModelForSequenceClassification.from_pretrained(PATH)` opens it, or
+`AutoModel` if it has no head, and `AutoTokenizer` its tokenizer. This package adds only the key
+`learngene` of its config.json. The tensors of a loaded descendant are read from disk when they
 are used.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from learngene_zoo.artifacts.records import (
     CONTROLS,
@@ -26,7 +28,16 @@ from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Convention, Cost, cost, table_of
-from learngene_zoo.families.spec import USUAL_VIEW, Fit, InputFormat, Spec, View, fit_view
+from learngene_zoo.families.spec import (
+    USUAL_VIEW,
+    Fit,
+    InputFormat,
+    Spec,
+    TextSpec,
+    View,
+    fit_view,
+    require_pictures,
+)
 from learngene_zoo.families.tensors import (
     Model,
     Scheme,
@@ -44,6 +55,16 @@ from learngene_zoo.families.timm_config import (
     pretrained_cfg,
     timm_config,
     view_in,
+)
+from learngene_zoo.families.transformers_config import check_agreement as check_text_agreement
+from learngene_zoo.families.transformers_config import (
+    check_tokenizer,
+    class_names_in,
+    fingerprint_tokenizer,
+    names_of,
+    read_tokenizer_files,
+    text_format_of,
+    transformers_config,
 )
 from learngene_zoo.settings import Json, fingerprint, from_json, to_json
 from learngene_zoo.storage import (
@@ -75,7 +96,7 @@ class Descendant:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     view: View = USUAL_VIEW
-    # Written beside config and weights.
+    # Written beside config and weights; of a model of texts its tokenizer among them.
     files: Mapping[str, str] = field(default_factory=dict, compare=False)
     folder: Path | None = None  # where it was loaded from
 
@@ -118,9 +139,14 @@ class Descendant:
         return fingerprint_of(self)
 
     @property
-    def input_format(self) -> InputFormat:
-        """Return how images are presented to the model."""
-        spec = self.spec
+    def input_format(self) -> Any:
+        """Return how images or texts are presented to the model: `InputFormat`, `TextFormat`.
+
+        Raises `WrongCall` for a model of texts without a tokenizer.
+        """
+        if isinstance(self.spec, TextSpec):
+            return text_format_of(self.spec, self.files)
+        spec = require_pictures(self.spec)
         return InputFormat(
             image_size=spec.image_size,
             channels=spec.channels,
@@ -145,7 +171,12 @@ class Descendant:
         return cost(self.spec, convention)
 
     def model(self, device: str = "cpu") -> Model:
-        """Return timm's module in eval mode, trainable, fp32; it shares no memory with `state`."""
+        """Return timm's or transformers' module in eval mode, trainable, fp32.
+
+        It shares no memory with `state`.
+        """
+        if names_of(self.spec) is not None:
+            return model_of(self.spec, self.state, class_names=self.class_names).to(device)
         images = pretrained_cfg(
             self.spec, mean=self.mean, std=self.std, licence=self.licence, view=self.view
         )
@@ -197,22 +228,29 @@ class Descendant:
         return self if fit is None else replace(self, view=fit_view(self.view, fit), folder=None)
 
     def config(self) -> dict[str, Json]:
-        """Return the content of its config.json: timm's keys, and ours under `learngene`."""
+        """Return the content of its config.json.
+
+        It has timm's or transformers' keys, and ours under `learngene`.
+        """
         ours = {
             "format": FORMAT,
             "spec": to_json(self.spec),
             "inherited": sorted(self.inherited),
             "task": self.task,
         }
-        timm = timm_config(
-            self.spec,
-            mean=self.mean,
-            std=self.std,
-            class_names=self.class_names,
-            licence=self.licence,
-            view=self.view,
+        host = (
+            transformers_config(self.spec, self.class_names)
+            if names_of(self.spec) is not None
+            else timm_config(
+                self.spec,
+                mean=self.mean,
+                std=self.std,
+                class_names=self.class_names,
+                licence=self.licence,
+                view=self.view,
+            )
         )
-        return {**timm, "learngene": {**to_json(self.provenance), **ours}}
+        return {**host, "learngene": {**to_json(self.provenance), **ours}}
 
     def save(
         self,
@@ -258,6 +296,7 @@ def assemble(
     provenance: Mapping[str, Json] | None = None,
     task: str | None = None,
     class_names: Sequence[str] = (),
+    files: Mapping[str, str] | None = None,
 ) -> Descendant:
     """Build a descendant from inherited parts.
 
@@ -273,6 +312,7 @@ def assemble(
         provenance: records for its config.json.
         task: the task that the model is for.
         class_names: names of its classes.
+        files: texts to write beside config and weights; of a model of texts its tokenizer.
     """
     return Descendant(
         spec=spec,
@@ -284,6 +324,7 @@ def assemble(
         mean=tuple(mean) if mean is not None else (0.5,) * spec.channels,
         std=tuple(std) if std is not None else (0.5,) * spec.channels,
         view=view,
+        files=dict(files or {}),
     )
 
 
@@ -329,10 +370,9 @@ def load_descendant(path: Path | str) -> Descendant:
     }
     record = from_json(_DescendantRecord, record_fields, f"{where}: learngene")
     read_provenance(ours, f"{where}: learngene")
-    check_keys(config, where)
-    check_agreement(config, record.spec, where)
-    images = image_settings(config, where)
-    mean, std = normalisation(images, record.spec.channels)
+    inputs = (_read_images if names_of(record.spec) is None else _read_texts)(
+        config, record.spec, folder
+    )
     state = Tensors(folder / WEIGHTS)
     check_state(state, record.spec, str(state.path))
     absent = sorted(set(record.inherited) - set(shapes(record.spec)))
@@ -345,23 +385,42 @@ def load_descendant(path: Path | str) -> Descendant:
             inherited=frozenset(record.inherited),
             provenance={key: value for key, value in ours.items() if key not in record_fields},
             task=record.task,
-            class_names=tuple(images.get("label_names", ())),
-            mean=mean,
-            std=std,
-            view=view_in(images, where),
             folder=folder,
+            **inputs,
         )
     except WrongCall as error:
         raise BadFile(f"{where}: {error}") from error
 
 
+def _read_images(config: Mapping[str, Json], spec: Spec, folder: Path) -> dict[str, Any]:
+    """Check a config.json of timm's; return class names, normalisation and view of a model."""
+    where = str(folder / CONFIG)
+    check_keys(config, where)
+    check_agreement(config, spec, where)
+    images = image_settings(config, where)
+    mean, std = normalisation(images, spec.channels)
+    names = tuple(images.get("label_names", ()))
+    return {"class_names": names, "mean": mean, "std": std, "view": view_in(images, where)}
+
+
+def _read_texts(config: Mapping[str, Json], spec: Spec, folder: Path) -> dict[str, Any]:
+    """Check a config.json of transformers'; return class names and tokenizer of a model."""
+    where, files = str(folder / CONFIG), read_tokenizer_files(folder)
+    check_text_agreement(config, spec, where)
+    check_tokenizer(files, spec, str(folder))
+    names = class_names_in(config, spec, where)
+    return {"class_names": names, "mean": (), "std": (), "files": files}
+
+
 def fingerprint_of(descendant: Descendant) -> str:
-    """Return a hash of its function: spec, view, normalisation and every tensor.
+    """Return a hash of its function: spec, view, normalisation, tokenizer and every tensor.
 
     A resumed run compares it.
     """
     view = [] if descendant.view == USUAL_VIEW else [to_json(descendant.view)]
-    settings = [to_json(descendant.spec), descendant.mean, descendant.std, *view]
+    tokenizer = fingerprint_tokenizer(descendant.files)
+    inputs = [*view, *([tokenizer] if tokenizer else [])]
+    settings = [to_json(descendant.spec), descendant.mean, descendant.std, *inputs]
     return fingerprint([*settings, fingerprint_of_state(descendant.state)])
 
 

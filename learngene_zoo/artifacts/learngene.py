@@ -7,8 +7,8 @@ tensor's shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,15 @@ from learngene_zoo.artifacts.records import (
     LearngeneConfig,
     check_format,
     check_metrics,
+    is_model_config,
 )
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.transformers_config import (
+    check_tokenizer,
+    names_of,
+    read_tokenizer_files,
+)
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import (
     CONFIG,
@@ -42,6 +48,8 @@ class Learngene:
 
     config: LearngeneConfig
     state: StateDict
+    # Written beside config and weights: the tokenizer of a model of texts.
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
     folder: Path | None = None  # where it was loaded from
 
     def __repr__(self) -> str:
@@ -89,7 +97,8 @@ class Learngene:
                     del config[name]
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)
-            (draft / "README.md").write_text(learngene_card(self.config), encoding="utf-8")
+            for name, text in {"README.md": learngene_card(self.config), **self.files}.items():
+                (draft / name).write_text(text, encoding="utf-8")
         return Path(path)
 
 
@@ -97,7 +106,7 @@ def read_config(folder: Path) -> LearngeneConfig:
     """Read the config of a learngene folder without its tensors. Raises `BadFile`."""
     path = folder / CONFIG
     data: dict[str, Json] = read_json(path)
-    if "architecture" in data and "method" not in data:
+    if is_model_config(data) and "method" not in data:
         raise BadFile(
             f"{folder} is a model, not a learngene; "
             "use it with `lgzoo finetune` and `lgzoo evaluate`"
@@ -146,4 +155,6 @@ def load_learngene(folder: Path) -> Learngene:
                 f"{state.path}: the tensor {name} does not hold floating-point numbers; "
                 "create it again"
             )
-    return Learngene(config=config, state=state, folder=folder)
+    files = read_tokenizer_files(folder) if names_of(config.spec) is not None else {}
+    check_tokenizer(files, config.spec, str(folder))
+    return Learngene(config=config, state=state, files=files, folder=folder)

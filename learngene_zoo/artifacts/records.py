@@ -43,6 +43,8 @@ class AncestryRecord:
     # The normalisation it was trained with, per channel.
     mean: Annotated[tuple[float, ...], Bounds(least=-1e6, most=1e6)] = (0.5, 0.5, 0.5)
     std: Annotated[tuple[float, ...], Bounds(above=0, most=1e6)] = (0.5, 0.5, 0.5)
+    # Of a model of texts, the sha256 of `tokenizer.json`.
+    tokenizer: str | None = field(default=None, metadata=OMIT_DEFAULT)
     # Parts of the model that are not in `spec`.
     left_out: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
     view: View = field(default=USUAL_VIEW, metadata=FLAT)  # how its images were resized and cropped
@@ -50,7 +52,7 @@ class AncestryRecord:
     def __post_init__(self) -> None:
         check_bounds(self)
         check_name(self.source, "source of an ancestry model", MAX_PATH_LENGTH)
-        for name, digits in (("revision", 40), ("sha256", 64)):
+        for name, digits in (("revision", 40), ("sha256", 64), ("tokenizer", 64)):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
                 raise WrongCall(f"{name} is {value!r:.80}; expected {digits} hexadecimal digits")
@@ -239,13 +241,18 @@ def check_not_converted(data: Mapping[str, Json], where: str | Path) -> None:
         )
 
 
+def is_model_config(data: Mapping[str, Json]) -> bool:
+    """Return whether a config.json is that of a model, by timm or by transformers."""
+    return "architecture" in data or "model_type" in data
+
+
 def check_not_transformers(data: Mapping[str, Json], where: str | Path) -> None:
     """Raise `BadFile` for a config in transformers' layout.
 
     It belongs to an ancestry model, not to an artifact of ours.
     """
     check_not_converted(data, where)
-    if "model_type" in data and not data.keys() & {"format", "architecture"}:
+    if "model_type" in data and not data.keys() & {"format", "architecture", "learngene"}:
         raise BadFile(
             f"{where} is of a pretrained model in transformers' layout, which this package did not "
             "make; name its folder as the ancestry model: lgzoo extract closed_form --ancestry "

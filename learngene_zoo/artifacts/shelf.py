@@ -19,10 +19,11 @@ from learngene_zoo.artifacts.records import (
     CONTROLS,
     check_format,
     check_not_transformers,
+    is_model_config,
     joint_licence,
 )
 from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.families.spec import LIMITS, Spec
+from learngene_zoo.families.spec import LIMITS, PictureSpec
 from learngene_zoo.hub.client import SCHEME, cached_repository, reference_to_hub
 from learngene_zoo.storage import (
     CONFIG,
@@ -73,7 +74,7 @@ class ShelfEntry:
     method: str
     layers: int
     width: int
-    image_size: int
+    image_size: int | None  # None for a model of texts
     tasks: tuple[str, ...]
     licence: str
 
@@ -85,6 +86,8 @@ class ShelfEntry:
                 raise TypeError(f"expected a text, got {text!r:.40}")
         for size in ("layers", "width", "image_size"):
             value = getattr(self, size)
+            if size == "image_size" and value is None:
+                continue
             if type(value) is not int or not 1 <= value <= LIMITS[size]:
                 raise TypeError(f"{size} is {value!r:.40}; it must be between 1 and {LIMITS[size]}")
 
@@ -97,7 +100,7 @@ def entry(folder: Path) -> ShelfEntry | None:
     """
     path = folder / CONFIG
     data = read_json(path, before="card")  # the measurements, which are most of it
-    if "architecture" in data:
+    if is_model_config(data):
         return None
     check_format(data, str(path))
     try:
@@ -109,7 +112,9 @@ def entry(folder: Path) -> ShelfEntry | None:
             method=data["method"],
             layers=spec["layers"],
             width=spec["width"],
-            image_size=spec.get("image_size", Spec.image_size),
+            image_size=None
+            if "vocabulary" in spec
+            else spec.get("image_size", PictureSpec.image_size),
             tasks=tuple(task["name"] for task in data.get("tasks", ())),
             licence=joint_licence(
                 record.get("licence", "unknown") for record in data.get("ancestries", ())
@@ -209,7 +214,7 @@ def kind_of(folder: Path) -> Kind:
     """
     config = read_json(folder / CONFIG)
     check_not_transformers(config, folder / CONFIG)
-    return "model" if "architecture" in config else "learngene"
+    return "model" if is_model_config(config) else "learngene"
 
 
 def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descendant:

@@ -54,6 +54,8 @@ OPTIONAL = {
     "onnxruntime": "'learngene-zoo[onnx]'",
     "onnxscript": "'learngene-zoo[onnx]'",
     "ray": "'learngene-zoo[ray]'",
+    "tokenizers": "'learngene-zoo[text]'",
+    "transformers": "'learngene-zoo[text]'",
 }
 MIN_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0
@@ -333,8 +335,8 @@ def _check_timm_agrees(folder: Path) -> None:
 
     ours = shelf.open_descendant(folder)
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    size = ours.spec.image_size
-    images_BCHW = torch.linspace(-1, 1, ours.spec.channels * size * size).reshape(1, -1, size, size)
+    size, channels = ours.input_format.image_size, ours.input_format.channels
+    images_BCHW = torch.linspace(-1, 1, channels * size * size).reshape(1, -1, size, size)
     with torch.no_grad():
         if not torch.equal(theirs(images_BCHW), ours.model()(images_BCHW)):
             raise AssertionError(

@@ -28,12 +28,14 @@ multiply-add. There are three conventions, because papers count differently:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from learngene_zoo.errors import Unavailable
 from learngene_zoo.families.spec import FAMILIES, Spec, package_of
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
 
 # How a tensor is initialised (see `tensors.initial`), or a function from the spec to the value that
 # fills it. A "deep" matrix is the last one in a branch of a block, which some families scale by
-# depth. "latent" (the query of a pooling layer) and "frequencies" are parameters outside of layers.
+# depth. An "embedding" has a row for each word. "latent" (the query of a pooling layer) and
+# "frequencies" are parameters outside of layers.
 Start = (
     Literal[
         "matrix",
@@ -55,6 +58,7 @@ Start = (
         "token",
         "latent",
         "positions",
+        "embedding",
         "frequencies",
         "one",
         "zero",
@@ -76,12 +80,20 @@ class ParameterSpec:
         axes: the factors of each axis.
         start: how the tensor is initialised.
         present: whether the model of a spec has the tensor.
+        reads: of a matrix, the dimension of its inputs: 1 in PyTorch's linear layers and
+            convolutions (and every later dimension), 0 in transformers' `Conv1D`.
     """
 
     name: str
     axes: Axes
     start: Start
     present: Condition
+    reads: Literal[0, 1] = 1
+
+    @property
+    def writes(self) -> int:
+        """The dimension of the outputs of a matrix."""
+        return 1 - self.reads
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape of the tensor for these axis sizes."""
@@ -89,7 +101,11 @@ class ParameterSpec:
 
 
 def parameter(
-    name: str, axes: str, start: Start, present: Condition = lambda spec: True
+    name: str,
+    axes: str,
+    start: Start,
+    present: Condition = lambda spec: True,
+    reads: Literal[0, 1] = 1,
 ) -> ParameterSpec:
     """Return a row of a table.
 
@@ -98,9 +114,10 @@ def parameter(
         axes: the axes, as in "qkv heads head_width, width".
         start: how the tensor is initialised.
         present: whether the model of a spec has the tensor.
+        reads: of a matrix, the dimension of its inputs.
     """
     return ParameterSpec(
-        name, tuple(tuple(axis.split()) for axis in axes.split(",")), start, present
+        name, tuple(tuple(axis.split()) for axis in axes.split(",")), start, present, reads
     )
 
 
@@ -111,6 +128,35 @@ def norm(
     return parameter(f"{name}.weight", axis, "one", present), parameter(
         f"{name}.bias", axis, "zero", present
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchNames:
+    """The layers of the attention or of the MLP of a block, by their names within the block.
+
+    A branch adds to the residual stream x:
+
+        x + scale * writer(...(readers(norm(x))))      if the norm comes before
+        norm(x + writer(...(readers(x))))              if it comes after (`Table.norms_after`)
+
+    Attributes:
+        norm: the norm.
+        readers: the linear layers that read the stream: queries, keys and values, in one layer or
+            in three, or the first layers of the MLP.
+        writer: the linear layer that writes to the stream.
+        scale: the tensor of the layer scale; None without one.
+        mixes: whether an output depends on several tokens, as in attention only.
+    """
+
+    norm: str
+    readers: tuple[str, ...]
+    writer: str
+    scale: str | None = None
+    mixes: bool
+
+
+def _refuse_branches(spec: Any) -> tuple[BranchNames, ...]:
+    raise NotImplementedError(f"the table of the family {spec.family!r} lists no branches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +173,10 @@ class Table:
     # After the blocks, before the head: the final norm, and the tensors of pooling.
     final_norm: tuple[ParameterSpec, ...]
     head: tuple[ParameterSpec, ...]
+    # The attention and the MLP of each block, in the order in which they run.
+    branches: Callable[[Any], tuple[BranchNames, ...]] = _refuse_branches
+    # Whether the norm of a branch comes after the sum instead of before its readers.
+    norms_after: Condition = lambda spec: False
     # How timm initialises these kinds of tensors, where it differs from `tensors.initial`.
     draws: Mapping[Start, Draw] = field(default_factory=dict)
 
@@ -208,13 +258,19 @@ Convention = Literal["exact", "fvcore", "thop"]
 
 
 class Host(Protocol):
-    """The module of a family that imports torch and timm; it builds and reads PyTorch modules."""
+    """The module of a family that imports torch and timm or transformers.
+
+    It builds PyTorch modules and reads their specs.
+    """
 
     def create(self, spec: Any, **extra: Any) -> nn.Module:
         """Build the module for a spec, on the meta device.
 
         `extra` are further arguments of timm's.
         """
+
+    def open_folder(self, folder: Path, spec: Any) -> nn.Module:
+        """Open the folder of a model as without this package: by timm or transformers alone."""
 
     def open_architecture(self, name: str, **options: Any) -> nn.Module:
         """Build timm's module of that name without its weights, on the meta device."""
@@ -243,24 +299,75 @@ class Host(Protocol):
         """
 
 
+class ForwardFunctions(Protocol):
+    """How the modules of a family are called; a part of its host, see forward.py.
+
+    timm's modules need none.
+    """
+
+    def logits(self, model: Any, inputs: Any) -> torch.Tensor:
+        """Return the logits (B, classes); without a head the pooled features (B, width)."""
+
+    def tokens(self, model: Any, inputs: Any) -> torch.Tensor:
+        """Return the tokens after the final norm, (B, N, width)."""
+
+    def pooled(self, model: Any, inputs: Any) -> torch.Tensor:
+        """Return the input of the head, (B, width)."""
+
+    def classifier(self, model: Any) -> nn.Module:
+        """Return the linear layer of the head; `nn.Identity` without a head."""
+
+    def blocks(self, model: Any) -> Sequence[nn.Module]:
+        """Return the blocks."""
+
+    def observe_logits(self, model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+        """Call `keep` with the logits of every later forward pass; return the hook's handle."""
+
+    def observe_stream(self, model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+        """Call `keep` with the stream after the last block of every later forward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersNames:
+    """The names of a family in transformers: of its class, its settings and its tensors."""
+
+    model_type: str  # in config.json
+    module: str  # that defines the classes of its models
+    # From a spec to the keys of config.json that fix the model.
+    config: Callable[[Any], dict[str, Json]]
+    # From config.json and the name of the file (for messages) to the JSON of a spec.
+    values: Callable[[Mapping[str, Json], str], dict[str, Json]]
+    # From the tensors of any model of this type to those of the table, and the names of the parts
+    # that are left out.
+    rename: Callable[[StateDict, Any], tuple[StateDict, tuple[str, ...]]]
+
+
+def _refuse(*arguments: Any) -> Any:
+    raise NotImplementedError("models of this family are not timm's")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A kind of model: its spec, its tensors, its cost, and its names in timm."""
+    """A kind of model: its spec, its tensors, its cost, and its names in timm or transformers."""
 
     name: str
     spec: type[Spec]
     table: Table
-    flops: Callable[[Any, Convention], int]  # multiply-adds of one image
-    architectures: Mapping[str, Spec]  # timm's names whose specs are known without importing timm
+    flops: Callable[[Any, Convention], int]  # multiply-adds of one image or text
+    # timm's names whose specs are known without importing timm.
+    architectures: Mapping[str, Spec] = field(default_factory=dict)
     # Further architectures that are named in our folders, with the specs of their defaults: some of
     # timm's, and those that `import learngene_zoo.timm` registers.
-    registered: Mapping[str, Spec]
+    registered: Mapping[str, Spec] = field(default_factory=dict)
     # From a spec to the registered model that builds it when it gets all arguments.
-    architecture: Callable[[Any], str]
-    arguments: Callable[[Any], dict[str, Json]]  # from a spec to these arguments, `model_args`
+    architecture: Callable[[Any], str] = _refuse
+    # From a spec to these arguments, `model_args`.
+    arguments: Callable[[Any], dict[str, Json]] = _refuse
     # From architecture, `model_args` and the file (for messages) to the JSON of a spec.
-    values: Callable[[str, Mapping[str, Json], str], dict[str, Json]]
-    timm_modules: frozenset[str]  # the modules of timm whose models may belong to this family
+    values: Callable[[str, Mapping[str, Json], str], dict[str, Json]] = _refuse
+    # The modules of timm whose models may belong to this family.
+    timm_modules: frozenset[str] = frozenset()
+    transformers: TransformersNames | None = None  # None: its models are timm's
     supported: str  # describes the supported models, for error messages
     # Tiny models with which methods are tested; the first one is plain.
     examples: tuple[Spec, ...]
@@ -289,8 +396,19 @@ def table_of(spec: Spec) -> Table:
 
 
 def host(kind: Family) -> Host:
-    """Import the module that builds and reads a family's models, with torch and timm."""
-    module: Any = import_module(kind.host)
+    """Import the module that builds and reads a family's models, with torch and timm.
+
+    Raises `Unavailable` if transformers is needed and is not installed.
+    """
+    try:
+        module: Any = import_module(kind.host)
+    except ModuleNotFoundError as error:
+        if kind.transformers is None or error.name not in ("transformers", "tokenizers"):
+            raise
+        raise Unavailable(
+            f"models of the family {kind.name!r} need {error.name}: pip install"
+            ' "learngene-zoo[text]"'
+        ) from error
     return module  # type: ignore[no-any-return]
 
 

@@ -5,6 +5,7 @@ A family is one folder beside this file; its package has an attribute `FAMILY` (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
@@ -14,7 +15,7 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.settings import FLAT, OMIT_DEFAULT, Bounds, Json, check_bounds, to_json
 
 # The package of each family by name. Saved JSON names the family; the default is `vit`.
-FAMILIES = {"vit": "learngene_zoo.families.vit", "eva": "learngene_zoo.families.eva"}
+FAMILIES = {name: f"learngene_zoo.families.{name}" for name in ("vit", "eva", "gpt2", "bert")}
 DEFAULT_FAMILY = "vit"
 
 # The input of the head: the class token, a mean or maximum of the other tokens, or the output of an
@@ -136,22 +137,21 @@ class Segment:
 class Spec:
     """A model as plain numbers, to which each family adds its fields.
 
-    Two models with equal specs have the same tensors and the same function. Raises `WrongCall` for
-    numbers that describe no model: heads that do not divide the width, sizes beyond `LIMITS`.
+    Two models with equal specs have the same tensors and the same function. `PictureSpec` and
+    `TextSpec` add the inputs. Raises `WrongCall` for numbers that describe no model: heads that do
+    not divide the width, sizes beyond `LIMITS`.
     """
 
     layers: int
     width: int
     heads: int
     classes: int = 1000
-    image_size: int = 224
-    patch_size: int = 16
-    channels: int = 3
-    mlp_ratio: float = 4.0
 
     def __post_init__(self) -> None:
         for name, most in LIMITS.items():
-            check_between(name, getattr(self, name), 0 if name == "classes" else 1, most)
+            if name in self.__dataclass_fields__:  # texts have no image size
+                least = 0 if name == "classes" else 1
+                check_between(name, getattr(self, name), least, most)
         check_between("mlp_ratio", self.mlp_ratio, 0.01, 64)
         if self.heads_width % self.heads:
             raise WrongCall(
@@ -177,34 +177,52 @@ class Spec:
         return spec_class
 
     @property
+    def mlp_ratio(self) -> float:
+        """The hidden width of each MLP divided by the width.
+
+        A field of `PictureSpec` and `TextSpec`, which is saved after those of the inputs.
+        """
+        return 4.0
+
+    @property
+    def image_size(self) -> int | None:
+        """The height and width of its images in pixels; None for texts."""
+        return None
+
+    @property
+    def channels(self) -> int:
+        """The channels of its images; 0 for texts."""
+        return 0
+
+    @property
+    def prefix_tokens(self) -> int:
+        """The number of learned tokens before those of the input."""
+        return 0
+
+    @property
+    def class_token(self) -> bool:
+        """Whether the first learned token is a class token."""
+        return False
+
+    @property
+    def pools_by_attention(self) -> bool:
+        """Whether an attention layer pools the tokens."""
+        return False
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in every block, for an input of the largest size."""
+        raise NotImplementedError
+
+    @property
     def dense(self) -> bool:
         """Whether the model gives one class per pixel instead of one per image."""
         return False
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> str:
         """The pooling, which selects the input of the head."""
         return "token"
-
-    @property
-    def class_token(self) -> bool:
-        """Whether a class token comes before the patches."""
-        return True
-
-    @property
-    def registers(self) -> int:
-        """The number of further learned tokens before the patches."""
-        return 0
-
-    @property
-    def no_embed_class(self) -> bool:
-        """Whether only the patches have a position embedding."""
-        return False
-
-    @property
-    def dynamic_image_size(self) -> bool:
-        """Whether the model takes images of other sizes than `image_size`."""
-        return False
 
     @property
     def segments(self) -> tuple[Self, ...]:
@@ -255,6 +273,81 @@ class Spec:
         """The width of the hidden layer of each MLP."""
         return int(self.width * self.mlp_ratio)
 
+    def with_(self, **changes: Any) -> Self:
+        """Return this spec with other values; a value of None leaves a field unchanged.
+
+        Raises `WrongCall` for a field that the family does not have, and for numbers that describe
+        no model.
+        """
+        changed = {
+            name: value
+            for name, value in changes.items()
+            if value not in (None, getattr(self, name, None))
+        }
+        absent = sorted(set(changed) - {field.name for field in fields(self)})
+        if absent:
+            raise WrongCall(f"models of the family {self.family!r} have no {absent[0]}")
+        return replace(self, **changed)
+
+    def with_pool(self, pool: str | None) -> Self:
+        """Return this spec with another pooling; None leaves it unchanged.
+
+        Raises `WrongCall` for a pooling that the family does not have.
+        """
+        if pool not in (None, self.pool):
+            raise WrongCall(
+                f"pool is {pool!r:.40}; models of the family {self.family!r} have pool"
+                f" {self.pool!r} only"
+            )
+        return self
+
+    def _fitting_heads(self) -> int:
+        """Return the number of heads nearest to this spec's that divides the width."""
+        divisors = [
+            n
+            for n in range(1, min(self.heads_width, LIMITS["heads"]) + 1)
+            if self.heads_width % n == 0
+        ]
+        return min(divisors, key=lambda n: (abs(n - self.heads), n))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureSpec(Spec):
+    """A model of square images, divided into patches.
+
+    Raises `WrongCall` for numbers that describe no model.
+    """
+
+    image_size: int = 224
+    patch_size: int = 16
+    channels: int = 3
+    mlp_ratio: float = 4.0
+
+    @property
+    def pool(self) -> Pool:
+        """The pooling, which selects the input of the head."""
+        return "token"
+
+    @property
+    def class_token(self) -> bool:
+        """Whether a class token comes before the patches."""
+        return True
+
+    @property
+    def registers(self) -> int:
+        """The number of further learned tokens before the patches."""
+        return 0
+
+    @property
+    def no_embed_class(self) -> bool:
+        """Whether only the patches have a position embedding."""
+        return False
+
+    @property
+    def dynamic_image_size(self) -> bool:
+        """Whether the model takes images of other sizes than `image_size`."""
+        return False
+
     @property
     def grid(self) -> int:
         """The number of patches along each side of the image."""
@@ -288,19 +381,11 @@ class Spec:
     def with_(self, **changes: Any) -> Self:
         """Return this spec with other values; a value of None leaves a field unchanged.
 
-        Raises `WrongCall` for a field that the family does not have, for numbers that describe no
-        model, and for sizes of images and patches with which the patches do not tile the image.
+        Raises `WrongCall` also for sizes of images and patches with which the patches do not tile
+        the image.
         """
-        changed = {
-            name: value
-            for name, value in changes.items()
-            if value not in (None, getattr(self, name, None))
-        }
-        absent = sorted(set(changed) - {field.name for field in fields(self)})
-        if absent:
-            raise WrongCall(f"models of the family {self.family!r} have no {absent[0]}")
-        spec = replace(self, **changed)
-        if {"image_size", "patch_size"} & set(changed):
+        spec = super().with_(**changes)
+        if (spec.image_size, spec.patch_size) != (self.image_size, self.patch_size):
             spec.check_tiled()
         return spec
 
@@ -323,14 +408,69 @@ class Spec:
         if self.image_size % self.patch_size and not self.dynamic_image_size:
             raise untiled_error(self.patch_size, self.image_size)
 
-    def _fitting_heads(self) -> int:
-        """Return the number of heads nearest to this spec's that divides the width."""
-        divisors = [
-            n
-            for n in range(1, min(self.heads_width, LIMITS["heads"]) + 1)
-            if self.heads_width % n == 0
-        ]
-        return min(divisors, key=lambda n: (abs(n - self.heads), n))
+
+# transformers' names of activations.
+TextActivation = Literal[
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "relu", "silu"
+]
+TEXT_LIMITS = {"vocabulary": 1_000_000, "positions": 1_048_576}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSpec(Spec):
+    """A model of texts, which are sequences of at most `positions` words of a vocabulary.
+
+    Raises `WrongCall` for numbers that describe no model.
+
+    Attributes:
+        vocabulary: the number of words, the rows of their embedding.
+        positions: the number of rows of the position embedding.
+        pad_token: the word that fills up the shorter texts of a batch, on the right. None: a batch
+            holds texts of equal length only.
+        bos_token: the word that begins texts, if there is one.
+        eos_token: the word that ends texts, if there is one.
+    """
+
+    vocabulary: int
+    positions: int
+    mlp_ratio: float = 4.0
+    pad_token: int | None = None
+    bos_token: int | None = None
+    eos_token: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, most in TEXT_LIMITS.items():
+            check_between(name, getattr(self, name), 1, most)
+        for name in ("pad_token", "bos_token", "eos_token"):
+            word = getattr(self, name)
+            if word is not None:
+                check_between(name, word, 0, self.vocabulary - 1)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in every block, for a text of the largest length."""
+        return self.positions
+
+
+def require_pictures(spec: Spec) -> PictureSpec:
+    """Return the spec of a model of images. Raises `WrongCall` for a model of texts."""
+    if not isinstance(spec, PictureSpec):
+        raise WrongCall(
+            f"this needs a model of images; models of the family {spec.family!r} take texts"
+        )
+    return spec
+
+
+def find_mlp_ratio(width: int, hidden: Json, where: str) -> float:
+    """Return the smallest MLP ratio whose hidden width, rounded down, is `hidden`.
+
+    Raises `BadFile` for a hidden width that is not a whole number above 0; `where` names the file.
+    """
+    if type(hidden) is not int or hidden < 1 or width < 1:
+        raise BadFile(f"{where}: the hidden width is {hidden!r:.40}; expected a whole number")
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def untiled_error(patch_size: int, image_size: int) -> WrongCall:

@@ -154,7 +154,7 @@ def _role(kind: ParameterSpec, dimension: int) -> Role:
     if callable(kind.start) or (kind.start == "one" and not kind.name.endswith("bias")):
         return "scale"
     linear = kind.start in ("matrix", "deep", "head", "patches")
-    return "read" if linear and dimension > 0 else "write"
+    return "read" if linear and dimension != kind.writes else "write"
 
 
 def _of(how: Along, role: Role) -> Map:

@@ -21,7 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import InputFormat, PictureSpec, Spec, TextSpec, require_pictures
+from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
 from learngene_zoo.text import human_count
@@ -102,6 +103,26 @@ def _compute_buffers(model: torch.nn.Module) -> None:
             setattr(module, name, torch.empty_like(module.get_buffer(name), device="cpu"))
         if unset:
             module.init_non_persistent_buffers()  # type: ignore[operator]
+
+
+def example_inputs(
+    form: Spec | InputFormat | TextFormat, count: int, device: torch.device | None = None
+) -> Any:
+    """Return inputs of the largest size: images of zeros, (count, C, H, W), or `Tokens`.
+
+    Args:
+        form: the model or its input format.
+        count: the number of inputs.
+        device: where they lie; None: the default device.
+    """
+    if isinstance(form, TextFormat | TextSpec):
+        pad = form.pad if isinstance(form, TextFormat) else form.pad_token
+        length = form.tokens
+        ids = torch.full((count, length), int(pad == 0), device=device)  # no padding
+        return Tokens(ids, torch.ones_like(ids))
+    images = form if isinstance(form, InputFormat) else require_pictures(form)
+    size = images.image_size
+    return torch.zeros(count, images.channels, size, size, device=device)
 
 
 def state_of(model: torch.nn.Module) -> StateDict:
@@ -213,11 +234,11 @@ def initial(
 ) -> StateDict:
     """Return randomly initialised tensors of a model: all, or those in `names`.
 
-    `timm`    as timm initialises models of the family. Its `VisionTransformer`: matrices and
-              positions N(0, 0.02), the patch embedding uniform within 1/sqrt(fan in), tokens
-              N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)). timm truncates these
-              normal distributions at 2, which is 100 standard deviations and has no effect.
-              Exceptions of a family are in its table's `draws`.
+    `timm`    as timm or transformers initialise models of the family. timm's `VisionTransformer`:
+              matrices and positions N(0, 0.02), the patch embedding uniform within 1/sqrt(fan in),
+              tokens N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)). timm truncates
+              these normal distributions at 2, which is 100 standard deviations and has no effect.
+              Embeddings of words N(0, 0.02). Exceptions of a family are in its table's `draws`.
     `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)): larger values at small widths.
 
     In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1),
@@ -300,15 +321,21 @@ def _start(
         return tensor.normal_(std=1e-6, generator=generator)
     if kind.start == "latent":
         return tensor.normal_(std=1 / math.sqrt(spec.width), generator=generator)
-    if kind.start == "positions":
+    if kind.start in ("positions", "embedding"):
         return tensor.normal_(std=0.02, generator=generator)
     if kind.start == "patches" and scheme == "timm":
-        bound = 1 / math.sqrt(spec.channels * spec.patch_size**2)
+        images = require_pictures(spec)
+        bound = 1 / math.sqrt(images.channels * images.patch_size**2)
         return tensor.uniform_(-bound, bound, generator=generator)
     if kind.start == "zero" or tensor.dim() == 1:
         return tensor.zero_()
-    std = 0.02 if scheme == "timm" else 1 / math.sqrt(tensor[0].numel())
+    std = 0.02 if scheme == "timm" else 1 / math.sqrt(count_inputs(kind, tensor))
     return tensor.normal_(std=std, generator=generator)
+
+
+def count_inputs(kind: ParameterSpec, tensor: torch.Tensor) -> int:
+    """Return the number of inputs of each output of a matrix or convolution, its fan in."""
+    return tensor.select(kind.writes, 0).numel()
 
 
 def only(state: StateDict, keep: Callable[[str], bool]) -> StateDict:
@@ -386,8 +413,8 @@ def _of_layers(
 def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateDict:
     """Resample the position embedding to the patch grid of `spec_to`.
 
-    timm's bicubic `resample_abs_pos_embed` is applied. Equal grids, and models without position
-    embedding, leave everything unchanged.
+    timm's bicubic `resample_abs_pos_embed` is applied. Equal grids, models without position
+    embedding, and models of texts leave everything unchanged.
 
     Args:
         state: tensors of the model of `spec_from`.
@@ -400,7 +427,10 @@ def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateD
     """
     table = table_of(spec_from)
     name = table.find_parameter("positions")
-    if name is None or name not in state or spec_from.grid == spec_to.grid:
+    if not isinstance(spec_from, PictureSpec) or name is None or name not in state:
+        return dict(state)
+    spec_to = require_pictures(spec_to)
+    if spec_from.grid == spec_to.grid:
         return {name: state[name] for name in state}
     before, after = (table.sizes(spec)["positions"] - spec.patches for spec in (spec_from, spec_to))
     if before != after:

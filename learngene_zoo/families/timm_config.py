@@ -16,7 +16,7 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.errors import nearest as find_nearest
 from learngene_zoo.families.family import Family, families, family_of, host, table_of
-from learngene_zoo.families.spec import USUAL_VIEW, Spec, View
+from learngene_zoo.families.spec import USUAL_VIEW, Spec, View, require_pictures
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.text import check_name
 
@@ -80,7 +80,7 @@ def pretrained_cfg(
     view: View = USUAL_VIEW,
 ) -> dict[str, Json]:
     """Return timm's description of a model's weights and images; arguments as in `timm_config`."""
-    table = table_of(spec)
+    spec, table = require_pictures(spec), table_of(spec)
     return {
         "input_size": [spec.channels, spec.image_size, spec.image_size],
         "fixed_input_size": not spec.dynamic_image_size,
@@ -180,7 +180,7 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
     module = timm.models.model_entrypoint(bare).__module__
     kind = next((kind for kind in families() if module in kind.timm_modules), None)
     if kind is None:
-        supported = "; ".join(kind.supported for kind in families())
+        supported = "; ".join(kind.supported for kind in families() if kind.timm_modules)
         why = f" ({UNSUPPORTED_MODULES[module]})" if module in UNSUPPORTED_MODULES else ""
         raise WrongCall(
             f"{name} is a model of {module}{why}, which is not supported{_advice(bare)}; supported"

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, read_json
+from learngene_zoo.storage import CONFIG, TOKENIZER_FILES, WEIGHTS, read_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -116,8 +116,8 @@ def read_manifest(path: Path, where: str) -> Manifest:
 def describe_fault(path: str) -> str:
     """Return why `publish` would not write a file of this path; empty if it would.
 
-    It writes config, weights, card and `EXTRAS`, at the top or in the folder of a member, by names
-    that every system accepts.
+    It writes config, weights, card, tokenizer and `EXTRAS`, at the top or in the folder of a
+    member, by names that every system accepts.
     """
     folder, slash, name = path.rpartition("/")
     for part in (folder, name) if slash else (name,):
@@ -125,7 +125,9 @@ def describe_fault(path: str) -> str:
             return f"the name has {len(part):,} characters; at most {MAX_LETTERS} are allowed"
         if not _NAME.fullmatch(part) or part.endswith(".") or _DEVICES.fullmatch(part):
             return "expected a name of letters, digits, '.', '_' and '-', in one folder at most"
-    if name not in (CONFIG, WEIGHTS, README) and not (name.endswith(EXTRAS) and name not in EXTRAS):
+    if name not in (CONFIG, WEIGHTS, README, *TOKENIZER_FILES) and not (
+        name.endswith(EXTRAS) and name not in EXTRAS
+    ):
         return f"expected {CONFIG}, {WEIGHTS}, {README} or a file that ends in {', '.join(EXTRAS)}"
     return ""
 

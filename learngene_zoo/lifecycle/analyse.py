@@ -167,6 +167,7 @@ def assemble_ancestry(ancestry: Ancestry, seed: int) -> Descendant:
         std=record.std,
         view=record.view,
         provenance=provenance,
+        files=ancestry.files,
     )
 
 

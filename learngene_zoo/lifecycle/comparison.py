@@ -11,7 +11,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.families.forward import compute_logits
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.tensors import example_inputs
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.intervals import Gain, paired_gain
 from learngene_zoo.lifecycle.latency import seconds_of
 from learngene_zoo.pretrained.timm_model import TimmModel
@@ -117,18 +120,14 @@ def _measure_model(
     module = model.model()
     judged = judge(module, task, split, model.input_format, run)
     params, flops = cost_of(module, model.input_format)
-    latency = (
-        seconds_of(module, model.input_format.channels, model.input_format.image_size, run)
-        if timed
-        else None
-    )
+    latency = seconds_of(module, example_inputs(model.input_format, 1), run) if timed else None
     return Contender(
         evaluation=judged.evaluation, params=params, flops=flops, latency=latency
     ), judged
 
 
-def cost_of(model: nn.Module, input_format: InputFormat) -> tuple[int, int]:
-    """Count parameters, and FLOPs of one image by the convention `exact` (`families.family`).
+def cost_of(model: nn.Module, input_format: InputFormat | TextFormat) -> tuple[int, int]:
+    """Count parameters, and FLOPs of one input by the convention `exact` (`families.family`).
 
     FLOPs are counted while the model runs.
     """
@@ -140,10 +139,10 @@ def cost_of(model: nn.Module, input_format: InputFormat) -> tuple[int, int]:
 
     norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
     hooks = [part.register_forward_hook(norm) for part in norms]
-    device, size = next(model.parameters()).device, input_format.image_size
+    inputs = example_inputs(input_format, 1, next(model.parameters()).device)
     try:
         with torch.no_grad(), flop_counter() as counter:
-            model.eval()(torch.zeros(1, input_format.channels, size, size, device=device))
+            compute_logits(model.eval(), inputs)
     finally:
         for hook in hooks:
             hook.remove()

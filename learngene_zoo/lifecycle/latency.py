@@ -14,6 +14,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.text import count_noun, human_count, human_seconds
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 WARM_UP, REPEATS = 5, 30
@@ -121,27 +122,28 @@ def latency(spec: Spec, run: Run) -> float:
 
     The weights are random: latency does not depend on them.
     """
-    from learngene_zoo.families.tensors import initial, model_of
+    from learngene_zoo.families.tensors import example_inputs, initial, model_of
 
-    return seconds_of(model_of(spec, initial(spec, run.seed)), spec.channels, spec.image_size, run)
+    return seconds_of(model_of(spec, initial(spec, run.seed)), example_inputs(spec, 1), run)
 
 
-def seconds_of(model: nn.Module, channels: int, image_size: int, run: Run) -> float:
+def seconds_of(model: nn.Module, inputs: torch.Tensor, run: Run) -> float:
     """Measure the seconds of one forward pass of a module in eval mode, as `latency` does."""
     from statistics import median  # slow to import
 
     import torch
 
+    from learngene_zoo.families.forward import compute_logits
     from learngene_zoo.runs.run import open_device
 
     device = open_device(run)
     model.to(device)
-    images_BCHW = torch.zeros(1, channels, image_size, image_size, device=device)
+    inputs = inputs.to(device)
     seconds = []
     with torch.inference_mode():
         for _ in range(WARM_UP + REPEATS):
             started = time.perf_counter()
-            model(images_BCHW)
+            compute_logits(model, inputs)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds.append(time.perf_counter() - started)

@@ -187,6 +187,7 @@ def extract(
     def make(run: Run) -> Learngene:
         say_notes(opened_tasks, run)
         learngene = check_returned(extractor, Learngene, extractor(opened, data, run))
+        learngene = replace(learngene, files=opened[0].files if opened else {})
         return learngene.with_config(
             method=method.name,
             settings=to_json(extractor),
@@ -296,6 +297,7 @@ def expand(
         class_names=names,
         view=gene.config.view,
         provenance=provenance,
+        files={**gene.files, **descendant.files},
     )
     return remember(_write_descendant(descendant, out, run, force), origins, load_descendant, out)
 

@@ -10,7 +10,8 @@ from learngene_zoo.artifacts.own_data import find_origin, open_for_artifact, rem
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import Spec, require_pictures
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
@@ -64,7 +65,7 @@ def train(
     """
     run = run or own_run()
     check_start(out, run, force)
-    spec.check_tiled()
+    require_pictures(spec).check_tiled()
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
 
@@ -188,6 +189,11 @@ def export(
         )
     check_format(Path(out), dtype)
     descendant = open_model(model, offline=run.offline)
+    if isinstance(descendant.input_format, TextFormat):
+        raise WrongCall(
+            f"{descendant.folder or 'this'} is a model of texts, which is not exported;"
+            " transformers opens its folder"
+        )
     data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     exported = export_descendant(descendant, Path(out), **settings, run=run, force=force)

@@ -44,9 +44,13 @@ def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
     A model that crops and gets a new head stretches instead: docs/training.md has the measurements.
     A model that does not crop, keeps its head, or has a class for every pixel is left as it is.
     """
+    from learngene_zoo.families.text_format import TextFormat
     from learngene_zoo.training.heads import has_trained_head
 
-    if task.dense or model.input_format.view.crop_mode != "center" or has_trained_head(model, task):
+    form = model.input_format
+    if isinstance(form, TextFormat) or task.dense or form.view.crop_mode != "center":
+        return None
+    if has_trained_head(model, task):
         return None
     return "stretch"
 

@@ -8,15 +8,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import family_of, host, table_of
-from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, TextSpec, require_pictures
+from learngene_zoo.families.transformers_config import (
+    check_tokenizer,
+    fingerprint_tokenizer,
+    names_of,
+    text_format_of,
+)
 from learngene_zoo.pretrained.layouts import choose_tensors, strip_wrappers
 from learngene_zoo.pretrained.sources import AncestryFiles, find, spec_at, split_source
 from learngene_zoo.settings import Json, to_json
@@ -34,6 +40,8 @@ class Ancestry:
     record: AncestryRecord
     state: StateDict
     class_names: tuple[str, ...] = ()
+    # Of a model of texts, its tokenizer: the texts of files by name.
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         return (
@@ -53,13 +61,19 @@ class Ancestry:
         """
         record = self.record
         weights = record.sha256 or fingerprint_of_state(self.state)
-        view = [] if record.view == USUAL_VIEW else [to_json(record.view)]
-        return [to_json(record.spec), list(record.mean), list(record.std), weights, *view]
+        inputs = [] if record.view == USUAL_VIEW else [to_json(record.view)]
+        inputs += [record.tokenizer] if record.tokenizer else []
+        return [to_json(record.spec), list(record.mean), list(record.std), weights, *inputs]
 
     @property
-    def input_format(self) -> InputFormat:
-        """Return how images are presented to the model."""
-        spec, record = self.spec, self.record
+    def input_format(self) -> Any:
+        """Return how images or texts are presented to the model: `InputFormat`, `TextFormat`.
+
+        Raises `WrongCall` for a model of texts without a tokenizer.
+        """
+        if isinstance(self.spec, TextSpec):
+            return text_format_of(self.spec, self.files)
+        spec, record = require_pictures(self.spec), self.record
         return InputFormat(
             image_size=spec.image_size,
             channels=spec.channels,
@@ -69,10 +83,12 @@ class Ancestry:
         )
 
     def model(self) -> Model:
-        """Return timm's module in eval mode; it shares no memory with `state`."""
+        """Return timm's or transformers' module in eval mode; it shares no memory with `state`."""
         from learngene_zoo.families.tensors import model_of
 
         record = self.record
+        if names_of(self.spec) is not None:
+            return model_of(self.spec, self.state, class_names=self.class_names)
         images = timm_config.pretrained_cfg(
             self.spec, mean=record.mean, std=record.std, licence=record.licence, view=record.view
         )
@@ -123,7 +139,10 @@ def open_ancestry(
     spec_names = [name for name in state if name in shapes(spec)]
     if len(spec_names) < len(state):
         left_out += ("pooling by attention",)
-    mean, std = timm_config.normalisation(files.images, files.spec.channels)
+    is_of_texts, presentation = names_of(spec) is not None, files.images
+    check_tokenizer(files.texts, spec, source)
+    mean, std = timm_config.normalisation(presentation, spec.channels)
+    view = USUAL_VIEW if is_of_texts else timm_config.view_in(presentation, source)
     record = AncestryRecord(
         source=source,
         spec=spec,
@@ -133,13 +152,15 @@ def open_ancestry(
         mean=mean,
         std=std,
         left_out=left_out,
-        view=timm_config.view_in(files.images, source),
+        tokenizer=fingerprint_tokenizer(files.texts),
+        view=view,
     )
     names = tuple(files.images.get("label_names", ()))
     return Ancestry(
         record=record,
         state=resize_positions({name: state[name] for name in spec_names}, files.spec, spec),
         class_names=names if len(names) == spec.classes else (),
+        files=files.texts,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.transformers_config import list_text_types
 from learngene_zoo.pretrained import from_transformers_towers as towers
 from learngene_zoo.pretrained.image_processors import images_in
 from learngene_zoo.pretrained.layouts import describe_tensors
@@ -121,7 +122,7 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
         )
         raise WrongCall(
             f"{where} is a {kind!r:.40} model in the format of transformers, of which "
-            f"{', '.join(KINDS)} are read; {advice} (lgzoo list ancestries)"
+            f"{', '.join([*KINDS, *list_text_types()])} are read; {advice} (lgzoo list ancestries)"
         )
     for key in _REFUSED:
         if config.get(key):

@@ -59,6 +59,7 @@ def _table() -> tuple[KnownAncestry, ...]:
 def _iterate_bundled() -> Iterator[KnownAncestry]:
     from learngene_zoo.artifacts.shelf import BUNDLED, BUNDLED_CARD, cards_folder
     from learngene_zoo.families.family import cost
+    from learngene_zoo.families.spec import require_pictures
     from learngene_zoo.families.timm_config import spec_in
 
     card = cards_folder() / BUNDLED_CARD
@@ -66,7 +67,7 @@ def _iterate_bundled() -> Iterator[KnownAncestry]:
         # Not by `ancestry_spec`: its imports take longer than everything else here.
         config = read_json(card / CONFIG)
         spec, licence = spec_in(config, str(card)), config["pretrained_cfg"].get("license")
-        params = cost(spec).params
+        params, spec = cost(spec).params, require_pictures(spec)
         yield _row(BUNDLED, BUNDLED, spec.family, params, spec.image_size, licence or "unknown")
 
 

@@ -9,16 +9,17 @@ transformers' format (foreign.py) or open_clip's (open_clip.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, nearest, unknown
-from learngene_zoo.families import timm_config
-from learngene_zoo.families.family import families
+from learngene_zoo.families import timm_config, transformers_config
+from learngene_zoo.families.family import TransformersNames, families
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.transformers_config import read_text
 from learngene_zoo.hub.client import HubFile, Repository, fetch_from_hub, licence_on_card
 from learngene_zoo.pretrained import from_open_clip as open_clip
 from learngene_zoo.pretrained import from_transformers as foreign
@@ -28,6 +29,7 @@ from learngene_zoo.settings import to_json
 from learngene_zoo.storage import (
     CONFIG,
     INDEX,
+    TOKENIZER_FILES,
     WEIGHTS,
     StateDict,
     Tensors,
@@ -54,6 +56,7 @@ class AncestryFiles:
     revision: str | None = None
     rename: RenameTensors | None = None  # if the weights have another package's names
     architecture: str = ""  # timm's name, if it is known
+    texts: Mapping[str, str] = field(default_factory=dict)  # the tokenizer's files by name
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def find(source: str, offline: bool, accept: Callable[[Spec], object]) -> Ancest
         licence=licence,
         rename=description.rename,
         architecture=description.architecture,
+        texts=description.texts(),
     )
 
 
@@ -144,6 +148,7 @@ def _find_hub(
         revision=folder.repository.revision,
         rename=description.rename,
         architecture=description.architecture,
+        texts=description.texts(),
     )
 
 
@@ -352,6 +357,10 @@ class _Folder:
         """Return the content of a file in it; None if there is none of that name."""
         return read_json(self.path / file) if (self.path / file).is_file() else None
 
+    def text(self, file: str) -> str | None:
+        """Return the text of a file in it; None if there is none of that name."""
+        return read_text(self.path / file) if (self.path / file).is_file() else None
+
 
 @dataclass(frozen=True)
 class _HubFolder:
@@ -372,6 +381,21 @@ class _HubFolder:
         except BadFile:
             return None
 
+    def text(self, file: str) -> str | None:
+        """Return the text of a file in it; None if there is none of that name.
+
+        Offline, a file that is not cached counts as absent.
+        """
+        try:
+            path = fetch_from_hub(self.repository, file, offline=self.offline).path
+        except BadFile:
+            return None
+        except Unavailable:
+            if self.offline:
+                return None
+            raise
+        return read_text(path)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Description:
@@ -385,6 +409,7 @@ class _Description:
     weights: Sequence[str] = _WEIGHTS  # their possible names
     rename: RenameTensors | None = None
     architecture: str = ""  # timm's name, if it is known
+    texts: Callable[[], Mapping[str, str]] = dict  # reads the tokenizer's files
 
 
 def _is_foreign(config: Mapping[str, Any]) -> bool:
@@ -400,6 +425,9 @@ def _read_description(
     open_clip's is read if there is no config.json, or one of a kind that is not supported.
     """
     where = folder.name_of(CONFIG)
+    family = None if config is None else transformers_config.find_family(config)
+    if config is not None and family is not None and family.transformers is not None:
+        return _describe_text_model(config, family.transformers, folder)
     if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
         other, name = folder.json(open_clip.CONFIG), folder.name_of(open_clip.CONFIG)
         if config is None or other is not None:
@@ -420,6 +448,25 @@ def _read_description(
         spec=timm_config.spec_in(config, where),
         images=partial(timm_config.image_settings, config, where),
         architecture=str(config["architecture"]).partition(".")[0],
+    )
+
+
+def _describe_text_model(
+    config: Mapping[str, Any], names: TransformersNames, folder: _Folder | _HubFolder
+) -> _Description:
+    where = folder.name_of(CONFIG)
+    pooling = folder.text(transformers_config.POOLING)
+    spec = transformers_config.spec_in(config, where)
+    spec = transformers_config.with_pool_in(spec, config, pooling, where)
+    return _Description(
+        spec=spec,
+        images=lambda: {
+            "label_names": list(transformers_config.class_names_in(config, spec, where))
+        },
+        rename=names.rename,
+        texts=lambda: {
+            name: text for name in TOKENIZER_FILES if (text := folder.text(name)) is not None
+        },
     )
 
 

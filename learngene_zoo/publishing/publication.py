@@ -33,7 +33,7 @@ from learngene_zoo.hub.manifest import (
 )
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS
+from learngene_zoo.storage import CONFIG, TOKENIZER_FILES, WEIGHTS
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -113,6 +113,7 @@ def build_publication(
     location = ArtifactLocation(
         reference=_reference(repository),
         timm=f"hf-hub:{repository}",
+        transformers=repository.name,
         note="",
         licence=licence or "unknown",
     )
@@ -132,7 +133,13 @@ def build_publication(
             f"`{name}` is this folder: "
             f"`lgzoo fetch {_reference(replace(repository, inside=name))} -o {name}`."
         )
-        within = replace(location, learngene=repository.name, timm=f"local-dir:{name}", note=note)
+        within = replace(
+            location,
+            learngene=repository.name,
+            timm=f"local-dir:{name}",
+            transformers=name,
+            note=note,
+        )
         files |= _files(model.folder, f"{name}/", descendant_card(model.config(), within))
     _check_paths(files)
     configs = [
@@ -228,7 +235,8 @@ def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:
     for entry in sorted(folder.iterdir()):
         if entry.name in (README, MANIFEST, REPORT, MARKER, *files):
             continue
-        if entry.suffix not in EXTRAS or entry.is_symlink() or not entry.is_file():
+        is_extra = entry.suffix in EXTRAS or entry.name in TOKENIZER_FILES
+        if not is_extra or entry.is_symlink() or not entry.is_file():
             raise Refused(
                 f"{entry} is not part of an artifact; move it away (beside the artifact, "
                 f"{', '.join(EXTRAS)} are published)"

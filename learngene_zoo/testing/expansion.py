@@ -16,6 +16,10 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadPlugin, WrongCall
+from learngene_zoo.families.family import family_of, host
+from learngene_zoo.families.forward import compute_logits
+from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.tensors import example_inputs
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import AXES, Member, Target
 from learngene_zoo.runs.run import Run
@@ -142,7 +146,7 @@ def check_member(method: Method, member: Member, descendant: Descendant) -> torc
         f"promised {member.cost().params} parameters and built {params}",
     )
     with report_broken_promise(
-        method, "every model that is built takes images", describe(member.spec)
+        method, "every model that is built takes its inputs", describe(member.spec)
     ):
         outputs = _outputs(model, descendant)
     law(
@@ -222,7 +226,11 @@ def check_sizes(method: Method, learngene: Learngene) -> None:
                 _expand(
                     method, learngene, replace(Target(classes=CLASSES), **{name: other})
                 ).model()
-    impossible = {"layers": 10**6, "heads": spec.width + 1, "image_size": spec.image_size + 1}
+    impossible = {
+        "layers": 10**6,
+        "heads": spec.width + 1,
+        "image_size": (spec.image_size or 0) + 1,
+    }
     for name, other in (("layers", 0), *impossible.items()):
         with report_broken_promise(method, SIZES, f"{name}={other}"), suppress(WrongCall):
             _expand(method, learngene, Target(**{name: other}))  # type: ignore[arg-type]
@@ -252,30 +260,30 @@ def _expand(method: Method, learngene: Learngene, target: Target, seed: int = SE
 def _check_reopened(
     method: Method, descendant: Descendant, outputs: torch.Tensor, folder: Path
 ) -> None:
-    import timm
-
+    kind = family_of(descendant.spec)
+    opener = "timm" if kind.transformers is None else "transformers"
     with report_broken_promise(
-        method, "timm opens every model that is built", describe(descendant.spec)
+        method, f"{opener} opens every model that is built", describe(descendant.spec)
     ):
         descendant.save(folder)
-        again = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        again = host(kind).open_folder(folder, descendant.spec)
     change = (_outputs(again, descendant) - outputs).abs().max().item()
     law(
         change == 0,
         method,
-        f"builds a model that timm reopens with outputs that differ by {change}",
+        f"builds a model that {opener} reopens with outputs that differ by {change}",
     )
 
 
 @torch.no_grad()
 def _outputs(model: nn.Module, descendant: Descendant) -> torch.Tensor:
-    """Return the outputs for two fixed random images, (2, classes)."""
-    form = descendant.input_format
-    generator = torch.Generator().manual_seed(0)
-    images_BCHW = torch.randn(
-        (2, form.channels, form.image_size, form.image_size), generator=generator
-    )
-    return model.eval()(images_BCHW)
+    """Return the outputs for two fixed random inputs, (2, classes)."""
+    spec, generator = descendant.spec, torch.Generator().manual_seed(0)
+    if isinstance(spec, TextSpec):
+        inputs = torch.randint(spec.vocabulary, (2, spec.positions), generator=generator)
+    else:
+        inputs = torch.randn(example_inputs(spec, 2).shape, generator=generator)
+    return compute_logits(model.eval(), inputs)
 
 
 def _name_member(member: Member) -> str:

@@ -24,6 +24,8 @@ from learngene_zoo.tasks.task import SPLITS, Task
 # Modules that `plan` must not need. They are blocked even if they are imported already, so that a
 # test run cannot hide an import.
 HOT = (
+    "tokenizers",
+    "transformers",
     "torch",
     "timm",
     "numpy",
@@ -77,10 +79,8 @@ def report_broken_promise(
 
 def describe(spec: Spec) -> str:
     """Return a model's shape for a message: its sizes, and settings that are not defaults."""
-    sizes = (
-        f"layers={spec.layers}, width={spec.width}, heads={spec.heads}, "
-        f"image_size={spec.image_size}"
-    )
+    sizes = f"layers={spec.layers}, width={spec.width}, heads={spec.heads}"
+    sizes += f", image_size={spec.image_size}" if spec.image_size else ""
     named = ("layers", "width", "heads", "image_size", "classes", "patch_size", "channels")
     values = [(field.name, getattr(spec, field.name), field.default) for field in fields(spec)]
     extra = [
@@ -133,7 +133,10 @@ def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ance
     By default it is a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels.
     """
     spec = (spec or load_family(DEFAULT_FAMILY).examples[0]).with_(**sizes)
-    record = AncestryRecord(source=f"tiny-{seed}", spec=spec, licence="apache-2.0")
+    halves = (0.5,) * spec.channels
+    record = AncestryRecord(
+        source=f"tiny-{seed}", spec=spec, licence="apache-2.0", mean=halves, std=halves
+    )
     return Ancestry(record=record, state=initial(spec, seed, "fan_in"))
 
 

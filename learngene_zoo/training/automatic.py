@@ -15,6 +15,7 @@ import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import TrainingFailed, Unavailable
+from learngene_zoo.families.tensors import example_inputs
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.progress import say
@@ -167,14 +168,10 @@ def _fits(
     model: Any = start.model()
     objective = objective_for(task, model, recipe, 0).to(device).train()
     optimizer = torch.optim.AdamW(objective.parameters(), lr=0.0)
-    size, kind = (
-        start.input_format.image_size,
-        torch.float16 if run.precision == "fp16" else torch.bfloat16,
-    )
-    pictures = torch.zeros(images, start.input_format.channels, size, size, device=device)
-    labels = torch.zeros(
-        (images, size, size) if task.dense else (images,), dtype=torch.int64, device=device
-    )
+    kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
+    pictures = example_inputs(start.input_format, images, device)
+    shape = (images, *pictures.shape[-2:]) if task.dense else (images,)
+    labels = torch.zeros(shape, dtype=torch.int64, device=device)
     attributes = (
         torch.zeros(images, len(task.attributes), device=device) if task.attributes else None
     )

@@ -23,6 +23,14 @@ from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.forward import (
+    compute_logits,
+    get_blocks,
+    observe_logits,
+    observe_output,
+    observe_stream,
+)
+from learngene_zoo.families.spec import require_pictures
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, open_device
@@ -92,7 +100,7 @@ class Teacher:
         """Return the features of a batch, without gradients."""
         # Not inference_mode: its tensors cannot be saved for the backward pass of trained layers.
         with torch.no_grad(), record_features(self.model, self.blocks) as features:
-            self.model(batch.inputs)
+            compute_logits(self.model, batch.inputs)
         return features
 
 
@@ -119,7 +127,9 @@ class Outsider:
         """Return the logits of a batch, without gradients."""
         with torch.no_grad():
             return Features(
-                answers=[self.model(convert_images(batch.inputs, self.given, self.own))]
+                answers=[
+                    compute_logits(self.model, convert_images(batch.inputs, self.given, self.own))
+                ]
             )
 
 
@@ -188,20 +198,15 @@ def record_features(model: Model, blocks: Collection[int] = ()) -> Iterator[Feat
     """Record the logits and the outputs of `blocks` while `model` runs in this context."""
     features = Features()
     with ExitStack() as hooks:
-
-        def observe(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> None:
-            # A hook must return None: any other value would replace the output.
-            handle = module.register_forward_hook(lambda module, inputs, output: keep(output))
-            hooks.callback(handle.remove)
-
         for number in blocks:
-            observe(model.blocks[number], partial(features.blocks.__setitem__, number))
-            observe(model.blocks[number].attn, partial(features.attentions.__setitem__, number))
-        observe(model.get_classifier(), features.answers.append)
-        last = model.norm.register_forward_pre_hook(
-            lambda module, inputs: features.streams.append(inputs[0])
-        )
-        hooks.callback(last.remove)
+            block: Any = get_blocks(model)[number]
+            keep = partial(features.blocks.__setitem__, number)
+            hooks.callback(observe_output(block, keep).remove)
+            if hasattr(block, "attn"):
+                keep = partial(features.attentions.__setitem__, number)
+                hooks.callback(observe_output(block.attn, keep).remove)
+        hooks.callback(observe_logits(model, features.answers.append).remove)
+        hooks.callback(observe_stream(model, features.streams.append).remove)
         yield features
 
 
@@ -268,10 +273,11 @@ class TokenLoss(nn.Module):
 
     def __init__(self, student: Spec, teacher: Spec, seed: int) -> None:
         super().__init__()
-        if student.patches != teacher.patches:
+        patches, expected = (require_pictures(spec).patches for spec in (student, teacher))
+        if patches != expected:
             raise WrongCall(
-                f"the teacher divides an image into {teacher.patches} patches and the student into"
-                f" {student.patches}; their tokens cannot be compared: choose another teacher, or"
+                f"the teacher divides an image into {expected} patches and the student into"
+                f" {patches}; their tokens cannot be compared: choose another teacher, or"
                 " tokens 0"
             )
         self.student, self.teacher = student, teacher
@@ -403,6 +409,7 @@ def teacher_for(
     """
     record = ancestry.record
     images: Any = {"mean": record.mean, "std": record.std, "view": record.view}
+    images["files"] = ancestry.files
     model = assemble(
         ancestry.spec, ancestry.state, seed=run.seed, class_names=ancestry.class_names, **images
     )

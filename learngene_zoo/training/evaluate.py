@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
+from learngene_zoo.families.forward import compute_logits
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.runs.progress import report_activity
@@ -156,7 +157,7 @@ def judge(
 
 
 def _alone(model: nn.Module) -> Callable[[torch.Tensor], tuple[torch.Tensor]]:
-    return lambda images_BCHW: (model(images_BCHW),)
+    return lambda inputs: (compute_logits(model, inputs),)
 
 
 def evaluate_each(

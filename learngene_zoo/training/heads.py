@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.families.family import table_of
+from learngene_zoo.families.forward import find_classifier
 from learngene_zoo.runs.cache import once
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
@@ -100,7 +101,7 @@ def find_linear_heads(model: Any) -> list[str]:
 
     There are several if the model averages their logits, as DeiT's two.
     """
-    classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
+    classifier: Any = find_classifier(model)
     layers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
     names = {module: name for name, module in model.named_modules()}
     if not all(isinstance(layer, nn.Linear) and layer.bias is not None for layer in layers):

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.forward import compute_logits, compute_pooled, get_classifier
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.intervals import proportion
@@ -117,7 +118,7 @@ class Classification(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return `{"cross_entropy": scalar}`, computed in single precision."""
-        logits_BK = self.model(batch.inputs).float()
+        logits_BK = compute_logits(self.model, batch.inputs).float()
         return {
             CLASS_LOSS: functional.cross_entropy(
                 logits_BK, batch.labels, label_smoothing=self.label_smoothing
@@ -153,17 +154,16 @@ class ClassAndAttributes(nn.Module):
         self.attributes = tuple(attributes)
         self.label_smoothing = label_smoothing
         self.weight = weight
+        classifier: Any = get_classifier(model)
         self.outputs = [attribute.classes or 1 for attribute in self.attributes]
-        self.reader = _fresh_linear(model.get_classifier().in_features, sum(self.outputs), seed)
+        self.reader = _fresh_linear(classifier.in_features, sum(self.outputs), seed)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the losses `cross_entropy` and, for each attribute, `attributes/<name>`."""
         if batch.attributes is None:
             raise ValueError("this batch has no attributes")
-        pooled_BD = self.model.forward_head(
-            self.model.forward_features(batch.inputs), pre_logits=True
-        )
-        logits_BK = self.model.get_classifier()(pooled_BD).float()
+        pooled_BD = compute_pooled(self.model, batch.inputs)
+        logits_BK = get_classifier(self.model)(pooled_BD).float()
         losses = {
             CLASS_LOSS: functional.cross_entropy(
                 logits_BK, batch.labels, label_smoothing=self.label_smoothing
@@ -186,7 +186,7 @@ class Segmentation(Classification):
         It is 0 if there are none.
         """
         summed = functional.cross_entropy(
-            self.model(batch.inputs).float(),
+            compute_logits(self.model, batch.inputs).float(),
             batch.labels,
             ignore_index=IGNORED,
             reduction="sum",
@@ -221,7 +221,7 @@ def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Mod
     """
     if task.dense:
         return Segmentation(model, recipe.label_smoothing)
-    if task.attributes and isinstance(model.get_classifier(), nn.Linear):
+    if task.attributes and isinstance(get_classifier(model), nn.Linear):
         return ClassAndAttributes(model, task.attributes, recipe.label_smoothing, seed=seed)
     return Classification(model, recipe.label_smoothing)
 

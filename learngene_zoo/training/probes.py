@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
+from learngene_zoo.families.forward import compute_pooled
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.intervals import pooled_proportion
 from learngene_zoo.runs.progress import report_activity
@@ -67,7 +68,7 @@ def iterate_features(
     the most frequent class of its pixels; patches of which all pixels are ignored are left out.
 
     Args:
-        model: a timm module with `forward_features` and `forward_head`, in eval mode.
+        model: a module that `families.forward` can call, in eval mode.
         loader: batches of images in the model's input format.
     """
     device = next(model.parameters()).device
@@ -75,11 +76,7 @@ def iterate_features(
         if not len(batch.inputs):
             continue
         with torch.no_grad():
-            inputs = (
-                model.forward_head(model.forward_features(batch.inputs.to(device)), pre_logits=True)
-                .float()
-                .cpu()
-            )
+            inputs = compute_pooled(model, batch.inputs.to(device)).float().cpu()
         if inputs.dim() == 2:
             yield inputs, batch.labels, batch.indices
             continue

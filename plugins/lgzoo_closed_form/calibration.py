@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Bounds, InputFormat, WrongCall, check_bounds
+from learngene_zoo.plugin import Bounds, InputFormat, WrongCall, check_bounds, require_pictures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ def open_calibration_task(
 
 def derive_input_format(config: LearngeneConfig) -> InputFormat:
     """Return the format of the images that the ancestry model takes."""
-    (mean, std), spec = config.normalisation, config.spec
+    (mean, std), spec = config.normalisation, require_pictures(config.spec)
     return InputFormat(
         image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view
     )
@@ -120,7 +120,8 @@ def sample_pictures(
     steps = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
     images = torch.cat([batch.inputs for _, batch in zip(steps, loader.epoch(0))])
     prefix = spec.prefix_tokens
-    draws = uniform(derive_seed(run.seed, "tokens"), range(len(images)), spec.patches)
+    patches = require_pictures(spec).patches
+    draws = uniform(derive_seed(run.seed, "tokens"), range(len(images)), patches)
     order_BN = torch.from_numpy(draws).argsort(dim=1)
     patches_BK = order_BN[:, : max(settings.tokens - prefix, 1)] + prefix
     tokens_BK = torch.cat([torch.arange(prefix).expand(len(images), -1), patches_BK], dim=1)

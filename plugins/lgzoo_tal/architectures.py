@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
-from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, derive_seed, unknown
+from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, derive_seed, require_pictures, unknown
 
 SetName = Literal["vits-1k", "tal", "tal+"]
 COUNT, SEED = 1000, 1  # of the papers' sets
@@ -76,7 +76,7 @@ def scale_rule(name: SetName, ancestry: Spec) -> Rule:
     return Rule(
         spec=derive_plain_spec(ancestry),
         widths=widths,
-        patch_sizes=(ancestry.patch_size,),
+        patch_sizes=(require_pictures(ancestry).patch_size,),
         head_width=unit,
     )
 
@@ -181,6 +181,7 @@ def derive_plain_spec(ancestry: Spec) -> Spec:
 
     None of the ancestry's tensors is inherited, so neither are its LayerScale, registers and so on.
     """
+    ancestry = require_pictures(ancestry)
     return ViTSpec(
         layers=ancestry.layers,
         width=ancestry.width,

@@ -30,6 +30,7 @@ from learngene_zoo.plugin import (
     TaskRecord,
     WrongCall,
     check_bounds,
+    require_pictures,
 )
 
 Decoder = Literal["conv", "low_rank", "projected"]
@@ -221,6 +222,7 @@ def check_target(spec: HypernetSpec, target: Spec) -> None:
     Raises `WrongCall` for an image of one patch, and if a low-rank decoder's factors have too few
     rows for a tensor.
     """
+    target = require_pictures(target)
     if target.patches == 1:
         raise WrongCall(
             f"an image of {target.image_size} pixels is a single patch, whose position cannot be "

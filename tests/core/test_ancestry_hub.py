@@ -13,8 +13,10 @@ import torch
 from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 from test_ancestry import SPEC, write_folder
+from text_models_toy import BERT, write_tokenizer
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.families.vit.names import ARCHITECTURES
@@ -74,6 +76,17 @@ def test_a_hub_repository_is_pinned_to_its_commit(local_hub: LocalHub, offline: 
         COMMIT
     }  # all of one commit, whatever the tag does meanwhile
     assert ancestry_spec("hf-hub:somebody/vit@v1", offline=offline) == SPEC
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_model_of_texts_comes_with_its_tokenizer(local_hub: LocalHub, offline: bool) -> None:
+    pytest.importorskip("transformers")
+    folder = local_hub.repository("somebody/bert")
+    assemble(BERT, {}, seed=0).model().save_pretrained(folder)
+    write_tokenizer(folder)
+    ancestry = open_ancestry("hf-hub:somebody/bert", offline=offline)
+    assert (ancestry.record.revision, ancestry.spec) == (COMMIT, BERT.with_(pool="pooler"))
+    assert sorted(ancestry.files) == ["tokenizer.json", "tokenizer_config.json"]
 
 
 @pytest.mark.parametrize(

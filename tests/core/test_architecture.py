@@ -32,6 +32,8 @@ HOT = {
     "safetensors",
     "jinja2",
     "markupsafe",
+    "tokenizers",
+    "transformers",
 }
 
 # The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports

@@ -27,7 +27,7 @@ from learngene_zoo.families.family import (
     parameter,
     table_of,
 )
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import PictureSpec, Spec
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of, take_blocks
 from learngene_zoo.families.timm_config import architecture, timm_config
@@ -40,7 +40,7 @@ VIT = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToySpec(Spec):
+class ToySpec(PictureSpec):
     """A stack of linear layers."""
 
     family: Literal["toy"] = "toy"
@@ -130,8 +130,33 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(specs.FAMILIES, "toy", "toy_family")
 
 
+SPECS = [spec for family in families() for spec in family.examples]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_branches_name_all_matrices_of_a_block_and_its_norms(spec: Spec) -> None:
+    table = table_of(spec)
+    kinds = {kind.name: kind for kind in table.block if kind.present(spec)}
+    named = set()
+    for branch in table.branches(spec):
+        for reader in branch.readers:
+            kind = kinds[f"{reader}.weight"]
+            assert kind.axes[kind.reads] == ("width",)
+        writer = kinds[f"{branch.writer}.weight"]
+        assert writer.axes[writer.writes] == ("width",)
+        assert kinds[f"{branch.norm}.weight"].axes == (("width",),)
+        assert branch.scale is None or kinds[branch.scale].axes == (("width",),)
+        named |= {f"{layer}.weight" for layer in (*branch.readers, branch.writer)}
+    assert named == {name for name, kind in kinds.items() if kind.start in ("matrix", "deep")}
+    assert [branch.mixes for branch in table.branches(spec)] == [True, False]
+
+
 def test_every_family_is_registered_under_its_name() -> None:
-    assert [kind.name for kind in families()] == [*specs.FAMILIES] == ["vit", "eva", "toy"]
+    assert (
+        [kind.name for kind in families()]
+        == [*specs.FAMILIES]
+        == ["vit", "eva", "gpt2", "bert", "toy"]
+    )
 
 
 def test_a_model_is_built_from_the_table() -> None:
@@ -174,7 +199,7 @@ def test_saved_specs_say_their_family_except_vits() -> None:
 @pytest.mark.parametrize("family", ["nobody", 3])
 def test_a_family_that_is_not_known_is_refused(family: Any) -> None:
     with pytest.raises(BadFile, match=f"FILE: no family named '{family}'"):
-        from_json(Spec, {**to_json(SPEC), "family": family}, "FILE")
+        from_json(PictureSpec, {**to_json(SPEC), "family": family}, "FILE")
 
 
 def test_a_target_can_name_only_what_the_family_has() -> None:

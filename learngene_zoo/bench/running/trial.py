@@ -299,13 +299,14 @@ def probe_start(
     """
     import torch
 
+    from learngene_zoo.families.forward import get_classifier
     from learngene_zoo.runs.run import open_device
     from learngene_zoo.training.probes import compute_features, fit_ridge
 
     model = start.model().to(open_device(run))
     calibration = compute_features(model, task, "train", start.input_format, run, images=images)
     held_out = compute_features(model, task, split, start.input_format, run)
-    head = model.get_classifier().cpu()
+    head = get_classifier(model).cpu()
     with torch.no_grad():
         predicted_N = head(torch.from_numpy(held_out.values)).argmax(dim=1).numpy()
     probed_N = fit_ridge(calibration, task.classes).predict(held_out.values).argmax(axis=1)

@@ -6,6 +6,7 @@ families/dense.py), which timm lacks. Importing this module registers it with ti
 
 import math
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -29,6 +30,7 @@ from learngene_zoo.families.dense import dense_forward, dense_head
 from learngene_zoo.families.eva import FAMILY
 from learngene_zoo.families.eva.names import ARCHITECTURES, REGISTERED
 from learngene_zoo.families.eva.spec import EvaSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.storage import StateDict
 
 
@@ -82,6 +84,12 @@ _WITHOUT_EFFECT = {
 def create(spec: EvaSpec, **extra: Any) -> Eva:
     """Build timm's module for a spec, or ours if it is dense; `extra` are arguments of timm's."""
     return timm.create_model(FAMILY.architecture(spec), **spec.timm_args(), **extra)
+
+
+def open_folder(folder: Path, spec: Spec) -> nn.Module:
+    """Open the folder of a model by timm alone, in eval mode."""
+    model: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    return model
 
 
 def open_architecture(name: str, **options: Any) -> nn.Module:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.spec import Spec, check_between, untiled_error
+from learngene_zoo.families.spec import PictureSpec, check_between, untiled_error
 
 # The argument of timm's Eva for each field. Only `norm_eps` has none: the architecture sets it.
 TIMM_NAMES = {
@@ -47,7 +47,7 @@ NORM_EPS = (1e-6, 1e-5)  # the values for which timm has an architecture
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaSpec(Spec):
+class EvaSpec(PictureSpec):
     """A model of timm's class `Eva`; as in timm, a field has no effect if its part is absent.
 
     Raises `WrongCall` for numbers that describe no model.

@@ -12,6 +12,7 @@ from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.family import (
     NORM_FLOPS,
     UPSAMPLING_FLOPS,
+    BranchNames,
     Convention,
     ParameterSpec,
     Table,
@@ -195,6 +196,28 @@ def _frequencies(
     return tensor
 
 
+def _branches(spec: EvaSpec) -> tuple[BranchNames, ...]:
+    """Return attention and MLP of a block."""
+    apart = tuple(f"attn.{name}_proj" for name in "qkv")
+    scales = ("gamma_1", "gamma_2") if spec.scaled else (None, None)
+    return (
+        BranchNames(
+            norm="norm1",
+            readers=("attn.qkv",) if spec.qkv_fused else apart,
+            writer="attn.proj",
+            scale=scales[0],
+            mixes=True,
+        ),
+        BranchNames(
+            norm="norm2",
+            readers=("mlp.fc1_g", "mlp.fc1_x") if spec.swiglu_split else ("mlp.fc1",),
+            writer="mlp.fc2",
+            scale=scales[1],
+            mixes=False,
+        ),
+    )
+
+
 TABLE = Table(
     prefix="blocks.",
     sizes=axis_sizes,
@@ -202,6 +225,8 @@ TABLE = Table(
     block=_BLOCK,
     final_norm=_TAIL,
     head=_linear("head", "classes", "width", "head", lambda spec: spec.classes > 0),
+    branches=_branches,
+    norms_after=lambda spec: spec.post_norm,
     draws={
         "token": _token,
         "deep": _deep,

@@ -5,6 +5,7 @@ A module that a spec cannot express is refused.
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import timm
@@ -30,7 +31,7 @@ from timm.models.vision_transformer import (
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import Pool, Segment
+from learngene_zoo.families.spec import Pool, Segment, Spec
 from learngene_zoo.families.tensors import empty
 from learngene_zoo.families.vit import FAMILY
 from learngene_zoo.families.vit.modules import (
@@ -70,6 +71,12 @@ def create(spec: ViTSpec, **extra: Any) -> VisionTransformer:
     # have timm's defaults.
     model.weight_init_mode = ""
     getattr(model, "_model_args", {}).pop("weight_init", None)
+    return model
+
+
+def open_folder(folder: Path, spec: Spec) -> nn.Module:
+    """Open the folder of a model by timm alone, in eval mode."""
+    model: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     return model
 
 

@@ -15,6 +15,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import (
     NORM_FLOPS,
     UPSAMPLING_FLOPS,
+    BranchNames,
     Condition,
     Convention,
     ParameterSpec,
@@ -22,7 +23,7 @@ from learngene_zoo.families.family import (
     Table,
     parameter,
 )
-from learngene_zoo.families.spec import LIMITS, Pool, Segment, Spec, check_between
+from learngene_zoo.families.spec import LIMITS, PictureSpec, Pool, Segment, check_between
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 Norm = Literal["layer", "rms"]
@@ -35,7 +36,7 @@ NORM_EPS = (1e-6, 1e-5)  # the values in timm's models
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTSpec(Spec):
+class ViTSpec(PictureSpec):
     """A Vision Transformer (timm's `VisionTransformer`) with blocks of one or several sizes.
 
     A plain model has the same width, heads and MLP ratio in all blocks. Otherwise the first blocks,
@@ -344,6 +345,24 @@ def _scale(spec: ViTSpec) -> float:
     return spec.layer_scale or 0.0
 
 
+def _branches(spec: ViTSpec) -> tuple[BranchNames, ...]:
+    """Return attention and MLP of a block."""
+    gated = spec.mlp == "swiglu"
+    scales = ("ls1.gamma", "ls2.gamma") if spec.layer_scale is not None else (None, None)
+    return (
+        BranchNames(
+            norm="norm1", readers=("attn.qkv",), writer="attn.proj", scale=scales[0], mixes=True
+        ),
+        BranchNames(
+            norm="norm2",
+            readers=("mlp.fc1_g", "mlp.fc1_x") if gated else ("mlp.fc1",),
+            writer="mlp.fc2",
+            scale=scales[1],
+            mixes=False,
+        ),
+    )
+
+
 TABLE = Table(
     prefix="blocks.",
     sizes=axis_sizes,
@@ -389,6 +408,8 @@ TABLE = Table(
         parameter("head.weight", "classes, width", "matrix", lambda spec: spec.classes > 0),
         parameter("head.bias", "classes", "zero", lambda spec: spec.classes > 0),
     ),
+    branches=_branches,
+    norms_after=lambda spec: spec.post_norm,
 )
 
 

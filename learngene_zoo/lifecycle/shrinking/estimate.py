@@ -65,16 +65,18 @@ def _measure_rate(request: ShrinkRequest, flops: int, run: Run, seconds: float =
     """Return the FLOPs per second of forward passes of the original model, batch 8."""
     import torch
 
+    from learngene_zoo.families.forward import compute_logits
+    from learngene_zoo.families.tensors import example_inputs
     from learngene_zoo.runs.run import open_device
 
     device, spec = open_device(run), request.ancestry.spec
     model = request.ancestry.model().to(device)
-    images = torch.zeros(8, spec.channels, spec.image_size, spec.image_size, device=device)
+    images = example_inputs(spec, 8, device)
     with torch.inference_mode():
-        model(images)
+        compute_logits(model, images)
         start, passes = time.perf_counter(), 0
         while time.perf_counter() - start < seconds:
-            model(images)
+            compute_logits(model, images)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             passes += 1

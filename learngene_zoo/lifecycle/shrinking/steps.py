@@ -221,4 +221,5 @@ def _load_with_report(path: Path) -> Descendant:
 
     report = path / "report.html"
     files = {"report.html": report.read_text(encoding="utf-8")} if report.is_file() else {}
-    return replace(load_descendant(path), files=files)
+    model = load_descendant(path)
+    return replace(model, files={**model.files, **files})

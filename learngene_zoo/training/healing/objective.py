@@ -25,6 +25,8 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.forward import compute_logits
+from learngene_zoo.families.spec import require_pictures
 from learngene_zoo.training.distillation import (
     Features,
     Teacher,
@@ -127,7 +129,7 @@ class Recovery(nn.Module):
         images = convert_images(batch.inputs, mine.input_format, other.input_format)
         target = self.teacher(batch._replace(inputs=images))
         with record_features(self.model, mine.blocks) as features:
-            self.model(batch.inputs)
+            compute_logits(self.model, batch.inputs)
         return self._select(features, mine, chosen), self._select(target, other, chosen)
 
     def _select(
@@ -152,7 +154,7 @@ class Recovery(nn.Module):
 
     def _draw_patches(self) -> torch.Tensor | None:
         """Draw the patches to compare in this step; None: all of them."""
-        count, most = self.student_side.spec.patches, self.max_patches
+        count, most = require_pictures(self.student_side.spec).patches, self.max_patches
         if not self.training or most is None or most >= count:
             return None
         return torch.randperm(count)[:most]  # the loop seeds torch before every step
@@ -160,6 +162,7 @@ class Recovery(nn.Module):
 
 def check_comparable(student: Spec, teacher: Spec) -> None:
     """Raise `WrongCall` unless both divide an image into the same patches."""
+    student, teacher = require_pictures(student), require_pictures(teacher)
     if (student.patches, student.channels) != (teacher.patches, teacher.channels):
         raise WrongCall(
             f"the teacher divides an image of {teacher.channels} channels into {teacher.patches} "

@@ -263,7 +263,7 @@ def _make_method(name: str, title: str, expander: Expander) -> Method:
         paper="",
         expander=expander,
         presets={"mini": extractor, "paper": extractor, "smoke": extractor},
-        families=("vit", "eva"),
+        families=("vit", "eva", "gpt2", "bert"),
         tasks="none",
     )
 

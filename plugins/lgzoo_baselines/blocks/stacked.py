@@ -78,6 +78,6 @@ STACKED = Method(
     ),
     expander=StackedExpander(),
     presets={"mini": _EXTRACTOR, "paper": _EXTRACTOR, "smoke": _EXTRACTOR},
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="none",
 )

@@ -39,6 +39,7 @@ from learngene_zoo.plugin import (
     WrongCall,
     details_of,
     once,
+    require_pictures,
 )
 from lgzoo_baselines.blocks.block_choice import build_descendant
 from lgzoo_baselines.heads.clusters import (
@@ -122,7 +123,7 @@ class ClusterLgExtractor(Extractor):
             metrics = once(
                 part, "cluster_lg.distances", measure_distances, self.each, inputs
             ).record
-            eps = self.each.eps * spec.image_size / EPS_IMAGE_SIZE
+            eps = self.each.eps * require_pictures(spec).image_size / EPS_IMAGE_SIZE
             clusters = tuple(cluster_heads(block, eps) for block in metrics["distances"])
             details = replace(details, clusters=clusters)
             config = replace(config, metrics=metrics).with_details(details)

@@ -21,6 +21,7 @@ from learngene_zoo.plugin import (
     StateDict,
     Task,
     gather_values,
+    require_pictures,
     sample_images,
     shapes,
     table_of,
@@ -88,6 +89,7 @@ def record_distances(model: nn.Module, spec: Spec) -> Iterator[list[list[torch.T
 
 def measure_patch_distances(spec: Spec) -> torch.Tensor:
     """Return the distance between the centres of any two patches, in pixels, (P, P)."""
+    spec = require_pictures(spec)
     centres = torch.arange(spec.grid, dtype=torch.float32) * spec.patch_size
     centres_P2 = torch.cartesian_prod(centres, centres)
     return torch.cdist(centres_P2, centres_P2)

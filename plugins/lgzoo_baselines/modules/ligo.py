@@ -22,6 +22,7 @@ from learngene_zoo.plugin import (
     Run,
     Spec,
     StateDict,
+    Table,
     Task,
     derive_seed,
     map_axes,
@@ -74,15 +75,20 @@ def init_operators(
     return Operators(
         {
             **{name: B[B.shape[1] :] for name, B in growing.items()},
-            **{f"depth.{kind}": stack.repeat(_count_parts(kind), 1, 1) for kind in kinds},
+            **{f"depth.{kind}": stack.repeat(_find_parts(table, kind)[0], 1, 1) for kind in kinds},
         },
         {name: 1 / B.sum(dim=0) for name, B in growing.items()},
     )
 
 
-def _count_parts(kind: str) -> int:
-    """Return how many weights a tensor of a block holds: queries, keys and values are three."""
-    return 3 if kind.startswith("attn.qkv.") else 1
+def _find_parts(table: Table, kind: str) -> tuple[int, int]:
+    """Return how many weights a tensor of a block holds, and the dimension of their outputs.
+
+    Queries, keys and values are three.
+    """
+    row = table.find(table.block_name(0, kind))
+    assert row is not None, kind
+    return (3 if "qkv" in row.axes[row.writes] else 1), row.writes
 
 
 def apply_operators(state: StateDict, small: Spec, operators: Operators) -> dict[str, torch.Tensor]:
@@ -114,10 +120,12 @@ def _mix_layers(
 
     They are as wide as those of the smaller model.
     """
-    name_of = table_of(small).block_name
-    layers = torch.stack([state[name_of(j, kind)] for j in range(small.layers)])
-    parts = layers.to(weights_PIJ.dtype).unflatten(1, (len(weights_PIJ), -1))
-    return torch.einsum("pij,jp...->ip...", weights_PIJ, parts).flatten(1, 2)
+    table = table_of(small)
+    dimension = 1 + _find_parts(table, kind)[1]  # of the outputs, after that of the layers
+    layers = torch.stack([state[table.block_name(j, kind)] for j in range(small.layers)])
+    parts = layers.to(weights_PIJ.dtype).unflatten(dimension, (len(weights_PIJ), -1))
+    mixed = torch.einsum("pij,jp...->ip...", weights_PIJ, parts.movedim(dimension, 1))
+    return mixed.movedim(1, dimension).flatten(dimension, dimension + 1)
 
 
 def _map_layer(operators: Operators, i: int) -> dict[str, Along]:

@@ -8,21 +8,30 @@ from typing import Any
 
 import torch
 
+from learngene_zoo.plugin import Spec, get_blocks, table_of
+
 
 @contextmanager
 def record_magnitudes(
     model: Any,
+    spec: Spec,
 ) -> Iterator[tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]]:
     """Sum absolute values over images and tokens while the context is open.
 
     Yields the sums of the stream (D,), over the inputs of all blocks and the output of the last;
     and for every block those of the outputs of its heads (A,) and of its hidden neurons (M,), as
     the layers after them read them.
+
+    Args:
+        model: the model.
+        spec: its shape.
     """
-    stream = torch.zeros(model.embed_dim, dtype=torch.float64)
+    attention, mlp = table_of(spec).branches(spec)
+    blocks: Any = get_blocks(model)
+    stream = torch.zeros(spec.width, dtype=torch.float64)
     heads, hidden = (
-        [torch.zeros(layer.in_features, dtype=torch.float64) for layer in layers]
-        for layers in ([b.attn.proj for b in model.blocks], [b.mlp.fc2 for b in model.blocks])
+        [torch.zeros(size, dtype=torch.float64) for _ in blocks]
+        for size in (spec.heads_width, spec.hidden)
     )
 
     def add_to(total: torch.Tensor) -> Any:
@@ -31,11 +40,12 @@ def record_magnitudes(
 
         return hook
 
-    handles = [model.blocks[-1].register_forward_hook(add_to(stream))]
-    for block, of_heads, of_hidden in zip(model.blocks, heads, hidden):
+    handles = [blocks[-1].register_forward_hook(add_to(stream))]
+    for block, of_heads, of_hidden in zip(blocks, heads, hidden):
         handles.append(block.register_forward_pre_hook(add_to(stream)))
-        handles.append(block.attn.proj.register_forward_pre_hook(add_to(of_heads)))
-        handles.append(block.mlp.fc2.register_forward_pre_hook(add_to(of_hidden)))
+        for branch, total in ((attention, of_heads), (mlp, of_hidden)):
+            writer = block.get_submodule(branch.writer)
+            handles.append(writer.register_forward_pre_hook(add_to(total)))
     try:
         yield stream, heads, hidden
     finally:

@@ -99,7 +99,7 @@ SCRATCH = Method(
         "paper": ScratchExtractor(),
         "smoke": ScratchExtractor(),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="none",
     inherits=False,
 )

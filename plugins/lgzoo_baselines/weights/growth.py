@@ -216,6 +216,6 @@ GROWTH = Method(
     ),
     expander=GrowthExpander(),
     presets={"mini": _EXTRACTOR, "paper": _EXTRACTOR, "smoke": _EXTRACTOR},
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="none",
 )

@@ -157,5 +157,6 @@ LIGO = Method(
     ),
     expander=LigoExpander(),
     presets={"mini": LigoExtractor(), "paper": LigoExtractor(), "smoke": LigoExtractor()},
+    families=("vit", "gpt2"),
     tasks="none",
 )

@@ -133,6 +133,6 @@ WEIGHT_SELECTION = Method(
     ),
     expander=WeightSelectionExpander(),
     presets={"mini": _EXTRACTOR, "paper": _EXTRACTOR, "smoke": _EXTRACTOR},
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="none",
 )

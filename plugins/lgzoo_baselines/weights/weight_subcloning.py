@@ -119,14 +119,14 @@ def rank_neurons(
     """
     import torch
 
-    from learngene_zoo.plugin import sample_images
+    from learngene_zoo.plugin import compute_logits, sample_images
     from lgzoo_baselines.modules.weight_subcloning import record_magnitudes
 
     if not task.sizes["train"]:
         raise WrongCall(
             f"{task.name} has no training images to rank neurons on; choose another task"
         )
-    model = ancestry.model()
+    model, spec = ancestry.model(), ancestry.spec
     loader = sample_images(
         task,
         "train",
@@ -135,12 +135,15 @@ def rank_neurons(
         images=settings.images,
         batch_size=BATCH_SIZE,
     )
-    with record_magnitudes(model) as (stream_D, heads_LA, hidden_LM), torch.no_grad():
+    with (
+        record_magnitudes(model, spec) as (stream_D, heads_LA, hidden_LM),
+        torch.no_grad(),
+    ):
         for batch in loader.epoch(0):
-            model(batch.inputs)
+            compute_logits(model, batch.inputs)
     sums = {
         "width": stream_D,
-        "heads": torch.stack(heads_LA).unflatten(1, (ancestry.spec.heads, -1)).sum(dim=2),
+        "heads": torch.stack(heads_LA).unflatten(1, (spec.heads, -1)).sum(dim=2),
         "hidden": torch.stack(hidden_LM),
     }
     return {
@@ -262,9 +265,8 @@ def rescale_weights(state: StateDict, larger: Spec, smaller: Spec) -> StateDict:
     for name in state:
         kind = table.find(name)
         if kind is not None and kind.start in ("matrix", "deep") and len(kind.axes) > 1:
-            before, after = (
-                math.prod(kind.shape(table.sizes(spec))[1:]) for spec in (larger, smaller)
-            )
+            shapes = [kind.shape(table.sizes(spec)) for spec in (larger, smaller)]
+            before, after = (math.prod(shape) // shape[kind.writes] for shape in shapes)
             if before != after:
                 rescaled[name] = (before / after) ** 0.5 * state[name]
     return rescaled

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, shapes
+from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, require_pictures, shapes
 
 Shape = tuple[int, ...]
 
@@ -132,7 +132,7 @@ def build_graph(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = 
             "final norm"
         )
     topology = _build_topology(spec.layers, msa, sink is not None)
-    side = isqrt(spec.patches)
+    side = isqrt(require_pictures(spec).patches)
     known_shapes = {**shapes(spec), "pos_embed": (1, spec.width, side, side)}
     if sink is not None:
         known_shapes |= {SINK[0]: sink, SINK[1]: sink[:1]}

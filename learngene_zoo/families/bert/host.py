@@ -1,0 +1,118 @@
+"""Build transformers' BERT from a spec, call it, and read the spec of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.bert import FAMILY
+from learngene_zoo.families.bert.names import config
+from learngene_zoo.families.bert.spec import BertSpec
+from learngene_zoo.families.forward import observe_output
+from learngene_zoo.families.text_format import Tokens
+from learngene_zoo.families.transformers_modules import (
+    as_tokens,
+    build_config,
+    read_spec,
+)
+from learngene_zoo.families.transformers_modules import open_folder as open_folder
+from learngene_zoo.storage import StateDict
+
+
+def create(spec: BertSpec, **extra: Any) -> BertForSequenceClassification:
+    """Build transformers' module for a spec; without classes its head is `nn.Identity`.
+
+    `extra` are further settings of `BertConfig`, such as `hidden_dropout_prob`.
+    """
+    rates = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+    model: Any = BertForSequenceClassification(
+        build_config(BertConfig, config(spec), spec.classes, {**rates, **extra})
+    )
+    if not spec.classes:
+        model.classifier = nn.Identity()
+    model.pool = spec.pool
+    # Never saved; not on the meta device, where the other tensors are built.
+    numbers = torch.arange(spec.positions, device="cpu")[None]
+    model.bert.embeddings.position_ids = numbers
+    model.bert.embeddings.token_type_ids = torch.zeros_like(numbers)
+    return model  # type: ignore[no-any-return]
+
+
+def spec_of(model: nn.Module) -> BertSpec:
+    """Return the spec of a module. Raises `WrongCall` for a module of another class."""
+    if type(model) is not BertForSequenceClassification:
+        raise WrongCall(
+            f"a {type(model).__name__} is not supported; supported is {FAMILY.supported}"
+        )
+    is_headless = isinstance(model.classifier, nn.Identity)
+    spec: BertSpec = read_spec(FAMILY, model, is_headless)
+    return spec.with_(pool=getattr(model, "pool", None))
+
+
+def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
+    """Return the state unchanged: `names.rename_tensors` leaves out all other tensors."""
+    return state, ()
+
+
+def logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+    """Return the logits (B, K); without a head the pooled features (B, D)."""
+    if isinstance(model.classifier, nn.Identity):
+        # Through the identity, which `observe_logits` hooks.
+        return model.classifier(pooled(model, inputs))  # type: ignore[no-any-return]
+    logits_BK: torch.Tensor = model(**_name_inputs(model, inputs)).logits
+    return logits_BK
+
+
+def tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+    """Return the tokens after the last block, which ends with a norm, (B, N, D)."""
+    tokens_BND: torch.Tensor = model.bert(**_name_inputs(model, inputs)).last_hidden_state
+    return tokens_BND
+
+
+def pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+    """Return the pooler's output, or without a head the features that the spec names, (B, D)."""
+    pool = getattr(model, "pool", "pooler") if isinstance(model.classifier, nn.Identity) else None
+    if pool not in ("mean", "token"):
+        pooled_BD: torch.Tensor = model.bert(**_name_inputs(model, inputs)).pooler_output
+        return pooled_BD
+    tokens_BND = tokens(model, inputs)
+    if pool == "token":
+        return tokens_BND[:, 0]
+    mask_BN1 = as_tokens(model, inputs).mask[..., None].to(tokens_BND.dtype)
+    return (tokens_BND * mask_BN1).sum(dim=1) / mask_BN1.sum(dim=1).clamp(min=1)
+
+
+def classifier(model: Any) -> nn.Module:
+    """Return the linear layer of the head."""
+    layer: nn.Module = model.classifier
+    return layer
+
+
+def blocks(model: Any) -> Sequence[nn.Module]:
+    """Return the blocks."""
+    modules: Sequence[nn.Module] = model.bert.encoder.layer
+    return modules
+
+
+def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
+    return observe_output(model.classifier, keep)
+
+
+def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the tokens after the last block; return the handle of the hook."""
+    return observe_output(blocks(model)[-1], keep)
+
+
+def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:
+    texts = as_tokens(model, inputs)
+    return {
+        "input_ids": texts.ids,
+        "attention_mask": texts.mask,
+        "token_type_ids": texts.types,
+    }

@@ -1,0 +1,120 @@
+"""Call a model of any class: its logits, its tokens, its pooled features, and its parts.
+
+Generic code calls these functions instead of a module. Classes of transformers are called by the
+host of their family; every other module is called as timm's are.
+
+Inputs are images, float (B, C, H, W), or texts: `Tokens`, or the ids of single texts, int64 (B, N),
+padded on the right with the pad token of the model.
+
+Shapes: B inputs, N tokens, D width, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from learngene_zoo.families.family import ForwardFunctions, families, host
+
+
+def compute_logits(model: Any, inputs: Any) -> torch.Tensor:
+    """Return the logits (B, K); of a model without a head the pooled features (B, D).
+
+    A dense model returns logits for every pixel, (B, K, H, W).
+    """
+    functions = _find_functions(type(model))
+    logits: torch.Tensor = model(inputs) if functions is None else functions.logits(model, inputs)
+    return logits
+
+
+def compute_tokens(model: Any, inputs: Any) -> torch.Tensor:
+    """Return the tokens after the last block and the norm over all of them, (B, N, D)."""
+    functions = _find_functions(type(model))
+    tokens_BND: torch.Tensor = (
+        model.forward_features(inputs) if functions is None else functions.tokens(model, inputs)
+    )
+    return tokens_BND
+
+
+def compute_pooled(model: Any, inputs: Any) -> torch.Tensor:
+    """Return the input of the head, (B, D); of a dense model one for every patch, (B, N, D)."""
+    functions = _find_functions(type(model))
+    if functions is not None:
+        return functions.pooled(model, inputs)
+    pooled_BD: torch.Tensor = model.forward_head(model.forward_features(inputs), pre_logits=True)
+    return pooled_BD
+
+
+def get_classifier(model: Any) -> nn.Module:
+    """Return the layer of the head: linear, or `nn.Identity` for a model without a head."""
+    functions = _find_functions(type(model))
+    layer: nn.Module = model.get_classifier() if functions is None else functions.classifier(model)
+    return layer
+
+
+def find_classifier(model: Any) -> nn.Module | None:
+    """Return the layer of the head as `get_classifier` does; None for a class that has none."""
+    is_known = _find_functions(type(model)) is not None or hasattr(model, "get_classifier")
+    return get_classifier(model) if is_known else None
+
+
+def get_blocks(model: Any) -> Sequence[nn.Module]:
+    """Return the blocks, first to last."""
+    functions = _find_functions(type(model))
+    blocks: Sequence[nn.Module] = model.blocks if functions is None else functions.blocks(model)
+    return blocks
+
+
+def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
+    functions = _find_functions(type(model))
+    if functions is not None:
+        return functions.observe_logits(model, keep)
+    return observe_output(get_classifier(model), keep)
+
+
+def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with the tokens after the last block, before the final norm, (B, N, D).
+
+    Return the handle of the hook.
+    """
+    functions = _find_functions(type(model))
+    if functions is not None:
+        return functions.observe_stream(model, keep)
+    return observe_input(model.norm, keep)
+
+
+def observe_output(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with every later output of a module; return the handle of the hook."""
+    # A hook must return None: any other value would replace the output.
+    return module.register_forward_hook(lambda module, inputs, output: keep(output))
+
+
+def observe_input(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> Any:
+    """Call `keep` with every later first input of a module; return the handle of the hook."""
+    return module.register_forward_pre_hook(lambda module, inputs: keep(inputs[0]))
+
+
+def _find_functions(kind: Any) -> ForwardFunctions | None:
+    """Return the functions of the family whose models have this class; None for timm's."""
+    # Only classes of transformers have this attribute.
+    return _search_families(kind) if hasattr(kind, "base_model_prefix") else None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _search_families(kind: Any) -> ForwardFunctions | None:
+    return _search_once(kind)
+
+
+@cache
+def _search_once(kind: Any) -> ForwardFunctions | None:
+    modules = {base.__module__ for base in kind.__mro__}
+    for family in families():
+        if family.transformers is not None and family.transformers.module in modules:
+            functions: Any = host(family)
+            return functions  # type: ignore[no-any-return]
+    return None

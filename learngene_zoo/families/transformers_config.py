@@ -1,0 +1,288 @@
+"""Write and read transformers' `config.json`, so that transformers alone opens our folders.
+
+A family's `TransformersNames` has the keys of its models. This module adds the labels, checks that
+file and spec agree, and names the files of tokenizers, which are copied from folder to folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.family import Family, TransformersNames, families, family_of
+from learngene_zoo.families.spec import Spec, TextSpec
+from learngene_zoo.families.text_format import TextFormat, make_text_format
+from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_FILES
+from learngene_zoo.text import check_name
+
+
+def find_family(config: Mapping[str, Json]) -> Family | None:
+    """Return the family of a config.json of transformers by its `model_type`.
+
+    None if no family has that type, and for a config of timm's.
+    """
+    for family in families():
+        if family.transformers and family.transformers.model_type == config.get("model_type"):
+            return None if "architecture" in config else family
+    return None
+
+
+def list_text_types() -> list[str]:
+    """Return the `model_type` of every family of transformers'."""
+    return [kind.transformers.model_type for kind in families() if kind.transformers]
+
+
+def names_of(spec: Spec) -> TransformersNames | None:
+    """Return the names of a model in transformers; None for a model of timm's."""
+    return family_of(spec).transformers
+
+
+def transformers_config(spec: Spec, class_names: Sequence[str]) -> dict[str, Json]:
+    """Return a config.json that transformers opens.
+
+    Args:
+        spec: the model, of a family of transformers'.
+        class_names: names of the classes, in order; may be empty.
+    """
+    names = names_of(spec)
+    assert names is not None, spec.family
+    labels = list(class_names) or [f"LABEL_{index}" for index in range(spec.classes)]
+    classification: dict[str, Json] = {
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+        "problem_type": "single_label_classification",
+    }
+    return {
+        "model_type": names.model_type,
+        **names.config(spec),
+        **(classification if labels else {}),
+    }
+
+
+def spec_in(config: Mapping[str, Json], where: str) -> Spec:
+    """Return the spec of the model that transformers would build from a config.json.
+
+    Raises `WrongCall` for a function that no spec expresses, `BadFile` for wrong values; `where`
+    names the file.
+    """
+    family = find_family(config)
+    if family is None or family.transformers is None:
+        raise BadFile(f"{where}: model_type is {config.get('model_type')!r:.40}, which is not read")
+    return from_json(family.spec, family.transformers.values(config, where), where)
+
+
+def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
+    """Raise `BadFile` unless transformers would build the model of `spec` from a config.json."""
+    theirs = spec_in(config, where)
+    if theirs.family != spec.family:
+        raise BadFile(
+            f"{where} contradicts itself: the family is {theirs.family!r} for transformers and"
+            f" {spec.family!r} under 'learngene'"
+        )
+    ours, stated = (transformers_config(other, ()) for other in (spec, theirs))
+    for key, value in ours.items():
+        if stated.get(key) != value:
+            raise BadFile(
+                f"{where} contradicts itself: {key} is {stated.get(key)!r:.60} for transformers and"
+                f" {value!r:.60} under 'learngene'"
+            )
+
+
+def class_names_in(config: Mapping[str, Json], spec: Spec, where: str) -> tuple[str, ...]:
+    """Return the labels of a config.json; none if it has only the default ones.
+
+    Raises `BadFile` for labels that are not texts.
+    """
+    labels = _read_labels(config, where)
+    if len(labels) != spec.classes or all(
+        label == f"LABEL_{index}" for index, label in enumerate(labels)
+    ):
+        return ()
+    for label in labels:
+        try:
+            check_name(label, "class")
+        except WrongCall as error:
+            raise BadFile(f"{where}: {error}") from error
+    return tuple(labels)
+
+
+def _read_labels(config: Mapping[str, Json], where: str) -> list[str]:
+    labels = config.get("id2label")
+    if labels is None:
+        return []
+    numbers = range(len(labels)) if isinstance(labels, dict) else ()
+    ordered = [label for number in numbers if isinstance(label := labels.get(str(number)), str)]
+    if not isinstance(labels, dict) or len(ordered) < len(labels):
+        raise BadFile(f"{where}: id2label must name every class from 0 on")
+    return ordered
+
+
+# The file of a model of sentences that says how tokens are pooled (sentence-transformers' layout).
+POOLING = "1_Pooling/config.json"
+_POOLS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "token"}
+
+
+def with_pool_in(spec: Spec, config: Mapping[str, Json], pooling: str | None, where: str) -> Spec:
+    """Return the spec of a model with the pooling of its features, which transformers has no key
+    for.
+
+    Args:
+        spec: the model by its config.json.
+        config: the content of that file; our record in it names the pooling.
+        pooling: the text of `POOLING` beside it; it is used without a record.
+        where: the file, for messages.
+    """
+    ours, fields = config.get("learngene"), {field.name for field in dataclasses.fields(spec)}
+    if "pool" not in fields:  # the models of the family have one pooling
+        return spec
+    if isinstance(ours, dict) and isinstance(ours.get("spec"), dict):
+        named = [ours["spec"].get("pool", spec.pool)]
+    else:
+        keys = _parse(pooling or "{}", f"{where}: {POOLING}")
+        named = [pool for key, pool in _POOLS.items() if keys.get(key) is True]
+    if len(named) != 1:
+        return spec
+    return from_json(type(spec), {**to_json(spec), "pool": named[0]}, where)
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)  # not `parse_json`: some numbers have more than 64 bits
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise BadFile(f"{where} is not a JSON object")
+    return content
+
+
+# Tokenizers.
+
+
+def read_tokenizer_files(folder: Path) -> dict[str, str]:
+    """Return the texts of a tokenizer's files in a folder, by their names; {} without any."""
+    files = {name: folder / name for name in TOKENIZER_FILES}
+    return {name: read_text(path) for name, path in files.items() if path.is_file()}
+
+
+def check_tokenizer(files: Mapping[str, str], spec: Spec, where: str) -> None:
+    """Raise `BadFile` for a tokenizer whose words are not in the vocabulary of a model.
+
+    Without `tokenizer.json` nothing is checked.
+
+    Args:
+        files: the texts of its files by name.
+        spec: the model.
+        where: the folder, for messages.
+    """
+    if TOKENIZER not in files or not isinstance(spec, TextSpec):
+        return
+    where = f"{where}: {TOKENIZER}"
+    try:
+        content = _parse(files[TOKENIZER], where)
+        words, added = content["model"]["vocab"], content.get("added_tokens") or []
+        numbers = list(words.values()) if isinstance(words, dict) else range(len(words))
+        largest = max([*numbers, *(token["id"] for token in added)], default=0)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadFile(f"{where} does not describe a tokenizer: {error!r:.100}") from error
+    if not isinstance(largest, int) or largest >= spec.vocabulary:
+        raise BadFile(
+            f"{where} has a word of the number {largest!r:.40}, and the model {spec.vocabulary}"
+            " words; give the folder of one model"
+        )
+
+
+def text_format_of(spec: TextSpec, files: Mapping[str, str]) -> TextFormat:
+    """Return the format of the texts of a model, and make its tokenizer known to this process.
+
+    Args:
+        spec: the model.
+        files: the texts of its tokenizer's files by name.
+
+    Raises:
+        WrongCall: without `tokenizer.json`.
+        BadFile: if neither the model nor the tokenizer names a pad token.
+    """
+    if TOKENIZER not in files:
+        raise WrongCall(f"this model of texts has no {TOKENIZER}; copy that of its ancestry model")
+    settings = _parse(files.get("tokenizer_config.json", "{}"), "tokenizer_config.json")
+    return make_text_format(files[TOKENIZER], spec.positions, settings, spec.pad_token)
+
+
+def fingerprint_tokenizer(files: Mapping[str, str]) -> str | None:
+    """Return the sha256 of `tokenizer.json`; None without one."""
+    text = files.get(TOKENIZER)
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises `BadFile` if it is not UTF-8, too large or not a file."""
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise BadFile(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB")
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{path} is not text in UTF-8") from error
+
+
+# For the names of families.
+
+
+def count_classes(config: Mapping[str, Json], architecture: str, where: str) -> int:
+    """Return the classes of a model: those of the labels if it has the head `architecture`, else 0.
+
+    transformers' default is 2 labels.
+    """
+    if architecture not in (config.get("architectures") or ()):
+        return 0
+    labels = _read_labels(config, where)
+    count = len(labels) or config.get("num_labels", 2)
+    if type(count) is not int:
+        raise BadFile(f"{where}: num_labels is {count!r:.40}; expected a whole number")
+    return count
+
+
+def read_fields(
+    config: Mapping[str, Json], keys: Mapping[str, tuple[str, Json]], where: str
+) -> dict[str, Any]:
+    """Return fields of a spec from a config.json.
+
+    Args:
+        config: the content of the file.
+        keys: the key of each field, with the value of an absent key.
+        where: the file, for messages.
+
+    Raises:
+        BadFile: for a value that has another type than the default.
+    """
+    values = {name: config.get(key, usual) for name, (key, usual) in keys.items()}
+    for name, (key, usual) in keys.items():
+        value, kind = values[name], int if key.endswith("token_id") else type(usual)
+        is_absent = value is None and key.endswith("token_id")
+        is_right = type(value) is kind or (kind is float and type(value) is int)
+        if not (is_right or is_absent):
+            raise BadFile(f"{where}: {key} is {value!r:.40}; expected {kind.__name__}")
+    return values
+
+
+def refuse_settings(config: Mapping[str, Json], fixed: Mapping[str, Json], where: str) -> None:
+    """Raise `WrongCall` for a setting that makes the model another function than the family's.
+
+    Args:
+        config: the content of a config.json.
+        fixed: the keys of such settings, with the only supported values.
+        where: the file, for messages.
+    """
+    for key in ("quantization_config", "auto_map", "pruned_heads"):
+        if config.get(key):
+            raise WrongCall(f"{where} has {key}, which is not supported; save the model without it")
+    for key, value in fixed.items():
+        if config.get(key, value) != value:
+            raise WrongCall(f"{where}: {key} is {config[key]!r:.40}; only {value!r} is supported")

@@ -1,0 +1,253 @@
+"""Models of texts: their tables are transformers', and the functions of forward.py call them."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from text_models_toy import BERT, GPT2, SPECS, draw_words
+
+import learngene_zoo
+from learngene_zoo.errors import Unavailable, WrongCall
+from learngene_zoo.families.family import cost, count_params, family_of, host
+from learngene_zoo.families.forward import (
+    compute_logits,
+    compute_pooled,
+    compute_tokens,
+    get_blocks,
+    get_classifier,
+)
+from learngene_zoo.families.spec import FAMILIES, TextSpec
+from learngene_zoo.families.surgery import map_axes
+from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
+from learngene_zoo.families.text_format import Tokens
+from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.training.distillation import record_features
+
+transformers = pytest.importorskip("transformers")
+
+PACKAGE = Path(learngene_zoo.__file__).resolve().parent
+VARIANTS = [
+    spec.with_(**changes)
+    for spec in SPECS.values()
+    for changes in (
+        {},
+        {"classes": 0},
+        {"classes": 1, "layers": 1, "pad_token": 5},
+        {"mlp_ratio": 1.5, "activation": "relu", "heads": 4},
+    )
+]
+
+
+@pytest.mark.parametrize("spec", VARIANTS, ids=repr)
+def test_the_table_is_the_state_dict_of_transformers(spec: TextSpec) -> None:
+    model = model_of(spec, initial(spec, 0))
+    expected = [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
+    assert list(shapes(spec).items()) == expected
+    assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
+    assert host(family_of(spec)).spec_of(model) == spec
+    assert from_json(type(spec), to_json(spec), "spec") == spec
+    assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "heads", "params"),
+    [
+        (12, 768, 12, 124_439_808),
+        (24, 1024, 16, 354_823_168),
+        (36, 1280, 20, 774_030_080),
+        (48, 1600, 25, 1_557_611_200),
+        (6, 768, 12, 81_912_576),
+    ],
+)
+def test_the_published_sizes_of_gpt2(layers: int, width: int, heads: int, params: int) -> None:
+    sizes = {"layers": layers, "width": width, "heads": heads}
+    spec = GPT2.with_(**sizes, vocabulary=50257, positions=1024, classes=0)
+    assert count_params(spec) == params
+    assert count_params(spec.with_(classes=2)) == params + 2 * width
+
+
+def test_the_published_size_of_bert() -> None:
+    spec = BERT.with_(layers=12, width=768, heads=12, vocabulary=30522, positions=512, classes=0)
+    assert count_params(spec) == 109_482_240
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_flops_are_those_of_the_modules(spec: TextSpec) -> None:
+    model, words = model_of(spec, initial(spec, 0)), draw_words(spec, count=1)
+    sums = {"linear": 0}
+
+    def count(module: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        sums["linear"] += inputs[0].numel() * output.shape[-1]
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D":
+            module.register_forward_hook(count)
+    compute_logits(model, words)
+    n, d = spec.tokens, spec.width
+    products, norms = 2 * spec.layers * n * n * d, 5 * n * d * (2 * spec.layers + 1)
+    assert cost(spec).flops == sums["linear"] + products + norms
+
+
+def test_initial_values_are_those_of_transformers() -> None:
+    spec = GPT2.with_(layers=4, width=96, heads=6)
+    torch.manual_seed(0)
+    module = transformers.GPT2ForSequenceClassification(model_of(spec, initial(spec, 0)).config)
+    ours, theirs = initial(spec, 0), state_of(module)
+    for name, tensor in ours.items():
+        expected = theirs[name].std().item()
+        assert tensor.std().item() == pytest.approx(expected, rel=0.15, abs=1e-8), name
+    deep = torch.cat([ours[name].flatten() for name in ours if name.endswith("c_proj.weight")])
+    assert deep.std().item() == pytest.approx(0.02 / math.sqrt(2 * 4), rel=0.02)
+
+
+def test_the_fan_in_of_a_matrix_whose_rows_are_inputs() -> None:
+    spec = GPT2.with_(width=64, heads=4, mlp_ratio=8.0)
+    state = initial(spec, 0, "fan_in")
+    for name, inputs in (("attn.c_attn", 64), ("mlp.c_fc", 64), ("mlp.c_proj", 512)):
+        std = state[f"transformer.h.0.{name}.weight"].std().item()
+        assert std == pytest.approx(1 / math.sqrt(inputs), rel=0.05), name
+
+
+@pytest.mark.parametrize("spec", VARIANTS, ids=repr)
+def test_the_head_reads_the_pooled_features(spec: TextSpec) -> None:
+    model, words = model_of(spec, initial(spec, 0, "fan_in")), draw_words(spec)
+    with torch.no_grad():
+        pooled_BD = compute_pooled(model, words)
+        assert torch.allclose(get_classifier(model)(pooled_BD), compute_logits(model, words))
+    assert pooled_BD.shape == (len(words), spec.width)
+    assert compute_tokens(model, words).shape == (len(words), spec.positions, spec.width)
+    assert len(get_blocks(model)) == spec.layers
+
+
+@pytest.mark.parametrize("spec", VARIANTS[:2] + VARIANTS[4:6], ids=repr)
+def test_padding_has_no_effect(spec: TextSpec) -> None:
+    model, words = model_of(spec, initial(spec, 0, "fan_in")), draw_words(spec)
+    with torch.no_grad():
+        together = compute_logits(model, words)
+        for text, logits in zip(words, together):
+            alone = compute_logits(model, text[text != spec.pad_token][None])
+            assert torch.allclose(alone[0], logits, atol=1e-6)
+
+
+def test_segments_are_those_of_transformers() -> None:
+    model, words = model_of(BERT, initial(BERT, 0)), draw_words(BERT)
+    segments = torch.zeros_like(words)
+    segments[:, 4:] = 1
+    with torch.no_grad():
+        mask = (words != 0).long()
+        logits = compute_logits(model, Tokens(words, mask, segments))
+        expected = model(input_ids=words, attention_mask=mask, token_type_ids=segments).logits
+        assert torch.equal(logits, expected)
+        assert not torch.equal(logits, compute_logits(model, words))
+
+
+def test_pooling_of_a_bert_without_a_head() -> None:
+    spec, words = BERT.with_(classes=0), draw_words(BERT)
+    state = initial(spec, 0, "fan_in")
+    models = {pool: model_of(spec.with_(pool=pool), state) for pool in ("mean", "token", "pooler")}
+    with torch.no_grad():
+        features = {pool: compute_pooled(model, words) for pool, model in models.items()}
+        tokens = compute_tokens(models["mean"], words)
+        lengths = (words != 0).sum(dim=1)
+        for text, length in enumerate(lengths):
+            mean = tokens[text, :length].mean(dim=0)
+            assert torch.allclose(features["mean"][text], mean, atol=1e-6)
+        assert torch.equal(features["token"], tokens[:, 0])
+        pooler = models["pooler"].bert(input_ids=words, attention_mask=(words != 0).long())
+        assert torch.equal(features["pooler"], pooler.pooler_output)
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_features_are_recorded(spec: TextSpec, classes: int) -> None:
+    spec, words = spec.with_(classes=classes), draw_words(spec)
+    model = model_of(spec, initial(spec, 0, "fan_in"))
+    with torch.no_grad(), record_features(model, [0, 2]) as features:
+        logits = compute_logits(model, words)
+    assert torch.equal(features.logits, logits)
+    assert sorted(features.blocks) == [0, 2]
+    assert torch.equal(features.tokens, features.blocks[2])
+    with torch.no_grad():
+        normed = (
+            model.transformer.ln_f(features.tokens) if spec.family == "gpt2" else features.tokens
+        )
+        assert torch.equal(normed, compute_tokens(model, words))
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_permutation_of_channels_keeps_the_function(spec: TextSpec) -> None:
+    state, words = initial(spec, 0, "fan_in"), draw_words(spec)
+    generator = torch.Generator().manual_seed(3)
+    sizes = {"width": spec.width, "hidden": spec.hidden, "heads": spec.heads}
+    maps = {axis: torch.randperm(n, generator=generator).tolist() for axis, n in sizes.items()}
+    with torch.no_grad():
+        expected = compute_logits(model_of(spec, state), words)
+        permuted = compute_logits(model_of(spec, map_axes(state, spec, maps)), words)
+    assert torch.allclose(permuted, expected, atol=1e-5)
+
+
+def test_impossible_specs_are_refused() -> None:
+    for changes in ({"vocabulary": 0}, {"positions": 0}, {"pad_token": 40}, {"heads": 5}):
+        with pytest.raises(WrongCall):
+            GPT2.with_(**changes)
+    with pytest.raises(WrongCall, match="have no image_size"):
+        BERT.with_(image_size=32)
+    with pytest.raises(WrongCall, match="have pool 'last' only"):
+        GPT2.with_pool("avg")
+
+
+def test_a_missing_transformers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("learngene_zoo.families.gpt2.h")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(Unavailable, match=r'pip install "learngene-zoo\[text\]"'):
+        host(family_of(GPT2))
+
+
+def test_specs_and_costs_need_neither_torch_nor_transformers() -> None:
+    script = (
+        "import sys\n"
+        "from learngene_zoo.families.family import cost, families\n"
+        "[cost(spec) for family in families() for spec in family.examples]\n"
+        "print(*sorted({'torch', 'timm', 'transformers', 'tokenizers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+NAMED = re.compile(r"\b(gpt_?2|bert)\b|Gpt2|Bert[A-Z]|GPT-2|\bBERT\b", re.IGNORECASE)
+
+
+def _list_words(path: Path) -> Iterator[str]:
+    """Yield the names and texts of a module, without docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_generic_code_does_not_name_a_family_of_texts() -> None:
+    families = [PACKAGE / "families" / name for name in SPECS]
+    named = {
+        path.relative_to(PACKAGE).as_posix(): word
+        for path in PACKAGE.rglob("*.py")
+        if not any(path.is_relative_to(folder) for folder in families)
+        for word in _list_words(path)
+        if NAMED.search(word)
+    }
+    assert named.pop("families/spec.py") in FAMILIES  # the table of families
+    assert named == {}

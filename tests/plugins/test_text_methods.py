@@ -1,0 +1,102 @@
+"""Methods on models of texts: what a method promises about the function holds for them too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import learngene_zoo as lg
+from learngene_zoo.families.family import load_family, table_of
+from learngene_zoo.families.forward import compute_logits, compute_pooled, compute_tokens
+from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.tensors import model_of
+from learngene_zoo.pretrained.ancestry import Ancestry
+from learngene_zoo.runs.run import Run
+from learngene_zoo.testing import tiny_ancestry
+from lgzoo_baselines.blocks.block_choice import BlockChoiceExtractor
+from lgzoo_baselines.modules.weight_subcloning import record_magnitudes
+from lgzoo_baselines.weights.weight_subcloning import IMPORTANCE, reorder_neurons, rescale_weights
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
+from text_models_toy import draw_words
+
+pytest.importorskip("transformers")
+
+SPECS = {name: load_family(name).examples[0] for name in ("gpt2", "bert")}
+each_family = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+
+
+def perturb(spec: TextSpec) -> Ancestry:
+    """Return random tensors, so that no gain is 1 and no shift 0."""
+    generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
+    for tensor in plain.state.values():
+        tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
+    return plain
+
+
+def expand(method: str, ancestry: Ancestry, **sizes: Any) -> lg.Descendant:
+    learngene = BlockChoiceExtractor()([ancestry], [], Run())
+    return lg.expand(learngene.with_config(method=method, ancestries=(ancestry.record,)), **sizes)
+
+
+@torch.no_grad()
+def compute_stream(spec: TextSpec, state: Any) -> torch.Tensor:
+    """Return the tokens after the final norm, (B, N, D)."""
+    return compute_tokens(model_of(spec, state).double(), draw_words(spec))
+
+
+@each_family
+@pytest.mark.parametrize("method", ["growth", "ligo"])
+def test_copies_of_every_channel_keep_the_function(spec: TextSpec, method: str) -> None:
+    if spec.family == "bert" and method == "ligo":
+        pytest.skip("it reads queries, keys and values in one matrix")
+    ancestry = perturb(spec)
+    expected = compute_stream(spec, ancestry.state)
+    larger = expand(method, ancestry, width=2 * spec.width)
+    actual = compute_stream(larger.spec, larger.state)
+    assert (actual - expected.repeat(1, 1, 2)).abs().max() < 1e-5
+    deeper = expand(method, ancestry, mlp_ratio=2 * spec.mlp_ratio)
+    assert (compute_stream(deeper.spec, deeper.state) - expected).abs().max() < 1e-5
+
+
+@each_family
+def test_all_first_blocks_are_the_ancestry_model(spec: TextSpec) -> None:
+    ancestry, words = perturb(spec), draw_words(spec)
+    copy = expand("first_k", ancestry, layers=spec.layers)
+    with torch.no_grad():
+        pooled = [compute_pooled(model.model(), words) for model in (copy, ancestry)]
+    assert torch.equal(*pooled)
+    assert not any(table_of(spec).is_head(name) for name in copy.inherited)
+
+
+@each_family
+def test_reordered_neurons_compute_the_same(spec: TextSpec) -> None:
+    ancestry, words = perturb(spec), draw_words(spec)
+    model = ancestry.model()
+    with record_magnitudes(model, spec) as (stream_D, heads_LA, hidden_LM), torch.no_grad():
+        expected = compute_logits(model, words)
+    assert len(stream_D.unique()) == spec.width
+    importances = {
+        f"{IMPORTANCE}width": stream_D,
+        f"{IMPORTANCE}heads": torch.stack(heads_LA).unflatten(1, (spec.heads, -1)).sum(dim=2),
+        f"{IMPORTANCE}hidden": torch.stack(hidden_LM),
+    }
+    state = reorder_neurons(ancestry.state, spec, importances)
+    with torch.no_grad():
+        assert (compute_logits(model_of(spec, state), words) - expected).abs().max() < 1e-5
+
+
+def test_the_inputs_of_a_matrix_of_gpt2_are_its_rows() -> None:
+    spec = SPECS["gpt2"]
+    half = spec.with_(width=16, heads=1)
+    state = {name: torch.ones(1) for name in tiny_ancestry(spec=spec).state}
+    rescaled = rescale_weights(state, spec, half)
+    factors = {name: value.item() for name, value in rescaled.items() if value != 1}
+    weights = {table_of(spec).inner_name(name) for name in factors if name != "score.weight"}
+    layers = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    assert weights == {f"{layer}.weight" for layer in layers}
+    assert list(factors.values()) == pytest.approx([2**0.5] * len(factors))
