@@ -1,17 +1,22 @@
-"""`lgzoo export [MODEL]`: write a model as an ONNX or torch.export file."""
+"""`lgzoo export [MODEL]` and `lgzoo convert [MODEL]`: write a model for a runtime, or for another
+package.
+"""
 
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import choice_option, job_of, job_options, print_row
+from learngene_zoo.cli.job import choice_option, job_of, job_options, print_row, say
 from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.pretrained.formats.layout import FORMATS
 from learngene_zoo.settings import Json
+from learngene_zoo.storage import CONFIG, read_json
 
 DEFAULT = "onnx"
 
@@ -117,5 +122,109 @@ command = SettingsCommand(
             "Path of the file.  [default: model.onnx or model.pt2]",
             without=("tracker", "seed", "precision"),
         ),
+    ],
+)
+
+
+class FormatType(click.ParamType):
+    """A format, or a format and a kind of model: `transformers:vit`. The verb checks it."""
+
+    name = "format"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the formats and kinds that begin with the typed text."""
+        names = list(FORMATS)
+        names += [f"{name}:{kind}" for name, kinds in FORMATS.items() for kind in kinds]
+        return click.Choice(names).shell_complete(ctx, param, incomplete)
+
+
+def convert(
+    model: str | None,
+    format: str | None,
+    no_head: bool,
+    keep_interface: bool,
+    images: str | None,
+    ancestry: str | None,
+    **options: Any,
+) -> None:
+    """Write the folder and print how far its outputs are from those of the model."""
+    job = job_of(options)
+    result = lifecycle.convert(
+        _name_model(model, job.run.offline),
+        job.out,
+        format=format,
+        head=not no_head,
+        keep_interface=keep_interface,
+        images=images,
+        ancestry=ancestry,
+        run=job.run,
+        force=job.force,
+    )
+    lists: dict[str, tuple[str, ...]] = {"changes": result.changes, "left_out": result.left_out}
+    facts: dict[str, Json] = {"format": result.format, "difference": result.difference}
+    if result.agreement is not None:
+        facts |= vars(result.agreement)
+    if job.as_json:
+        facts |= {name: list(lines) for name, lines in lists.items()}
+    else:
+        for line in result.changes:
+            say(f"note: {line}", job)
+        for line in result.left_out:
+            say(f"note: left out when the ancestry model was read: {line}", job)
+    print_row({**facts, "path": str(job.out)}, job.as_json)
+
+
+def _name_model(named: str | None, offline: bool) -> str | Path:
+    """Return the model: a descendant, or anything that `--ancestry` accepts."""
+    path = Path(named or "")
+    is_learngene = (path / CONFIG).is_file() and "method" in read_json(path / CONFIG)
+    if named and (path.exists() or "#" in named) and not is_learngene:
+        return named
+    return any_model_of(named, "finetuned", "descendant", offline=offline)
+
+
+convert_command = click.Command(
+    "convert",
+    callback=convert,
+    help="Write a model in the format of another package, which then opens it without this one: "
+    "transformers, open_clip, or the authors' names of DINOv2.\n\n"
+    "MODEL is a folder (default: ./finetuned, else ./descendant), or the source of any ancestry "
+    "model. The tensors get the other package's names; config, class names and preprocessing are "
+    "written beside them. The outputs are compared with those of the model before the folder is "
+    "written. A model that the format cannot express is refused, with the reason.",
+    epilog="\b\nExamples:\n"
+    "  lgzoo convert --format transformers\n"
+    "  lgzoo convert descendant --format transformers:dinov2 -o dinov2-6-layers\n"
+    "  lgzoo convert --format open_clip --no-head\n"
+    "  lgzoo convert --keep-interface --images folder:photos",
+    params=[
+        model_argument(),
+        click.Option(
+            ["--format"],
+            type=FormatType(),
+            metavar="[timm|transformers|open_clip|dinov2][:KIND]",
+            help="Format; KIND names a kind of model where several fit, such as transformers:vit."
+            "  [default: the format that the ancestry model was read from]",
+        ),
+        click.Option(["--no-head"], is_flag=True, help="Leave the head out."),
+        click.Option(
+            ["--keep-interface"],
+            is_flag=True,
+            help="Refuse a model whose tokens have another width or grid than those of its "
+            "ancestry model.",
+        ),
+        click.Option(
+            ["--images"],
+            shell_complete=complete_tasks,
+            help="With --keep-interface: images without labels, as for `lgzoo heal`, on which the "
+            "tokens are compared with those of the ancestry model (R2 and cosine).",
+        ),
+        click.Option(
+            ["--ancestry"],
+            help="Source of the ancestry model (default: the one that MODEL records).",
+        ),
+        *job_options("converted", without=("resume", "seed", "precision", "tracker")),
     ],
 )

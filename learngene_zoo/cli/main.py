@@ -212,7 +212,7 @@ TABLE = {
     "compare": (f"{HERE}.evaluation.compare:command", "Compare two models on the same images."),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "convert": (
-        f"{HERE}.convert:command",
+        f"{HERE}.export:convert_command",
         "Write a model in the format of transformers, open_clip or DINOv2.",
     ),
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
@@ -241,7 +241,7 @@ GROUPS = {
     "Step by step": ("extract", "expand", "heal", "finetune", "evaluate", "predict", "export"),
     "Look up": ("list", "show", "plan", "recommend"),
     "Compare": ("compare", "bench", "demo", "train", "plot"),
-    "Share": ("publish", "fetch"),
+    "Share": ("convert", "publish", "fetch"),
     "This installation": ("doctor", "new-plugin", "completion"),
 }
 

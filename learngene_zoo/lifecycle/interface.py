@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.families.spec import InputFormat, Spec
+from learngene_zoo.families.spec import InputFormat, Spec, require_pictures
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.tasks.loader import sample_images
@@ -84,7 +84,11 @@ def check_interface(spec: Spec, ancestry: Spec, name: str) -> None:
     for words, mine, theirs in (
         ("is {} wide", spec.width, ancestry.width),
         ("has images of {} pixels", spec.image_size, ancestry.image_size),
-        ("has patches of {} pixels", spec.patch_size, ancestry.patch_size),
+        (
+            "has patches of {} pixels",
+            require_pictures(spec).patch_size,
+            require_pictures(ancestry).patch_size,
+        ),
         ("has {} tokens before the patches", spec.prefix_tokens, ancestry.prefix_tokens),
     ):
         if mine != theirs:

@@ -80,7 +80,11 @@ def list_sizes(name: str, config: LearngeneConfig) -> list[MeasuredSize]:
         name: its name on the shelf.
         config: its config.
     """
-    shared = {"learngene": name, "method": config.method, "family": config.spec.family}
+    shared: dict[str, Any] = {
+        "learngene": name,
+        "method": config.method,
+        "family": config.spec.family,
+    }
     results = config.card.worth if config.card else None
     if results is None or not results.rows:
         spec, command = config.spec, f"lgzoo expand {shell_word(name)}"

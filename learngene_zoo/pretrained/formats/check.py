@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.families.spec import require_pictures
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.pretrained.formats.layout import DINOV2, Convertible, PackageLayout
 
@@ -30,7 +31,7 @@ def measure_difference(model: Convertible, layout: PackageLayout, folder: Path) 
 
     Raises `TrainingFailed` if it is more than rounding.
     """
-    spec = model.spec
+    spec = require_pictures(model.spec)
     size = (NUM_IMAGES, spec.channels, spec.image_size, spec.image_size)
     images_BCHW = torch.randn(size, generator=torch.Generator().manual_seed(0))
     expected = read_outputs(model, images_BCHW)

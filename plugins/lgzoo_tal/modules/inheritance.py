@@ -34,6 +34,7 @@ from learngene_zoo.plugin import (
     Spec,
     StateDict,
     WrongCall,
+    require_pictures,
     shapes,
 )
 from lgzoo_tal.architectures import derive_plain_spec
@@ -188,8 +189,8 @@ def normalise_tensors(state: StateDict, spec: Spec, plain: Spec, start: Start) -
 
 def _complete_positions(positions: Tensor, spec: Spec) -> Tensor:
     """Return the positions of a class token, zeros if there is none, and of the patches."""
-    patches = positions[:, -spec.patches :]
-    has_first = positions.shape[1] > spec.patches
+    count = require_pictures(spec).patches
+    patches, has_first = positions[:, -count:], positions.shape[1] > count
     first = positions[:, :1] if has_first else torch.zeros_like(positions[:, :1])
     return torch.cat((first, patches), dim=1)
 
