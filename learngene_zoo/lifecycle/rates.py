@@ -46,7 +46,9 @@ def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
     """
     from learngene_zoo.training.heads import has_trained_head
 
-    if task.dense or model.input_format.view.crop_mode != "center" or has_trained_head(model, task):
+    if task.is_text or task.dense:
+        return None
+    if model.input_format.view.crop_mode != "center" or has_trained_head(model, task):
         return None
     return "stretch"
 

@@ -85,7 +85,7 @@ def tune(
         **warnings,
     }
     tuned = with_trained_weights(start, model, task, recipe, run, metrics)
-    return replace(tuned, files={"report.html": report(tuned, task, judged)})
+    return replace(tuned, files={**tuned.files, "report.html": report(tuned, task, judged)})
 
 
 def _describe_failure(
