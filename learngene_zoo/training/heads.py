@@ -68,7 +68,7 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
     if task.dense:
         images = max(1, min(images, MAX_PATCHES // count_patches(start.model())))
     seed = derive_seed(run.seed, "data")  # the images that the training will see
-    augment = "none" if task.dense else recipe.augment
+    augment = "none" if task.dense or task.is_text else recipe.augment
     part = once(
         run.part("head"),
         "finetune.head",

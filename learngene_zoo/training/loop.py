@@ -433,8 +433,16 @@ def _pieces(batch: Any, count: int) -> list[Any]:
     A field that is None stays None.
     """
     count = min(count, len(batch[0]))
-    cut = [[None] * count if part is None else part.tensor_split(count) for part in batch]
-    return [type(batch)(*parts) for parts in zip(*cut)]
+    return [type(batch)(*parts) for parts in zip(*(_split_part(part, count) for part in batch))]
+
+
+def _split_part(part: Any, count: int) -> Sequence[Any]:
+    """Split a field of a batch: a tensor, `Tokens`, or None."""
+    if part is None:
+        return [None] * count
+    if isinstance(part, torch.Tensor):
+        return part.tensor_split(count)
+    return [part[rows] for rows in torch.arange(len(part)).tensor_split(count)]
 
 
 class Forward(nn.Module):
