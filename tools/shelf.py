@@ -415,8 +415,9 @@ def cards() -> None:
 
 
 def table() -> None:
-    """One line for every learngene, in README."""
-    text = shelf_table.markdown([card_of(name) for name in arms()])
+    """One line for every learngene that has been made, in README."""
+    cards_made = [card for card in map(card_of, arms()) if (card / CONFIG).is_file()]
+    text = shelf_table.markdown(cards_made)
     replace_between(ROOT / "README.md", "shelf", text)
 
 
