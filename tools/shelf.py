@@ -415,8 +415,9 @@ def cards() -> None:
 
 
 def table() -> None:
-    """One line for every learngene, on the page of the methods."""
-    text = shelf_table.markdown([card_of(name) for name in arms()])
+    """One line for every learngene that has been made, on the page of the methods."""
+    cards_made = [card for card in map(card_of, arms()) if (card / CONFIG).is_file()]
+    text = shelf_table.markdown(cards_made)
     replace_between(DOCS / "methods" / "index.md", "shelf", text)
 
 

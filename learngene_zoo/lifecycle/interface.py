@@ -81,6 +81,7 @@ def check_interface(spec: Spec, ancestry: Spec, name: str) -> None:
         ancestry: the ancestry model.
         name: the model in messages.
     """
+    patch_sizes = [require_pictures(shape).patch_size for shape in (spec, ancestry)]
     for words, mine, theirs in (
         ("is {} wide", spec.width, ancestry.width),
         ("has images of {} pixels", spec.image_size, ancestry.image_size),

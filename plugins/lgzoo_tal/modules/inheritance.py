@@ -225,7 +225,6 @@ class Inheritance:
         self.hypernet, self.spec, self.directions = hypernet, spec, directions
         self.tensors = {name: tensors[name].float() for name in tensors}
         self._copies: dict[tuple[int, int], tuple[StateDict, StateDict, StateDict]] = {}
-        self._sources: dict[object, Source | None] = {}
 
     def __deepcopy__(self, memo: object) -> Inheritance:
         return self  # the moving average of an objective has the same ancestry model
@@ -240,21 +239,14 @@ class Inheritance:
         """
         if is_vector(group) or group.role in ("class weight", "class bias"):
             return None
-        key = (group.names, group.shape, spec.layers, spec.width, spec.heads, str(device))
-        if key not in self._sources:
-            if len(self._sources) > 4096:  # the sizes of a long training
-                self._sources.clear()
-            self._sources[key] = self._build_source(group, spec, device)
-        return self._sources[key]
-
-    def _build_source(self, group: TensorGroup, spec: Spec, device: torch.device) -> Source | None:
+        self._move(device)
         names = [self._find_name(name) for name in group.names]
         stored = [name for name in names if name in self.tensors]
         if not stored:
             return None  # the sink
         tensors = self._stack(self.tensors, names, group)
         if self.hypernet.start == "noise":
-            return Source(tensors.to(device))
+            return Source(tensors)
         factor = self._compute_factor(group, spec)
         outer, inner, narrow = self._get_copies(spec)
         readers = stored[0].endswith(("pos_embed", *(f"{layer}.weight" for layer in READERS)))
@@ -264,7 +256,13 @@ class Inheritance:
             self._stack(TQ, names, group) / factor**0.5,
             self._stack(narrow, names, group) / factor,
         )
-        return Source(tensors.to(device), StartParts(*(tensor.to(device) for tensor in start)))
+        return Source(tensors, start)
+
+    def _move(self, device: torch.device) -> None:
+        """Move all tensors to a device, once."""
+        if self.tensors["pos_embed"].device != device:
+            self.tensors = {name: tensor.to(device) for name, tensor in self.tensors.items()}
+            self._copies.clear()
 
     def add_biases(self, vectors: Tensor, group: TensorGroup, spec: Spec) -> Tensor:
         """Return vectors (L, n), with the start `projections` plus the projected biases.
@@ -276,10 +274,11 @@ class Inheritance:
         """
         if self.hypernet.start == "noise" or group.role != "bias":
             return vectors
+        self._move(vectors.device)
         _, _, narrow = self._get_copies(spec)
         rows = []
         for name in group.names:
-            bias = narrow.get(self._find_name(name), torch.zeros(group.shape))
+            bias = narrow.get(self._find_name(name), vectors.new_zeros(group.shape))
             rows.append(self._order(name, bias))
         return vectors + torch.stack(rows)[:, : vectors.shape[1]].to(vectors)
 
@@ -339,6 +338,6 @@ class Inheritance:
         if key not in self._copies:
             assert self.directions is not None
             check_narrower(spec, self.spec)
-            P = build_projection(self.directions, spec.width)
+            P = build_projection(self.directions, spec.width).to(self.tensors["pos_embed"])
             self._copies[key] = project_stream(self.tensors, self.spec, P, spec.heads, spec.hidden)
         return self._copies[key]
