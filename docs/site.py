@@ -52,7 +52,7 @@ NAVIGATION = {
         *("real", "inheritance", "claims", "catalogues", "results/speed", "results/*"),
         "../tests/exhaustive",
     ),
-    "Develop": ("plugins", "contributing"),
+    "Develop": ("plugins", "plugin_list", "contributing"),
     "Shelf": ("../cards/*/README",),
 }
 
