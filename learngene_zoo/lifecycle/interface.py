@@ -85,11 +85,7 @@ def check_interface(spec: Spec, ancestry: Spec, name: str) -> None:
     for words, mine, theirs in (
         ("is {} wide", spec.width, ancestry.width),
         ("has images of {} pixels", spec.image_size, ancestry.image_size),
-        (
-            "has patches of {} pixels",
-            require_pictures(spec).patch_size,
-            require_pictures(ancestry).patch_size,
-        ),
+        ("has patches of {} pixels", *patch_sizes),
         ("has {} tokens before the patches", spec.prefix_tokens, ancestry.prefix_tokens),
     ):
         if mine != theirs:
