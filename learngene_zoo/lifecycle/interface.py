@@ -81,11 +81,11 @@ def check_interface(spec: Spec, ancestry: Spec, name: str) -> None:
         ancestry: the ancestry model.
         name: the model in messages.
     """
-    patch_sizes = [require_pictures(shape).patch_size for shape in (spec, ancestry)]
+    mine_patch, theirs_patch = (require_pictures(shape).patch_size for shape in (spec, ancestry))
     for words, mine, theirs in (
         ("is {} wide", spec.width, ancestry.width),
         ("has images of {} pixels", spec.image_size, ancestry.image_size),
-        ("has patches of {} pixels", *patch_sizes),
+        ("has patches of {} pixels", mine_patch, theirs_patch),
         ("has {} tokens before the patches", spec.prefix_tokens, ancestry.prefix_tokens),
     ):
         if mine != theirs:
