@@ -35,6 +35,7 @@ def test_the_pythons_that_are_promised_are_those_that_are_tested() -> None:
 
 PACKAGE_OF = {
     "PIL": "pillow",
+    "open_clip": "open_clip_torch",
     "yaml": "pyyaml",
 }  # where a module is called otherwise than its package
 
@@ -61,7 +62,7 @@ def imported_packages() -> dict[str, str]:
 
 def test_every_package_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [project["optional-dependencies"][name] for name in ("onnx", "ray", "text")]
+    extras = [project["optional-dependencies"][name] for name in ("formats", "onnx", "ray", "text")]
     lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
     declared = {re.split(r"[^\w.-]", line)[0].replace("-", "_") for line in lines}
     undeclared = {name: file for name, file in imported_packages().items() if name not in declared}
