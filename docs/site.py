@@ -47,10 +47,10 @@ NAVIGATION = {
     ),
     "Reference": (
         *("concepts", "cli", "json", "api/index", "api/plugin", "artifact", "tasks"),
-        *("ancestries", "security", "methods/index", "methods/*"),
+        *("catalogues", "ancestries", "security", "methods/index", "methods/*"),
     ),
     "Results": (
-        *("real", "inheritance", "claims", "catalogues", "results/speed", "results/*"),
+        *("real", "inheritance", "claims", "results/speed", "results/*"),
         "../tests/exhaustive",
     ),
     "Develop": ("plugins", "plugin_list", "contributing"),
