@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,26 +81,17 @@ def list_sizes(name: str, config: LearngeneConfig) -> list[MeasuredSize]:
         name: its name on the shelf.
         config: its config.
     """
-    shared: dict[str, Any] = {
-        "learngene": name,
-        "method": config.method,
-        "family": config.spec.family,
-    }
+    build = partial(MeasuredSize, learngene=name, method=config.method, family=config.spec.family)
     results = config.card.worth if config.card else None
     if results is None or not results.rows:
         spec, command = config.spec, f"lgzoo expand {shell_word(name)}"
-        return [
-            MeasuredSize(
-                **shared, layers=spec.layers, width=spec.width, params=None, command=command
-            )
-        ]
+        return [build(layers=spec.layers, width=spec.width, params=None, command=command)]
     groups: dict[str, list[Measured]] = {}
     for row in results.rows:
         groups.setdefault(_write_command(name, row), []).append(row)
     # The number of parameters differs between tasks by that of the head: the smallest is given.
     return [
-        MeasuredSize(
-            **shared,
+        build(
             layers=rows[0].layers,
             width=rows[0].width,
             params=min(row.params for row in rows),

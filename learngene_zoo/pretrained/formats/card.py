@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from learngene_zoo.artifacts.card_metadata import list_base_models, render_front_matter
+from learngene_zoo.artifacts.card import list_base_models, render_front_matter
 from learngene_zoo.artifacts.records import read_provenance
 from learngene_zoo.families.family import cost
 from learngene_zoo.pages import render_markdown
