@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 from learngene_zoo.cli import expand, extract, main, plan
+from learngene_zoo.cli.sections import SettingOption, TrainingOption
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.method.contract import Extractor, Method
@@ -109,7 +110,8 @@ def common_options(method: Method) -> set[str]:
         expand.plot_command,
     )
     every = [option for command in commands for option in command.params]
-    own_options = [option for option in every if getattr(option, "section", "") != "Settings"]
+    settings = (SettingOption.section, TrainingOption.section)
+    own_options = [option for option in every if getattr(option, "section", "") not in settings]
     names = {name for option in own_options for name in (*option.opts, *option.secondary_opts)}
     return {"help"} | {name.lstrip("-").replace("-", "_") for name in names}
 
