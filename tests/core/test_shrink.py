@@ -16,7 +16,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle.shrinking import building, finishing, ranking, steps
+from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, ranking, steps
 from learngene_zoo.lifecycle.shrinking.candidates import (
     choose_candidates,
     list_free_methods,
@@ -412,6 +412,27 @@ def test_a_task_without_labels_is_refused_with_the_option_that_takes_it(
     folder = lay_flat(data / "photos", tmp_path)
     with pytest.raises(BadData, match=f"shrink without labels: --images folder:{folder} instead"):
         shrink(data, tmp_path / "small", task=f"folder:{folder}")
+
+
+def test_the_estimate_counts_what_is_done(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With FLOPs of 1 a second, the estimate is the number of FLOPs of all passes."""
+    monkeypatch.setattr(estimate, "_measure_rate", lambda request, flops, run: 1.0)
+
+    def count(**changes: Any) -> float:
+        settings = {"task": f"folder:{data / 'photos'}", "max_params": 30_000, "candidates": 2}
+        return lifecycle.plan_shrink(str(data / "model"), run=RUN, **{**settings, **changes})[1]
+
+    short, long = count(epochs=1), count(epochs=11)
+    assert count(epochs=21) - long == pytest.approx(long - short)
+    tried = count(epochs=11, tries=1)
+    assert long - short == pytest.approx(2 * (tried - count(epochs=1, tries=1)), rel=0.2)
+    once, twice, thrice = (count(epochs=1, heal=True, heal_epochs=n) for n in (1, 2, 3))
+    assert thrice - twice == pytest.approx(twice - once)
+    assert twice - once < once - short, "the model before training is examined, too"
+    reference = f"folder:{data / 'photos'}"
+    without = count(task=None, images=reference, heal_epochs=1)
+    assert count(task=None, images=reference, heal_epochs=2) > without > 0
+    assert count(max_drop=1, max_params=None, epochs=1) > 0
 
 
 def test_max_drop_alone_tries_the_smallest_ones_near_the_original(

@@ -12,8 +12,13 @@ from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.training.healing.settings import HEALING, MAX_HELD_OUT, MAX_PROBED
 
-TRAINING_COST = 3  # forward passes that a step of training costs
+# Forward passes that an image costs in a step of training, with the step of the optimiser: 3.4 for
+# descendants of the bundled model in batches of 64.
+TRAINING_COST = 3.4
+HEAD_PASSES = 2  # of the images that the ridge regression of a new head is fitted to
+MEASURED_TOKENS = 1024  # in a batch of the measurement; images of larger ones are not faster
 
 
 def estimate_seconds(
@@ -21,48 +26,80 @@ def estimate_seconds(
 ) -> float:
     """Estimate the seconds of a call, from FLOPs and a measurement of about a second.
 
-    Only passes of images through models count: an extraction's as its method states them, as many
-    for each expansion of a method that uses images, those of the probes, the healing and the
-    fine-tunings. The equations of closed-form methods and reading of images come on top.
+    Only passes of images through models count: those of extractions, expansions, probes, healing
+    and fine-tuning. The equations of closed-form methods and reading of images come on top.
     """
-    spec = request.ancestry.spec
-    original = cost(spec).flops
-    probe_images = min(request.config.probe_images, request.images.sizes["train"])
-    flops = float(original * probe_images)
-    for name in {candidate.method for candidate in candidates}:
-        extractor = METHODS.load(name).extractor
-        pass_flops = original * sum(
-            work.images * work.frozen / spec.layers
-            for work in extractor.work([spec], [request.images.sizes["train"]])
-        )
-        flops += pass_flops * (1 + sum(candidate.method == name for candidate in candidates))
+    original = cost(request.ancestry.spec).flops
     sizes = sorted((candidate.member.cost().flops for candidate in candidates), reverse=True)
-    flops += probe_images * sum(sizes)
-    tried = sum(sizes[: request.config.tries])
+    tries = min(request.config.tries, len(sizes))
+    # With `max_drop` sizes differ, and it is not known which ones are tried.
+    is_spread = request.config.max_drop is not None
+    tried = sum(sizes) / len(sizes) if is_spread else sum(sizes[:tries]) / tries
+    flops = _count_building(request, candidates, original)
+    flops += _count_probing(request, sizes, original)
     if request.config.is_healing(request.task):
-        images = request.images.sizes["train"]
-        flops += (
-            request.config.heal_epochs
-            * images
-            * (TRAINING_COST * tried + original * request.config.tries)
-        )
+        flops += tries * _count_healing(request, tried, original)
     if request.task is not None:
-        recipe = with_settings(
-            FINETUNE,
-            {
-                setting.name: request.tuning[setting.name]
-                for setting in settings_of(FINETUNE)
-                if request.tuning.get(setting.name, "auto") != "auto"
-            },
-        )
-        images = min(recipe.images or request.task.sizes["train"], request.task.sizes["train"])
-        seen = TRAINING_COST * images + request.task.sizes["validation"]
-        flops += recipe.epochs * seen * tried
+        flops += tries * _count_finetuning(request) * tried
     return flops / _measure_rate(request, original, run)
 
 
-def _measure_rate(request: ShrinkRequest, flops: int, run: Run, seconds: float = 1.0) -> float:
-    """Return the FLOPs per second of forward passes of the original model, batch 8."""
+def _count_building(
+    request: ShrinkRequest, candidates: Sequence[ShrinkCandidate], original: float
+) -> float:
+    """Return the FLOPs of extractions, as methods state them, and of expansions.
+
+    An expansion of a method that uses images counts as much as its extraction.
+    """
+    spec, images = request.ancestry.spec, request.images.sizes["train"]
+    flops = 0.0
+    for name in {candidate.method for candidate in candidates}:
+        parts = METHODS.load(name).extractor.work([spec], [images])
+        passes = sum(part.images * part.frozen / spec.layers for part in parts)
+        flops += original * passes * (1 + sum(item.method == name for item in candidates))
+    return flops
+
+
+def _count_probing(request: ShrinkRequest, sizes: Sequence[float], original: float) -> float:
+    """Return the FLOPs of the comparison of the original with all candidates."""
+    most, task = request.config.probe_images, request.task
+    images = min(most, request.images.sizes["train"])
+    if task is None:
+        images += min(most, request.images.sizes["validation"])
+        return images * (original + sum(sizes))
+    images = min(most, task.sizes["train"])
+    return (images + task.sizes["validation"]) * original + images * sum(sizes)
+
+
+def _count_healing(request: ShrinkRequest, tried: float, original: float) -> float:
+    """Return the FLOPs of the healing of a candidate: steps, and the examination of every epoch."""
+    sizes, epochs = request.images.sizes, request.config.heal_epochs
+    examined = min(HEALING.map_images, sizes["train"]) + min(MAX_HELD_OUT, sizes["validation"])
+    flops = epochs * sizes["train"] * (TRAINING_COST * tried + original)
+    flops += (epochs + 1) * examined * (tried + original)
+    if request.task is not None:
+        splits = (request.task.sizes[split] for split in ("train", "validation"))
+        flops += (epochs + 1) * sum(min(MAX_PROBED, count) for count in splits) * tried
+    return flops
+
+
+def _count_finetuning(request: ShrinkRequest) -> float:
+    """Return how many forward passes the fine-tuning of a candidate costs."""
+    assert request.task is not None, "without one, nothing is fine-tuned"
+    sizes = request.task.sizes
+    named = {
+        setting.name: request.tuning[setting.name]
+        for setting in settings_of(FINETUNE)
+        if request.tuning.get(setting.name, "auto") != "auto"
+    }
+    recipe = with_settings(FINETUNE, named)
+    images = min(recipe.images or sizes["train"], sizes["train"])
+    trained = recipe.epochs * TRAINING_COST * images + HEAD_PASSES * images
+    return trained + (recipe.epochs + 1) * sizes["validation"] + sizes["test"]
+
+
+def _measure_rate(request: ShrinkRequest, flops: float, run: Run, seconds: float = 1.0) -> float:
+    """Return the FLOPs per second of forward passes of the original model."""
     import torch
 
     from learngene_zoo.families.forward import compute_logits
@@ -71,7 +108,8 @@ def _measure_rate(request: ShrinkRequest, flops: int, run: Run, seconds: float =
 
     device, spec = open_device(run), request.ancestry.spec
     model = request.ancestry.model().to(device)
-    images = example_inputs(spec, 8, device)
+    batch = max(1, min(FINETUNE.batch_size, MEASURED_TOKENS // spec.tokens))
+    images = example_inputs(spec, batch, device)
     with torch.inference_mode():
         compute_logits(model, images)
         start, passes = time.perf_counter(), 0

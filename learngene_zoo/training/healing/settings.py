@@ -10,6 +10,8 @@ from learngene_zoo.settings import OMIT_DEFAULT, Bounds, Recipe, check_bounds
 HEAL = Recipe(epochs=5, batch_size=32, lr=5e-5, warmup=1.0)
 # Settings of a recipe that need labels, and the one whose option names the images.
 WITHOUT_MEANING = ("images", "label_smoothing", "mixup", "cutmix")
+MAX_HELD_OUT = 1000  # images of the losses
+MAX_PROBED = 5000  # training images of a probe, and images that it classifies
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,14 +15,12 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import Batches, sample_images
 from learngene_zoo.training.healing.fitting import BATCH_SIZE, fit_maps, measure_losses
 from learngene_zoo.training.healing.objective import Recovery
+from learngene_zoo.training.healing.settings import MAX_HELD_OUT, MAX_PROBED
 from learngene_zoo.training.probes import compute_features, run_probe
 from learngene_zoo.training.watch import Validation
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
-
-MAX_HELD_OUT = 1000  # images of the losses
-MAX_PROBED = 5000  # training images of a probe, and images that it classifies
 
 
 @dataclass(kw_only=True)
