@@ -61,8 +61,8 @@ MIN_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0
 # Rows that are printed without --all besides bad ones: they explain most reports.
 MATTER = (
-    "learngene_zoo", "python", "torch", "timm", "datasets", "huggingface-hub", "onnxruntime",
-    "cpu cores", "threads", "devices", "working folder", "cache of the Hub", "Hub", CHOICE,
+    "learngene_zoo", "python", "torch", "timm", "onnxruntime", "cpu cores", "threads", "devices",
+    "working folder", "cache of the Hub", "hub", CHOICE,
 )  # fmt: skip
 MAX_READERS = 16  # processes, unless more are asked for
 SELF_TEST = Recipe(epochs=2, images=200, batch_size=50, lr=1e-3, augment="none")
