@@ -115,7 +115,8 @@ def sentence() -> str:
     """What was measured, in words."""
     return (
         f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images without"
-        f" augmentation, learning rate {RECIPE.lr:g}, which was tuned for no arm, one seed."
+        f" augmentation, learning rate {RECIPE.lr:g}, which was tuned for no arm, one seed;"
+        " every head starts from a ridge regression."
         " Shuffled: the same inherited tensors, each with its numbers in another order. Stem:"
         " nothing but patch embedding, tokens, positions and final norm inherited, in two"
         " initialisations of the blocks. Scratch: plain models of as many layers, as wide as the"
