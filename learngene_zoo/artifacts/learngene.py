@@ -17,6 +17,7 @@ from learngene_zoo.artifacts.records import (
     LearngeneConfig,
     check_format,
     check_metrics,
+    check_not_transformers,
     is_model_config,
 )
 from learngene_zoo.atomic import new_folder
@@ -106,6 +107,7 @@ def read_config(folder: Path) -> LearngeneConfig:
     """Read the config of a learngene folder without its tensors. Raises `BadFile`."""
     path = folder / CONFIG
     data: dict[str, Json] = read_json(path)
+    check_not_transformers(data, path)
     if is_model_config(data) and "method" not in data:
         raise BadFile(
             f"{folder} is a model, not a learngene; "

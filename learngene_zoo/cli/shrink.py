@@ -150,6 +150,7 @@ command = SettingsCommand(
         task_option("Task to fine-tune on; also folder:PATH (lgzoo list tasks)."),
         DetailOption(
             ["--images"],
+            metavar="TASK",
             shell_complete=complete_tasks,
             help="Images without labels that extractions and healing use, as for `lgzoo heal` "
             "(default: the training images of --task). Without --task, candidates are compared by "

@@ -9,7 +9,6 @@ known to this process under that name.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.settings import Bounds, Json, check_bounds, to_json
+from learngene_zoo.storage import parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -136,7 +136,7 @@ def find_pad(content: str, config: Mapping[str, Any]) -> int:
     Raises `BadFile` if there is none.
     """
     try:
-        stored = json.loads(content)
+        stored: Any = parse_json(content.encode())
         added = {entry["content"]: int(entry["id"]) for entry in stored.get("added_tokens") or ()}
         vocabulary = (stored.get("model") or {}).get("vocab") or {}
         padding = stored.get("padding") or {}

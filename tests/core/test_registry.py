@@ -191,7 +191,7 @@ def test_a_variable_restricts_the_plugins(site: Path, monkeypatch: pytest.Monkey
     for value, names in (
         ("lsamd", {"lsamd"}),
         (" lsamd, first_k ,", {"lsamd", "first_k"}),
-        ("lgzoo_tal", {"tal", "ghn3", "logah"}),
+        ("lgzoo_tal", {"tal", "pith", "ghn3", "logah"}),
         ("zoo-extra", {"extra"}),
         ("zoo_extra,lsamd,mini", {"extra", "lsamd"}),
     ):

@@ -94,4 +94,5 @@ def test_every_reader_of_json_is_the_one_that_refuses() -> None:
         root / "hubconf.py",
     ]
     users = {path.name for path in files if "json.load" in path.read_text(encoding="utf-8")}
-    assert users == {"storage.py", "grid.py"}
+    # Configs of transformers have numbers of more than 64 bits.
+    assert users == {"storage.py", "grid.py", "transformers_config.py"}

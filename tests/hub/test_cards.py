@@ -96,6 +96,7 @@ def test_every_method_that_condenses_a_learngene_has_a_card() -> None:
         "first_k",
         "last_k",
         "middle_k",
+        "pith",  # not trained yet
         "stacked",
         "weight_selection",
         "weight_subcloning",

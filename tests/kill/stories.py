@@ -136,6 +136,7 @@ STORIES = (
     Story("fetch", f"fetch {PUBLISHED} -o out --offline --force", old=REPLACED, again=""),
     Story("export", "export tuned -o out.onnx", "out.onnx", sample=6),
     Story("export-pt2", "export tuned -o out.pt2", "out.pt2", sample=6),
+    Story("convert", "convert model --format transformers -o out", again="--force", sample=6),
     Story("new-plugin", "new-plugin toy -o out", again=""),
     Story("plot", "plot searched -o out.png", "out.png", again="--force"),
     Story("sheet", f"show {TASK} -o out.png", "out.png", again="--force"),

@@ -1,7 +1,7 @@
 """Encode texts and pairs of texts as `Tokens`, with the package `tokenizers`.
 
-A pair is encoded by the template of the tokenizer if that separates the two texts (BERT), otherwise
-as the first text, an end-of-text token, and the second text.
+A pair is encoded by the template of the tokenizer if that separates the two texts, otherwise as
+the first text, an end-of-text token, and the second text.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
+from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.tables import find_files, load_parquet, stamp_files, task_of_tables
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.tasks.texts.rows import decode_text
@@ -127,7 +127,7 @@ def read_jsonl(path: str) -> Table:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(line for line in _read(path).split("\n") if line.strip()):
         try:
-            row = json.loads(line)
+            row = parse_json(line.encode())
         except ValueError as error:
             raise BadData(f"{path} row {number} is not JSON ({error}); correct it") from None
         if not isinstance(row, dict):
