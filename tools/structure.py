@@ -118,8 +118,8 @@ LIMITS = {
     "methods of more than 300 lines": 0,
     "lines over 100 columns": 0,
     "modules in import circles": 0,
-    "extract lsamd": 44,
-    "extract tleg": 48,  # distillation, evaluation and teachers have a module each
+    "extract lsamd": 45,
+    "extract tleg": 49,  # distillation, evaluation and teachers have a module each
     "extract closed_form": 45,
     "expand lsamd": 30,
     "expand tal": 39,  # the hypernetwork has one module for each of its parts

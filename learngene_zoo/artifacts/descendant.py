@@ -175,7 +175,7 @@ class Descendant:
 
         It shares no memory with `state`.
         """
-        if names_of(self.spec) is not None:
+        if isinstance(self.spec, TextSpec):
             return model_of(self.spec, self.state, class_names=self.class_names).to(device)
         images = pretrained_cfg(
             self.spec, mean=self.mean, std=self.std, licence=self.licence, view=self.view
@@ -240,7 +240,7 @@ class Descendant:
         }
         host = (
             transformers_config(self.spec, self.class_names)
-            if names_of(self.spec) is not None
+            if isinstance(self.spec, TextSpec)
             else timm_config(
                 self.spec,
                 mean=self.mean,
@@ -418,8 +418,9 @@ def fingerprint_of(descendant: Descendant) -> str:
     A resumed run compares it.
     """
     view = [] if descendant.view == USUAL_VIEW else [to_json(descendant.view)]
-    tokenizer = fingerprint_tokenizer(descendant.files)
-    inputs = [*view, *([tokenizer] if tokenizer else [])]
+    inputs = [*view]
+    if isinstance(descendant.spec, TextSpec):
+        inputs.append(fingerprint_tokenizer(descendant.files))
     settings = [to_json(descendant.spec), descendant.mean, descendant.std, *inputs]
     return fingerprint([*settings, fingerprint_of_state(descendant.state)])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from learngene_zoo.artifacts.records import (
     CONTROLS,
@@ -22,9 +22,9 @@ from learngene_zoo.artifacts.records import (
 )
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.transformers_config import (
     check_tokenizer,
-    names_of,
     read_tokenizer_files,
 )
 from learngene_zoo.settings import Json, from_json, to_json
@@ -38,9 +38,6 @@ from learngene_zoo.storage import (
     write_json,
     write_tensors,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -157,6 +154,8 @@ def load_learngene(folder: Path) -> Learngene:
                 f"{state.path}: the tensor {name} does not hold floating-point numbers; "
                 "create it again"
             )
-    files = read_tokenizer_files(folder) if names_of(config.spec) is not None else {}
-    check_tokenizer(files, config.spec, str(folder))
+    files: dict[str, str] = {}
+    if isinstance(config.spec, TextSpec):
+        files = read_tokenizer_files(folder)
+        check_tokenizer(files, config.spec, str(folder))
     return Learngene(config=config, state=state, files=files, folder=folder)

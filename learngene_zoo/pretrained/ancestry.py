@@ -20,7 +20,6 @@ from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, TextSpec,
 from learngene_zoo.families.transformers_config import (
     check_tokenizer,
     fingerprint_tokenizer,
-    names_of,
     text_format_of,
 )
 from learngene_zoo.pretrained.layouts import choose_tensors, strip_wrappers
@@ -87,7 +86,7 @@ class Ancestry:
         from learngene_zoo.families.tensors import model_of
 
         record = self.record
-        if names_of(self.spec) is not None:
+        if isinstance(self.spec, TextSpec):
             return model_of(self.spec, self.state, class_names=self.class_names)
         images = timm_config.pretrained_cfg(
             self.spec, mean=record.mean, std=record.std, licence=record.licence, view=record.view
@@ -139,8 +138,10 @@ def open_ancestry(
     spec_names = [name for name in state if name in shapes(spec)]
     if len(spec_names) < len(state):
         left_out += ("pooling by attention",)
-    is_of_texts, presentation = names_of(spec) is not None, files.images
-    check_tokenizer(files.texts, spec, source)
+    is_of_texts, presentation, tokenizer = isinstance(spec, TextSpec), files.images, None
+    if is_of_texts:
+        check_tokenizer(files.texts, spec, source)
+        tokenizer = fingerprint_tokenizer(files.texts)
     mean, std = timm_config.normalisation(presentation, spec.channels)
     view = USUAL_VIEW if is_of_texts else timm_config.view_in(presentation, source)
     record = AncestryRecord(
@@ -152,7 +153,7 @@ def open_ancestry(
         mean=mean,
         std=std,
         left_out=left_out,
-        tokenizer=fingerprint_tokenizer(files.texts),
+        tokenizer=tokenizer,
         view=view,
     )
     names = tuple(files.images.get("label_names", ()))
