@@ -57,7 +57,8 @@ def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
     """
     functions = _find_functions(type(model))
     spread = getattr(functions, "spread_pooled", None)
-    return spread(model, pooled_ND) if spread is not None else {}
+    tensors: StateDict = {} if spread is None else spread(model, pooled_ND)
+    return tensors
 
 
 def get_classifier(model: Any) -> nn.Module:
