@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.families.family import ForwardFunctions, families, host
+from learngene_zoo.storage import StateDict
 
 
 def compute_logits(model: Any, inputs: Any) -> torch.Tensor:
@@ -47,6 +48,17 @@ def compute_pooled(model: Any, inputs: Any) -> torch.Tensor:
         return functions.pooled(model, inputs)
     pooled_BD: torch.Tensor = model.forward_head(model.forward_features(inputs), pre_logits=True)
     return pooled_BD
+
+
+def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
+    """Return tensors of a model that give its pooled features a usable spread, by their names.
+
+    {} for features that need none, and for families whose heads read a norm's output.
+    """
+    functions = _find_functions(type(model))
+    spread = getattr(functions, "spread_pooled", None)
+    tensors: StateDict = {} if spread is None else spread(model, pooled_ND)
+    return tensors
 
 
 def get_classifier(model: Any) -> nn.Module:

@@ -163,9 +163,10 @@ def finetune(
     usual_rate, usual_decay = choose_rates(start)
     rate = usual_rate if usual else named.task_lr.get(data.name, named.recipe.lr)
     decay = usual_decay if recipe is None and preset is None else named.recipe.layer_decay
-    recipe, tuning, _ = _named_settings(
-        replace(named.recipe, lr=rate, layer_decay=decay), tuning, settings
-    )
+    usual_settings: dict[str, Any] = {"lr": rate, "layer_decay": decay}
+    if data.is_text:
+        usual_settings |= {"augment": "none", "layer_decay": 1.0}
+    recipe, tuning, _ = _named_settings(replace(named.recipe, **usual_settings), tuning, settings)
     request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:

@@ -17,6 +17,7 @@ from learngene_zoo.artifacts.records import Control, LearngeneConfig, TargetTask
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall
 from learngene_zoo.families.family import Convention
+from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.method.contract import (
     METHODS,
     Expander,
@@ -40,7 +41,7 @@ from learngene_zoo.tasks.catalogue import (
     say_notes,
     tasks_named,
 )
-from learngene_zoo.tasks.task import Entry, check_inputs, stamp_tasks
+from learngene_zoo.tasks.task import Entry, check_inputs, check_kind, stamp_tasks
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -369,7 +370,7 @@ def _for_task(
     if target.task is None or not (target.classes is None or target.dense is None):
         return target, ()
     entry = find_entry(target.task) or open_task(target.task, offline=run.offline)
-    check_inputs(entry)
+    check_kind(entry, isinstance(config.spec, TextSpec))
     dense = entry.kind == "segmentation" if target.dense is None else target.dense
     chosen = replace(
         target, classes=entry.classes if target.classes is None else target.classes, dense=dense

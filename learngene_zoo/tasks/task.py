@@ -235,8 +235,13 @@ def check_inputs(task: Task | Entry, input_format: InputFormat | TextFormat | No
     Raises:
         WrongCall: if it does not.
     """
+    check_kind(task, isinstance(input_format, TextFormat))
+
+
+def check_kind(task: Task | Entry, takes_texts: bool) -> None:
+    """Raise `WrongCall` if a model takes texts and the task has images, or the reverse."""
     is_text = task.kind == "text"
-    if isinstance(input_format, TextFormat) != is_text:
+    if takes_texts != is_text:
         given, taken = ("texts", "images") if is_text else ("images", "texts")
         raise WrongCall(
             f"{task.name} is a task of {given}, and the model takes {taken}; give a task of {taken}"

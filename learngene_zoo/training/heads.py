@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.families.family import table_of
-from learngene_zoo.families.forward import find_classifier
+from learngene_zoo.families.forward import find_classifier, spread_pooled
 from learngene_zoo.runs.cache import once
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
@@ -87,7 +87,7 @@ def describe_head(record: Mapping[str, Any]) -> str:
         return f"the head starts from random weights ({record['reason']})"
     share = f"{100 * record['left_out_accuracy']:.1f} %"
     rows = f"{record['patches']} patches of " if "patches" in record else ""
-    images = f"{rows}{count_noun(record['images'], 'image')}"
+    images = f"{rows}{count_noun(record['images'], record.get('noun', 'image'))}"
     return f"the head starts from a ridge regression on {images} (leave-one-out accuracy {share})"
 
 
@@ -127,25 +127,32 @@ def _fit_part(
     """Fit the head; return its tensors by their names in the model, and a record of the fit."""
     model: Any = start.model()
     kinds: list[Augment] = ["none"] if augment == "none" else ["none", augment]
-    passes = [
-        compute_features(
+
+    def measure(kind: Augment) -> Features:
+        return compute_features(
             model, task, "train", start.input_format, run, images=images, seed=seed, augment=kind
         )
-        for kind in kinds
-    ]
+
+    passes = [measure(kind) for kind in kinds]
+    spread = spread_pooled(model, torch.from_numpy(passes[0].values)) if task.is_text else {}
+    if spread:
+        model.load_state_dict({**model.state_dict(), **spread})
+        passes = [measure(kind) for kind in kinds]
     features = Features(*(np.concatenate(column) for column in zip(*passes)))
     ridge = fit_ridge(features, task.classes, copies=len(passes))
     scale = limit_scale(ridge, lr)
     weight_KD, bias_K = (
         torch.from_numpy(scale * part).float() for part in (ridge.weight, ridge.bias)
     )
-    state: dict[str, torch.Tensor] = {}
+    state: dict[str, torch.Tensor] = dict(spread)
     for name in find_linear_heads(model):
         state |= {f"{name}.weight": weight_KD.clone(), f"{name}.bias": bias_K.clone()}
     accuracy = float((ridge.left_out.argmax(axis=1) == passes[0].labels).mean())
     return state, {
         "images": min(images, task.sizes["train"]),
+        **({"noun": "text"} if task.is_text else {}),
         **({"patches": len(features.labels)} if task.dense else {}),
+        **({"spread_pooler": True} if spread else {}),
         "penalty": ridge.penalty,
         "scale": scale,
         **({"calibrated_scale": ridge.scale} if scale < ridge.scale else {}),

@@ -12,6 +12,7 @@ import torch
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.pretrained.exported import ExportedModel
 from learngene_zoo.pretrained.timm_model import TimmModel
 from learngene_zoo.runs.progress import print_note
@@ -52,13 +53,19 @@ def predict(
         batch_size: images per forward pass.
 
     Raises:
-        WrongCall: for a model that predicts a class for every pixel, or that has no classes.
+        WrongCall: for a model that predicts a class for every pixel, that has no classes, or that
+            takes texts.
     """
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
         raise WrongCall(
             f"the model {has}; a prediction needs one class per image: train such a head with lgzoo"
             " finetune"
+        )
+    if isinstance(model.input_format, TextFormat):
+        raise WrongCall(
+            "predict classifies images, and the model takes texts; evaluate it on a table of texts"
+            " (lgzoo evaluate MODEL --task csv:texts.csv), or open its folder with transformers"
         )
     device, module = open_device(run), model.model()
     module.to(device)

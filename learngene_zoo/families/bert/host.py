@@ -23,6 +23,10 @@ from learngene_zoo.families.transformers_modules import (
 from learngene_zoo.families.transformers_modules import open_folder as open_folder
 from learngene_zoo.storage import StateDict
 
+# Standard deviation of the pooler's outputs below which a head cannot be trained on them, and the
+# one that its inputs get.
+MIN_SPREAD, SPREAD = 0.01, 0.5
+
 
 def create(spec: BertSpec, **extra: Any) -> BertForSequenceClassification:
     """Build transformers' module for a spec; without classes its head is `nn.Identity`.
@@ -85,6 +89,30 @@ def pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
         return tokens_BND[:, 0]
     mask_BN1 = as_tokens(model, inputs).mask[..., None].to(tokens_BND.dtype)
     return (tokens_BND * mask_BN1).sum(dim=1) / mask_BN1.sum(dim=1).clamp(min=1)
+
+
+def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
+    """Return the pooler's tensors that give its outputs a usable spread; {} if they have one.
+
+    A pooler that the ancestry model does not use (sentence-transformers' models take the mean of
+    the tokens) has been shrunk by weight decay: its outputs differ by 1e-5 or so between texts, a
+    head that separates them has weights of 1e5, and one training step moves its logits by
+    hundreds. Each channel before tanh gets the mean 0 and the standard deviation `SPREAD`, at which
+    tanh is nearly linear, so that the outputs keep their information.
+
+    Args:
+        model: the module.
+        pooled_ND: outputs of its pooler for texts.
+    """
+    if float(pooled_ND.std(dim=0).mean()) >= MIN_SPREAD:
+        return {}
+    inputs_ND = pooled_ND.double().atanh()
+    std_D = inputs_ND.std(dim=0)
+    factor_D = SPREAD / std_D.clamp(min=float(std_D.mean()) / 100)
+    layer = model.bert.pooler.dense
+    weight = layer.weight.detach().double() * factor_D[:, None]
+    bias = (layer.bias.detach().double() - inputs_ND.mean(dim=0)) * factor_D
+    return {"bert.pooler.dense.weight": weight.float(), "bert.pooler.dense.bias": bias.float()}
 
 
 def classifier(model: Any) -> nn.Module:

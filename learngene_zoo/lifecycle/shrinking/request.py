@@ -273,7 +273,11 @@ def _open_labelled(reference: str, run: Run) -> Task:
             raise
         hint = name_option("images", reference)
         raise BadData(f"{error}; or shrink without labels: {hint} instead") from error
-    check_inputs(data)
+    if data.is_text:
+        raise WrongCall(
+            f"{data.name} is a task of texts, and shrink builds models of images; for texts use"
+            " lgzoo extract, expand and finetune"
+        )
     if data.dense:
         raise WrongCall(
             f"{data.name} has a class for every pixel; shrink needs one class for every image"

@@ -1,0 +1,85 @@
+"""A model of texts from its folder to predictions by transformers, and the pooler of a new head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from text_models_toy import BERT, SPECS, WORDS, draw_words, write_tokenizer
+
+from learngene_zoo import lifecycle
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.forward import compute_pooled, spread_pooled
+from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.training.evaluate import judge
+from learngene_zoo.training.predict import predict
+
+transformers = pytest.importorskip("transformers")
+TEXTS = [f"{a} {b} {c}" for a in WORDS[4:7] for b in WORDS[2:9] for c in WORDS[3:9]]
+
+
+@pytest.fixture(params=SPECS)
+def learngene(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    folder = tmp_path / "ancestry"
+    spec = SPECS[request.param].with_(classes=0)
+    module = model_of(spec, initial(spec, 0, "fan_in"))
+    body = getattr(module, module.base_model_prefix)
+    body.save_pretrained(folder)
+    write_tokenizer(folder)
+    out = tmp_path / "learngene"
+    lifecycle.extract("first_k", ancestries=str(folder), out=out, run=Run(threads=1))
+    return out
+
+
+def test_transformers_predicts_what_evaluate_counts(learngene: Path, tmp_path: Path) -> None:
+    rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in TEXTS]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    task, run = f"csv:{tmp_path / 'mine.csv'}", Run(threads=1)
+    small = lifecycle.expand(learngene, layers=2, task=task, run=run)
+    tuned = lifecycle.finetune(
+        small, task=task, epochs=2, batch_size=16, out=tmp_path / "tuned", run=run
+    )
+    assert tuned.provenance["recipe"]["augment"] == "none"
+    data = open_task(task)
+    judged = judge(tuned.model(), data, "test", tuned.input_format, run)
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "tuned")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned")
+    split = data.split("test")
+    texts = split.__getitems__(list(range(len(split.labels))))
+    with torch.no_grad():
+        predicted = [
+            int(model(**words(text, return_tensors="pt")).logits.argmax()) for text in texts
+        ]
+    assert predicted == judged.rows[:, 1].tolist()
+    with pytest.raises(WrongCall, match="predict classifies images, and the model takes texts"):
+        next(predict(tuned, ["photo.jpg"], run))
+    result = lifecycle.evaluate(tuned, task=task, run=run)
+    assert result.value == np.mean(judged.rows[:, 0] == judged.rows[:, 1])
+
+
+def test_a_task_of_images_is_refused_before_anything_is_built(learngene: Path) -> None:
+    with pytest.raises(WrongCall, match="digits is a task of images, and the model takes texts"):
+        lifecycle.expand(learngene, task="digits")
+
+
+def test_a_pooler_whose_outputs_hardly_differ_is_spread() -> None:
+    state, words = initial(BERT, 0, "fan_in"), draw_words(BERT, count=64)
+    state["bert.pooler.dense.weight"] *= 1e-5
+    state["bert.pooler.dense.bias"] += 0.1
+    model = model_of(BERT, state)
+    with torch.no_grad():
+        before = compute_pooled(model, words)
+        assert before.std(dim=0).mean() < 1e-4
+        spread = spread_pooled(model, before)
+        model.load_state_dict({**model.state_dict(), **spread})
+        after = compute_pooled(model, words)
+        assert after.std(dim=0).mean() > 0.2
+        assert spread_pooled(model, after) == {}
+        gone = before.double().atanh(), after.double().atanh()
+    for channel in range(4):  # an increasing affine map of each channel before tanh
+        pair = torch.stack([part[:, channel] for part in gone])
+        assert torch.corrcoef(pair)[0, 1] > 0.999
