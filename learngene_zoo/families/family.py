@@ -305,19 +305,22 @@ class ForwardFunctions(Protocol):
     timm's modules need none.
     """
 
-    def logits(self, model: Any, inputs: Any) -> torch.Tensor:
+    def compute_logits(self, model: Any, inputs: Any) -> torch.Tensor:
         """Return the logits (B, classes); without a head the pooled features (B, width)."""
 
-    def tokens(self, model: Any, inputs: Any) -> torch.Tensor:
+    def compute_tokens(self, model: Any, inputs: Any) -> torch.Tensor:
         """Return the tokens after the final norm, (B, N, width)."""
 
-    def pooled(self, model: Any, inputs: Any) -> torch.Tensor:
+    def compute_pooled(self, model: Any, inputs: Any) -> torch.Tensor:
         """Return the input of the head, (B, width)."""
 
-    def classifier(self, model: Any) -> nn.Module:
+    def spread_pooled(self, model: Any, pooled_ND: torch.Tensor) -> StateDict:
+        """Return tensors that give the pooled features a usable spread; {} if none are needed."""
+
+    def get_classifier(self, model: Any) -> nn.Module:
         """Return the linear layer of the head; `nn.Identity` without a head."""
 
-    def blocks(self, model: Any) -> Sequence[nn.Module]:
+    def get_blocks(self, model: Any) -> Sequence[nn.Module]:
         """Return the blocks."""
 
     def observe_logits(self, model: Any, keep: Callable[[torch.Tensor], None]) -> Any:

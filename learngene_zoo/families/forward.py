@@ -28,16 +28,18 @@ def compute_logits(model: Any, inputs: Any) -> torch.Tensor:
     A dense model returns logits for every pixel, (B, K, H, W).
     """
     functions = _find_functions(type(model))
-    logits: torch.Tensor = model(inputs) if functions is None else functions.logits(model, inputs)
+    if functions is not None:
+        return functions.compute_logits(model, inputs)
+    logits: torch.Tensor = model(inputs)
     return logits
 
 
 def compute_tokens(model: Any, inputs: Any) -> torch.Tensor:
     """Return the tokens after the last block and the norm over all of them, (B, N, D)."""
     functions = _find_functions(type(model))
-    tokens_BND: torch.Tensor = (
-        model.forward_features(inputs) if functions is None else functions.tokens(model, inputs)
-    )
+    if functions is not None:
+        return functions.compute_tokens(model, inputs)
+    tokens_BND: torch.Tensor = model.forward_features(inputs)
     return tokens_BND
 
 
@@ -45,7 +47,7 @@ def compute_pooled(model: Any, inputs: Any) -> torch.Tensor:
     """Return the input of the head, (B, D); of a dense model one for every patch, (B, N, D)."""
     functions = _find_functions(type(model))
     if functions is not None:
-        return functions.pooled(model, inputs)
+        return functions.compute_pooled(model, inputs)
     pooled_BD: torch.Tensor = model.forward_head(model.forward_features(inputs), pre_logits=True)
     return pooled_BD
 
@@ -53,18 +55,18 @@ def compute_pooled(model: Any, inputs: Any) -> torch.Tensor:
 def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
     """Return tensors of a model that give its pooled features a usable spread, by their names.
 
-    {} for features that need none, and for families whose heads read a norm's output.
+    {} for features that need none.
     """
     functions = _find_functions(type(model))
-    spread = getattr(functions, "spread_pooled", None)
-    tensors: StateDict = {} if spread is None else spread(model, pooled_ND)
-    return tensors
+    return {} if functions is None else functions.spread_pooled(model, pooled_ND)
 
 
 def get_classifier(model: Any) -> nn.Module:
     """Return the layer of the head: linear, or `nn.Identity` for a model without a head."""
     functions = _find_functions(type(model))
-    layer: nn.Module = model.get_classifier() if functions is None else functions.classifier(model)
+    if functions is not None:
+        return functions.get_classifier(model)
+    layer: nn.Module = model.get_classifier()
     return layer
 
 
@@ -77,7 +79,9 @@ def find_classifier(model: Any) -> nn.Module | None:
 def get_blocks(model: Any) -> Sequence[nn.Module]:
     """Return the blocks, first to last."""
     functions = _find_functions(type(model))
-    blocks: Sequence[nn.Module] = model.blocks if functions is None else functions.blocks(model)
+    if functions is not None:
+        return functions.get_blocks(model)
+    blocks: Sequence[nn.Module] = model.blocks
     return blocks
 
 

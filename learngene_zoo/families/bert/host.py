@@ -63,28 +63,28 @@ def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
     return state, ()
 
 
-def logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+def compute_logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the logits (B, K); without a head the pooled features (B, D)."""
     if isinstance(model.classifier, nn.Identity):
         # Through the identity, which `observe_logits` hooks.
-        return model.classifier(pooled(model, inputs))  # type: ignore[no-any-return]
+        return model.classifier(compute_pooled(model, inputs))  # type: ignore[no-any-return]
     logits_BK: torch.Tensor = model(**_name_inputs(model, inputs)).logits
     return logits_BK
 
 
-def tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+def compute_tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the tokens after the last block, which ends with a norm, (B, N, D)."""
     tokens_BND: torch.Tensor = model.bert(**_name_inputs(model, inputs)).last_hidden_state
     return tokens_BND
 
 
-def pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+def compute_pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the pooler's output, or without a head the features that the spec names, (B, D)."""
     pool = getattr(model, "pool", "pooler") if isinstance(model.classifier, nn.Identity) else None
     if pool not in ("mean", "token"):
         pooled_BD: torch.Tensor = model.bert(**_name_inputs(model, inputs)).pooler_output
         return pooled_BD
-    tokens_BND = tokens(model, inputs)
+    tokens_BND = compute_tokens(model, inputs)
     if pool == "token":
         return tokens_BND[:, 0]
     mask_BN1 = as_tokens(model, inputs).mask[..., None].to(tokens_BND.dtype)
@@ -115,13 +115,13 @@ def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
     return {"bert.pooler.dense.weight": weight.float(), "bert.pooler.dense.bias": bias.float()}
 
 
-def classifier(model: Any) -> nn.Module:
+def get_classifier(model: Any) -> nn.Module:
     """Return the linear layer of the head."""
     layer: nn.Module = model.classifier
     return layer
 
 
-def blocks(model: Any) -> Sequence[nn.Module]:
+def get_blocks(model: Any) -> Sequence[nn.Module]:
     """Return the blocks."""
     modules: Sequence[nn.Module] = model.bert.encoder.layer
     return modules
@@ -134,7 +134,7 @@ def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
 
 def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
     """Call `keep` with the tokens after the last block; return the handle of the hook."""
-    return observe_output(blocks(model)[-1], keep)
+    return observe_output(get_blocks(model)[-1], keep)
 
 
 def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:

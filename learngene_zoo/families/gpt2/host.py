@@ -53,7 +53,7 @@ def trim_state(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
     return state, ()
 
 
-def logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+def compute_logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the logits at the last tokens (B, K); without a head their features (B, D)."""
     texts = as_tokens(model, inputs)
     answer = model(input_ids=texts.ids, attention_mask=texts.mask, use_cache=False)
@@ -61,7 +61,7 @@ def logits(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     return logits_BK
 
 
-def tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+def compute_tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the tokens after the final norm, (B, N, D)."""
     texts = as_tokens(model, inputs)
     answer = model.transformer(input_ids=texts.ids, attention_mask=texts.mask, use_cache=False)
@@ -69,7 +69,7 @@ def tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     return tokens_BND
 
 
-def pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+def compute_pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     """Return the last token of each text that is not the pad token, (B, D).
 
     As in transformers, the id decides and not the mask.
@@ -77,16 +77,21 @@ def pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     texts = as_tokens(model, inputs)
     is_text_BN = (texts.ids != model.config.pad_token_id).long()
     last_B = (is_text_BN * torch.arange(is_text_BN.shape[1], device=texts.ids.device)).argmax(1)
-    return tokens(model, texts)[torch.arange(len(last_B), device=last_B.device), last_B]
+    return compute_tokens(model, texts)[torch.arange(len(last_B), device=last_B.device), last_B]
 
 
-def classifier(model: Any) -> nn.Module:
+def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
+    """Return no tensors: the pooled features are outputs of a norm."""
+    return {}
+
+
+def get_classifier(model: Any) -> nn.Module:
     """Return the linear layer of the head, which has no bias."""
     layer: nn.Module = model.score
     return layer
 
 
-def blocks(model: Any) -> Sequence[nn.Module]:
+def get_blocks(model: Any) -> Sequence[nn.Module]:
     """Return the blocks."""
     modules: Sequence[nn.Module] = model.transformer.h
     return modules

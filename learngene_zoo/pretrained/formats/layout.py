@@ -148,8 +148,11 @@ def choose_layout(model: Convertible, text: str) -> PackageLayout:
     return layout
 
 
-def find_common_fault(spec: Spec) -> str:
-    """Return why no package but timm has a model of this shape; "" if others may."""
+def find_common_fault(spec: Spec, family: str = "") -> str:
+    """Return why no package but timm has a model of this shape; "" if others may.
+
+    A format of one `family` of models refuses those of the others.
+    """
     if spec.dense:
         return f"it has a class for every pixel; {OTHER_FORMATS}"
     if spec.stitched:
@@ -161,4 +164,6 @@ def find_common_fault(spec: Spec) -> str:
             f"heads were removed from it: together they have {spec.heads_width} channels and the "
             f"model has {spec.width}; {OTHER_FORMATS}"
         )
+    if family and spec.family != family:
+        return f"it is a model of the family {spec.family}; {OTHER_FORMATS}"
     return ""

@@ -50,11 +50,9 @@ def choose(model: Convertible, kind: str = "") -> PackageLayout:
 def find_fault(model: Convertible) -> str:
     """Return why the authors' class cannot express a model, with advice; "" if it can."""
     spec: Any = model.spec
-    fault = find_common_fault(spec)
+    fault = find_common_fault(spec, "vit")
     if fault:
         return fault
-    if spec.family != "vit":
-        return f"it is a model of the family {spec.family}; {OTHER_FORMATS}"
     feature = find_feature(spec, _ALLOWED)
     if feature:
         return f"it has {feature}, unlike DinoVisionTransformer; {OTHER_FORMATS}"

@@ -103,11 +103,9 @@ def choose(model: Convertible, kind: str = "") -> PackageLayout:
 def _find_fault(model: Convertible) -> str:
     """Return why open_clip's class cannot express a model, with advice; "" if it can."""
     spec: Any = model.spec
-    fault = find_common_fault(spec)
+    fault = find_common_fault(spec, "vit")
     if fault:
         return fault
-    if spec.family != "vit":
-        return f"it is a model of the family {spec.family}; {OTHER_FORMATS}"
     feature = find_feature(spec, _ALLOWED)
     if feature:
         other = "use --format transformers" if not spec.class_token else OTHER_FORMATS

@@ -131,11 +131,9 @@ def describe_kind(spec: Any) -> str:
 def _find_fault(kind: TransformersKind, model: Convertible) -> str:
     """Return why a model is not of this kind, with advice; "" if it is."""
     spec = model.spec
-    fault = find_common_fault(spec)
+    fault = find_common_fault(spec, kind.family)
     if fault:
         return fault
-    if spec.family != kind.family:
-        return f"it is a model of the family {spec.family}; {OTHER_FORMATS}"
     feature = find_feature(spec, kind.allowed)
     if feature:
         return f"it has {feature}, unlike {kind.model}; {OTHER_FORMATS}"

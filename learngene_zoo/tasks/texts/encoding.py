@@ -107,11 +107,11 @@ class Encoder:
             ids = [*first[: lengths[0]], self.separator, *second[: lengths[1]]]
             return ids, [0] * len(ids)
         parts = text if isinstance(text, tuple) else (text,)
-        encoding = self._truncated.encode(*parts)
+        encoding = self._truncating_tokenizer.encode(*parts)
         return encoding.ids, encoding.type_ids
 
     @cached_property
-    def _truncated(self) -> Tokenizer:
+    def _truncating_tokenizer(self) -> Tokenizer:
         tokenizer = load_tokenizer(self.content)
         special = tokenizer.num_special_tokens_to_add(is_pair=True)
         if self.form.tokens <= special:
