@@ -19,7 +19,7 @@ from learngene_zoo.artifacts.records import AncestryRecord, read_provenance
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.opening import own_run
 from learngene_zoo.lifecycle.rates import choose_fit, choose_heal_rate
-from learngene_zoo.lifecycle.round_sizes import plan_rounds
+from learngene_zoo.lifecycle.round_sizes import check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remove_work
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
@@ -80,7 +80,7 @@ def heal(
     Raises:
         WrongCall: for a model without a single recorded ancestry model (and without `teacher`), a
             stitched model or one with a class per pixel, for a teacher with other patches, and for
-            `rounds` as `plan_rounds` does.
+            `rounds` as `check_unchanged` and `plan_rounds` do.
         BadFile: for a recorded ancestry model that is not the same any more.
         BadData: for fewer than 20 images.
     """
@@ -97,6 +97,8 @@ def heal(
     if teacher is not None:
         check_source(teacher)
     start = check_healable(open_model(model, offline=run.offline))
+    if healing.rounds > 1:
+        check_unchanged(start)
     if recipe is None and "lr" not in settings:
         resolved = replace(resolved, lr=choose_heal_rate(start))
     recorded = _read_ancestries(start, teacher)

@@ -34,17 +34,11 @@ class RoundPlan:
     members: tuple[Member, ...]  # the last one is the descendant
 
 
-def plan_rounds(start: Descendant, larger: Spec, rounds: int) -> RoundPlan:
-    """Choose the sizes of the rounds.
+def check_unchanged(start: Descendant) -> None:
+    """Check that a descendant can be built again in rounds, before its ancestry model is opened.
 
-    Args:
-        start: the descendant, whose method and size are used, and not its weights.
-        larger: the shape of the ancestry model.
-        rounds: the number of rounds, at least 2.
-
-    Raises:
-        WrongCall: for a method that trains or uses labels, a descendant that was changed since it
-            was built, blocks of several sizes, and if there are no sizes between.
+    Raises `WrongCall` for one that was changed since it was built, for blocks of several sizes, and
+    under torchrun.
     """
     where = str(start.folder or "the model")
     if world() > 1:
@@ -57,7 +51,20 @@ def plan_rounds(start: Descendant, larger: Spec, rounds: int) -> RoundPlan:
         )
     if not start.spec.plain:
         raise WrongCall(f"{where} has blocks of several sizes; heal it without rounds")
-    method = _find_method(start, larger, where)
+
+
+def plan_rounds(start: Descendant, larger: Spec, rounds: int) -> RoundPlan:
+    """Choose the sizes of the rounds.
+
+    Args:
+        start: the descendant, whose method and size are used, and not its weights.
+        larger: the shape of the ancestry model.
+        rounds: the number of rounds, at least 2.
+
+    Raises:
+        WrongCall: for a method that trains or uses labels, and if there are no sizes between.
+    """
+    method = _find_method(start, larger)
     expander = with_settings(method.expander, _read_settings(start, method))
     members: list[Member] = []
     for left in range(rounds, 1, -1):
@@ -73,8 +80,9 @@ def plan_rounds(start: Descendant, larger: Spec, rounds: int) -> RoundPlan:
     return RoundPlan(method=method, expander=expander, members=(*members, same[0]))
 
 
-def _find_method(start: Descendant, larger: Spec, where: str) -> Method:
+def _find_method(start: Descendant, larger: Spec) -> Method:
     """Return the method of a descendant. Raises `WrongCall` for one that trains or uses labels."""
+    where = str(start.folder or "the model")
     name = str(start.provenance.get("method", ""))
     if name not in METHODS.references():
         raise WrongCall(

@@ -191,5 +191,8 @@ def test_data_that_cannot_be_used(
 def test_broken_links_are_named(tmp_path: Path) -> None:
     write_pictures(tmp_path, 30)
     (tmp_path / "gone.png").symlink_to("nowhere.png")
-    with pytest.raises(BadData, match=r"gone.png is broken"):
+    with pytest.raises(BadData, match=r"gone.png is broken; correct"):
+        open_images(f"folder:{tmp_path}")
+    (tmp_path / "lost.png").symlink_to("nowhere.png")
+    with pytest.raises(BadData, match=r"gone.png is broken \(and 1 more\); correct"):
         open_images(f"folder:{tmp_path}")

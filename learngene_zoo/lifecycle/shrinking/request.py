@@ -332,5 +332,5 @@ def _check_not_affordable(
         ]
         raise WrongCall(
             f"the model itself is within the budget ({', '.join(sizes)}); choose a smaller budget, "
-            "or fine-tune the model as it is"
+            "or use the model as it is"
         )

@@ -56,7 +56,8 @@ def open_plain_folder(path: str, offline: bool) -> Task:
     files = tuple(file for listing in listings for file in listing.pictures)
     dangling = [link for listing in listings for link in listing.dangling]
     if dangling:
-        raise BadData(f"link {dangling[0]} is broken; correct or remove it")
+        more = f" (and {len(dangling) - 1} more)" if dangling[1:] else ""
+        raise BadData(f"link {dangling[0]} is broken{more}; correct or remove it")
     if not files:
         raise BadData(f"{top} contains no images; give a folder of images")
     stamp = FileStamp([(os.path.relpath(file, top), file) for file in files], _list_no_facts)
