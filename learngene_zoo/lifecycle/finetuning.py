@@ -167,6 +167,8 @@ def finetune(
     if data.is_text:
         usual_settings |= {"augment": "none", "layer_decay": 1.0}
     recipe, tuning, _ = _named_settings(replace(named.recipe, **usual_settings), tuning, settings)
+    if data.is_text and recipe.augment != "none":
+        raise WrongCall(f"augment is {recipe.augment!r}, but texts are not augmented; leave it out")
     request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:

@@ -44,6 +44,8 @@ def test_transformers_predicts_what_evaluate_counts(learngene: Path, tmp_path: P
         small, task=task, epochs=2, batch_size=16, out=tmp_path / "tuned", run=run
     )
     assert tuned.provenance["recipe"]["augment"] == "none"
+    with pytest.raises(WrongCall, match="augment is 'light', but texts are not augmented"):
+        lifecycle.finetune(small, task=task, augment="light", run=run)
     data = open_task(task)
     judged = judge(tuned.model(), data, "test", tuned.input_format, run)
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "tuned")
