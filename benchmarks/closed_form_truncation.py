@@ -111,7 +111,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
     """Measure all sizes on a task; the streams are recorded once."""
     done = {tuple(row[field] for field in Cell._fields) for row in read_rows()}
     torch.set_num_threads(1)
-    run = Run(seed=0, threads=1, device="cpu")
+    run = Run(seed=0, threads=1, device=machine.DEVICE)
     opened = open_ancestry(ancestry, image_size=PIXELS if name == "dinov2" else None)
     cells = [
         cell for cell in list_cells(name, task_name, opened.spec.layers) if tuple(cell) not in done
@@ -143,6 +143,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
             "knn": neighbours.value,
             "images": ridge.images,
             "seconds": round(built - start, 1),
+            **machine.describe_device(),
         }
         with ROWS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

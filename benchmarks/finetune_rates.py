@@ -193,7 +193,7 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
     import torch
 
     torch.set_num_threads(1)
-    run = Run(seed=start.seed, threads=1, device="cpu")
+    run = Run(seed=start.seed, threads=1, device=machine.DEVICE)
     task = choose_images(open_task(start.task), start.seed)
     model = build_start(start, ancestry).for_task(
         task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=False
@@ -230,6 +230,7 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
             "validation": [round(epoch.value, 4) for epoch in history],
             "validation_images": before.images,
             "right": [pack_flags(epoch.correct) for epoch in history],
+            **machine.describe_device(),
         }
         with ROWS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -248,7 +249,7 @@ def build_start(start: Start, ancestry: str | None) -> Descendant:
     run = Run(
         seed=start.seed,
         threads=1,
-        device="cpu",
+        device=machine.DEVICE,
         ancestry=ancestry if start.ancestry == "dinov2" else None,
     )
     learngene = extract_learngene(start.ancestry, start.method, start.task, ancestry, start.seed)
@@ -265,7 +266,7 @@ def extract_learngene(
     """
     sources = (place,) if ancestry == "dinov2" and place else ()
     tasks = (task,) if METHODS.load(method).tasks != "none" else ()
-    run = Run(seed=seed, threads=1, device="cpu")
+    run = Run(seed=seed, threads=1, device=machine.DEVICE)
     image_size = PIXELS if sources else None
     return lifecycle.extract(
         method, ancestries=sources, tasks=tasks, image_size=image_size, run=run

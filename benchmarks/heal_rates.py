@@ -109,7 +109,7 @@ def measure(cell: Cell, source: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    run = Run(seed=0, threads=1, device="cpu", ancestry=source)
+    run = Run(seed=0, threads=1, device=machine.DEVICE, ancestry=source)
     size = PIXELS if cell.ancestry == "dinov2" else None
     tasks = (cell.task,) if cell.method == "closed_form" and size else ()
     learngene = lifecycle.extract(
@@ -139,6 +139,7 @@ def measure(cell: Cell, source: str) -> None:
     )
     record: Any = healed.provenance["healed"]
     row = {**cell._asdict(), "history": record["metrics"]["history"], "images": JUDGED}
+    row |= machine.describe_device()
     with ROWS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
     print(row, flush=True)

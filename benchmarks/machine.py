@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
+# Where benchmarks of models compute, such as `cuda`; rows of another device say so.
+DEVICE = os.environ.get("BENCHMARK_DEVICE", "cpu")
 
 
 def machine() -> dict[str, Any]:
@@ -31,6 +33,15 @@ def _field(path: str, name: str) -> str | None:
     except OSError:
         return None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)
+
+
+def describe_device() -> dict[str, str]:
+    """Return the field `device` of a row that was not computed by the processor; else nothing."""
+    if DEVICE == "cpu":
+        return {}
+    import torch
+
+    return {"device": torch.cuda.get_device_name() if DEVICE.startswith("cuda") else DEVICE}
 
 
 def write(name: str, numbers: dict[str, Any]) -> Path:

@@ -233,6 +233,7 @@ def measure_cells(cells: Sequence[Cell], ancestry: str) -> None:
             **asdict(cell),
             **found,
             "seconds": round(time.monotonic() - start, 1),
+            **machine.describe_device(),
         }
         with ROWS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -240,7 +241,7 @@ def measure_cells(cells: Sequence[Cell], ancestry: str) -> None:
 
 def probe_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
     """Return the accuracy of both probes on test images."""
-    model, run = build(cell, ancestry), Run(seed=cell.seed, threads=1, device="cpu")
+    model, run = build(cell, ancestry), Run(seed=cell.seed, threads=1, device=machine.DEVICE)
     task = open_task(cell.task)
     shown = model.with_fit(lifecycle.choose_fit(model, task)).input_format
     train = compute_features(
@@ -278,7 +279,7 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
         ]
     best: dict[str, Any] = {}
     for lr, layer_decay in rates:
-        run = Run(seed=cell.seed, threads=1, device="cpu")
+        run = Run(seed=cell.seed, threads=1, device=machine.DEVICE)
         tuned = lifecycle.finetune(
             model,
             task=cell.task,
@@ -317,7 +318,7 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
 
 def build(cell: Cell, ancestry: str) -> Descendant:
     """Return the model before it is fine-tuned."""
-    run = Run(seed=cell.seed, threads=1, device="cpu", ancestry=ancestry)
+    run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     method = "first_k" if cell.method == "ancestry" else cell.method
     learngene = extract_learngene(method, cell.task, ancestry, cell.seed)
     scheme = {"init": cell.control, "heads": cell.width // 64} if cell.method == "scratch" else {}
@@ -344,7 +345,7 @@ def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learn
             extractor, {name: value for name, value in TRAINED_BUDGET.items() if name in known}
         )
     tasks = (task,) if loaded.tasks != "none" else ()
-    run = Run(seed=seed, threads=1, device="cpu", ancestry=ancestry)
+    run = Run(seed=seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
     return lifecycle.extract(
         method, ancestries=(ancestry,), tasks=tasks, extractor=extractor, image_size=PIXELS, run=run
     )

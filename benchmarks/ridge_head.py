@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--ancestry", help="the folder of DINOv2-S")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    run = Run(threads=1, device="cpu")
+    run = Run(threads=1, device=machine.DEVICE)
     models = {
         "bundled": (
             lifecycle.expand("closed_form-mini", layers=6, task="digits", run=run),

@@ -94,7 +94,7 @@ def measure(cell: Cell, ancestry: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    start, run = time.monotonic(), Run(threads=1, device="cpu", ancestry=ancestry)
+    start, run = time.monotonic(), Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
     learngene = extract_learngene(cell.method, ancestry)
     model = lifecycle.expand(learngene, layers=cell.layers, run=run)
     module, task, form = model.model(), open_task(cell.task), model.input_format
@@ -120,7 +120,7 @@ def measure(cell: Cell, ancestry: str) -> None:
 @lru_cache(maxsize=1)
 def extract_learngene(method: str, ancestry: str) -> Learngene:
     """Return a method's learngene of the ancestry model."""
-    run = Run(threads=1, device="cpu", ancestry=ancestry)
+    run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
     return lifecycle.extract(method, ancestries=(ancestry,), run=run)
 
 

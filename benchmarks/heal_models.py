@@ -1,0 +1,240 @@
+"""How good are the descendants of a real DINOv2-S after healing, and then after fine-tuning?
+
+Varied: the method and the size. Every descendant is healed with the defaults of `lgzoo heal` on
+5,000 images without labels: training images of clipart, emoji and fashion_mnist, but not of stamps.
+closed_form is calibrated with training images of the task, the others need none. The healed models
+are fine-tuned with the defaults of `lgzoo finetune` on at most 500 training images.
+
+Measured: a ridge regression on the frozen features before and after healing, fitted to at most 500
+training images, and the accuracy after fine-tuning; all on at most 600 test images, those of
+benchmarks/real_models.py.
+
+Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
+DINOV2` writes; the tasks must be installed (`lgzoo show stamps` prints how). On a GPU:
+BENCHMARK_DEVICE=cuda.
+
+    python benchmarks/heal_models.py --ancestry DINOV2 [--workers 2] [--only WORD ...]
+    python benchmarks/heal_models.py --table    write the table from the results
+
+Results: benchmarks/results/heal_models.jsonl.
+Page: docs/heal.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import machine
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.intervals import proportion
+from learngene_zoo.lifecycle.rates import choose_heal_rate
+from learngene_zoo.pretrained.ancestry import open_ancestry
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.splits import PixelSplit, ensure_validation
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.transforms import fit_images
+from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.healing.recovery import recover
+from learngene_zoo.training.healing.settings import HEAL, HEALING
+from learngene_zoo.training.probes import compute_features, run_probe
+from pages import DOCS, replace_between
+
+ROWS = machine.RESULTS / "heal_models.jsonl"
+PIXELS, IMAGES, TEST_IMAGES = 112, 500, 600
+UNLABELLED = {"clipart": 1_900, "emoji": 1_260, "fashion_mnist": 1_840}  # 5,000 training images
+HELD_OUT = 200  # of each task's validation images, at most
+TASKS = ("stamps", "fashion_mnist")
+MODELS = (
+    ("closed_form", 12, 256),
+    ("weight_selection", 12, 256),
+    ("closed_form", 6, 384),
+    ("first_k", 6, 384),
+    ("closed_form", 6, 256),
+    ("weight_selection", 6, 256),
+    ("closed_form", 6, 192),
+    ("weight_selection", 6, 192),
+)
+
+
+class Cell(NamedTuple):
+    """A descendant on a task."""
+
+    method: str
+    layers: int
+    width: int
+    task: str
+
+    @property
+    def name(self) -> str:
+        """Its words, which `--only` looks for."""
+        return " ".join(map(str, self))
+
+
+def main() -> None:
+    """Measure what is missing, print the table, and keep it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ancestry", help="the folder of DINOv2-S")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    given = parser.parse_args()
+    if not given.table:
+        if not given.ancestry:
+            parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
+        done = {tuple(row[field] for field in Cell._fields) for row in read_rows()}
+        cells = [
+            cell
+            for cell in list_cells()
+            if tuple(cell) not in done and all(word in cell.name for word in given.only)
+        ]
+        with ProcessPoolExecutor(given.workers, get_context("spawn")) as pool:
+            waiting = [pool.submit(measure, cell, given.ancestry) for cell in cells]
+            for number, finished in enumerate(as_completed(waiting), start=1):
+                print(f"{number} of {len(cells)}: {finished.result()}", file=sys.stderr, flush=True)
+    table = make_table(read_rows())
+    replace_between(DOCS / "heal.md", "heal-models", table)
+    print(table)
+
+
+def list_cells() -> Iterator[Cell]:
+    """Yield every cell."""
+    for task in TASKS:
+        for model in MODELS:
+            yield Cell(*model, task)
+
+
+def read_rows() -> list[dict[str, Any]]:
+    """Return the results so far."""
+    if not ROWS.is_file():
+        return []
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+
+
+def measure(cell: Cell, source: str) -> dict[str, Any]:
+    """Build, heal and fine-tune a descendant; measure it every time, and keep the row."""
+    torch.set_num_threads(1)
+    run = Run(seed=0, threads=1, device=machine.DEVICE, ancestry=source)
+    task = ensure_validation(open_task(cell.task))
+    tasks = (cell.task,) if cell.method == "closed_form" else ()
+    learngene = lifecycle.extract(
+        cell.method, ancestries=(source,), tasks=tasks, image_size=PIXELS, run=run
+    )
+    start = lifecycle.expand(
+        learngene, layers=cell.layers, width=cell.width, task=cell.task, run=run
+    )
+    begun = time.monotonic()
+    healed = recover(
+        start,
+        open_ancestry(source, image_size=PIXELS),
+        mix_images(start),
+        replace(HEAL, lr=choose_heal_rate(start)),
+        HEALING,
+        run,
+        records={key: start.provenance.get(key) for key in ("runs", "teacher_depth")},
+    )
+    record: Any = healed.provenance["healed"]
+    row = {
+        **cell._asdict(),
+        "before": probe(start, task, run),
+        "healed": probe(healed, task, run),
+        "lr": record["recipe"]["lr"],
+        "kept_epoch": record["metrics"]["kept_epoch"],
+        "seconds": round(time.monotonic() - begun),
+        **finetune(healed, task, run),
+        **machine.describe_device(),
+    }
+    with ROWS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    return row
+
+
+def mix_images(model: Descendant) -> Task:
+    """Return the images without labels, resized to the model's input size, and held-out ones."""
+    parts: dict[str, list[torch.Tensor]] = {"train": [], "validation": []}
+    opened = [ensure_validation(open_task(name)) for name in UNLABELLED]
+    for task, count in zip(opened, UNLABELLED.values(), strict=True):
+        for name, images in (("train", count), ("validation", HELD_OUT)):
+            split = task.split(name)  # type: ignore[arg-type]
+            order = np.random.default_rng(0).permutation(len(split))[:images]
+            view = model.with_fit("stretch").view
+            for index in np.sort(order):
+                parts[name].append(fit_images(split.__getitems__([int(index)]), PIXELS, view))
+    pixels = {name: torch.cat(images) for name, images in parts.items()}
+    pixels["test"] = pixels["validation"]
+
+    def open_split(name: str) -> PixelSplit:
+        return PixelSplit(pixels[name], np.zeros(len(pixels[name]), dtype=np.int64))
+
+    sizes = {name: len(images) for name, images in pixels.items()}
+    return replace(opened[0], name="mixed", sizes=sizes, open_split=open_split, stamp=None)
+
+
+def probe(model: Descendant, task: Task, run: Run) -> float:
+    """Return the accuracy of a ridge regression on the features, on test images."""
+    shown = model.with_fit(lifecycle.choose_fit(model, task)).input_format
+    train, test = (
+        compute_features(
+            model.model(), task, split, shown, run, images=min(images, task.sizes[split])
+        )
+        for split, images in (("train", IMAGES), ("test", TEST_IMAGES))
+    )
+    return run_probe(train, test, task, "test", "ridge", seed=0).value
+
+
+def finetune(model: Descendant, task: Task, run: Run) -> dict[str, float]:
+    """Return the accuracy on test images after fine-tuning with the defaults."""
+    tuned = lifecycle.finetune(
+        model, task=task.name, run=run, images=min(IMAGES, task.sizes["train"])
+    )
+    found = evaluate(
+        tuned.model(),
+        task,
+        "test",
+        tuned.input_format,
+        run,
+        images=min(TEST_IMAGES, task.sizes["test"]),
+    )
+    low, high = proportion(round(found.value * found.images), found.images)
+    return {"finetuned": found.value, "low": low, "high": high, "images": found.images}
+
+
+def make_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the accuracies in Markdown, per cent: a model a row, three columns for every task."""
+    steps = ("before", "healed", "finetuned")
+    heads = [
+        f"{task}: {step}" for task in TASKS for step in ("ridge", "ridge, healed", "fine-tuned")
+    ]
+    lines = [f"| model | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    for method, layers, width in MODELS:
+        own = {
+            row["task"]: row
+            for row in rows
+            if (row["method"], row["layers"], row["width"]) == (method, layers, width)
+        }
+        cells = [
+            f"{100 * own[task][step]:.1f}" if task in own else "" for task in TASKS for step in steps
+        ]
+        if own:
+            lines.append(f"| {method} {layers} x {width} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
