@@ -346,7 +346,7 @@ def worth(methods: list[str]) -> None:
     config.json.
     """
     for name, arm in arms().items():
-        if name in methods:
+        if name in methods and (card_of(name) / CONFIG).is_file():
             print(f"== what {name} is worth", file=sys.stderr)
             found = shelf_worth.measured(
                 arm, card_of(name), BUILD / f"worth-{fingerprint(checksum(BUNDLED))}"
