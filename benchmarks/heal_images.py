@@ -7,7 +7,7 @@ the accuracy of the smaller of the two. `first_k` builds only 6 x 384 and is com
 closed_form and random weights of that size; no gain is claimed there.
 
 Varied: the start of the student, and the number of different images. The images are training images
-of fashion_mnist; few are repeated, so that every healing sees 16,000 images or more (4 epochs of
+of fashion_mnist; small sets are repeated, so that every healing sees 16,000 or more (4 epochs of
 at least 4,000, with other shifts and flips in each). Every start has two learning rates, the better
 one is chosen on validation images. closed_form is calibrated with as many training images, at most
 500, without labels; those may include images of the probes.
