@@ -6,6 +6,7 @@ from learngene_zoo.artifacts.descendant import assemble as assemble
 from learngene_zoo.artifacts.descendant import fingerprint_of as fingerprint_of
 from learngene_zoo.artifacts.learngene import Learngene as Learngene
 from learngene_zoo.artifacts.own_data import find_origin as find_origin
+from learngene_zoo.artifacts.own_data import is_own_data as is_own_data
 from learngene_zoo.artifacts.own_data import name_option as name_option
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
@@ -99,7 +100,6 @@ from learngene_zoo.storage import write_json as write_json
 from learngene_zoo.tasks.catalogue import Suite as Suite
 from learngene_zoo.tasks.catalogue import built_in as built_in
 from learngene_zoo.tasks.catalogue import find_entry as find_entry
-from learngene_zoo.tasks.catalogue import is_own_data as is_own_data
 from learngene_zoo.tasks.catalogue import open_seen as open_seen
 from learngene_zoo.tasks.catalogue import open_task as open_task
 from learngene_zoo.tasks.catalogue import split_sizes as split_sizes

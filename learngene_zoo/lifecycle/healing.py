@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.artifacts.own_data import (
     LocalOrigin,
     find_origin,
+    is_own_data,
     name_option,
     open_for_artifact,
     remember,
@@ -27,7 +28,7 @@ from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, Recipe, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import is_own_data, locate_task, open_task
+from learngene_zoo.tasks.catalogue import locate_task, open_task
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
 
