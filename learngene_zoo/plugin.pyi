@@ -6,10 +6,10 @@ from learngene_zoo.artifacts.descendant import assemble as assemble
 from learngene_zoo.artifacts.descendant import fingerprint_of as fingerprint_of
 from learngene_zoo.artifacts.learngene import Learngene as Learngene
 from learngene_zoo.artifacts.own_data import find_origin as find_origin
-from learngene_zoo.artifacts.own_data import is_own_data as is_own_data
 from learngene_zoo.artifacts.own_data import name_option as name_option
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
+from learngene_zoo.artifacts.records import is_own_data as is_own_data
 from learngene_zoo.atomic import nearest_parent as nearest_parent
 from learngene_zoo.errors import BadData as BadData
 from learngene_zoo.errors import BadFile as BadFile

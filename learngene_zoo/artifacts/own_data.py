@@ -61,11 +61,6 @@ class LocalOrigin:
 Origins = Mapping[str, LocalOrigin]  # by the reference, as the artifact names it
 
 
-def is_own_data(reference: str) -> bool:
-    """Return whether a reference is the address of the user's data instead of a task's name."""
-    return ":" in reference
-
-
 def locate(reference: str) -> str:
     """Return the reference with an absolute path, if it has a path and no address."""
     kind, colon, rest = reference.partition(":")

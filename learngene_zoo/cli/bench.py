@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.artifacts.own_data import is_own_data
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.grid.grid import BudgetName
 from learngene_zoo.cli.bench_options import (

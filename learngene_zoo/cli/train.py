@@ -6,7 +6,7 @@ from typing import Any, Literal
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.own_data import is_own_data
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.cli.job import choice_option, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.options import (
     any_model_of,

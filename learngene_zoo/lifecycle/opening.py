@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.own_data import (
-    LocalOrigin,
-    find_origin,
-    is_own_data,
-    open_for_artifact,
-)
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run

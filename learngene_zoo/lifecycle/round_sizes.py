@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.own_data import is_own_data
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.candidates import is_free

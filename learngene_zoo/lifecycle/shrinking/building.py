@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.own_data import is_own_data, recall, remember
+from learngene_zoo.artifacts.own_data import recall, remember
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand, extract
 from learngene_zoo.lifecycle.opening import resume_if_begun

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from learngene_zoo.artifacts.own_data import is_own_data, name_option
+from learngene_zoo.artifacts.own_data import name_option
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.family import Cost, cost
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig

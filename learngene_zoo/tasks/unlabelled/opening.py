@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from learngene_zoo.artifacts.own_data import is_own_data
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit, TextSplit, ensure_validation
