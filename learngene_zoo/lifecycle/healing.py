@@ -8,9 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option, open_for_artifact, remember
-from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.artifacts.records import AncestryRecord, read_provenance
+from learngene_zoo.artifacts.own_data import (
+    LocalOrigin,
+    find_origin,
+    name_option,
+    open_for_artifact,
+    remember,
+)
+from learngene_zoo.artifacts.records import AncestryRecord, is_own_data, read_provenance
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.opening import own_run
 from learngene_zoo.lifecycle.rates import choose_fit, choose_heal_rate

@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact, remember
-from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.artifacts.records import Control, LearngeneConfig, TargetTask, versions
+from learngene_zoo.artifacts.records import (
+    Control,
+    LearngeneConfig,
+    TargetTask,
+    is_own_data,
+    versions,
+)
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall
 from learngene_zoo.families.family import Convention

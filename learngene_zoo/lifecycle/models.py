@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts.own_data import find_origin, open_for_artifact, remember, remember_file
-from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.artifacts.records import versions
+from learngene_zoo.artifacts.records import is_own_data, versions
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures

@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from learngene_zoo.plugin import BadFile, Bounds, Expander, Member, WrongCall, details_of
+from learngene_zoo.plugin import (
+    BadFile,
+    Bounds,
+    Expander,
+    Member,
+    WrongCall,
+    details_of,
+    open_task,
+)
 from lgzoo_tal.architectures import list_widths
 from lgzoo_tal.hypernet_spec import (
     TASKS,
@@ -164,7 +172,6 @@ def get_embedding(
         return torch.stack(stored).mean(dim=0), {"from": "the mean of the learngene's tasks"}
     if task in details.embedded:
         return read_embedding(learngene, task, size), {"from": "the learngene", "task": task}
-    from learngene_zoo.plugin import open_task
     from lgzoo_tal.modules.embedding import compute_embedding, open_recorded_ancestry
 
     ancestry = open_recorded_ancestry(learngene.config, run)

@@ -8,8 +8,7 @@ from functools import cache, partial
 from typing import Literal
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.artifacts.records import CONTROLS
+from learngene_zoo.artifacts.records import CONTROLS, is_own_data
 from learngene_zoo.bench.grid.cell import Arm, Cell, HeadStart, Size, is_plain, label
 from learngene_zoo.bench.grid.search import Augment
 from learngene_zoo.errors import WrongCall, ZooError, unknown
