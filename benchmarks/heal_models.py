@@ -228,7 +228,9 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
             if (row["method"], row["layers"], row["width"]) == (method, layers, width)
         }
         cells = [
-            f"{100 * own[task][step]:.1f}" if task in own else "" for task in TASKS for step in steps
+            f"{100 * own[task][step]:.1f}" if task in own else ""
+            for task in TASKS
+            for step in steps
         ]
         if own:
             lines.append(f"| {method} {layers} x {width} | {' | '.join(cells)} |")
