@@ -1,0 +1,224 @@
+"""Does closed_form gain from another ridge penalty, one for all layers or one for each?
+
+Varied: the relative penalty of every regression, and `chosen`: for each layer that of `PENALTIES`
+with the smallest squared error on every fifth part of the recorded rows, then all rows are solved
+with it. The class token's weight in the equations is varied with the default penalty. The
+descendants are those of closed_form_truncation.py at the default depth.
+
+Measured: a ridge regression on the frozen features and the nearest neighbours, as in
+closed_form_truncation.py. No validation or test image is read.
+
+Command: resumable. DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small
+DINOV2` writes.
+
+    python benchmarks/closed_form_ridge.py --ancestry DINOV2 [--only TASK ...]
+    python benchmarks/closed_form_ridge.py [--only TASK ...]    of the bundled model
+    python benchmarks/closed_form_ridge.py --table
+
+Results: benchmarks/results/closed_form_ridge.jsonl.
+Page: docs/results/closed_form.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Sequence
+from statistics import mean
+from typing import Any
+
+import torch
+
+import closed_form_truncation as truncation
+import lgzoo_closed_form.modules.solve as solving
+import machine
+from finetune_rates import choose_images
+from learngene_zoo.plugin import without_head
+from learngene_zoo.pretrained.ancestry import open_ancestry
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+from learngene_zoo.training.probes import compute_features, run_probe
+from lgzoo_closed_form.calibration import Calibration, record_teacher
+from lgzoo_closed_form.descendant_size import MAX_COST, find_best_cuts
+from lgzoo_closed_form.modules.anatomy import Linear
+from lgzoo_closed_form.modules.ridge import Rows, Sums
+from lgzoo_closed_form.modules.solve import measure_costs
+from pages import DOCS, replace_between
+
+ROWS = machine.RESULTS / "closed_form_ridge.jsonl"
+TASKS = {"dinov2": ("emoji", "fashion_mnist"), "bundled": truncation.TASKS["bundled"]}
+SIZES = {
+    "dinov2": ((6, 384), (6, 256), (6, 192)),
+    "bundled": ((6, 96), (3, 64), (6, 64), (9, 64), (6, 32)),
+}
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+ARMS = ("0.001", "0.01", "0.1", "1", "chosen", "class 1", "class 16")
+HELD_OUT = 5  # every fifth part
+
+
+def main() -> None:
+    """Measure what is missing, print the table, and keep it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ancestry", help="the folder of DINOv2-S (default: the bundled model)")
+    parser.add_argument("--only", nargs="*", default=[], help="tasks (default: all)")
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    given = parser.parse_args()
+    if not given.table:
+        name = "dinov2" if given.ancestry else "bundled"
+        for task in TASKS[name]:
+            if not given.only or task in given.only:
+                measure_task(name, given.ancestry or "bundled", task)
+    table = make_table(read_rows())
+    replace_between(DOCS / "results" / "closed_form.md", "ridge", table)
+    print(table)
+
+
+def read_rows() -> list[dict[str, Any]]:
+    """Return the results so far."""
+    if not ROWS.is_file():
+        return []
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+
+
+def measure_task(name: str, ancestry: str, task_name: str) -> None:
+    """Measure all arms and sizes on a task."""
+    done = {
+        (row["ancestry"], row["task"], row["layers"], row["width"], row["arm"])
+        for row in read_rows()
+    }
+    torch.set_num_threads(1)
+    run = Run(seed=0, threads=1, device="cpu")
+    opened = open_ancestry(ancestry, image_size=truncation.PIXELS if name == "dinov2" else None)
+    task = choose_images(open_task(task_name), run.seed)
+    seen = task if name == "dinov2" else open_task(SOURCE_TASK)
+    state = without_head(opened.state, opened.spec)
+    for arms, class_weight in ((ARMS[:5], 4.0), (ARMS[5:6], 1.0), (ARMS[6:], 16.0)):
+        waiting = [
+            (size, arm)
+            for size in SIZES[name]
+            for arm in arms
+            if (name, task_name, *size, arm) not in done
+        ]
+        if not waiting:
+            continue
+        settings = Calibration(class_weight=class_weight)
+        teacher = record_teacher(state, opened.spec, settings, seen, opened.input_format, run)
+        costs = measure_costs(teacher, settings.ridge)
+        for (layers, width), arm in waiting:
+            depth = max(
+                depth
+                for depth in range(layers, opened.spec.layers + 1)
+                if find_best_cuts(costs, depth)[layers - 1].objective <= MAX_COST
+            )
+            cut = find_best_cuts(costs, depth)[layers - 1]
+            cell = truncation.Cell(name, task_name, layers, width, depth)
+            rho = settings.ridge if arm.startswith("class") or arm == "chosen" else float(arm)
+            original = solving.solve_layers
+            if arm == "chosen":
+                solving.solve_layers = solve_with_chosen_penalty
+            try:
+                built = truncation.build_model(teacher, cell, cut.runs, Calibration(ridge=rho))
+            finally:
+                solving.solve_layers = original
+            train, held_out = (
+                compute_features(
+                    built, task, split, opened.input_format, run, images=truncation.JUDGED
+                )
+                for split in ("train", "validation")
+            )
+            ridge, knn = (
+                run_probe(train, held_out, task, "validation", kind, seed=0)
+                for kind in ("ridge", "knn")
+            )
+            row = {
+                "ancestry": name,
+                "task": task_name,
+                "layers": layers,
+                "width": width,
+                "arm": arm,
+                "depth": depth,
+                "ridge": ridge.value,
+                "knn": knn.value,
+                "images": ridge.images,
+            }
+            with ROWS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(row, flush=True)
+
+
+@torch.no_grad()
+def solve_with_chosen_penalty(layers: Sequence[Linear], parts: Iterable[Rows], rho: float) -> None:
+    """Set layers to the solution with the penalty that is best on held-out rows."""
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    start_OI = torch.cat([layer.weight for layer in layers])
+    start_O = torch.cat(biases) if biases else None
+    kept = list(parts)
+    known, others, every = (
+        Sums.from_rows(rows, centred=start_O is not None)
+        for rows in (
+            [part for i, part in enumerate(kept) if i % HELD_OUT],
+            kept[::HELD_OUT],
+            kept,
+        )
+    )
+    errors = {
+        penalty: compute_error(others, *known.solve(start_OI, start_O, penalty))
+        for penalty in PENALTIES
+    }
+    weight, bias = every.solve(start_OI, start_O, min(errors, key=lambda one: errors[one]))
+    sizes = [len(layer.weight) for layer in layers]
+    for layer, solution in zip(layers, weight.split(sizes)):
+        layer.weight.copy_(solution)
+    for layer_bias, solution in zip(biases, () if bias is None else bias.split(sizes)):
+        layer_bias.copy_(solution)
+
+
+def compute_error(sums: Sums, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> float:
+    """Return the weighted squared error of a solution on other rows."""
+    error = sums.square_O.sum() - 2 * (weight_OI * sums.cross_IO.T).sum()
+    error += ((weight_OI @ sums.gram) * weight_OI).sum()
+    if bias_O is not None:
+        apart_O = sums.mean_O - weight_OI @ sums.mean_I - bias_O
+        error += sums.weight * apart_O.square().sum()
+    return float(error)
+
+
+def make_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean accuracies of the tasks in Markdown: a size a row, an arm a column."""
+    lines = [
+        f"| model | tasks | {' | '.join(ARMS)} |",
+        f"|---|---:|{'---:|' * len(ARMS)}",
+    ]
+    for name, sizes in SIZES.items():
+        for layers, width in sizes:
+            own = [
+                row
+                for row in rows
+                if (row["ancestry"], row["layers"], row["width"]) == (name, layers, width)
+            ]
+            tasks = [
+                task
+                for task in TASKS[name]
+                if all(any((row["task"], row["arm"]) == (task, arm) for row in own) for arm in ARMS)
+            ]
+            if not tasks:
+                continue
+            cells = []
+            for arm in ARMS:
+                chosen = [row for row in own if row["arm"] == arm and row["task"] in tasks]
+                cells.append(
+                    " / ".join(
+                        f"{100 * mean(row[probe] for row in chosen):.1f}"
+                        for probe in ("ridge", "knn")
+                    )
+                )
+            lines.append(f"| {name} {layers} x {width} | {len(tasks)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
