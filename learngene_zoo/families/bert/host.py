@@ -110,8 +110,8 @@ def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
     std_D = inputs_ND.std(dim=0)
     factor_D = SPREAD / std_D.clamp(min=float(std_D.mean()) / 100)
     layer = model.bert.pooler.dense
-    weight = layer.weight.detach().double() * factor_D[:, None]
-    bias = (layer.bias.detach().double() - inputs_ND.mean(dim=0)) * factor_D
+    weight = layer.weight.detach().cpu().double() * factor_D[:, None]
+    bias = (layer.bias.detach().cpu().double() - inputs_ND.mean(dim=0)) * factor_D
     return {"bert.pooler.dense.weight": weight.float(), "bert.pooler.dense.bias": bias.float()}
 
 
@@ -134,7 +134,7 @@ def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
 
 def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
     """Call `keep` with the tokens after the last block; return the handle of the hook."""
-    return observe_output(get_blocks(model)[-1], keep)
+    return observe_output(model.bert.encoder, lambda output: keep(output.last_hidden_state))
 
 
 def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:
