@@ -368,7 +368,7 @@ def guide(
     """
     own_format = teacher.input_format
     if isinstance(own_format, TextFormat) or isinstance(images, TextFormat):
-        _check_tokenizers(own_format, images)
+        check_tokenizers(own_format, images)
         return Teacher(teacher.model().to(open_device(run)))
     model = teacher.model().to(open_device(run))
     if own_format.channels != images.channels or (
@@ -391,7 +391,7 @@ def guide(
     )
 
 
-def _check_tokenizers(teacher: Any, student: Any) -> None:
+def check_tokenizers(teacher: Any, student: Any) -> None:
     """Raise `WrongCall` unless a teacher takes the texts in the student's format."""
     if not (isinstance(teacher, TextFormat) and isinstance(student, TextFormat)):
         takes = ("texts", "images") if isinstance(teacher, TextFormat) else ("images", "texts")

@@ -127,6 +127,27 @@ def get_blocks(model: Any) -> Sequence[nn.Module]:
     return modules
 
 
+def embed_tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+    """Return the tokens that the first block reads, (B, N, D)."""
+    texts = as_tokens(model, inputs)
+    tokens_BND: torch.Tensor = model.bert.embeddings(
+        input_ids=texts.ids, token_type_ids=texts.types
+    )
+    return tokens_BND
+
+
+def compute_hidden(
+    model: Any, block: int, mixes: bool, tokens_BND: torch.Tensor, mask_BN: torch.Tensor
+) -> torch.Tensor:
+    """Return the inputs of a branch's writer, (B, N, I); padding is not attended to."""
+    layers: Any = get_blocks(model)[block]
+    if not mixes:
+        hidden_BNI: torch.Tensor = layers.intermediate(tokens_BND)
+        return hidden_BNI
+    hidden_BNI, _ = layers.attention.self(tokens_BND, mask_BN[:, None, None].bool())
+    return hidden_BNI
+
+
 def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
     """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
     return observe_output(model.classifier, keep)
