@@ -202,7 +202,8 @@ def measure_similarities(ancestry: str, layers: int = 3) -> None:
         if kind == "first_k":
             model = lifecycle.expand(whole, layers=layers, run=run)
         else:
-            learngene = extract_learngene("closed_form", ancestry)
+            # Without a head, whose features are the pooler's.
+            learngene = extract_learngene("closed_form", ancestry).with_config(purpose=None)
             solve = {"solve": False} if kind == "copied" else {}
             model = solved or lifecycle.expand(learngene, layers=layers, run=run, **solve)
         if kind == "closed_form":

@@ -187,10 +187,11 @@ def measure_sensitivity(
     """Return the sum of the absolute gradients of a logit with respect to all weights but the head.
 
     It is proportional to the scale of the head. The first steps of Adam move every weight by the
-    learning rate, so that times this sum is the change of the logit. The first token of a text, which the pooler of a BERT reads, differs little
-    between texts if the ancestry model takes the mean of all tokens. A head that separates such
-    texts reacts to the smallest change of any weight: with the first three blocks of MiniLM a
-    single step with a learning rate of 3e-6 raises the loss from 0.2 to 9.
+    learning rate, so that times this sum is the change of the logit. The first token of a text,
+    which the pooler of a BERT reads, differs little between texts if the ancestry model takes the
+    mean of all tokens. A head that separates such texts reacts to the smallest change of any
+    weight: with the first three blocks of MiniLM a single step with a learning rate of 3e-6 raises
+    the loss from 0.2 to 9.
 
     Args:
         model: the module, with the head that is measured.
