@@ -37,6 +37,7 @@ from learngene_zoo.families.surgery import dimensions_of as dimensions_of
 from learngene_zoo.families.surgery import map_axes as map_axes
 from learngene_zoo.families.tensors import Model as Model
 from learngene_zoo.families.tensors import allocate_tensors as allocate_tensors
+from learngene_zoo.families.tensors import axis_of_layers as axis_of_layers
 from learngene_zoo.families.tensors import empty as empty
 from learngene_zoo.families.tensors import fill_missing_tensors as fill_missing_tensors
 from learngene_zoo.families.tensors import initial as initial

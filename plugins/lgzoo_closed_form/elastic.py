@@ -42,8 +42,10 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
+    DAMPING,
     PRUNED_AXES,
     Compensate,
+    CompensationDamping,
     CompensationTask,
     StoreWeights,
     build_pruned,
@@ -244,6 +246,7 @@ class ElasticExpander(Expander):
         "share of the hidden neurons that is kept; of the heads more (--lead)",
         Bounds(above=0, most=1),
     ] = None
+    damping: CompensationDamping = DAMPING
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every fiftieth of the ranking from a fifth on; before it is known, the whole."""
@@ -264,7 +267,7 @@ class ElasticExpander(Expander):
         spec = derive_selected_spec(learngene, target, selection, reason)
         if self.compensate:
             task = choose_task(learngene, target, selection, self.calibration, details.task, run)
-        return build_pruned(learngene, spec, selection, run, Calibration(), task)
+        return build_pruned(learngene, spec, selection, run, Calibration(), task, self.damping)
 
 
 ELASTIC = Method(
@@ -293,6 +296,7 @@ ELASTIC = Method(
             )
         ),
     },
+    families=("vit", "eva"),
     tasks="one",
     uses_labels=False,
     details=ElasticDetails,
