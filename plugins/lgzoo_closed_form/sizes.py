@@ -204,7 +204,9 @@ def derive_uneven_spec(spec: Spec, counts: Counts, head_dim: int | None = None) 
         front.append(segment)
     if not front:
         return small
-    return replace(small, front=tuple(front))  # type: ignore[call-arg]  # a SegmentedSpec's
+    least = derive_mlp_ratio(spec, min(counts.hidden))
+    pool = _list_pool_sizes(spec, min(counts.heads), least)
+    return replace(small, front=tuple(front), **pool)  # type: ignore[call-arg]  # SegmentedSpec's
 
 
 def _derive_attention_width(spec: Spec, heads: int, head_dim: int | None = None) -> int | None:

@@ -222,20 +222,20 @@ def _read(model: VisionTransformer) -> ViTSpec:
         scale_norms=not isinstance(kind.mlp.norm, nn.Identity),
         post_norm=isinstance(kind, ResPostBlock),
         pool_prefix=model.pool_include_prefix,
-        **_pool_sizes(model, block),
+        **_pool_sizes(model),
     )
 
 
-def _pool_sizes(model: VisionTransformer, block: Block) -> dict[str, Any]:
-    """Return the fields for sizes of the pooling by attention that are not those of the blocks."""
+def _pool_sizes(model: VisionTransformer) -> dict[str, Any]:
+    """Return the fields for sizes of the pooling by attention that are not those of all blocks."""
     pool = model.attn_pool
     if pool is None or not isinstance(model, StitchedVisionTransformer):
         return {}
     sizes: dict[str, Any] = {}
-    if pool.num_heads != block.attn.num_heads:
+    if any(block.attn.num_heads != pool.num_heads for block in model.blocks):
         sizes["pool_heads"] = pool.num_heads
     hidden = pool.mlp.fc1.out_features
-    if hidden != _first_layer(block).out_features:
+    if any(_first_layer(block).out_features != hidden for block in model.blocks):
         sizes["pool_mlp_ratio"] = _ratio([(model.embed_dim, hidden)])
     return sizes
 
