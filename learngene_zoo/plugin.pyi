@@ -92,8 +92,8 @@ from learngene_zoo.settings import from_json as from_json
 from learngene_zoo.settings import settings_of as settings_of
 from learngene_zoo.settings import to_json as to_json
 from learngene_zoo.settings import with_settings as with_settings
-from learngene_zoo.storage import Tensors as Tensors
 from learngene_zoo.storage import StateDict as StateDict
+from learngene_zoo.storage import Tensors as Tensors
 from learngene_zoo.storage import parse_json as parse_json
 from learngene_zoo.storage import read_json as read_json
 from learngene_zoo.storage import sha256 as sha256
