@@ -13,7 +13,7 @@ DINOv3 and ImageNet, and a GPU are needed); other models and tasks are named.
 
     python benchmarks/snapvit_board.py --scores SNAPVIT/scores/imagenet-1k --cut --device cuda
     python benchmarks/snapvit_board.py --model dinov2-s14=DINOV2 --image-size 112 \\
-            --task stamps=stamps --task emoji=emoji-transfer --calibration stamps --cut \\
+            --task stamps=stamps --task clothes=fashion_mnist --calibration stamps --cut \\
             --images 200 --test-images 200 \\
             --set images=100 crops=2 evaluations=12 compared=32 calibration_images=200
             DINOv2-S on tasks that need no network; DINOV2 as in benchmarks/real_models.py

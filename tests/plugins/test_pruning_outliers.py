@@ -1,7 +1,8 @@
 """Pruning: narrower heads, and the penalty of models with outlier channels."""
 
-from collections.abc import Sequence
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +20,17 @@ from lgzoo_closed_form.modules.cutting import (
     Absorption,
     Selection,
     compensate_model,
-    cut_model,
     record_blocks,
 )
 from lgzoo_closed_form.modules.head_dims import compute_roots, factor_products, factor_writer
-from lgzoo_closed_form.modules.ridge import Damping, choose_penalty, measure_largest
+from lgzoo_closed_form.modules.ridge import choose_penalty, measure_largest
 from lgzoo_closed_form.modules.streams import Pictures
 from lgzoo_closed_form.pruned import check_head_dim
 from lgzoo_closed_form.pruning import PruningExpander, PruningExtractor, Scoring
-from lgzoo_closed_form.sizes import derive_even_spec, derive_mlp_ratio
+from lgzoo_closed_form.sizes import derive_even_spec
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+damping = pytest.importorskip("compensation_damping")
 
 EVA = load_family("eva").examples[0].with_(layers=4, width=48, heads=3)
 FULL = Selection([list(range(3))] * 4, [list(range(SPEC.hidden))] * 4)
@@ -54,72 +57,29 @@ def draw_images(count: int, seed: int) -> torch.Tensor:
     return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
 
 
-def plant_outliers(state: dict[str, torch.Tensor], channels: Sequence[int]) -> None:
-    """Multiply some inputs of each `attn.proj` and `mlp.fc2` by 100, and their columns by 0.01."""
-    values = [2 * SPEC.heads_width + channel for channel in channels]
-    for block in range(SPEC.layers):
-        for layer, rows, writer in (
-            ("attn.qkv", values, "attn.proj"),
-            ("mlp.fc1", list(channels), "mlp.fc2"),
-        ):
-            weight = state[f"blocks.{block}.{layer}.weight"].clone()
-            weight[rows] *= 100
-            state[f"blocks.{block}.{layer}.weight"] = weight
-            columns = state[f"blocks.{block}.{writer}.weight"].clone()
-            columns[:, list(channels)] /= 100
-            state[f"blocks.{block}.{writer}.weight"] = columns
-
-
 @cache
 def measure_errors(family: str, is_planted: bool) -> dict[str, float]:
-    """Return the squared error of the features on new images, by the kind of damping.
-
-    Without compensation it is under "none", without penalty under "undamped".
-    """
-    spec = (SPEC if family == "vit" else EVA).with_(classes=0)
-    state = dict(initial(spec, 0, "fan_in"))
-    if is_planted:
-        plant_outliers(state, (3, 17))
-    model = model_of(spec, state).eval()
-    images, test = draw_images(100, 0), draw_images(64, 1)
-    tokens = torch.arange(spec.tokens).expand(len(images), -1)
-    pictures = Pictures(images, tokens, torch.ones(tokens.numel(), dtype=torch.float64))
-    neurons = [index for index in range(spec.hidden) if index % 2 or index in (3, 17)]
-    selection = Selection([[0, 1]] * 4, [neurons] * 4)
-    small = derive_even_spec(spec, 2, derive_mlp_ratio(spec, len(neurons)))
-    penalties: dict[str, tuple[float, Damping]] = {
-        "undamped": (0.0, "mean"),
-        **{damping: (1e-2, damping) for damping in ("mean", "largest", "each")},
-    }
-    states = {"none": cut_model(state, spec, selection)} | {
-        name: compensate_model(model, state, spec, selection, pictures, Absorption(*penalty))
-        for name, penalty in penalties.items()
-    }
-    with torch.no_grad():
-        full = model.forward_features(test)
-        return {
-            name: float(
-                (model_of(small, parts).eval().forward_features(test) - full).square().mean()
-            )
-            for name, parts in states.items()
-        }
+    """Return the squared error of the features on new images by penalty."""
+    errors: dict[str, float] = damping.measure_random(family, is_planted)
+    return errors
 
 
 @pytest.mark.parametrize("family", ["vit", "eva"])
 def test_a_penalty_for_each_input_does_not_see_planted_outliers(family: str) -> None:
     plain, planted = (measure_errors(family, is_planted) for is_planted in (False, True))
-    assert planted["each"] == pytest.approx(plain["each"], rel=0.05)
-    assert planted["each"] < planted["undamped"]
-    assert planted["each"] < planted["none"]
+    for penalty in ("each 0.001", "each 0.01", "each 0.1"):
+        assert planted[penalty] == pytest.approx(plain[penalty], rel=0.02)
+    assert planted["each 0.01"] <= planted["no penalty"]
+    assert planted["each 0.01"] < planted["none"]
 
 
 def test_a_common_penalty_of_outliers_leaves_less_of_the_compensation() -> None:
     """It is large beside all inputs except the two outliers: with the largest eigenvalue most."""
     plain, planted = (measure_errors("vit", is_planted) for is_planted in (False, True))
-    for damping in ("mean", "largest"):
-        assert plain[damping] < 1.1 * plain["each"]
-        assert 1.2 * planted["each"] < planted[damping] < planted["none"]
-    assert planted["mean"] < planted["largest"]
+    for kind in ("mean 0.01", "largest 0.01"):
+        assert plain[kind] < 1.1 * plain["each 0.01"]
+        assert 1.2 * planted["each 0.01"] < planted[kind] < planted["none"]
+    assert planted["mean 0.01"] < planted["largest 0.01"]
 
 
 def test_penalties_by_number() -> None:
