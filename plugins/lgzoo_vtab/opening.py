@@ -25,7 +25,7 @@ from learngene_zoo.plugin import (
     task_of_tables,
     uniform,
 )
-from lgzoo_vtab.suite import TRAIN, VALIDATION, Row, find_folder, find_source
+from lgzoo_vtab.places import TRAIN, VALIDATION, Row, find_folder, find_source
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import HubSource

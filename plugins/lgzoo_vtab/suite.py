@@ -8,23 +8,16 @@ usual layout with lists (`cifar/train800.txt` ...), and otherwise in copies on t
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import NamedTuple
-
-from learngene_zoo.plugin import BadData, Entry, HubSource, Suite, Task, split_sizes
-
-VARIABLE = "LGZOO_VTAB"
-TRAIN, VALIDATION = 800, 200
-PARQUET = "refs/convert/parquet"
-
-
-class Row(NamedTuple):
-    """A task of VTAB: its entry, its folder below `LGZOO_VTAB`, and its copy on the Hub."""
-
-    entry: Entry
-    folder: str
-    hub: str
+from learngene_zoo.plugin import Entry, HubSource, Suite, Task, split_sizes
+from lgzoo_vtab.places import (
+    PARQUET,
+    TRAIN,
+    VALIDATION,
+    VARIABLE,
+    Row,
+    find_folder,
+    find_source,
+)
 
 
 def _row(
@@ -101,31 +94,6 @@ TASKS = (
          "wds_vtab-smallnorb_label_elevation", "Toys from nine heights."),
 )  # fmt: skip
 ROWS = {row.entry.name: row for row in TASKS}
-
-
-def find_folder(row: Row) -> Path | None:
-    """Return the folder of a task below `LGZOO_VTAB`; None if the variable is not set.
-
-    Raises `BadData` if it does not have that folder.
-    """
-    named = os.environ.get(VARIABLE)
-    if not named:
-        return None
-    folder = Path(os.path.expanduser(named)) / row.folder
-    if not folder.is_dir():
-        raise BadData(
-            f"{VARIABLE} is {named!r}, which has no folder {row.folder}; correct it or unset it"
-        )
-    return folder
-
-
-def find_source(row: Row) -> HubSource:
-    """Return the source of a task on the Hub."""
-    return HubSource(
-        reference=row.hub,
-        label="cls",
-        alternative=f"set {VARIABLE} to a folder with {row.folder}/train800.txt",
-    )
 
 
 def on_hub(entry: Entry) -> HubSource | None:

@@ -17,7 +17,8 @@ from learngene_zoo.tasks.catalogue import find_entry, open_task
 from learngene_zoo.testing import check_suite
 from lgzoo_vtab import opening
 from lgzoo_vtab.opening import draw_tables, read_list
-from lgzoo_vtab.suite import ROWS, TASKS, VARIABLE, VTAB, on_hub
+from lgzoo_vtab.places import VARIABLE
+from lgzoo_vtab.suite import ROWS, TASKS, VTAB, on_hub
 from lgzoo_vtab.suite import open_task as open_entry
 
 COMMIT = "a" * 40
