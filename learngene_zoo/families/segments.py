@@ -38,19 +38,18 @@ class SegmentedSpec(PictureSpec):
 
     @cached_property
     def _cut(self) -> tuple[Self, ...]:
-        changes: dict[str, Any] = {"front": ()}
-        return tuple(
-            replace(
-                self,
-                **changes,
-                layers=size.layers,
-                width=size.width,
-                heads=size.heads,
-                attention_width=size.attention_width,
-                mlp_ratio=self.mlp_ratio if size.mlp_ratio is None else size.mlp_ratio,
-            )
-            for size in self.sizes
-        )
+        return tuple(replace(self, **self._list_changes(size)) for size in self.sizes)
+
+    def _list_changes(self, size: Segment) -> dict[str, Any]:
+        """Return the fields of the plain model of a segment that differ from this spec's."""
+        return {
+            "front": (),
+            "layers": size.layers,
+            "width": size.width,
+            "heads": size.heads,
+            "attention_width": size.attention_width,
+            "mlp_ratio": self.mlp_ratio if size.mlp_ratio is None else size.mlp_ratio,
+        }
 
     @property
     def sizes(self) -> tuple[Segment, ...]:

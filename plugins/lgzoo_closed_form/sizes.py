@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from learngene_zoo.plugin import BadFile, Member, Segment, Spec, WrongCall
 
@@ -206,7 +207,8 @@ def derive_uneven_spec(spec: Spec, counts: Counts, head_dim: int | None = None) 
         return small
     least = derive_mlp_ratio(spec, min(counts.hidden))
     pool = _list_pool_sizes(spec, min(counts.heads), least)
-    return replace(small, front=tuple(front), **pool)  # type: ignore[call-arg]  # SegmentedSpec's
+    changes: dict[str, Any] = {"front": tuple(front), **pool}  # fields of a SegmentedSpec
+    return replace(small, **changes)
 
 
 def _derive_attention_width(spec: Spec, heads: int, head_dim: int | None = None) -> int | None:

@@ -169,7 +169,7 @@ def _read(model: Eva) -> EvaSpec:
     )
 
 
-def _attention_width(block: nn.Module) -> int | None:
+def _attention_width(block: Any) -> int | None:
     """Return the width of all heads together; None if it is the width of the stream."""
     proj = block.attn.proj
     width: int = proj.in_features
@@ -195,7 +195,7 @@ def _front(model: Eva) -> tuple[Segment, ...]:
     )
 
 
-def _size(block: nn.Module) -> tuple[int, ...]:
+def _size(block: Any) -> tuple[int, ...]:
     return block.attn.num_heads, block.attn.proj.in_features, block.mlp.fc2.in_features
 
 

@@ -220,14 +220,12 @@ def narrow_attention(
     index = list(heads)
     proj, (num_heads, channels) = attn.proj, (attn.num_heads, attn.head_dim)
     W_DA = proj.weight.detach().double()
-    maps = narrow_heads(
-        *(
-            _take_diagonal_blocks(gram_AA, num_heads)[index]
-            for gram_AA in (logits.queries.gram, logits.keys.gram, sums.gram)
-        ),
-        W_DA.unflatten(1, (num_heads, channels)).movedim(1, 0)[index],
-        absorption.head_dim,
+    queries_HCC, keys_HCC, outputs_HCC = (
+        _take_diagonal_blocks(gram_AA, num_heads)[index]
+        for gram_AA in (logits.queries.gram, logits.keys.gram, sums.gram)
     )
+    writer_HDC = W_DA.unflatten(1, (num_heads, channels)).movedim(1, 0)[index]
+    maps = narrow_heads(queries_HCC, keys_HCC, outputs_HCC, writer_HDC, absorption.head_dim)
     qkv: dict[str, torch.Tensor] = {}
     for name, tensor in (("weight", attn.qkv.weight), ("bias", attn.qkv.bias)):
         if tensor is not None:
