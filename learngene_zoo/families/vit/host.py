@@ -227,15 +227,16 @@ def _read(model: VisionTransformer) -> ViTSpec:
 
 
 def _pool_sizes(model: VisionTransformer) -> dict[str, Any]:
-    """Return the fields for sizes of the pooling by attention that are not those of all blocks."""
-    pool = model.attn_pool
+    """Return the fields for sizes of the pooling by attention that a spec has to name."""
+    pool, last = model.attn_pool, model.blocks[-1]
     if pool is None or not isinstance(model, StitchedVisionTransformer):
         return {}
     sizes: dict[str, Any] = {}
-    if any(block.attn.num_heads != pool.num_heads for block in model.blocks):
+    lacks_heads = any(_attention_width(block) is not None for block in model.blocks)
+    if lacks_heads or pool.num_heads != last.attn.num_heads:
         sizes["pool_heads"] = pool.num_heads
     hidden = pool.mlp.fc1.out_features
-    if any(_first_layer(block).out_features != hidden for block in model.blocks):
+    if hidden != _first_layer(last).out_features:
         sizes["pool_mlp_ratio"] = _ratio([(model.embed_dim, hidden)])
     return sizes
 
