@@ -43,6 +43,7 @@ from learngene_zoo.families.surgery import dimensions_of as dimensions_of
 from learngene_zoo.families.surgery import map_axes as map_axes
 from learngene_zoo.families.tensors import Model as Model
 from learngene_zoo.families.tensors import allocate_tensors as allocate_tensors
+from learngene_zoo.families.tensors import axis_of_layers as axis_of_layers
 from learngene_zoo.families.tensors import empty as empty
 from learngene_zoo.families.tensors import fill_missing_tensors as fill_missing_tensors
 from learngene_zoo.families.tensors import initial as initial
@@ -101,6 +102,7 @@ from learngene_zoo.settings import settings_of as settings_of
 from learngene_zoo.settings import to_json as to_json
 from learngene_zoo.settings import with_settings as with_settings
 from learngene_zoo.storage import StateDict as StateDict
+from learngene_zoo.storage import Tensors as Tensors
 from learngene_zoo.storage import parse_json as parse_json
 from learngene_zoo.storage import read_json as read_json
 from learngene_zoo.storage import sha256 as sha256

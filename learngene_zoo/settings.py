@@ -152,7 +152,9 @@ def settings_of(settings: Any) -> list[Setting]:
     """
     leaves: dict[str, Setting] = {}
     nested_before = False
-    for field in (field for field in dataclasses.fields(settings) if field.metadata != NO_OPTION):
+    for field in (
+        field for field in dataclasses.fields(settings) if field.metadata.get("option", True)
+    ):
         annotation = _hints(type(settings))[field.name]  # type: ignore[arg-type]
         hint, help_text, optional = _unwrap(annotation)
         value = getattr(settings, field.name)
@@ -283,7 +285,7 @@ def stated_fields(value: Any) -> list[dataclasses.Field[Any]]:
     return [
         field
         for field in dataclasses.fields(value)
-        if field.metadata != OMIT_DEFAULT or getattr(value, field.name) != field.default
+        if not field.metadata.get("omit_default") or getattr(value, field.name) != field.default
     ]
 
 

@@ -1,9 +1,16 @@
-"""Register our models with timm: it then opens folders of dense and stitched models.
+"""Register our models with timm: it then opens folders of dense, stitched and pruned models.
 
 Use it as `import learngene_zoo.timm`.
 """
 
-from learngene_zoo.families.eva.host import DenseEva, learngene_dense_eva
+from learngene_zoo.families.eva.modules import (
+    DenseEva,
+    PrunedDenseEva,
+    PrunedEva,
+    learngene_dense_eva,
+    learngene_pruned_dense_eva,
+    learngene_pruned_eva,
+)
 from learngene_zoo.families.vit.modules import (
     DenseVisionTransformer,
     StitchedDenseVisionTransformer,
@@ -16,10 +23,14 @@ from learngene_zoo.families.vit.modules import (
 __all__ = [
     "DenseEva",
     "DenseVisionTransformer",
+    "PrunedDenseEva",
+    "PrunedEva",
     "StitchedDenseVisionTransformer",
     "StitchedVisionTransformer",
     "learngene_dense_eva",
     "learngene_dense_vit",
+    "learngene_pruned_dense_eva",
+    "learngene_pruned_eva",
     "learngene_stitched_dense_vit",
     "learngene_stitched_vit",
 ]

@@ -432,6 +432,8 @@ def command_beside(words: Sequence[str], path: str) -> str:
         else:
             kept_words.append(word)
     target = Path(path)
+    if target.name in ("", ".."):  # a folder above, such as the current one: a name within it
+        target = target / "new"
     number = 2
     while os.path.lexists(free := target.with_name(f"{target.stem}-{number}{target.suffix}")):
         number += 1

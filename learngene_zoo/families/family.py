@@ -192,7 +192,7 @@ class Table:
                 kinds = inside if before is None or block > start else [*inside, *self.stitch]
                 yield from ((self.block_name(block, kind.name), kind, sizes) for kind in kinds)
             start, before = start + segment.layers, segment.width if size.stitch else None
-        sizes = self.sizes(spec)
+        sizes = self.sizes(spec.tail)
         yield from (
             (kind.name, kind, sizes)
             for kind in (*self.final_norm, *self.head)
@@ -480,7 +480,7 @@ def count_params(spec: Spec, convention: Convention = "exact") -> int:
         before = segment.width if size.stitch else None
     total += _count(table.stem, spec, table.sizes(spec.first), convention)
     norms = [kind for kind in table.final_norm if kind.present(spec)]
-    total += _count((*norms, *table.head), spec, table.sizes(spec), convention)
+    total += _count((*norms, *table.head), spec, table.sizes(spec.tail), convention)
     unseen = 2 * spec.width if convention == "fvcore" and spec.stitched and not norms else 0
     return total + unseen
 

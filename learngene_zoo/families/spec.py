@@ -259,6 +259,11 @@ class Spec:
         return self.segments[0]
 
     @property
+    def tail(self) -> Self:
+        """The plain model whose sizes the layers after the blocks have."""
+        return self
+
+    @property
     def heads_width(self) -> int:
         """The channels of all attention heads together; the width, unless heads were removed."""
         return self.width

@@ -14,6 +14,7 @@ from learngene_zoo.atomic import claim, new_folder
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.opening import own_run
+from learngene_zoo.pretrained import from_open_clip
 from learngene_zoo.pretrained.formats.layout import FORMATS, TIMM, split_format
 from learngene_zoo.pretrained.sources import check_source, find_format, split_source
 from learngene_zoo.pretrained.timm_model import TimmModel, is_of_transformers, is_timm_source
@@ -204,8 +205,9 @@ def _describe_source(source: str, run: Run) -> Convertible:
 
 def _read_record(source: str) -> Mapping[str, Json]:
     """Return our record in the config of a folder; empty if there is none."""
-    config = Path(source) / CONFIG
-    content = read_json(config) if config.is_file() else {}
+    configs = (Path(source) / name for name in (CONFIG, from_open_clip.CONFIG))
+    config = next((path for path in configs if path.is_file()), None)
+    content = read_json(config) if config is not None else {}
     ours = content.get("learngene")
     return ours if isinstance(ours, dict) and not is_of_transformers(content) else {}
 

@@ -112,6 +112,7 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
     Raises `WrongCall` for a kind that is not supported, with its equivalent in timm, and `BadFile`
     for bad values.
     """
+    config = towers.unwrap_classifier(config)
     kind = config["model_type"]
     if kind not in KINDS:
         twin = next((name for start, name in TWINS.items() if start in where), None)
@@ -253,6 +254,7 @@ def images_of(
 
     `beside` reads another file of the repository; it returns None if there is none of that name.
     """
+    config = towers.unwrap_classifier(config)
     names = _labels(config)
     named = names if not all(name.startswith("LABEL_") for name in names) else []
     stated = {
@@ -270,6 +272,7 @@ def rename_tensors(
 
     The caller checks whether all tensors are present.
     """
+    config = towers.unwrap_classifier(config)
     if config["model_type"] in towers.TOWERS:
         state, left_out = towers.rename_tower(config, stored)
         return state, tuple(_describe_changes(config, list(left_out)))

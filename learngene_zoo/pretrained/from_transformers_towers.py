@@ -21,6 +21,26 @@ TOWERS = (SIGLIP, CLIP, DINOV3)
 EPSILONS = {SIGLIP: 1e-6, CLIP: 1e-5, DINOV3: 1e-5}
 PATCHES = {SIGLIP: 16, CLIP: 32, DINOV3: 16}
 _LEFT_OUT = ("mask_token", "position_ids")
+# The classifier of SigLIP, whose config has those of both towers.
+_SIGLIP_CLASSIFIER = "SiglipForImageClassification"
+
+
+def unwrap_classifier(config: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return the config of the tower in a classifier of SigLIP's; other configs unchanged.
+
+    The classifier reads the mean of the patches, whatever the tower's pooling.
+    """
+    vision = config.get("vision_config")
+    is_classifier = _SIGLIP_CLASSIFIER in str(config.get("architectures"))
+    if config.get("model_type") != "siglip" or not is_classifier or not isinstance(vision, dict):
+        return config
+    kept = ("architectures", "id2label", "num_labels", "quantization_config", "learngene")
+    return {
+        **vision,
+        **{key: config[key] for key in kept if key in config},
+        "model_type": SIGLIP,
+        "vision_use_head": False,
+    }
 
 
 def has_projection(config: Mapping[str, Json]) -> bool:
@@ -106,7 +126,13 @@ def rename_tower(
     kind = config["model_type"]
     names = {SIGLIP: renames.SIGLIP, CLIP: renames.CLIP, DINOV3: renames.DINOV3}[str(kind)]
     bare = {name.removeprefix("vision_model."): name for name in stored}
-    dropped = tuple(name for name in bare if name.endswith(_LEFT_OUT))
+    dropped = tuple(
+        name
+        for name in bare
+        if name.endswith(_LEFT_OUT)
+        # A pooling beside a classifier, which does not read it.
+        or (name.startswith("head.") and kind == SIGLIP and not config.get("vision_use_head", True))
+    )
     state = {
         names.restore(name): stored[full] for name, full in bare.items() if name not in dropped
     }
@@ -136,6 +162,8 @@ def _restore_siglip(state: StateDict) -> StateDict:
     restored = dict(state)
     restored["pos_embed"] = restored["pos_embed"][None]
     for tensor in ("weight", "bias"):
+        if f"classifier.{tensor}" in restored:
+            restored[f"head.{tensor}"] = restored.pop(f"classifier.{tensor}")
         joint = restored.pop(f"attn_pool.qkv.{tensor}", None)
         if joint is not None:
             width = len(joint) // 3

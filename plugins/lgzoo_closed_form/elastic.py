@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
     FLAT,
+    OMIT_DEFAULT,
     Bounds,
     Expander,
     Extractor,
@@ -33,17 +35,18 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     Work,
-    WrongCall,
-    check_bounds,
     details_of,
     from_json,
     once,
+    sha256,
     to_json,
 )
 from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
+    DAMPING,
     PRUNED_AXES,
     Compensate,
+    CompensationDamping,
     CompensationTask,
     StoreWeights,
     build_pruned,
@@ -54,6 +57,7 @@ from lgzoo_closed_form.pruned import (
     name_importances,
     select_shares,
 )
+from lgzoo_closed_form.ranking import Evolution, RankingSettings, Sensitivity
 from lgzoo_closed_form.sizes import (
     count_by_share,
     derive_minimum,
@@ -62,70 +66,11 @@ from lgzoo_closed_form.sizes import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
 
 FIFTIETHS = tuple(step / 50 for step in range(10, 51))  # the grid of shares: 0.2, 0.22, ..., 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sensitivity:
-    """Images and crops on which curvature is measured."""
-
-    images: Annotated[int, "training images, without their labels", Bounds(least=1)] = 300
-    crops: Annotated[int, "small crops of each image, and two large ones", Bounds(least=0)] = 10
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evolution:
-    """Settings of the search for factors."""
-
-    evaluations: Annotated[int, "vectors of factors to evaluate", Bounds(least=1)] = 120
-    spread: Annotated[float, "initial standard deviation of the factors", Bounds(above=0)] = 0.3
-    first: Annotated[float, "initial factor of the first block", Bounds(above=0)] = 1.2
-    last: Annotated[
-        float,
-        "initial factor of the last block; linear between them",
-        Bounds(above=0),
-    ] = 0.8
-    sparsities: Annotated[
-        tuple[float, ...],
-        "shares of hidden neurons to cut when features are compared",
-        Bounds(above=0, most=1),
-    ] = (0.15, 0.35, 0.55, 0.65)
-    components: Annotated[
-        int, "principal components of the features to compare", Bounds(least=1)
-    ] = 192
-    compared: Annotated[int, "number of images on which features are compared", Bounds(least=2)] = (
-        128
-    )
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-        if not self.sparsities:
-            raise WrongCall("sparsities has no value; name one or more, such as --sparsities 0.35")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankingSettings:
-    """All that the ranking depends on, beside the ancestry model, the task and the seed."""
-
-    sensitivity: Sensitivity = field(default=Sensitivity(), metadata=FLAT)
-    evolution: Evolution = field(default=Evolution(), metadata=FLAT)
-    lead: Annotated[
-        float,
-        "share of kept heads minus the share of kept hidden neurons",
-        Bounds(least=0, most=1),
-    ] = 0.15
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
-    def compute_shares(self, keep: float) -> tuple[float, float]:
-        """Return the shares of heads and of hidden neurons. Rounded: 0.85 and 0.15 make 1."""
-        return min(round(keep + self.lead, 6), 1.0), keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +85,8 @@ class ElasticDetails:
     # Mean cosine of pruned models' features with the whole one's, with the start's factors.
     start: float | None = None
     reached: float | None = None  # the same with the best ones
+    # The checksum of the file that the scores are from
+    scores: str | None = field(default=None, metadata=OMIT_DEFAULT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +94,11 @@ class ElasticExtractor(Extractor):
     """Rank the heads and hidden neurons of the ancestry model once; keep it, or only its name."""
 
     store: StoreWeights = True
+    scores: Annotated[
+        str | None,
+        "file of scores that the authors' code wrote for this model (.pt), or the same two tensors "
+        "in .safetensors; then nothing is measured",
+    ] = field(default=None, metadata=OMIT_DEFAULT)
     each: RankingSettings = field(default=RankingSettings(), metadata=FLAT)
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
@@ -157,6 +109,8 @@ class ElasticExtractor(Extractor):
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Estimate the gradients of all crops, then the pruned models' features."""
+        if self.scores is not None:
+            return []
         layers, search, evolution = ancestries[0].layers, self.each.sensitivity, self.each.evolution
         crops = min(search.images, images[0]) * (2 + search.crops)
         comparisons = len(evolution.sparsities) * evolution.evaluations
@@ -169,11 +123,50 @@ class ElasticExtractor(Extractor):
     ) -> Learngene:
         """Rank heads and hidden neurons, steps 1 to 3; the ranking is a part of the run."""
         ancestry, part = ancestries[0], run.part("ranking")
-        ranking = once(part, "elastic.ranking", rank_units, self.each, [ancestry, tasks[0]])
-        details = from_json(ElasticDetails, ranking.record, "ranking")
+        if self.scores is None:
+            ranking = once(part, "elastic.ranking", rank_units, self.each, [ancestry, tasks[0]])
+            ranks, record = ranking.state, ranking.record
+        else:
+            ranks, record = read_ranking(self.scores, self.each, ancestry.spec, tasks[0])
+        details = from_json(ElasticDetails, record, "ranking")
         details = replace(details, stored=self.store)
         config = LearngeneConfig(spec=ancestry.spec).with_details(details)
-        return collect_learngene(ancestry, ranking.state, config, store=self.store)
+        return collect_learngene(ancestry, ranks, config, store=self.store)
+
+
+def read_ranking(
+    path: str, settings: RankingSettings, spec: Spec, task: Task
+) -> tuple[StateDict, Json]:
+    """Return the scores in a file, and `ElasticDetails` as JSON.
+
+    Args:
+        path: the file.
+        settings: of the shares; the others have no effect.
+        spec: the shape of the ancestry model.
+        task: whose images compensate descendants.
+
+    Raises:
+        BadFile: for a file without the scores of such a model.
+    """
+    from lgzoo_closed_form.modules.score_files import read_scores
+
+    ranks = [(rows / rows.mean()).float() for rows in read_scores(path, spec)]
+    heads, hidden = _count_kept(ranks, settings, spec)
+    details = ElasticDetails(
+        search=settings, task=task.name, heads=heads, hidden=hidden, scores=sha256(Path(path))
+    )
+    return name_importances(*ranks), to_json(details)
+
+
+def _count_kept(
+    ranks: Sequence[torch.Tensor], settings: RankingSettings, spec: Spec
+) -> list[tuple[tuple[int, ...], ...]]:
+    """Return how many heads, and neurons, each block keeps of each of `FIFTIETHS`."""
+    grids = zip(*(settings.compute_shares(keep) for keep in FIFTIETHS))
+    return [
+        count_by_share(rows.tolist(), grid, minimum)
+        for rows, grid, minimum in zip(ranks, grids, derive_minimum(spec))
+    ]
 
 
 def rank_units(
@@ -215,11 +208,7 @@ def rank_units(
         agreement, start_N, evaluations=evolution.evaluations, spread=evolution.spread, run=run
     )
     ranks = [(rows / rows.mean()).float() for rows in scale_scores(scores, result.best)]
-    grids = zip(*(settings.compute_shares(keep) for keep in FIFTIETHS))
-    heads, hidden = (
-        count_by_share(rows.tolist(), grid, minimum)
-        for rows, grid, minimum in zip(ranks, grids, derive_minimum(spec))
-    )
+    heads, hidden = _count_kept(ranks, settings, spec)
     details = ElasticDetails(
         search=settings,
         task=task.name,
@@ -244,6 +233,7 @@ class ElasticExpander(Expander):
         "share of the hidden neurons that is kept; of the heads more (--lead)",
         Bounds(above=0, most=1),
     ] = None
+    damping: CompensationDamping = DAMPING
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every fiftieth of the ranking from a fifth on; before it is known, the whole."""
@@ -264,7 +254,7 @@ class ElasticExpander(Expander):
         spec = derive_selected_spec(learngene, target, selection, reason)
         if self.compensate:
             task = choose_task(learngene, target, selection, self.calibration, details.task, run)
-        return build_pruned(learngene, spec, selection, run, Calibration(), task)
+        return build_pruned(learngene, spec, selection, run, Calibration(), task, self.damping)
 
 
 ELASTIC = Method(
@@ -293,6 +283,7 @@ ELASTIC = Method(
             )
         ),
     },
+    families=("vit", "eva"),
     tasks="one",
     uses_labels=False,
     details=ElasticDetails,

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import BadFile, Learngene, LearngeneConfig, Spec, Target, WrongCall
+from learngene_zoo.plugin import (
+    BadFile,
+    Learngene,
+    LearngeneConfig,
+    Spec,
+    Target,
+    WrongCall,
+)
 from lgzoo_closed_form.calibration import (
     Calibration,
     derive_input_format,
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
     from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
     from lgzoo_closed_form.modules.cutting import Selection
+    from lgzoo_closed_form.modules.ridge import Damping
 
 IMPORTANCE = "importance."  # tensors: `importance.heads` (L, H), `importance.hidden` (L, M)
 PRUNED_AXES = frozenset({"heads", "mlp_ratio", "classes", "image_size"})
@@ -44,11 +52,19 @@ CompensationTask = Annotated[
     "task with the images for compensation, as folder:PATH (default: the extraction's)",
 ]
 
+CompensationDamping = Annotated[
+    Literal["mean", "largest", "each"],
+    "the penalty of the compensation is relative to the mean square of all inputs of a layer, to "
+    "their largest principal variance, or for each input to its own mean square",
+]
+DAMPING: Damping = "mean"
+
 _UNPRUNED = {
     "stitched": "blocks of several widths",
     "post_norm": "norms after attention and MLP",
     "scale_norms": "norms within attention and MLP",
-    "pools_by_attention": "pooling by attention (--pool avg leaves it out)",
+    "attention_norm": "a norm within attention",
+    "mlp_norm": "a norm within the MLP",
 }
 
 
@@ -137,8 +153,37 @@ def derive_uncut_spec(learngene: Learngene, target: Target) -> Spec:
     return replace(target, heads=None, mlp_ratio=None).apply(learngene.config.spec)
 
 
+def check_head_dim(spec: Spec, head_dim: int) -> None:
+    """Raise `WrongCall` for a width of heads that a model cannot have.
+
+    Args:
+        spec: the ancestry model's shape.
+        head_dim: the channels to keep of each head.
+    """
+    if head_dim > spec.head_width:
+        raise WrongCall(
+            f"head_dim is {head_dim}; the heads of the ancestry model have {spec.head_width} "
+            "channels, and pruning only takes away"
+        )
+    if head_dim == spec.head_width:
+        return
+    for is_fixed, words in (
+        (getattr(spec, "qk_norm", False), "norms of queries and keys"),
+        (hasattr(spec, "rotary"), "rotary positions, which turn pairs of channels,"),
+    ):
+        if is_fixed:
+            raise WrongCall(
+                f"the heads of models with {words} keep all their channels; leave out --head-dim, "
+                "and name --heads or --keep"
+            )
+
+
 def derive_selected_spec(
-    learngene: Learngene, target: Target, selection: Selection, reason: str
+    learngene: Learngene,
+    target: Target,
+    selection: Selection,
+    reason: str,
+    head_dim: int | None = None,
 ) -> Spec:
     """Return the shape that a selection leaves.
 
@@ -147,13 +192,14 @@ def derive_selected_spec(
         target: the sizes that the user names.
         selection: the heads and hidden neurons that each block keeps.
         reason: why sizes of blocks follow from the ranking, for the message.
+        head_dim: the channels of each head; None: all.
 
     Raises:
         WrongCall: for named sizes of blocks that differ from those of the selection.
     """
     heads, hidden = count_by_block(selection.heads), count_by_block(selection.hidden)
     uncut = derive_uncut_spec(learngene, target)
-    spec = derive_uneven_spec(uncut, Counts(tuple(heads), tuple(hidden)))
+    spec = derive_uneven_spec(uncut, Counts(tuple(heads), tuple(hidden)), head_dim)
     for name, value in target.axes().items():
         if name in ("heads", "mlp_ratio") and value != getattr(spec, name):
             raise WrongCall(
@@ -170,6 +216,7 @@ def choose_task(
     named: str | None,
     seen: str | None,
     run: Run,
+    head_dim: int | None = None,
 ) -> Task | None:
     """Open the task on whose images a descendant is compensated; None if nothing is cut.
 
@@ -180,10 +227,13 @@ def choose_task(
         named: the task that the user names for this.
         seen: the task of the extraction.
         run: whether the Hub may be asked.
+        head_dim: the channels of each head; None: all.
     """
     uncut = derive_uncut_spec(learngene, target)
     counts = (uncut.heads * uncut.layers, uncut.hidden * uncut.layers)
-    if (sum(count_by_block(selection.heads)), sum(count_by_block(selection.hidden))) == counts:
+    is_cut = head_dim not in (None, uncut.head_width)
+    kept = (sum(count_by_block(selection.heads)), sum(count_by_block(selection.hidden)))
+    if kept == counts and not is_cut:
         return None
     alternative = ", or leave them out with --no-compensate"
     return open_calibration_task(named, seen, target, run, alternative)
@@ -196,6 +246,7 @@ def build_pruned(
     run: Run,
     settings: Calibration,
     task: Task | None,
+    damping: Damping = DAMPING,
 ) -> Descendant:
     """Build a descendant, and compensate it on images of a task.
 
@@ -206,6 +257,7 @@ def build_pruned(
         run: seed, threads and progress.
         settings: of the compensation.
         task: whose images are seen; None keeps the ancestry model's numbers.
+        damping: that the penalty of the compensation is relative to.
     """
     from learngene_zoo.plugin import (
         assemble,
@@ -215,7 +267,7 @@ def build_pruned(
         resize_positions,
         shapes,
     )
-    from lgzoo_closed_form.modules.cutting import compensate_model, cut_model
+    from lgzoo_closed_form.modules.cutting import Absorption, compensate_model, cut_model
 
     config, body = learngene.config, learngene.config.spec.with_(classes=0)
     weights = inherited_weights(
@@ -228,7 +280,9 @@ def build_pruned(
     else:
         pictures = sample_pictures(body, settings, task, derive_input_format(config), run)
         model = model_of(body, state)
-        parts = compensate_model(model, state, body, selection, pictures, settings.ridge)
+        head_dim = None if spec.head_width == body.head_width else spec.head_width
+        absorption = Absorption(settings.ridge, damping, head_dim)
+        parts = compensate_model(model, state, body, selection, pictures, absorption)
     parts = resize_positions(parts, body, spec)
     parts = only(parts, shapes(spec).__contains__)  # without pooling, if the head is for pixels
     mean, std = config.normalisation

@@ -10,6 +10,8 @@ Representation-Preserving Structured Pruning for Transformers. arXiv 2602.05243,
     3  cut       the least important ones                                   (pruned.py, cutting.py)
     4  absorb    the best estimate of the removed inputs of `attn.proj` and `mlp.fc2` from the kept
                  ones, by ridge regression                                            (cutting.py)
+       with --head-dim, narrow the kept heads: queries and keys together, values and projection
+       together                                                                     (head_dims.py)
 
 The learngene is the ancestry model, or its name, with the importances. Descendants have its stream
 and depth.
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     FLAT,
+    OMIT_DEFAULT,
     Bounds,
     Expander,
     Extractor,
@@ -33,6 +36,7 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     Work,
+    WrongCall,
     check_bounds,
     details_of,
     from_json,
@@ -41,11 +45,14 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
+    DAMPING,
     PRUNED_AXES,
     Compensate,
+    CompensationDamping,
     CompensationTask,
     StoreWeights,
     build_pruned,
+    check_head_dim,
     check_prunable,
     choose_task,
     collect_learngene,
@@ -80,6 +87,11 @@ class Scoring:
         "criterion of importance: variance of the output in the stream, squared weights, or "
         "gradient of the loss times weight",
     ] = "energy"
+    group: Annotated[
+        Literal["block", "model"],
+        "scores are divided by their mean over the block, or over all blocks, which then lose "
+        "more where scores are low",
+    ] = field(default="block", metadata=OMIT_DEFAULT)
     calibration: Calibration = field(default=Calibration(), metadata=FLAT)
 
     def __post_init__(self) -> None:
@@ -143,7 +155,7 @@ def score_units(
 
     spec, calibration = ancestry.spec, settings.calibration
     pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
-    importances = measure_importances(settings.criterion, ancestry, pictures)
+    importances = measure_importances(settings.criterion, ancestry, pictures, settings.group)
     scores = [rows.float() for rows in importances]
     heads, hidden = (
         count_by_share(rows.tolist(), SHARES, minimum)
@@ -170,6 +182,13 @@ class PruningExpander(Expander):
         "share of the heads, and of the hidden neurons, that is kept",
         Bounds(above=0, most=1),
     ] = None
+    head_dim: Annotated[
+        int | None,
+        "channels that every kept head keeps (none: all); queries and keys, and values and "
+        "projection, are factored jointly",
+        Bounds(least=1),
+    ] = None
+    damping: CompensationDamping = DAMPING
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every number of heads with every eighth of the hidden neurons.
@@ -181,9 +200,9 @@ class PruningExpander(Expander):
         if self.ranking == "global":
             details = details_of(config, PruningDetails)
             cuts = map_shares(SHARES, details.heads, details.hidden)
-            return list_uneven_members(spec, cuts)
+            return list_uneven_members(spec, cuts, self.head_dim)
         if self.keep is None:
-            return list_even_members(spec)
+            return list_even_members(spec, self.head_dim)
         return [Member(spec=self._derive_spec(spec, Target()))]
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
@@ -193,19 +212,27 @@ class PruningExpander(Expander):
         ranking.
         """
         details = details_of(learngene.config, PruningDetails)
+        if self.head_dim is not None:
+            check_head_dim(learngene.config.spec, self.head_dim)
+            if self.head_dim < learngene.config.spec.head_width and not self.compensate:
+                raise WrongCall(
+                    "head_dim needs images; leave out --no-compensate, or leave out --head-dim"
+                )
         if self.ranking == "global":
             share = self.keep or 1.0
             cuts = map_shares(SHARES, details.heads, details.hidden)
             selection = select_shares(learngene, (share, share), cuts.get(share))
             reason = "--ranking global gives each block its own"
-            spec = derive_selected_spec(learngene, target, selection, reason)
+            spec = derive_selected_spec(learngene, target, selection, reason, self.head_dim)
         else:
             spec = self._derive_spec(derive_uncut_spec(learngene, target), target)
             selection = select_within_blocks(learngene, spec)
         calibration, task = details.scoring.calibration, None
         if self.compensate:
-            task = choose_task(learngene, target, selection, self.calibration, details.task, run)
-        return build_pruned(learngene, spec, selection, run, calibration, task)
+            task = choose_task(
+                learngene, target, selection, self.calibration, details.task, run, self.head_dim
+            )
+        return build_pruned(learngene, spec, selection, run, calibration, task, self.damping)
 
     def _derive_spec(self, uncut: Spec, target: Target) -> Spec:
         """Return the shape of the named sizes; else of the share that is kept, never of nothing."""
@@ -213,7 +240,7 @@ class PruningExpander(Expander):
         mlp_ratio = target.mlp_ratio
         if mlp_ratio is None:
             mlp_ratio = derive_mlp_ratio(uncut, hidden)
-        return derive_even_spec(uncut, target.heads or heads, mlp_ratio)
+        return derive_even_spec(uncut, target.heads or heads, mlp_ratio, self.head_dim)
 
 
 def select_within_blocks(learngene: Learngene, spec: Spec) -> Selection:
@@ -244,6 +271,7 @@ PRUNING = Method(
         "paper": PruningExtractor(each=Scoring(criterion="magnitude")),
         "smoke": PruningExtractor(each=Scoring(calibration=Calibration(images=24))),
     },
+    families=("vit", "eva"),
     tasks="one",
     uses_labels=False,
     details=PruningDetails,

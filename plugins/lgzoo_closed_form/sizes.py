@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from learngene_zoo.plugin import BadFile, Member, Segment, Spec, WrongCall
 
@@ -112,13 +113,14 @@ def derive_minimum(spec: Spec) -> tuple[int, int]:
     return 1, max(spec.hidden // EIGHTHS, 1)
 
 
-def derive_even_spec(spec: Spec, heads: int, mlp_ratio: float) -> Spec:
-    """Return a shape with the same heads and MLP ratio in every block.
+def derive_even_spec(spec: Spec, heads: int, mlp_ratio: float, head_dim: int | None = None) -> Spec:
+    """Return a shape with the same heads and MLP ratio in every block; pooling keeps its sizes.
 
     Args:
         spec: the ancestry model's shape.
         heads: of every block.
         mlp_ratio: of every block.
+        head_dim: the channels of each head; None: as many as now.
 
     Raises:
         WrongCall: for more than the ancestry model has, and for an MLP without hidden neurons.
@@ -131,8 +133,11 @@ def derive_even_spec(spec: Spec, heads: int, mlp_ratio: float) -> Spec:
             raise WrongCall(
                 f"{name} is {value}; the ancestry model has {most}, and pruning only takes away"
             )
-    attention_width = _derive_attention_width(spec, heads)
-    small = spec.with_(heads=heads, attention_width=attention_width, mlp_ratio=mlp_ratio)
+    pool = _list_pool_sizes(spec, heads, mlp_ratio)
+    if mlp_ratio < spec.mlp_ratio:
+        spec = _leave_unrounded(spec)
+    attention_width = _derive_attention_width(spec, heads, head_dim)
+    small = spec.with_(heads=heads, attention_width=attention_width, mlp_ratio=mlp_ratio, **pool)
     if small.hidden < 1:
         raise WrongCall(
             f"mlp_ratio is {mlp_ratio}, which leaves no hidden neuron; choose at least "
@@ -141,10 +146,39 @@ def derive_even_spec(spec: Spec, heads: int, mlp_ratio: float) -> Spec:
     return small
 
 
-def derive_uneven_spec(spec: Spec, counts: Counts) -> Spec:
+def _list_pool_sizes(spec: Spec, heads: int, mlp_ratio: float) -> dict[str, float]:
+    """Return the fields by which pooling by attention keeps its sizes in a shape with others."""
+    sizes: dict[str, float] = {}
+    if not spec.pools_by_attention:
+        return sizes
+    if heads != spec.heads:
+        sizes["pool_heads"] = getattr(spec, "pool_heads", None) or spec.heads
+    if mlp_ratio != spec.mlp_ratio:
+        sizes["pool_mlp_ratio"] = getattr(spec, "pool_mlp_ratio", None) or spec.mlp_ratio
+    return sizes
+
+
+def _leave_unrounded(spec: Spec) -> Spec:
+    """Return the same shape without rounding of hidden widths, which timm has in some models."""
+    if getattr(spec, "swiglu_multiple", 0) <= 1:
+        return spec
+    ratio = spec.mlp_ratio
+    if int(spec.width * ratio) != spec.hidden:
+        ratio = _fit_ratio(spec.hidden, spec.width)
+    return spec.with_(swiglu_multiple=1, mlp_ratio=ratio)
+
+
+def derive_uneven_spec(spec: Spec, counts: Counts, head_dim: int | None = None) -> Spec:
     """Return a shape with separate numbers for every block; equal neighbours are one segment.
 
-    Raises `WrongCall` for too many segments.
+    Args:
+        spec: the ancestry model's shape.
+        counts: the heads and hidden neurons of each block.
+        head_dim: the channels of each head; None: as many as now.
+
+    Raises:
+        WrongCall: for too many segments, and for sizes that differ between the blocks of a model
+            that cannot have such.
     """
     if not len(counts.heads) == len(counts.hidden) == spec.layers:
         raise WrongCall(
@@ -154,7 +188,9 @@ def derive_uneven_spec(spec: Spec, counts: Counts) -> Spec:
     sizes = zip(counts.heads, counts.hidden)
     runs = [(len(list(run)), *size) for size, run in groupby(sizes)]
     *before, (_, heads, hidden) = runs
-    small = derive_even_spec(spec, heads, derive_mlp_ratio(spec, hidden))
+    if min(counts.hidden) < spec.hidden:
+        spec = _leave_unrounded(spec)
+    small = derive_even_spec(spec, heads, derive_mlp_ratio(spec, hidden), head_dim)
     front = []
     for layers, heads, hidden in before:
         mlp_ratio = derive_mlp_ratio(spec, hidden)
@@ -162,16 +198,22 @@ def derive_uneven_spec(spec: Spec, counts: Counts) -> Spec:
             layers=layers,
             width=spec.width,
             heads=heads,
-            attention_width=_derive_attention_width(spec, heads),
+            attention_width=_derive_attention_width(spec, heads, head_dim),
             mlp_ratio=None if mlp_ratio == small.mlp_ratio else mlp_ratio,
             stitch=False,
         )
         front.append(segment)
-    return replace(small, front=tuple(front))  # type: ignore[call-arg]  # a ViTSpec's
+    if not front:
+        return small
+    least = derive_mlp_ratio(spec, min(counts.hidden))
+    pool = _list_pool_sizes(spec, min(counts.heads), least)
+    changes: dict[str, Any] = {"front": tuple(front), **pool}  # fields of a SegmentedSpec
+    return replace(small, **changes)
 
 
-def _derive_attention_width(spec: Spec, heads: int) -> int | None:
-    return None if heads == spec.heads else heads * spec.head_width
+def _derive_attention_width(spec: Spec, heads: int, head_dim: int | None = None) -> int | None:
+    width = heads * (head_dim or spec.head_width)
+    return None if width == spec.width else width
 
 
 def derive_mlp_ratio(spec: Spec, hidden: int) -> float:
@@ -182,23 +224,28 @@ def derive_mlp_ratio(spec: Spec, hidden: int) -> float:
     if hidden == spec.hidden:
         return spec.mlp_ratio
     gates = 2 if getattr(spec, "mlp", "mlp") == "swiglu_packed" else 1
-    ratio = gates * hidden / spec.width
-    is_enough = int(spec.width * ratio) >= gates * hidden
-    return ratio if is_enough else math.nextafter(ratio, math.inf)
+    return _fit_ratio(gates * hidden, spec.width)
 
 
-def list_even_members(spec: Spec) -> list[Member]:
-    """Return every number of heads with every eighth of the hidden neurons."""
+def _fit_ratio(hidden: int, width: int) -> float:
+    ratio = hidden / width
+    return ratio if int(width * ratio) >= hidden else math.nextafter(ratio, math.inf)
+
+
+def list_even_members(spec: Spec, head_dim: int | None = None) -> list[Member]:
+    """Return every number of heads, of `head_dim` channels, with every eighth of the neurons."""
     hidden = sorted({max(spec.hidden * step // EIGHTHS, 1) for step in range(1, EIGHTHS + 1)})
     ratios = [derive_mlp_ratio(spec, neurons) for neurons in hidden]
     return [
-        Member(spec=derive_even_spec(spec, heads, ratio))
+        Member(spec=derive_even_spec(spec, heads, ratio, head_dim))
         for heads in range(1, spec.heads + 1)
         for ratio in ratios
     ]
 
 
-def list_uneven_members(spec: Spec, cuts: Mapping[float, Counts]) -> list[Member]:
+def list_uneven_members(
+    spec: Spec, cuts: Mapping[float, Counts], head_dim: int | None = None
+) -> list[Member]:
     """Return a model for each share of the ranking; the whole model before there is a ranking.
 
     Models with more segments than a model can have are left out.
@@ -206,5 +253,6 @@ def list_uneven_members(spec: Spec, cuts: Mapping[float, Counts]) -> list[Member
     members = []
     for share, counts in cuts.items():
         with suppress(WrongCall):
-            members.append(Member(spec=derive_uneven_spec(spec, counts), settings={"keep": share}))
+            small = derive_uneven_spec(spec, counts, head_dim)
+            members.append(Member(spec=small, settings={"keep": share}))
     return members or [Member(spec=spec, settings={"keep": 1.0})]

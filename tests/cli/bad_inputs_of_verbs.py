@@ -20,12 +20,24 @@ from bad_folders import (
     halve,
     link,
     parquet,
+    poison,
     remove,
+    retensor,
     set_size,
     tar,
     write,
 )
-from bad_inputs import BRIEF, CASES, CONFIG, FAILED, WRONG, Case
+from bad_inputs import (
+    BRIEF,
+    CASES,
+    CONFIG,
+    FAILED,
+    MODEL,
+    MODEL_CONFIG,
+    PICKLE,
+    WRONG,
+    Case,
+)
 
 WRITES = {
     "train": "train --task folder:photos",
@@ -600,8 +612,64 @@ ENVIRONMENT = [
     Case("bench folder:photos", WRONG, ("torchrun",), environment={"WORLD_SIZE": "2", "RANK": "0"}),
 ]
 
+# `convert`, which reads a model as every verb does, and writes it for other packages.
+CONVERTED = "converted/open_clip_config.json"
+CONVERSIONS = [
+    Case(f"convert model --no-head {options} -o new", code, words, change)
+    for options, code, words, change in [
+        ("--format onnx", WRONG, ("no format named 'onnx'", "known: dinov2"), None),
+        ("--format", WRONG, ("too many arguments", "see lgzoo"), None),
+        ("--format transformers:bert", WRONG, ("'bert'", "transformers"), None),
+        ("--format dinov2:vit", WRONG, ("dinov2",), None),
+        ("--formt dinov2", WRONG, ("no option named --formt", "--format"), None),
+        ("--format timm:vit", WRONG, ("timm",), None),
+        ("", WRONG, ("not known here", "--format"), None),
+        ("--format dinov2 --images folder:photos", WRONG, ("add --keep-interface",), None),
+        ("--format dinov2 --ancestry nowhere", WRONG, ("nowhere",), None),
+        ("--format dinov2 --keep-interface", WRONG, ("no ancestry model", "--ancestry"), None),
+        ("--format dinov2", FAILED, ("model.safetensors",), cut(MODEL, 0.5)),
+        ("--format dinov2", FAILED, ("model.safetensors",), write(MODEL, PICKLE)),
+        ("--format dinov2", FAILED, ("config.json",), write(MODEL_CONFIG, "[]")),
+        ("--format dinov2", FAILED, ("attn.qkv.weight",), retensor(MODEL, poison)),
+    ]
+] + [
+    Case("convert model --format dinov2 -o new", WRONG, ("no head", "--no-head")),
+    Case("convert model --no-head --format dinov2 -o model", FAILED, ("model already exists",)),
+    Case("convert model --no-head --format dinov2 -o .", FAILED, ("already exists", "-o new-2")),
+    Case("convert model --no-head --format dinov2 -o . --force", FAILED, ("the current folder",)),
+    Case("convert learngene --format dinov2", WRONG, ("is a learngene, not a model",)),
+    Case("convert photos --format dinov2", FAILED, ("photos", "no config.json")),
+    Case("convert nowhere --format dinov2", WRONG, ("there is no model at nowhere",)),
+    Case("convert model more --format dinov2", WRONG, ("too many arguments", "see lgzoo")),
+    Case(
+        "convert converted --format timm -o new",
+        FAILED,
+        ("open_clip_config.json", "model_cfg is list"),
+        write(CONVERTED, '{"model_cfg": []}'),
+    ),
+    Case(
+        "convert converted --format timm -o new",
+        WRONG,
+        ("open_clip's own class with attentional_pool",),
+        write(
+            CONVERTED,
+            '{"model_cfg": {"embed_dim": 8, "vision_cfg": {"attentional_pool": true}}}',
+        ),
+    ),
+    Case(
+        "convert converted --format timm -o new",
+        FAILED,
+        ("head_width 7 does not divide",),
+        write(
+            CONVERTED,
+            '{"model_cfg": {"embed_dim": 8, "vision_cfg": {"width": 64, "head_width": 7}}}',
+        ),
+    ),
+]
+
 EVERY_CASE = [
     *CASES,
+    *CONVERSIONS,
     *JOBS,
     *NAMES,
     *MORE_SIZES,

@@ -259,7 +259,7 @@ def test_an_argument_that_no_spec_expresses_is_refused(argument: dict[str, Any])
             "the pooling has 7 heads, which do not divide a width of 24",
         ),
         ({"pool": "token", "class_token": False}, "pool 'token' needs a class token"),
-        ({"front": (1,)}, "models of the family 'eva' have no front"),
+        ({"mlp": "swiglu"}, "models of the family 'eva' have no mlp"),
     ],
 )
 def test_numbers_that_describe_no_model_are_refused(changes: dict[str, Any], says: str) -> None:

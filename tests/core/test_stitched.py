@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
+from learngene_zoo.families.segments import MAX_SEGMENTS
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
@@ -23,7 +24,7 @@ from learngene_zoo.families.vit.modules import (
     StitchedVisionTransformer,
 )
 from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE, arguments
-from learngene_zoo.families.vit.spec import MAX_SEGMENTS, TABLE, ViTSpec
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.loop import parameter_groups, stochastic_depth

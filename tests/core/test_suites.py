@@ -69,6 +69,7 @@ def test_the_suites_in_tree_are_found_with_the_default_one_first() -> None:
         "lsamd12",
         "pictures",
         "tal_unseen",
+        "vtab",
         "words",
     ]
     assert not broken

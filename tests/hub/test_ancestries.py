@@ -64,7 +64,7 @@ def test_of_towers_of_its_own_the_twin_in_timm_is_named_before_weights_are_fetch
     name = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
     theirs = {
         "config.json": b'{"model_type": "clip"}',
-        open_clip.CONFIG: config(layers=12, width=768),
+        open_clip.CONFIG: config(layers=12, width=768, attentional_pool=True),
     }
     hub.put(name, {**theirs, open_clip.WEIGHTS[0]: b"never read"})
     with pytest.raises(

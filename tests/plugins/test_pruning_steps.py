@@ -12,6 +12,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.testing import tiny_ancestry
 from lgzoo_closed_form.modules.cutting import (
+    Absorption,
     Selection,
     absorb_inputs,
     compensate_model,
@@ -242,7 +243,7 @@ def test_a_model_without_biases_is_made_up_for_by_least_squares() -> None:
         model_of(spec, ancestry.state),
         Selection([[0, 1]] * 4, [list(range(100))] * 4),
     )
-    parts = compensate_model(model, ancestry.state, spec, selection, pictures, 0.0)
+    parts = compensate_model(model, ancestry.state, spec, selection, pictures, Absorption(0.0))
     layer = model.blocks[1].attn.proj
     rows = record_rows(model, layer, pictures).double() * pictures.weights.sqrt()[:, None]
     expected = torch.linalg.lstsq(rows[:, :32], rows @ layer.weight.detach().double().T).solution.T
@@ -295,9 +296,9 @@ def test_copies_of_heads_and_neurons_are_not_missed() -> None:
     full, spec = model_of(SPEC, state), derive_uneven_spec(SPEC, Counts((2,) * 4, (182,) * 4))
     with torch.no_grad():
         target = full(pictures.images)
-        with_it = model_of(spec, compensate_model(full, state, SPEC, selection, pictures, 1e-10))(
-            pictures.images
-        )
+        with_it = model_of(
+            spec, compensate_model(full, state, SPEC, selection, pictures, Absorption(1e-10))
+        )(pictures.images)
         without = model_of(spec, cut_model(state, SPEC, selection))(pictures.images)
     torch.testing.assert_close(with_it, target, atol=1e-4, rtol=0)
     assert (without - target).abs().max() > 0.1

@@ -1,11 +1,10 @@
 """Build timm's `Eva` from a spec, and read the spec of a module.
 
-A module that a spec cannot express is refused. `DenseEva` is an `Eva` with a dense head (see
-families/dense.py), which timm lacks. Importing this module registers it with timm.
+A module that a spec cannot express is refused.
 """
 
 import math
-from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,55 +20,21 @@ from timm.layers import (
     RotaryEmbeddingMixed,
     SwiGLU,
 )
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm, checkpoint_filter_fn
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.dense import dense_forward, dense_head
 from learngene_zoo.families.eva import FAMILY
-from learngene_zoo.families.eva.names import ARCHITECTURES, REGISTERED
-from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.spec import Spec
-from learngene_zoo.storage import StateDict
-
-
-class DenseEva(Eva):
-    """An `Eva` from images (B, C, H, W) to logits (B, K, H, W).
-
-    In timm the epsilon of the norms is fixed by the architecture; here it is an argument,
-    `norm_eps`.
-    """
-
-    def __init__(self, norm_eps: float = 1e-6, **settings: Any) -> None:
-        super().__init__(norm_layer=partial(LayerNorm, eps=norm_eps), **settings)
-        self.attn_pool = None  # patches are classified separately
-
-    forward_head = dense_head
-    forward = dense_forward
-
-
-default_cfgs = generate_default_cfgs(
-    {
-        name: {"input_size": (3, 224, 224), "first_conv": "patch_embed.proj", "classifier": "head"}
-        for name in REGISTERED
-    }
+from learngene_zoo.families.eva.modules import (
+    DenseEva,
+    PrunedDenseEva,
+    PrunedEva,
+    PrunedEvaAttention,
 )
-
-
-@register_model
-def learngene_dense_eva(pretrained: bool = False, **settings: Any) -> DenseEva:
-    """Build timm's Eva with the dense head; by default of base size for 224-pixel images."""
-    base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
-    model: DenseEva = build_model_with_cfg(
-        DenseEva,
-        "learngene_dense_eva",
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        **{**base, **settings},
-    )
-    return model
-
+from learngene_zoo.families.eva.names import ARCHITECTURES
+from learngene_zoo.families.eva.spec import EvaSpec
+from learngene_zoo.families.spec import Segment, Spec
+from learngene_zoo.storage import StateDict
 
 _ROPES = {RotaryEmbeddingCat: "cat", RotaryEmbeddingMixed: "mixed", RotaryEmbeddingDinoV3: "dinov3"}
 # Layers without tensors that have no effect in eval mode.
@@ -82,7 +47,10 @@ _WITHOUT_EFFECT = {
 
 
 def create(spec: EvaSpec, **extra: Any) -> Eva:
-    """Build timm's module for a spec, or ours if it is dense; `extra` are arguments of timm's."""
+    """Build the module for a spec: timm's, or ours if it is dense or pruned.
+
+    `extra` are further arguments of timm's.
+    """
     return timm.create_model(FAMILY.architecture(spec), **spec.timm_args(), **extra)
 
 
@@ -115,7 +83,7 @@ def spec_of(model: nn.Module) -> EvaSpec:
     Raises `WrongCall` for any other module, and for one with a feature that `EvaSpec` cannot
     express (rectangular images, grouped queries, RMSNorm, ...); the message names the feature.
     """
-    if type(model) not in (Eva, DenseEva):
+    if type(model) not in (Eva, DenseEva, PrunedEva, PrunedDenseEva):
         raise WrongCall(
             f"a {type(model).__name__} is not timm's Eva; supported are {FAMILY.supported}"
         )
@@ -143,7 +111,7 @@ def _unreadable(model: Eva) -> str | None:
     block = model.blocks[0]
     for module, kinds in (
         (block, (EvaBlock, EvaBlockPostNorm)),
-        (block.attn, (EvaAttention, AttentionRope)),
+        (block.attn, (EvaAttention, PrunedEvaAttention, AttentionRope)),
         (block.mlp, (Mlp, GluMlp, SwiGLU)),
         (block.norm1, (LayerNorm,)),
         (model.rope, (type(None), *_ROPES)),
@@ -154,7 +122,7 @@ def _unreadable(model: Eva) -> str | None:
 
 
 def _read(model: Eva) -> EvaSpec:
-    block, patches, pool = model.blocks[0], model.patch_embed, model.attn_pool
+    block, patches, pool = model.blocks[-1], model.patch_embed, model.attn_pool
     attention, mlp = block.attn, block.mlp
     split = isinstance(mlp, SwiGLU)
     hidden = (mlp.fc1_g if split else mlp.fc2).weight.shape[0 if split else 1]
@@ -169,6 +137,8 @@ def _read(model: Eva) -> EvaSpec:
         patch_size=patches.patch_size[0],
         channels=patches.proj.in_channels,
         mlp_ratio=_ratio(model.embed_dim, hidden),
+        attention_width=_attention_width(block),
+        front=_front(model),
         pool=model.global_pool,
         pool_heads=None if pool is None else pool.num_heads,
         pool_mlp_ratio=None if pool is None else _ratio(model.embed_dim, pool.mlp.fc1.out_features),
@@ -197,6 +167,36 @@ def _read(model: Eva) -> EvaSpec:
         dense=isinstance(model, DenseEva),
         **_rotary(model.rope),
     )
+
+
+def _attention_width(block: Any) -> int | None:
+    """Return the width of all heads together; None if it is the width of the stream."""
+    proj = block.attn.proj
+    width: int = proj.in_features
+    return None if width == proj.out_features else width
+
+
+def _front(model: Eva) -> tuple[Segment, ...]:
+    """Return the segments before the last one: runs of blocks of equal size."""
+    runs = [list(run) for _, run in groupby(model.blocks, key=_size)]
+    last = runs[-1][0].mlp.fc2.in_features
+    return tuple(
+        Segment(
+            layers=len(run),
+            width=model.embed_dim,
+            heads=run[0].attn.num_heads,
+            attention_width=_attention_width(run[0]),
+            mlp_ratio=None
+            if run[0].mlp.fc2.in_features == last
+            else _ratio(model.embed_dim, run[0].mlp.fc2.in_features),
+            stitch=False,
+        )
+        for run in runs[:-1]
+    )
+
+
+def _size(block: Any) -> tuple[int, ...]:
+    return block.attn.num_heads, block.attn.proj.in_features, block.mlp.fc2.in_features
 
 
 def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:

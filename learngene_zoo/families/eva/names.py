@@ -11,6 +11,7 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.eva.spec import TIMM_NAMES, EvaSpec
+from learngene_zoo.families.segments import read_segments
 from learngene_zoo.families.spec import square
 from learngene_zoo.settings import Json
 
@@ -210,7 +211,14 @@ ARCHITECTURES: dict[str, EvaSpec] = {
 
 # The architecture of dense descendants, which `import learngene_zoo.timm` registers.
 DENSE_ARCHITECTURE = "learngene_dense_eva"
-REGISTERED = {DENSE_ARCHITECTURE: _make_spec("base", dense=True)}
+# The same of pruned descendants, whose blocks have fewer heads or several sizes.
+PRUNED_ARCHITECTURE = "learngene_pruned_eva"
+PRUNED_DENSE_ARCHITECTURE = "learngene_pruned_dense_eva"
+REGISTERED = {
+    DENSE_ARCHITECTURE: _make_spec("base", dense=True),
+    PRUNED_ARCHITECTURE: _make_spec("base"),
+    PRUNED_DENSE_ARCHITECTURE: _make_spec("base", dense=True),
+}
 
 # Arguments that affect only training or the initialisation.
 _WITHOUT_EFFECT = {
@@ -230,11 +238,22 @@ _WITHOUT_FC_NORM = "vit_base_patch16_rope_224"  # unlike the small and the large
 _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 
 
+# Arguments of our modules for the sizes of pruned blocks.
+_PRUNED = ("front", "attention_width")
+_BLOCK_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    DENSE_ARCHITECTURE: (),
+    PRUNED_ARCHITECTURE: _PRUNED,
+    PRUNED_DENSE_ARCHITECTURE: _PRUNED,
+}
+
+
 def architecture_name(spec: EvaSpec) -> str:
     """Return the architecture that builds this model when it gets all arguments.
 
     It is the most similar of timm's with the same epsilon of the norms.
     """
+    if not spec.plain:
+        return PRUNED_DENSE_ARCHITECTURE if spec.dense else PRUNED_ARCHITECTURE
     if spec.dense:
         return DENSE_ARCHITECTURE
     field_names = [field.name for field in fields(spec)]
@@ -265,8 +284,8 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
     for name, value in args.items():
         if name in _WITHOUT_EFFECT or (name in _ABSENT and value == _ABSENT[name]):
             continue
-        if name == "norm_eps" and architecture == DENSE_ARCHITECTURE:
-            values[name] = value
+        if architecture in REGISTERED and name in ("norm_eps", *_BLOCK_ARGUMENTS[architecture]):
+            values[name] = read_segments(value, f"{where}: {name}") if name == "front" else value
             continue
         if name not in _OUR_NAMES:
             if value is None:

@@ -5,12 +5,14 @@ These are DINOv3, EVA and EVA02, Perception Encoder and the ViTs with rotary pos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.spec import PictureSpec, check_between, untiled_error
+from learngene_zoo.families.segments import SegmentedSpec, write_segment
+from learngene_zoo.families.spec import LIMITS, Segment, check_between, untiled_error
+from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 # The argument of timm's Eva for each field. Only `norm_eps` has none: the architecture sets it.
 TIMM_NAMES = {
@@ -47,8 +49,10 @@ NORM_EPS = (1e-6, 1e-5)  # the values for which timm has an architecture
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaSpec(PictureSpec):
+class EvaSpec(SegmentedSpec):
     """A model of timm's class `Eva`; as in timm, a field has no effect if its part is absent.
+
+    Blocks from which heads or hidden neurons were removed have other sizes, see modules.py.
 
     Raises `WrongCall` for numbers that describe no model.
     """
@@ -89,6 +93,9 @@ class EvaSpec(PictureSpec):
     norm_eps: float = 1e-6
     # One class per pixel instead of one per image (see families/dense.py); `pool` has no effect
     dense: bool = False
+    # Of pruned models: the segments before the last one, and the channels of all heads together
+    front: tuple[Segment, ...] = field(default=(), metadata={**NO_OPTION, **OMIT_DEFAULT})
+    attention_width: int | None = field(default=None, metadata={**NO_OPTION, **OMIT_DEFAULT})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,12 +115,32 @@ class EvaSpec(PictureSpec):
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_heads()
+        if self.front:
+            self._check_segments()
+
+    def _check_segments(self) -> None:
+        if self.post_norm:
+            raise WrongCall("post_norm needs blocks of equal size")
+        if self.frequencies:
+            raise WrongCall(
+                "rope_type 'mixed' has learned frequencies for each head, which need blocks of "
+                "equal size"
+            )
+        if self.stitched:
+            raise WrongCall("models of the family 'eva' have no stitches between segments")
+        if any(size.width != self.width for size in self.front):
+            raise WrongCall("all segments of a model of the family 'eva' have the same width")
+        self.check_front()
 
     def _check_heads(self) -> None:
+        if self.attention_width is not None:
+            check_between("attention_width", self.attention_width, 1, LIMITS["width"])
+            if self.post_norm:
+                raise WrongCall("post_norm needs heads that together are as wide as the model")
         if self.rotary and self.head_width % 4:
             raise WrongCall(
                 f"rotary positions need a multiple of 4 channels per head, but {self.heads} heads"
-                f" of a width of {self.width} have {self.head_width}; choose other heads"
+                f" of a width of {self.heads_width} have {self.head_width}; choose other heads"
             )
         if self.rotary and self.rope_type == "mixed" and self.rope_half:
             raise WrongCall(
@@ -163,8 +190,14 @@ class EvaSpec(PictureSpec):
     def timm_args(self) -> dict[str, Any]:
         """Return the arguments with which a timm architecture of this `norm_eps` builds this model.
 
-        All arguments are given, so that no default of timm's matters. Those of a dense model
-        include `norm_eps`, which only our module accepts.
+        All arguments are given, so that no default of timm's matters. Those of a dense or
+        pruned model include `norm_eps` and sizes of blocks, which only our modules accept.
         """
-        plain = {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
-        return {**plain, "norm_eps": self.norm_eps} if self.dense else plain
+        arguments = {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
+        if self.dense or not self.plain:
+            arguments["norm_eps"] = self.norm_eps
+        if self.attention_width is not None:
+            arguments["attention_width"] = self.attention_width
+        if self.front:
+            arguments["front"] = [write_segment(segment) for segment in self.front]
+        return arguments

@@ -244,17 +244,16 @@ def flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     """
     embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
     before = NORM_FLOPS[convention] * spec.tokens * spec.width if spec.pre_norm else 0
-    return (
-        embed + before + spec.layers * block_flops(spec, convention) + tail_flops(spec, convention)
-    )
+    blocks = sum(part.layers * block_flops(part, convention) for part in spec.segments)
+    return embed + before + blocks + tail_flops(spec, convention)
 
 
 def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     """Return the multiply-adds of one block for all tokens."""
-    n, d, hidden = spec.tokens, spec.width, spec.hidden
-    linear = n * (4 * d * d + (3 if spec.swiglu else 2) * d * hidden)
-    attention = 0 if convention == "thop" else 2 * n * n * d
-    normed = n * (2 * d + (d if spec.attention_norm else 0) + (hidden if spec.mlp_norm else 0))
+    n, d, a, hidden = spec.tokens, spec.width, spec.heads_width, spec.hidden
+    linear = n * (4 * d * a + (3 if spec.swiglu else 2) * d * hidden)
+    attention = 0 if convention == "thop" else 2 * n * n * a
+    normed = n * (2 * d + (a if spec.attention_norm else 0) + (hidden if spec.mlp_norm else 0))
     return linear + attention + NORM_FLOPS[convention] * normed
 
 

@@ -222,7 +222,23 @@ def _read(model: VisionTransformer) -> ViTSpec:
         scale_norms=not isinstance(kind.mlp.norm, nn.Identity),
         post_norm=isinstance(kind, ResPostBlock),
         pool_prefix=model.pool_include_prefix,
+        **_pool_sizes(model),
     )
+
+
+def _pool_sizes(model: VisionTransformer) -> dict[str, Any]:
+    """Return the fields for sizes of the pooling by attention that a spec has to name."""
+    pool, last = model.attn_pool, model.blocks[-1]
+    if pool is None or not isinstance(model, StitchedVisionTransformer):
+        return {}
+    sizes: dict[str, Any] = {}
+    lacks_heads = any(_attention_width(block) is not None for block in model.blocks)
+    if lacks_heads or pool.num_heads != last.attn.num_heads:
+        sizes["pool_heads"] = pool.num_heads
+    hidden = pool.mlp.fc1.out_features
+    if hidden != _first_layer(last).out_features:
+        sizes["pool_mlp_ratio"] = _ratio([(model.embed_dim, hidden)])
+    return sizes
 
 
 def _first_layer(block: Block) -> nn.Linear:

@@ -71,13 +71,22 @@ class StitchedBlock(Block):
 class StitchedVisionTransformer(VisionTransformer):
     """A Vision Transformer with segments `front` before the last one; `depth` counts all blocks.
 
-    `attention_width` is that of the blocks of the last segment; None: their width.
+    `attention_width` is that of the blocks of the last segment; None: their width. `pool_heads` and
+    `pool_mlp_ratio` are those of the pooling by attention; None: those of the last segment.
     """
 
     def __init__(
-        self, front: Front = (), attention_width: int | None = None, **settings: Any
+        self,
+        front: Front = (),
+        attention_width: int | None = None,
+        pool_heads: int | None = None,
+        pool_mlp_ratio: float | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(block_fn=partial(_block, front, attention_width), **settings)
+        last = (settings.get("num_heads", 12), settings.get("mlp_ratio", 4.0))
+        # timm builds the pooling with the arguments that are those of the blocks elsewhere.
+        settings |= {"num_heads": pool_heads or last[0], "mlp_ratio": pool_mlp_ratio or last[1]}
+        super().__init__(block_fn=partial(_block, front, attention_width, last), **settings)
         _take_stem(self, front, settings)
 
 
@@ -85,19 +94,27 @@ class StitchedDenseVisionTransformer(DenseVisionTransformer):
     """A stitched Vision Transformer with the dense head."""
 
     def __init__(
-        self, front: Front = (), attention_width: int | None = None, **settings: Any
+        self,
+        front: Front = (),
+        attention_width: int | None = None,
+        pool_heads: int | None = None,
+        pool_mlp_ratio: float | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(block_fn=partial(_block, front, attention_width), **settings)
+        last = (settings.get("num_heads", 12), settings.get("mlp_ratio", 4.0))
+        super().__init__(block_fn=partial(_block, front, attention_width, last), **settings)
         _take_stem(self, front, settings)
 
 
 def _block(
     front: Front,
     attention_width: int | None,
+    last: tuple[int, float],
     dim: int,
     *,
     depth: int,
     num_heads: int,
+    mlp_ratio: float,
     **settings: Any,
 ) -> Block:
     """Build block number `depth`.
@@ -105,22 +122,26 @@ def _block(
     Args:
         front: the segments before the last one.
         attention_width: attention width of the last segment; None: its width.
+        last: heads and MLP ratio of the last segment.
         dim: width of the last segment.
         depth: number of the block, from 0.
-        num_heads: heads of the last segment.
+        num_heads: heads of the pooling, as timm passes them on.
+        mlp_ratio: MLP ratio of the pooling.
         settings: further arguments of timm's block.
     """
     start, before = 0, None
+    num_heads, mlp_ratio = last
     for layers, width, heads, *rest in front:
         attention, ratio, stitched = rest or (None, None, True)
         if depth < start + layers:
             dim, num_heads, attention_width = width, heads, attention
-            settings |= {} if ratio is None else {"mlp_ratio": ratio}
+            mlp_ratio = mlp_ratio if ratio is None else ratio
             break
         start, before = start + layers, width if stitched else None
     own_attention = attention_width is not None and attention_width != dim
     # Where the attention is replaced below, build the block with one head, which always fits.
-    settings |= {"num_heads": 1 if own_attention else num_heads, "depth": depth}
+    heads_of_block = 1 if own_attention else num_heads
+    settings |= {"num_heads": heads_of_block, "depth": depth, "mlp_ratio": mlp_ratio}
     block = (
         StitchedBlock(dim, before=before, **settings)
         if before and depth == start
@@ -162,7 +183,12 @@ def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any])
         return
     _, width, heads, *_ = front[0]
     stem = VisionTransformer(
-        **{**settings, "embed_dim": width, "num_heads": heads, "depth": 0, "num_classes": 0}
+        **{
+            **settings,
+            **{"embed_dim": width, "num_heads": heads, "depth": 0, "num_classes": 0},
+            # No pooling, which would need heads that divide the width.
+            "global_pool": "token" if settings.get("class_token", True) else "avg",
+        }
     )
     for name in ("patch_embed", "cls_token", "reg_token", "pos_embed", "norm_pre"):
         setattr(model, name, getattr(stem, name))
@@ -235,14 +261,16 @@ def timm_layers(
     }
 
 
+# Fields of layers that our modules take as they are.
+_SIZES = ("attention_width", "pool_heads", "pool_mlp_ratio")
+
+
 def _build_module(
     kind: type[Built], architecture: str, pretrained: bool, settings: dict[str, Any]
 ) -> Built:
     base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
     layers = {
-        name: settings.pop(name)
-        for name in LAYER_FIELDS
-        if name in settings and name != "attention_width"
+        name: settings.pop(name) for name in LAYER_FIELDS if name in settings and name not in _SIZES
     }
     model: Built = build_model_with_cfg(
         kind,

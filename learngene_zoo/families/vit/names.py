@@ -7,9 +7,10 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.spec import Segment, square
+from learngene_zoo.families.segments import read_segments, write_segment
+from learngene_zoo.families.spec import square
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.settings import OMIT_DEFAULT, Json
+from learngene_zoo.settings import Json
 
 # The argument of timm's VisionTransformer for each field. Fields without an argument are not here.
 TIMM_NAMES = {
@@ -50,7 +51,7 @@ STITCHED_ARCHITECTURE = "learngene_stitched_vit"
 STITCHED_DENSE_ARCHITECTURE = "learngene_stitched_dense_vit"
 
 # The fields for kinds of layers. They are arguments of our models; see `_layer_values` for timm's.
-LAYER_FIELDS = tuple(item.name for item in fields(ViTSpec) if item.metadata == OMIT_DEFAULT)
+LAYER_FIELDS = tuple(item.name for item in fields(ViTSpec) if item.metadata.get("omit_default"))
 _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 _NORMS = {"layernorm": "layer", "rmsnorm": "rms"}
 _NORM_WORDS = {ours: timm for timm, ours in _NORMS.items()}
@@ -163,18 +164,9 @@ def arguments(spec: ViTSpec) -> dict[str, Json]:
             for name in LAYER_FIELDS
             if getattr(spec, name) != getattr(usual, name)
         }
-        front = [_row(segment) for segment in spec.front]
+        front = [write_segment(segment) for segment in spec.front]
         return {**plain, **layers, **({"front": front} if front else {})}
     return {**plain, **_differences(spec, BASES[architecture_name(spec)])}
-
-
-_SEGMENT = tuple(item.name for item in fields(Segment))
-
-
-def _row(segment: Segment) -> list[Json]:
-    """Return a segment in the form that our modules take."""
-    usual = Segment(layers=segment.layers, width=segment.width, heads=segment.heads)
-    return [getattr(segment, name) for name in (_SEGMENT[:3] if segment == usual else _SEGMENT)]
 
 
 def _differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
@@ -229,7 +221,7 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
         ):
             continue  # None: timm's own default
         if name == "front":
-            values[name] = _segments(value, f"{where}: {name}")
+            values[name] = read_segments(value, f"{where}: {name}")
         elif architecture in OURS and name in LAYER_FIELDS:
             values[name] = value
         elif name not in _OUR_NAMES:
@@ -287,15 +279,3 @@ def _norm(word: Json, where: str) -> str:
     if plain not in _NORMS:
         raise BadFile(f"{where}: norm_layer is {word!r}; supported are {', '.join(_NORMS)}")
     return _NORMS[plain]
-
-
-def _segments(value: Json, where: str) -> Json:
-    """Return the segments in front of the last one in the form that `ViTSpec` has them."""
-    if not isinstance(value, list) or not all(
-        isinstance(item, list) and len(item) in (3, 6) for item in value
-    ):
-        words = (
-            "[layers, width, heads] or [layers, width, heads, attention width, MLP ratio, stitch]"
-        )
-        raise BadFile(f"{where}: expected a list of segments, each {words}")
-    return [dict(zip(_SEGMENT, item)) for item in value]

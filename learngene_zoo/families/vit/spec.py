@@ -7,7 +7,6 @@ FLOPs in closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -23,7 +22,8 @@ from learngene_zoo.families.family import (
     Table,
     parameter,
 )
-from learngene_zoo.families.spec import LIMITS, PictureSpec, Pool, Segment, check_between
+from learngene_zoo.families.segments import SegmentedSpec
+from learngene_zoo.families.spec import LIMITS, Pool, Segment, check_between
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 Norm = Literal["layer", "rms"]
@@ -31,12 +31,11 @@ Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Mlp = Literal["mlp", "swiglu", "swiglu_packed"]
 
 MAX_REGISTERS = 256  # far more than in any existing model, as `LIMITS`
-MAX_SEGMENTS = 32
 NORM_EPS = (1e-6, 1e-5)  # the values in timm's models
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTSpec(PictureSpec):
+class ViTSpec(SegmentedSpec):
     """A Vision Transformer (timm's `VisionTransformer`) with blocks of one or several sizes.
 
     A plain model has the same width, heads and MLP ratio in all blocks. Otherwise the first blocks,
@@ -86,6 +85,9 @@ class ViTSpec(PictureSpec):
     # Pooling includes class token and registers
     pool_prefix: bool = field(default=False, metadata=OMIT_DEFAULT)
     attention_width: int | None = field(default=None, metadata=OMIT_DEFAULT)  # None: the width
+    # Heads and MLP ratio of the pooling `map`. None: those of the blocks
+    pool_heads: int | None = field(default=None, metadata={**NO_OPTION, **OMIT_DEFAULT})
+    pool_mlp_ratio: float | None = field(default=None, metadata={**NO_OPTION, **OMIT_DEFAULT})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,15 +105,17 @@ class ViTSpec(PictureSpec):
         self._check_layers()
         if self.attention_width is not None:
             check_between("attention_width", self.attention_width, 1, LIMITS["width"])
-            if self.pools_by_attention:
+            if self.pools_by_attention and self.pool_heads is None:
                 raise WrongCall(
                     "pool 'map' needs heads that together are as wide as the model; use pool 'avg',"
-                    " or no attention_width"
+                    " name pool_heads, or no attention_width"
                 )
+        if self.tail is not self:
+            check_between("pool_heads", self.tail.heads, 1, LIMITS["heads"])
         if self.post_norm:
             self._check_post_norm()
         if self.front:
-            self._check_front()
+            self.check_front()
 
     def _check_layers(self) -> None:
         """Check that timm can build this combination of layers."""
@@ -152,26 +156,6 @@ class ViTSpec(PictureSpec):
         """Whether timm's class lacks an argument for the sizes of the blocks."""
         return bool(self.front) or self.heads_width != self.width
 
-    def _check_front(self) -> None:
-        if len(self.front) >= MAX_SEGMENTS:
-            raise WrongCall(
-                f"there are {len(self.front) + 1} segments; a stitched model has at most"
-                f" {MAX_SEGMENTS}"
-            )
-        layers = [segment.layers for segment in self.front]
-        if min(layers) < 1 or self.layers <= sum(layers):
-            raise WrongCall(
-                f"the segments in front have {' + '.join(map(str, layers))} of {self.layers}"
-                " layers; every segment needs at least 1, including the last"
-            )
-        self.segments  # noqa: B018  raises unless each segment describes a model
-        for before, after in pairwise(self.sizes):
-            if not before.stitch and before.width != after.width:
-                raise WrongCall(
-                    f"segments of widths {before.width} and {after.width} need a stitch between"
-                    " them"
-                )
-
     def with_pool(self, pool: str | None) -> ViTSpec:
         """Return this spec with another pooling and the same norms; None leaves it unchanged.
 
@@ -186,46 +170,24 @@ class ViTSpec(PictureSpec):
         )
 
     @property
-    def segments(self) -> tuple[ViTSpec, ...]:
-        """For each segment, from first to last, the plain model that has its sizes.
-
-        A plain model is its only segment.
-        """
-        return self._cut if self.front else (self,)
-
-    @cached_property
-    def _cut(self) -> tuple[ViTSpec, ...]:
-        return tuple(
-            replace(
-                self,
-                front=(),
-                layers=size.layers,
-                width=size.width,
-                heads=size.heads,
-                attention_width=size.attention_width,
-                mlp_ratio=self.mlp_ratio if size.mlp_ratio is None else size.mlp_ratio,
-            )
-            for size in self.sizes
-        )
+    def plain(self) -> bool:
+        """Whether all blocks, and the pooling, have the same sizes."""
+        return super().plain and self.tail is self
 
     @property
-    def sizes(self) -> tuple[Segment, ...]:
-        """The size of each segment, from first to last."""
-        last = self.layers - sum(segment.layers for segment in self.front)
-        return (
-            *self.front,
-            Segment(
-                layers=last,
-                width=self.width,
-                heads=self.heads,
-                attention_width=self.attention_width,
-            ),
+    def tail(self) -> ViTSpec:
+        """The plain model whose sizes the layers after the blocks have."""
+        if not self.pools_by_attention or (self.pool_heads, self.pool_mlp_ratio) == (None, None):
+            return self
+        return replace(
+            self,
+            front=(),
+            heads=self.pool_heads or self.heads,
+            attention_width=None,
+            mlp_ratio=self.pool_mlp_ratio or self.mlp_ratio,
+            pool_heads=None,
+            pool_mlp_ratio=None,
         )
-
-    @property
-    def heads_width(self) -> int:
-        """The channels of all attention heads together."""
-        return self.width if self.attention_width is None else self.attention_width
 
     @property
     def hidden(self) -> int:
@@ -468,6 +430,6 @@ def _pool_flops(spec: ViTSpec, convention: Convention) -> int:
     MLP of one token follow.
     """
     n, d = spec.tokens if spec.pool_prefix else spec.patches, spec.width
-    linear = 2 * n * d * d + 2 * d * d + 2 * d * spec.hidden
+    linear = 2 * n * d * d + 2 * d * d + 2 * d * spec.tail.hidden
     attention = 0 if convention == "thop" else 2 * n * d
     return linear + attention + NORM_FLOPS[convention] * d

@@ -164,6 +164,8 @@ def find_common_fault(spec: Spec, family: str = "") -> str:
             f"heads were removed from it: together they have {spec.heads_width} channels and the "
             f"model has {spec.width}; {OTHER_FORMATS}"
         )
+    if not spec.plain:
+        return f"its pooling has other sizes than its blocks; {OTHER_FORMATS}"
     if family and spec.family != family:
         return f"it is a model of the family {spec.family}; {OTHER_FORMATS}"
     return ""

@@ -57,9 +57,13 @@ def draw_crops(image_CHW: torch.Tensor, seed: int, number: int, num_small: int) 
 def extract_features(model: Model, spec: Spec, images_BCHW: torch.Tensor) -> torch.Tensor:
     """Return the class token after the last block and its norm, (B, D).
 
-    Where the head reads patches, return the mean of the patches.
+    Where the head reads patches, return the mean of the patches; where an attention layer pools
+    them, return its output.
     """
     tokens_BND = model.forward_features(images_BCHW)
+    if spec.pools_by_attention:
+        pooled_BD: torch.Tensor = model.forward_head(tokens_BND, pre_logits=True)
+        return pooled_BD
     if spec.class_token and spec.pool == "token":
         return tokens_BND[:, 0]
     return tokens_BND[:, spec.prefix_tokens :].mean(dim=1)
@@ -108,7 +112,7 @@ def _is_writer(spec: Spec, name: str) -> bool:
     """Return whether a tensor is the weight that writes a block's values or hidden neurons."""
     if table_of(spec).block_of(name) is None or not name.endswith(".weight"):
         return False
-    return table_of(spec).inner_name(name).startswith(("attn.qkv.", "mlp.fc1"))
+    return table_of(spec).inner_name(name).startswith(("attn.qkv.", "attn.v_proj.", "mlp.fc1"))
 
 
 def average_curvatures(curvature: StateDict, spec: Spec) -> Scores:
@@ -122,7 +126,8 @@ def average_curvatures(curvature: StateDict, spec: Spec) -> Scores:
     for name in curvature:
         block = table.block_of(name)
         if table.inner_name(name).startswith("attn."):
-            values_HCD = curvature[name].unflatten(0, (3, spec.heads, -1))[2]
+            parts = 3 if table.inner_name(name).startswith("attn.qkv.") else 1
+            values_HCD = curvature[name].unflatten(0, (parts, spec.heads, -1))[-1]
             heads[block] = values_HCD.flatten(1).mean(dim=1)
         else:
             rows_GMD = curvature[name].unflatten(0, (-1, spec.hidden))  # G: gate and values

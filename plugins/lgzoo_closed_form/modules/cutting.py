@@ -8,10 +8,17 @@ kept inputs k and the removed inputs r of such a layer, over the tokens of some 
 
 so that W_k a_k + b is the best estimate from the kept inputs, as far as the ridge allows. Only sums
 over the tokens are in memory (ridge.py), never all inputs of a layer. CORP (Zhang and Yang, arXiv
-2602.05243) does so with hidden neurons; the same with whole heads is ours.
+2602.05243) does so with hidden neurons; the same with whole heads is ours. The means of removed
+heads and neurons are constants, which the bias of the layer takes, so models without biases of
+queries, keys and values lose nothing by that.
+
+With narrower heads (head_dims.py) the kept inputs are T a instead of a_k. The weight W_0 that
+factors each head by itself is corrected towards the outputs of all heads together:
+
+    W <- W_0 + (W_old G T' - W_0 T G T') (T G T' + lambda)^-1,   b <- b + (W_old - W T) mean(a)
 
 Shapes: R recorded tokens, L blocks, H heads, A the width of all heads together, M hidden neurons,
-D width, O outputs of a layer.
+D width, O outputs of a layer, C channels of a head, c of a narrower one.
 """
 
 from __future__ import annotations
@@ -24,9 +31,20 @@ from operator import attrgetter
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import Model, Spec, StateDict, map_axes, only, progress, table_of
-from lgzoo_closed_form.modules.ridge import Sums
-from lgzoo_closed_form.modules.streams import Pictures, embed_images, iterate_batches, record_inputs
+from learngene_zoo.plugin import (
+    Model,
+    Spec,
+    StateDict,
+    axis_of_layers,
+    map_axes,
+    only,
+    progress,
+    table_of,
+)
+from lgzoo_closed_form.modules.anatomy import run_stem
+from lgzoo_closed_form.modules.head_dims import narrow_heads
+from lgzoo_closed_form.modules.ridge import Damping, Sums, choose_penalty
+from lgzoo_closed_form.modules.streams import Pictures, iterate_batches, record_inputs
 
 
 @dataclass(frozen=True)
@@ -51,9 +69,31 @@ def select_best(scores_LN: torch.Tensor, counts: Sequence[int]) -> list[list[int
     return [sorted(order[:count]) for order, count in zip(orders, counts)]
 
 
+@dataclass(frozen=True)
+class Absorption:
+    """How the layers behind the cuts are solved."""
+
+    rho: float  # the relative penalty
+    damping: Damping = "mean"  # that the penalty is relative to
+    head_dim: int | None = None  # channels of each kept head; None: all
+
+
 def cut_model(state: StateDict, spec: Spec, selection: Selection) -> StateDict:
-    """Return the model's tensors without the heads and neurons that are not selected."""
+    """Return the model's tensors without the heads and neurons that are not selected.
+
+    Learned rotary frequencies have numbers for each head of each block; they need the same number
+    of heads in all blocks.
+    """
     table, parts = table_of(spec), dict(state)
+    for name in state:
+        axis = axis_of_layers(table, name)
+        if axis is not None:
+            layer = spec.with_(layers=1)
+            slices = [
+                map_axes({name: state[name].narrow(axis, block, 1)}, layer, {"heads": heads})[name]
+                for block, heads in enumerate(selection.heads)
+            ]
+            parts[name] = torch.cat(slices, dim=axis)
     for number in range(spec.layers):
         names = {name for name in state if table.block_of(name) == number}
         block = only(state, names.__contains__)
@@ -69,7 +109,7 @@ def compensate_model(
     spec: Spec,
     selection: Selection,
     pictures: Pictures,
-    rho: float,
+    absorption: Absorption,
 ) -> StateDict:
     """Return the model's tensors, cut, with compensated layers behind the cuts.
 
@@ -79,21 +119,39 @@ def compensate_model(
         spec: its shape.
         selection: the heads and neurons to keep.
         pictures: the images, and which of their tokens are recorded.
-        rho: the penalty relative to the mean square of the inputs.
+        absorption: penalty, and channels of the kept heads.
     """
     table, parts = table_of(spec), dict(cut_model(state, spec, selection))
-    for number, recordings in groupby(record_blocks(model, pictures), key=attrgetter("block")):
+    reads_qkv = absorption.head_dim is not None
+    recordings_by_block = groupby(
+        record_blocks(model, pictures, reads_qkv=reads_qkv), key=attrgetter("block")
+    )
+    for number, recordings in recordings_by_block:
         block = model.blocks[number]
         layers = {"attn.proj": block.attn.proj, "mlp.fc2": block.mlp.fc2}
         sums = [
             Sums(layer.in_features, centred=layer.bias is not None) for layer in layers.values()
         ]
+        logits = HeadSums(spec.heads_width)
         for recording in recordings:
             for layer_sums, rows in zip(sums, (recording.outputs, recording.hidden)):
                 layer_sums.add(rows, rows[:, :0], recording.weights)
+            if recording.qkv is not None:
+                logits.add(recording.qkv, recording.weights)
         inputs = (selection.list_channels(number, spec.head_width), selection.hidden[number])
         for (name, layer), layer_sums, indices in zip(layers.items(), sums, inputs):
-            weight, bias = absorb_inputs(layer, layer_sums, indices, rho)
+            if name == "attn.proj" and absorption.head_dim is not None:
+                narrowed, weight, bias = narrow_attention(
+                    block.attn, logits, layer_sums, selection.heads[number], absorption
+                )
+                parts |= {
+                    table.block_name(number, f"attn.qkv.{part}"): narrowed[part]
+                    for part in narrowed
+                }
+            else:
+                weight, bias = absorb_inputs(
+                    layer, layer_sums, indices, absorption.rho, absorption.damping
+                )
             parts[table.block_name(number, f"{name}.weight")] = weight
             if bias is not None:
                 parts[table.block_name(number, f"{name}.bias")] = bias
@@ -101,7 +159,11 @@ def compensate_model(
 
 
 def absorb_inputs(
-    layer: nn.Linear, sums: Sums, indices: Sequence[int], rho: float
+    layer: nn.Linear,
+    sums: Sums,
+    indices: Sequence[int],
+    rho: float,
+    damping: Damping = "mean",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return weight (O, kept inputs) and bias (O,) of a layer that lost its other inputs.
 
@@ -110,6 +172,7 @@ def absorb_inputs(
         sums: over all its inputs; centred if the layer has a bias.
         indices: the inputs to keep.
         rho: the relative penalty.
+        damping: that it is relative to.
     """
     removed = sorted(set(range(layer.in_features)) - set(indices))
     weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
@@ -117,12 +180,79 @@ def absorb_inputs(
         return weight, bias
     k, gram = list(indices), sums.gram
     G_kk, G_kr = gram[k][:, k], gram[k][:, removed]
-    G_kk.diagonal().add_(max(rho * float(G_kk.diagonal().mean()), torch.finfo(G_kk.dtype).tiny))
+    G_kk.diagonal().add_(choose_penalty(G_kk, rho, damping))
     B_rk = torch.cholesky_solve(G_kr, torch.linalg.cholesky(G_kk)).T
     c_r = sums.mean_I[removed] - B_rk @ sums.mean_I[k]
     W_Or = weight[:, removed].double()
     W_Ok = (weight[:, k] + W_Or @ B_rk).to(weight.dtype)
     return W_Ok, None if bias is None else (bias + W_Or @ c_r).to(bias.dtype)
+
+
+class HeadSums:
+    """Gram matrices (A, A) of the queries, and of the keys around their mean."""
+
+    def __init__(self, width: int) -> None:
+        self.queries, self.keys = Sums(width, centred=False), Sums(width)
+
+    def add(self, qkv_R3A: torch.Tensor, weights_R: torch.Tensor) -> None:
+        """Add queries and keys of some tokens; values are not read."""
+        queries_RA, keys_RA, _ = qkv_R3A.chunk(3, dim=1)
+        self.queries.add(queries_RA, queries_RA[:, :0], weights_R)
+        self.keys.add(keys_RA, keys_RA[:, :0], weights_R)
+
+
+def narrow_attention(
+    attn: Model, logits: HeadSums, sums: Sums, heads: Sequence[int], absorption: Absorption
+) -> tuple[StateDict, torch.Tensor, torch.Tensor | None]:
+    """Return an attention with narrower heads.
+
+    Args:
+        attn: timm's attention, with all heads.
+        logits: sums over its queries and keys.
+        sums: over the inputs of its projection.
+        heads: the heads to keep.
+        absorption: the penalty, and the channels of the heads.
+
+    Returns:
+        Weight and bias of `qkv`, under these names, and weight and bias of `proj`.
+    """
+    assert absorption.head_dim is not None
+    index = list(heads)
+    proj, (num_heads, channels) = attn.proj, (attn.num_heads, attn.head_dim)
+    W_DA = proj.weight.detach().double()
+    queries_HCC, keys_HCC, outputs_HCC = (
+        _take_diagonal_blocks(gram_AA, num_heads)[index]
+        for gram_AA in (logits.queries.gram, logits.keys.gram, sums.gram)
+    )
+    writer_HDC = W_DA.unflatten(1, (num_heads, channels)).movedim(1, 0)[index]
+    maps = narrow_heads(queries_HCC, keys_HCC, outputs_HCC, writer_HDC, absorption.head_dim)
+    qkv: dict[str, torch.Tensor] = {}
+    for name, tensor in (("weight", attn.qkv.weight), ("bias", attn.qkv.bias)):
+        if tensor is not None:
+            rows_3HCI = tensor.detach().double().reshape(3, num_heads, channels, -1)[:, index]
+            mapped = torch.stack([maps.queries, maps.keys, maps.values]) @ rows_3HCI
+            qkv[name] = mapped.flatten(0, 2).reshape(-1, *tensor.shape[1:]).to(tensor.dtype)
+    T_kA = torch.zeros(len(index) * absorption.head_dim, num_heads * channels, dtype=W_DA.dtype)
+    T_kA.view(len(index), absorption.head_dim, num_heads, channels)[range(len(index)), :, index] = (
+        maps.values
+    )
+    start_Dk = maps.writers.movedim(0, 1).flatten(1)
+    cross_kA = T_kA @ sums.gram
+    G_kk = cross_kA @ T_kA.T
+    missing_Dk = W_DA @ cross_kA.T - start_Dk @ G_kk
+    G_kk.diagonal().add_(choose_penalty(G_kk, absorption.rho, absorption.damping))
+    W_Dk = start_Dk + torch.cholesky_solve(missing_Dk.T, torch.linalg.cholesky(G_kk)).T
+    bias = proj.bias
+    if bias is not None:
+        bias = (bias.detach() + (W_DA - W_Dk @ T_kA) @ sums.mean_I).to(bias.dtype)
+    return qkv, W_Dk.to(proj.weight.dtype), bias
+
+
+def _take_diagonal_blocks(gram_AA: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return the Gram matrix (H, C, C) of each head."""
+    return torch.stack(
+        [gram_AA.unflatten(0, (heads, -1)).unflatten(2, (heads, -1))[h, :, h] for h in range(heads)]
+    )
 
 
 @dataclass(frozen=True)
@@ -133,23 +263,42 @@ class BlockRecording:
     outputs: torch.Tensor  # of its heads (R, A)
     hidden: torch.Tensor  # its hidden neurons (R, M)
     weights: torch.Tensor  # of these tokens (R,)
+    qkv: torch.Tensor | None = None  # its queries, keys and values (R, 3 A), if they are recorded
 
 
 @torch.no_grad()
-def record_blocks(model: Model, pictures: Pictures) -> Iterator[BlockRecording]:
-    """Yield recordings of every block in turn, a few images at a time."""
-    tokens_BND = embed_images(model, pictures.images)
+def record_blocks(
+    model: Model, pictures: Pictures, *, reads_qkv: bool = False
+) -> Iterator[BlockRecording]:
+    """Yield recordings of every block in turn, a few images at a time.
+
+    Args:
+        model: the whole model.
+        pictures: the images, and which of their tokens are recorded.
+        reads_qkv: whether queries, keys and values are recorded, too.
+    """
+    stems = [run_stem(model, batch) for _, batch in iterate_batches(pictures.images)]
+    tokens_BND, turns = torch.cat([tokens for tokens, _ in stems]), stems[0][1]
     weights_BK = pictures.weights.view_as(pictures.tokens)
     blocks = progress(enumerate(model.blocks), "passing through blocks", pictures.has_progress)
     for number, block in blocks:
+        options = {} if turns[number] is None else {"rope": turns[number]}
         after = []
         for first, batch_BND in iterate_batches(tokens_BND):
-            with record_inputs(block.attn.proj) as outputs, record_inputs(block.mlp.fc2) as hidden:
-                after.append(block(batch_BND))
+            with (
+                record_inputs(block.attn.proj) as outputs,
+                record_inputs(block.mlp.fc2) as hidden,
+                record_inputs(block.attn) as inputs,
+            ):
+                after.append(block(batch_BND, **options))
+            qkv = None
+            if reads_qkv:
+                qkv = block.attn.qkv(pictures.select_rows(inputs[0], first))
             yield BlockRecording(
                 number,
                 pictures.select_rows(outputs[0], first),
                 pictures.select_rows(hidden[0], first),
                 weights_BK[first : first + len(batch_BND)].flatten(),
+                qkv,
             )
         tokens_BND = torch.cat(after)

@@ -1,4 +1,4 @@
-"""The importance of each head and each hidden neuron of a model, with mean 1 over a block.
+"""The importance of each head and each hidden neuron of a model, with mean 1 over a block or model.
 
     magnitude    sum |w|^2           over the entries of all matrices that belong to it: rows that
                                      write it, columns that read it
@@ -33,16 +33,20 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry
 
 Criterion = Literal["energy", "magnitude", "taylor"]
+Group = Literal["block", "model"]
 Scores = tuple[torch.Tensor, torch.Tensor]  # of heads (L, H) and of hidden neurons (L, M)
 
 
-def measure_importances(criterion: Criterion, ancestry: Ancestry, pictures: Pictures) -> Scores:
-    """Return the importances, with mean 1 over each block.
+def measure_importances(
+    criterion: Criterion, ancestry: Ancestry, pictures: Pictures, group: Group = "block"
+) -> Scores:
+    """Return the importances of heads and of hidden neurons, with mean 1 over each group.
 
     Args:
         criterion: see above.
         ancestry: the ancestry model.
         pictures: the images, and which of their tokens are recorded.
+        group: the heads, or neurons, of each block, or of all blocks.
 
     Raises:
         WrongCall: for `taylor` and a model without classes.
@@ -58,12 +62,13 @@ def measure_importances(criterion: Criterion, ancestry: Ancestry, pictures: Pict
             slopes = compute_slopes(model, spec, pictures.images)
             masses = {name: slopes[name].abs() for name in slopes}
         heads_LH, hidden_LM = (sum_by_index(masses, spec, axis) for axis in ("heads", "hidden"))
-    return normalise_scores(heads_LH), normalise_scores(hidden_LM)
+    return normalise_scores(heads_LH, group), normalise_scores(hidden_LM, group)
 
 
-def normalise_scores(scores_LN: torch.Tensor) -> torch.Tensor:
-    """Return the scores divided by the mean of each block."""
-    means_L1 = scores_LN.mean(dim=1, keepdim=True)
+def normalise_scores(scores_LN: torch.Tensor, group: Group = "block") -> torch.Tensor:
+    """Return the scores divided by the mean of each block, or of all blocks."""
+    dimensions = 1 if group == "block" else (0, 1)
+    means_L1 = scores_LN.mean(dim=dimensions, keepdim=True)
     return scores_LN / means_L1.clamp_min(torch.finfo(scores_LN.dtype).tiny)
 
 

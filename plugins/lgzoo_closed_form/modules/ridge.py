@@ -16,11 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import combinations
 from math import comb
+from typing import Literal
 
 import torch
 
 MAX_SUBSETS = 300  # tried one by one; with more subsets, heads are dropped one after the other
 _BAND = 512  # rows of a Gram matrix that are added up at once; below its diagonal it stays empty
+
+# A penalty is relative to the mean of the Gram matrix's diagonal, to its largest eigenvalue, or for
+# each input to its own entry of the diagonal.
+Damping = Literal["mean", "largest", "each"]
+_POWER_STEPS = 30
 
 # Some rows: inputs (R, I), targets (R, O) and weights (R,).
 Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -137,6 +143,35 @@ class Sums:
         gram.diagonal().add_(penalty)
         change = torch.cholesky_solve(right_IO, torch.linalg.cholesky(gram)).T
         return start + change, change, right_IO, penalty
+
+
+def choose_penalty(gram_II: torch.Tensor, rho: float, damping: Damping) -> torch.Tensor:
+    """Return the penalty of each input, (I,) or a number.
+
+    Args:
+        gram_II: the Gram matrix, without a penalty.
+        rho: the relative penalty.
+        damping: that it is relative to.
+    """
+    diagonal = gram_II.diagonal()
+    if damping == "each":
+        size = diagonal.clone()
+    elif damping == "largest":
+        size = measure_largest(gram_II)
+    else:
+        size = diagonal.mean()
+    return (rho * size).clamp_min(torch.finfo(gram_II.dtype).tiny)
+
+
+def measure_largest(gram_II: torch.Tensor) -> torch.Tensor:
+    """Return the largest eigenvalue of a Gram matrix, a tensor of one number, by power iteration.
+
+    The iteration starts at the row of the largest entry of the diagonal.
+    """
+    vector = gram_II[gram_II.diagonal().argmax()]
+    for _ in range(_POWER_STEPS):
+        vector = gram_II @ (vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny))
+    return vector.norm()
 
 
 def choose_precision(rho: float) -> torch.dtype:

@@ -1,0 +1,1 @@
+"""The suite `vtab`: the 19 tasks of VTAB-1k."""
