@@ -254,7 +254,8 @@ def expand(
     run = run or Run()
     if out is not None:
         claim(Path(out), force or run.resume)
-    folder, config = _read_config(learngene, run.offline)
+    source, config = _read_config(learngene, run.offline)
+    folder = source if isinstance(source, Path) else source.folder
     default = expander or method_of(config, folder or "it").expander
     target, budget, configured = parse_sizes(target or Target(), budget or Budget(), default, sizes)
     # Refuses impossible sizes before torch is imported, which opening the tensors does.
@@ -278,7 +279,7 @@ def expand(
     check_axes(configured, config.spec, target)
     from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
 
-    gene = learngene if isinstance(learngene, Learngene) else load_learngene(folder)
+    gene = shelf.open_learngene(source)
     typed = [named, *to_json(configured).values()]
     unnamed = [
         task
@@ -324,14 +325,14 @@ def plot(
     from learngene_zoo import plotting
 
     plotting.check_suffix(path)
-    folder, config = _read_config(learngene)
-    method = method_of(config, folder or "it")
+    source, config = _read_config(learngene)
+    method = method_of(config, source if isinstance(source, Path) else source.folder or "it")
     if method.plot is None:
         names = ", ".join(other.name for other in METHODS.load_all()[0] if other.plot is not None)
         raise WrongCall(
             f"the method {method.name} cannot draw its learngenes; methods that can: {names}"
         )
-    gene = learngene if isinstance(learngene, Learngene) else load_learngene(folder)
+    gene = shelf.open_learngene(source)
     draw: Any = resolve_name(method.plot)
     with new_file(path, force) as draft, plotting.style():
         plotting.save(draw(gene, expander or method.expander), draft)
@@ -340,10 +341,10 @@ def plot(
 
 def _read_config(
     learngene: str | Path | Learngene, offline: bool = False
-) -> tuple[Path | None, LearngeneConfig]:
-    """Return the folder and the config of a learngene without opening its tensors."""
+) -> tuple[Path | Learngene, LearngeneConfig]:
+    """Return a learngene or its folder, and its config, without opening its tensors."""
     if isinstance(learngene, Learngene):
-        return learngene.folder, learngene.config
+        return learngene, learngene.config
     folder = shelf.find(learngene, offline=offline)
     return folder, read_config(folder)
 
