@@ -13,7 +13,7 @@ Command: two minutes of one core.
     python benchmarks/pith_start.py --table    print the table from the results
 
 Results: benchmarks/results/pith_start.json.
-Page: docs/methods/pith.md.
+Page: docs/results/pith.md.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] = ()) -> None:
                 print(rows[-1], flush=True)
         print(write("pith_start", {"rows": rows, "threads": 1}))
     text = markdown(read("pith_start")["rows"])
-    replace_between(DOCS / "methods" / "pith.md", "start", text)
+    replace_between(DOCS / "results" / "pith.md", "start", text)
     print(text)
 
 

@@ -28,6 +28,7 @@ from learngene_zoo.method.contract import (
     METHODS,
     Expander,
     Extractor,
+    Method,
     check_axes,
     check_built,
     check_family,
@@ -154,6 +155,7 @@ def extract(
     )
     for source in sources:
         check_source(source)
+    _check_outline(method, extractor, sources, image_size, pool)
     from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models
 
     served = partial(check_family, method)
@@ -252,27 +254,32 @@ def expand(
     run = run or Run()
     if out is not None:
         claim(Path(out), force or run.resume)
-    gene = shelf.open_learngene(learngene, offline=run.offline)
-    default = expander or method_of(gene.config, gene.folder or "it").expander
+    source, config = _read_config(learngene, run.offline)
+    folder = source if isinstance(source, Path) else source.folder
+    default = expander or method_of(config, folder or "it").expander
     target, budget, configured = parse_sizes(target or Target(), budget or Budget(), default, sizes)
-    gene.config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
-    from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
-
+    # Refuses impossible sizes before torch is imported, which opening the tensors does.
+    config.spec.with_(image_size=target.image_size)  # raises if patches do not tile it
+    check_axes(configured, config.spec, target)
+    configured.check_target(config, target)
     if out is not None:
-        _check_apart(out, gene.folder)
+        _check_apart(out, folder)
     named = target.task
-    target, class_names = _for_task(target, configured, gene.config, run)
+    target, class_names = _for_task(target, configured, config, run)
     if budget:
         from learngene_zoo.lifecycle.latency import choose, latency
 
         member = choose(
-            family(gene.config, configured, target),
+            family(config, configured, target),
             budget,
             lambda member: latency(member.spec, run),
         )
         configured = with_settings(configured, member.settings)
         target = replace(member.target, task=target.task)
-    check_axes(configured, gene.config.spec, target)
+    check_axes(configured, config.spec, target)
+    from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
+
+    gene = shelf.open_learngene(source)
     typed = [named, *to_json(configured).values()]
     unnamed = [
         task
@@ -318,17 +325,28 @@ def plot(
     from learngene_zoo import plotting
 
     plotting.check_suffix(path)
-    gene = shelf.open_learngene(learngene)
-    method = method_of(gene.config, gene.folder or "it")
+    source, config = _read_config(learngene)
+    method = method_of(config, source if isinstance(source, Path) else source.folder or "it")
     if method.plot is None:
         names = ", ".join(other.name for other in METHODS.load_all()[0] if other.plot is not None)
         raise WrongCall(
             f"the method {method.name} cannot draw its learngenes; methods that can: {names}"
         )
+    gene = shelf.open_learngene(source)
     draw: Any = resolve_name(method.plot)
     with new_file(path, force) as draft, plotting.style():
         plotting.save(draw(gene, expander or method.expander), draft)
     return path
+
+
+def _read_config(
+    learngene: str | Path | Learngene, offline: bool = False
+) -> tuple[Path | Learngene, LearngeneConfig]:
+    """Return a learngene or its folder, and its config, without opening its tensors."""
+    if isinstance(learngene, Learngene):
+        return learngene, learngene.config
+    folder = shelf.find(learngene, offline=offline)
+    return folder, read_config(folder)
 
 
 def check_returned(function: Extractor | Expander, kind: type[T], result: object) -> T:
@@ -337,6 +355,28 @@ def check_returned(function: Extractor | Expander, kind: type[T], result: object
         name = f"{type(function).__module__}.{type(function).__qualname__}"
         raise BadPlugin(f"{name} returned {type(result).__name__}; expected {kind.__name__}")
     return result
+
+
+def _check_outline(
+    method: Method,
+    extractor: Extractor,
+    sources: Sequence[str],
+    image_size: int | None,
+    pool: str | None,
+) -> None:
+    """Raise `WrongCall` for settings that these ancestry models rule out, before torch is imported.
+
+    Only those of timm and the bundled ones, whose shapes are known without a file.
+    """
+    from learngene_zoo.pretrained.ancestry import ancestry_spec
+
+    if all(shelf.is_ours(source) or source.startswith("timm:") for source in sources):
+        specs = [
+            ancestry_spec(source).with_(image_size=image_size).with_pool(pool) for source in sources
+        ]
+        for spec in specs:
+            check_family(method, spec)
+        extractor.outline(specs)
 
 
 def _check_apart(out: str | Path, *sources: Path | None) -> None:

@@ -13,6 +13,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
+from learngene_zoo.pretrained.exported import check_format
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
@@ -175,13 +176,13 @@ def export(
     """
     run = run or own_run()
     check_file(Path(out), force)
-    from learngene_zoo.lifecycle.runtimes import check_format, export_descendant
-
     if task is not None and dtype != "int8":
         raise WrongCall(
             f"the task {task!r:.60} is used only for dtype int8; leave it out, or choose dtype int8"
         )
     check_format(Path(out), dtype)
+    from learngene_zoo.lifecycle.runtimes import export_descendant
+
     descendant = open_model(model, offline=run.offline)
     if isinstance(descendant.input_format, TextFormat):
         raise WrongCall(

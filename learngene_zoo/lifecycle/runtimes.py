@@ -18,14 +18,21 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
-from learngene_zoo.pretrained.exported import LOGITS, PIXELS, start_session
+from learngene_zoo.errors import Refused, TrainingFailed, Unavailable
+from learngene_zoo.pretrained.exported import (
+    LOGITS,
+    PIXELS,
+    Dtype,
+    Format,
+    check_format,
+    start_session,
+)
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import open_device
 from learngene_zoo.settings import Json, to_json
@@ -37,8 +44,6 @@ if TYPE_CHECKING:
     from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
 
-Format = Literal["onnx", "pt2"]
-Dtype = Literal["fp32", "fp16", "int8"]
 Runner = Callable[[torch.Tensor], torch.Tensor]  # images_BCHW -> logits, both fp32 on the CPU
 
 BATCH = "batch"
@@ -120,21 +125,6 @@ def export_descendant(
             facts["model_latency"], facts["latency"] = _latencies(model, runner, images_BCHW[:1])
         facts["bytes"] = draft.stat().st_size
     return Exported(path=path, **facts)
-
-
-def check_format(path: Path, dtype: Dtype) -> Format:
-    """Return the format of a path's suffix.
-
-    Raises `WrongCall` for any other suffix, and for a dtype that the format does not have.
-    """
-    format = path.suffix.removeprefix(".")
-    if format == "onnx":
-        return "onnx"
-    if format != "pt2":
-        raise WrongCall(f"expected a path that ends in .onnx or .pt2, got {path}")
-    if dtype == "int8":
-        raise WrongCall("only ONNX files can be int8; use --format onnx, or --dtype fp16")
-    return "pt2"
 
 
 def check_packages(format: Format) -> None:

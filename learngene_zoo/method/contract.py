@@ -100,6 +100,13 @@ class Expander(ABC):
         import torch.
         """
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:  # noqa: B027
+        """Raise `WrongCall` for a size that cannot be built, if the config shows it.
+
+        It is called before the tensors are opened. Needs plain numbers only: it must not import
+        torch. By default nothing is checked beyond `axes`.
+        """
+
     @abstractmethod
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build one descendant.

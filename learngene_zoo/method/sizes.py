@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost
-from learngene_zoo.families.spec import TIMM_NAMES, Spec
+from learngene_zoo.families.spec import LIMITS, TIMM_NAMES, Spec
 from learngene_zoo.settings import (
     Bounds,
     Json,
@@ -32,12 +32,18 @@ class Target:
     impossible number.
     """
 
-    layers: Annotated[int | None, "number of transformer blocks", Bounds(least=1)] = None
-    width: Annotated[int | None, "embedding dimension (width of the tokens)", Bounds(least=1)] = (
-        None
-    )
+    layers: Annotated[
+        int | None, "number of transformer blocks", Bounds(least=1, most=LIMITS["layers"])
+    ] = None
+    width: Annotated[
+        int | None,
+        "embedding dimension (width of the tokens)",
+        Bounds(least=1, most=LIMITS["width"]),
+    ] = None
     heads: Annotated[
-        int | None, "attention heads per block; must divide the width", Bounds(least=1)
+        int | None,
+        "attention heads per block; must divide the width",
+        Bounds(least=1, most=LIMITS["heads"]),
     ] = None
     mlp_ratio: Annotated[
         float | None, "ratio of MLP hidden dimension to width", Bounds(above=0)
@@ -45,7 +51,9 @@ class Target:
     classes: Annotated[int | None, "number of classes of the head; 0: no head", Bounds(least=0)] = (
         None
     )
-    image_size: Annotated[int | None, "image height and width in pixels", Bounds(least=1)] = None
+    image_size: Annotated[
+        int | None, "image height and width in pixels", Bounds(least=1, most=LIMITS["image_size"])
+    ] = None
     task: Annotated[
         str | None, "task of the model; sets the number of classes (lgzoo list tasks)"
     ] = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from learngene_zoo.artifacts.descendant import Descendant
 
+Format = Literal["onnx", "pt2"]
+Dtype = Literal["fp32", "fp16", "int8"]
 PIXELS, LOGITS = "pixel_values", "logits"
 SUFFIXES = (".onnx", ".pt2")
 _EXTRA = "pip install 'learngene-zoo[onnx]'"
@@ -51,6 +53,21 @@ def is_exported_file(reference: object) -> bool:
     """Return whether a reference has the name of an exported file and is not a folder."""
     path = Path(str(reference))
     return path.suffix.lower() in SUFFIXES and not path.is_dir()
+
+
+def check_format(path: Path, dtype: Dtype) -> Format:
+    """Return the format of a path's suffix.
+
+    Raises `WrongCall` for any other suffix, and for a dtype that the format does not have.
+    """
+    format = path.suffix.removeprefix(".")
+    if format == "onnx":
+        return "onnx"
+    if format != "pt2":
+        raise WrongCall(f"expected a path that ends in .onnx or .pt2, got {path}")
+    if dtype == "int8":
+        raise WrongCall("only ONNX files can be int8; use --format onnx, or --dtype fp16")
+    return "pt2"
 
 
 def open_classifier(

@@ -357,6 +357,11 @@ def check_name(name: str) -> None:
     raise WrongCall(hint)
 
 
+def _holds_files(folder: Path) -> bool:
+    """Return whether a folder or a folder in it contains a file, or a link, which is not opened."""
+    return any(path.is_symlink() or not path.is_dir() for path in folder.rglob("*"))
+
+
 def _check_location(reference: str) -> None:
     """Raise `BadData` if the folder or file that a local reference names does not exist."""
     kind, _, rest = reference.partition(":")
@@ -366,6 +371,8 @@ def _check_location(reference: str) -> None:
             f"there is no folder {path}; give a folder of images (with labels: with a subfolder "
             "for each class)"
         )
+    if kind == "folder" and rest and "=" not in rest and not _holds_files(path):
+        raise BadData(f"{path} contains no files; give a folder of images")
     # The columns may follow after a colon, as in csv:reviews.csv:text=body.
     table = Path(os.path.expanduser(COLUMNS.sub("", rest)))
     if kind in TABLES and rest and not (path.exists() or table.exists()):

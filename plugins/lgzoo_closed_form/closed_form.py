@@ -217,6 +217,10 @@ class ClosedFormExpander(Expander):
             for heads in counts
         ]
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for a size beyond the ancestry model's, and for parts of heads."""
+        derive_spec(target, config.spec, is_nested=self.nested)
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 4 to 6.
 
@@ -243,13 +247,8 @@ class ClosedFormExpander(Expander):
         parts = resize_positions(parts, body, spec)
         parts = only(parts, shapes(spec).__contains__)  # no pooling, if the head is for pixels
         mean, std = config.normalisation
-        provenance: dict[str, Json] = {
-            "runs": list(cut.runs),
-            "teacher_depth": cut.depth,
-            "calibration": task.name,
-        }
-        if kept:
-            provenance["streams"] = "kept"
+        provenance: dict[str, Json] = {"runs": list(cut.runs), "teacher_depth": cut.depth}
+        provenance |= {"calibration": task.name, **({"streams": "kept"} if kept else {})}
         return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
 
     def _build_projection(

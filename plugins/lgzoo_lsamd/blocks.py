@@ -360,6 +360,15 @@ class LsamdExpander(Expander):
         most, fewest = math.ceil(1.25 * config.spec.layers), count_fewest_layers(config)
         return [Member(spec=config.spec.with_(layers=layers)) for layers in range(fewest, most + 1)]
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for fewer layers than kept blocks."""
+        order_blocks(
+            read_kept_blocks(config),
+            target.apply(config.spec).layers,
+            expansion=self.expansion,
+            priority=self.priority,
+        )
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build stem, blocks in their stages and final norm; positions resized, a new head."""
         spec, blocks = target.apply(learngene.config.spec), read_kept_blocks(learngene.config)

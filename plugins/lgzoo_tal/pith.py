@@ -17,7 +17,7 @@ Biases, norms and the head are W_g alone. H is trained in two stages, both with 
     stage 2    on many tasks; the task's embedding scales and shifts the encoder's features, as in
                TAL (tal.py), and all parameters are trained
 
-Where paper, README and released code differ, docs/methods/pith.md says what is built here. Beyond
+Where paper, README and released code differ, docs/results/pith.md says what is built here. Beyond
 the paper, `--start projections` starts P and Q at the principal directions of the ancestry model's
 residual stream (modules/inheritance.py).
 """

@@ -52,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for name in ("notes", "model.onnx", "learngene.png", "numbers.json"):
         (root / name).write_text("mine")
+    (root / "hollow" / "roses").mkdir(parents=True)
     (root / "begun.run").mkdir()
     (root / "begun.run" / "run.json").write_text('{"verb": "x"}')
     mark_workspace(root / "begun.run", "run")
@@ -190,6 +191,58 @@ CALLS = {
     "doctor --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
     "recommend nope --task digits": (2, NO_LEARNGENE),
     "expand nope -o new": (2, NO_LEARNGENE),
+    "expand lsamd --layers 70000 -o new": (
+        2,
+        "error: invalid value for '--layers' / '--depth': 70000 is out of range; ",
+    ),
+    "expand lsamd --layers 2 -o new": (
+        2,
+        "error: 2 layers are fewer than the 5 blocks this learngene keeps; choose 5 or more, ",
+    ),
+    "expand lsamd --width 64 -o new": (2, "error: width is 64, but all descendants of this "),
+    "expand closed_form --width 65 -o new": (
+        2,
+        "error: width is 65, which is not a multiple of the head width of 32; choose 64, ",
+    ),
+    **{
+        f"expand {name} --layers {layers} -o new": (
+            2,
+            f"error: layers is {layers}; the ancestry model has 12",
+        )
+        for layers, names in {
+            13: ("closed_form", "weight_selection", "weight_subcloning", "first_k", "last_k"),
+            7: ("growth", "ligo"),
+        }.items()
+        for name in names
+    },
+    **dict.fromkeys(
+        (
+            "expand closed_form --max-params 10 -o new",
+            "expand closed_form --max-params 10 --task digits -o new",
+        ),
+        (2, "error: no descendant fits within 10 parameters; the smallest has 1 layer, "),
+    ),
+    "plot first_k -o new.png": (
+        2,
+        "error: the method first_k cannot draw its learngenes; methods that can: closed_form, ",
+    ),
+    "plot lsamd -o new.gif": (2, "error: expected a file name that ends in .png or .svg, got "),
+    "export finetuned -o new.tflite": (
+        2,
+        "error: expected a path that ends in .onnx or .pt2, got new.tflite\n",
+    ),
+    "extract lsamd --keep 99 -o new": (
+        2,
+        "error: keep names block 99, but the ancestry model has blocks 1 to 12\n",
+    ),
+    "extract pruning --ancestry timm:vit_small_patch16_dinov3 --task digits -o new": (
+        2,
+        "error: pruning does not support models of the family 'eva', only timm's ",
+    ),
+    "extract closed_form --task folder:hollow -o new": (
+        1,
+        "error: hollow contains no files; give a folder of images\n",
+    ),
     "shrink nowhere --task digits --max-params 1K -o new": (
         2,
         "error: no file or folder nowhere to open as an ancestry model\n",

@@ -99,6 +99,10 @@ class FirstKExpander(Expander):
         """Return every depth up to the ancestry model's."""
         return list_shallower_members(config)
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for more layers than the ancestry model has."""
+        apply_target(config, target)
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant of the first blocks, with resized positions and a new head."""
         return build_from_choice(choose_first, learngene, target, run)
@@ -111,6 +115,10 @@ class LastKExpander(Expander):
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every depth up to the ancestry model's."""
         return list_shallower_members(config)
+
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for more layers than the ancestry model has."""
+        apply_target(config, target)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant of the last blocks, with resized positions and a new head."""
@@ -125,6 +133,10 @@ class MiddleKExpander(Expander):
         """Return every depth up to the ancestry model's."""
         return list_shallower_members(config)
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for more layers than the ancestry model has."""
+        apply_target(config, target)
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant of the middle blocks, with resized positions and a new head."""
         return build_from_choice(choose_middle, learngene, target, run)
@@ -137,6 +149,10 @@ class EvenlySpacedExpander(Expander):
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every depth up to the ancestry model's."""
         return list_shallower_members(config)
+
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for more layers than the ancestry model has."""
+        apply_target(config, target)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant of evenly spaced blocks, with resized positions and a new head."""
@@ -167,6 +183,17 @@ def resize_like(spec: Spec, other: Spec) -> Spec:
     )
 
 
+def apply_target(config: LearngeneConfig, target: Target) -> Spec:
+    """Return the shape of a target. Raises `WrongCall` for more layers than `config.spec` has."""
+    spec = target.apply(config.spec)
+    if spec.layers > config.spec.layers:
+        raise WrongCall(
+            f"layers is {spec.layers}; the ancestry model has {config.spec.layers}, and "
+            f"{config.method} builds no deeper one: choose fewer, or the method stacked"
+        )
+    return spec
+
+
 def build_from_choice(
     choose: Callable[[int, int], list[int]], learngene: Learngene, target: Target, run: Run
 ) -> Descendant:
@@ -182,12 +209,7 @@ def build_from_choice(
         WrongCall: for more layers than the ancestry model has.
     """
     config = learngene.config
-    spec = target.apply(config.spec)
-    if spec.layers > config.spec.layers:
-        raise WrongCall(
-            f"layers is {spec.layers}; the ancestry model has {config.spec.layers}, and "
-            f"{config.method} builds no deeper one: choose fewer, or the method stacked"
-        )
+    spec = apply_target(config, target)
     return build_from_blocks(learngene, spec, choose(config.spec.layers, spec.layers), run)
 
 

@@ -14,7 +14,7 @@ approximation at the rank of a head, by the singular values of
     M_h = sum over i of p_hi [W_Q b_Q]_i' [W_K b_K]_i        V_h = sum over i of p_hi V_i
 
 A descendant's heads and MLPs are mixed from these in the same way. Nothing is trained;
-docs/methods/peg.md describes the parts of the paper that are left out.
+docs/results/differences.md describes the parts of the paper that are left out.
 """
 
 from __future__ import annotations

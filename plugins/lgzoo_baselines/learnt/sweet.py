@@ -12,7 +12,7 @@ A (D, s) and B (D, s) of a width. All of them are trained in an auxiliary model 
 model as teacher (`factored.py`). For another size the template is unchanged, and the scalers are
 interpolated, cut, and optionally trained.
 
-The axes of the paper's tensor are not known to us; see docs/methods/sweet.md.
+The axes of the paper's tensor are not known to us; see docs/results/differences.md.
 """
 
 from __future__ import annotations

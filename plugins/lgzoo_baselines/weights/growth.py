@@ -68,6 +68,10 @@ class GrowthExpander(Expander):
         """
         return list_larger_members(config.spec)
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for a size below the ancestry model's."""
+        apply_target(config, target)
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant of the grown blocks, with resized positions and a new head.
 

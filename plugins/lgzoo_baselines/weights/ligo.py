@@ -116,6 +116,10 @@ class LigoExpander(Expander):
         """
         return list_larger_members(config.spec)
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for a size below the ancestry model's."""
+        apply_target(config, target)
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build the larger model, with resized positions and a new head.
 

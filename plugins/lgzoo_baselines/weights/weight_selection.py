@@ -58,6 +58,10 @@ class WeightSelectionExpander(Expander):
         """
         return list_smaller_members(config)
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for more blocks than the ancestry model has, and for parts of heads."""
+        apply_target(config.spec, target)
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant of selected weights, with resized positions and a new head.
 
@@ -66,19 +70,28 @@ class WeightSelectionExpander(Expander):
         from learngene_zoo.plugin import map_axes
 
         config, larger = learngene.config, learngene.config.spec
-        spec = target.whole_heads(larger).apply(larger)
+        spec = apply_target(larger, target)
         smaller = resize_like(larger, spec)
-        if smaller.layers > larger.layers:
-            raise WrongCall(
-                f"layers is {smaller.layers}; the ancestry model has {larger.layers}, "
-                "and none is made up"
-            )
         rule: Elements = "consecutive" if self.blocks == "first" else "uniform"
         blocks = select_entries(larger.layers, smaller.layers, rule)
         indices = select_elements(larger, smaller, self.elements, whole_heads=self.whole_heads)
         weights = read_blocks(learngene, blocks, run)
         selected = map_axes(weights, larger, {"layers": blocks, **indices})
         return build_descendant(config, spec, selected, run, {"blocks": list(blocks)})
+
+
+def apply_target(larger: Spec, target: Target) -> Spec:
+    """Return the shape of a target.
+
+    Raises `WrongCall` for more blocks than `larger` has, and for a width that is not of whole
+    heads.
+    """
+    spec = target.whole_heads(larger).apply(larger)
+    if spec.layers > larger.layers:
+        raise WrongCall(
+            f"layers is {spec.layers}; the ancestry model has {larger.layers}, and none is made up"
+        )
+    return spec
 
 
 def select_elements(

@@ -166,6 +166,11 @@ class WeightSubcloningExpander(Expander):
         """Return every depth and every width in whole heads up to the ancestry model's."""
         return list_smaller_members(config)
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for a size beyond the ancestry model's."""
+        larger = config.spec
+        check_smaller(resize_like(larger, target.whole_heads(larger).apply(larger)), larger)
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant of the cut weights, with resized positions and a new head.
 
