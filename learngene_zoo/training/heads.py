@@ -151,7 +151,8 @@ def _fit_part(
     ridge = fit_ridge(features, task.classes, copies=len(passes))
     if task.is_text:
         model.load_state_dict({**model.state_dict(), **_scale_head(model, ridge, 1.0)})
-        sensitivity = measure_sensitivity(model, task, start.input_format, seed, run)
+        form: Any = start.input_format
+        sensitivity = measure_sensitivity(model, task, form, seed, run)
         scale = min(ridge.scale, MAX_MODEL_STEP / max(lr * sensitivity, 1e-30))
     else:
         scale = limit_scale(ridge, lr)
