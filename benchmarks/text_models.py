@@ -11,6 +11,8 @@ Measured:
     similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
                 `heal` of that on 3,000 texts, 3 epochs
+    penalty     the same correlation for `closed_form` by its penalty, on training texts of
+                `wordnet`; this chose `TEXT_PENALTY`
 
 Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `debian_sections` must
 be installed (`lgzoo show debian_sections` prints how).
@@ -18,6 +20,7 @@ be installed (`lgzoo show debian_sections` prints how).
     python benchmarks/text_models.py --ancestry MINILM probe
     python benchmarks/text_models.py --ancestry MINILM finetune
     python benchmarks/text_models.py --ancestry MINILM similarity
+    python benchmarks/text_models.py --ancestry MINILM penalty
     python benchmarks/text_models.py table    write the page from the results
 
 Results: benchmarks/results/text_models.jsonl; the last digits of a row depend on the machine.
@@ -34,7 +37,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,10 +45,13 @@ import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.probes import compute_features, run_probe
+from lgzoo_closed_form.calibration import TEXT_PENALTY
 from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "text_models.jsonl"
@@ -60,6 +66,7 @@ MODELS = (
 TUNED_TEXTS, EPOCHS = 2000, 6
 TUNED_TASKS = ("sentiment", "paraphrase")
 TUNED_MODELS = MODELS[:2]
+PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0)
 SIMILAR_TEXTS, HEAL_TEXTS, HEAL_EPOCHS = 700, 3000, 3
 SIMILAR = (
     ("first_k", "`first_k`"),
@@ -83,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=["probe", "finetune", "similarity", "table"])
+    parser.add_argument("stage", choices=["probe", "finetune", "similarity", "penalty", "table"])
     parser.add_argument("--ancestry", help="the folder of MiniLM-L6")
     given = parser.parse_args()
     if given.stage != "table" and not given.ancestry:
@@ -97,10 +104,13 @@ def main() -> None:
                 measure_finetuning(Cell(method, layers, task), given.ancestry)
     if given.stage == "similarity":
         measure_similarities(given.ancestry)
+    if given.stage == "penalty":
+        measure_penalties(given.ancestry)
     for name, make in (
         ("text-models", make_table),
         ("text-finetuning", make_finetuning_table),
         ("text-similarity", make_similarity_table),
+        ("text-penalty", make_penalty_table),
     ):
         replace_between(DOCS / "text.md", name, make())
         print(make())
@@ -225,10 +235,42 @@ def measure_similarities(ancestry: str, layers: int = 3) -> None:
         )
 
 
-def compute_similarities(model: Descendant, task: Task, run: Run) -> np.ndarray:
-    """Return the cosine similarities of all pairs of test texts."""
+def measure_penalties(ancestry: str, layers: int = 3) -> None:
+    """Measure the agreement of `closed_form` by its penalty on other texts, and append the rows."""
+    run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
+    task, whole = open_task(PENALTY_TASK), extract_learngene("first_k", ancestry)
+    expected = compute_similarities(lifecycle.expand(whole, run=run), task, run, "train")
+    for penalty in PENALTIES:
+        if find_rows("penalty", penalty=penalty):
+            continue
+        learngene = lifecycle.extract(
+            "closed_form",
+            ancestries=(ancestry,),
+            tasks=("debian_sections",),
+            extractor=with_settings(
+                METHODS.load("closed_form").preset("mini"), {"ridge": penalty / TEXT_PENALTY}
+            ),
+            run=run,
+        ).with_config(purpose=None)
+        model = lifecycle.expand(learngene, layers=layers, run=run)
+        similarities = compute_similarities(model, task, run, "train")
+        append(
+            {
+                "stage": "penalty",
+                "penalty": penalty,
+                "layers": layers,
+                "agreement": float(np.corrcoef(expected, similarities)[0, 1]),
+                "texts": SIMILAR_TEXTS,
+            }
+        )
+
+
+def compute_similarities(
+    model: Descendant, task: Task, run: Run, split: Literal["train", "test"] = "test"
+) -> np.ndarray:
+    """Return the cosine similarities of all pairs of texts."""
     features = compute_features(
-        model.model(), task, "test", model.input_format, run, images=SIMILAR_TEXTS
+        model.model(), task, split, model.input_format, run, images=SIMILAR_TEXTS
     ).values
     features = features / np.linalg.norm(features, axis=1, keepdims=True)
     similarities: np.ndarray = (features @ features.T)[np.triu_indices(len(features), 1)]
@@ -266,6 +308,17 @@ def make_similarity_table() -> str:
     for kind, text in SIMILAR:
         for row in find_rows("similarity", method=kind):
             lines.append(f"| {text} | {row['agreement']:.2f} |")
+    return "\n".join(lines)
+
+
+def make_penalty_table() -> str:
+    """Return the agreements by penalty in Markdown."""
+    rows = [row for penalty in PENALTIES for row in find_rows("penalty", penalty=penalty)]
+    lines = [
+        "| penalty | " + " | ".join(f"{row['penalty']:g}" for row in rows) + " |",
+        "|---|" + "---:|" * len(rows),
+        "| agreement | " + " | ".join(f"{row['agreement']:.3f}" for row in rows) + " |",
+    ]
     return "\n".join(lines)
 
 
