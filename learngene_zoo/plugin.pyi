@@ -30,6 +30,7 @@ from learngene_zoo.families.spec import LIMITS as LIMITS
 from learngene_zoo.families.spec import InputFormat as InputFormat
 from learngene_zoo.families.spec import Segment as Segment
 from learngene_zoo.families.spec import Spec as Spec
+from learngene_zoo.families.spec import TextSpec as TextSpec
 from learngene_zoo.families.spec import require_pictures as require_pictures
 from learngene_zoo.families.surgery import Along as Along
 from learngene_zoo.families.surgery import axes_of as axes_of

@@ -1,0 +1,1 @@
+"""Hypernetworks for models of texts: graphs, embeddings, sets of architectures."""
