@@ -48,7 +48,7 @@ from lgzoo_tal.predict import HypernetExpander
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Learngene, Run, Spec, Task, Work
 
-# The published form for texts, see texts/graph.py and texts/embeddings.py.
+# The published form for texts, see modules/text_graph.py and modules/text_embeddings.py.
 TINY = LowRank(embeddings="predicted", scale="std")
 SMALL = replace(TINY, hidden=128, layers=5, heads=16, rank=90)
 MINI = LowRank(

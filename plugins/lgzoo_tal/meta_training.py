@@ -262,7 +262,7 @@ class MetaTraining:
         self.stage, self.run, self.tasks = stage, run, tasks
         spec = ancestry.spec if isinstance(ancestry, Ancestry) else ancestry
         if isinstance(ancestry, Ancestry) and is_inheriting(stage.hypernet):
-            from lgzoo_tal.texts.embeddings import read_tables, store_embeddings
+            from lgzoo_tal.modules.text_embeddings import read_tables, store_embeddings
 
             stored = store_embeddings(ancestry.state, spec)
             hypernet.tables = read_tables(stored, spec, "the ancestry model")
@@ -361,7 +361,7 @@ def collect_learngene(
         f"{TASKS}{name}": part.state["embedding"] for name, part in embeddings.items()
     }
     if ancestry is not None and is_inheriting(details_of(outline, HypernetDetails).hypernetwork):
-        from lgzoo_tal.texts.embeddings import store_embeddings
+        from lgzoo_tal.modules.text_embeddings import store_embeddings
 
         state = {**state, **store_embeddings(ancestry.state, ancestry.spec)}
     for owner, part in (seconds or ({None: first} if first else {})).items():

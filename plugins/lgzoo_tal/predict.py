@@ -23,7 +23,7 @@ from lgzoo_tal.hypernet_spec import (
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
     from lgzoo_tal.modules.hypernet import Hypernet
-    from lgzoo_tal.texts.embeddings import Tables
+    from lgzoo_tal.modules.text_embeddings import Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def derive_spec(target: Target, spec: Spec) -> Spec:
 
 def read_tables_of(learngene: Learngene) -> Tables:
     """Return the embeddings that predicted models of texts inherit. Raises `BadFile`."""
-    from lgzoo_tal.texts.embeddings import read_tables
+    from lgzoo_tal.modules.text_embeddings import read_tables
 
     where = str(learngene.folder or "the learngene")
     return read_tables(learngene.state, learngene.config.spec, where)

@@ -30,9 +30,9 @@ from lgzoo_tal.logah import LOGAH
 from lgzoo_tal.modules.graph import SINK, Graph
 from lgzoo_tal.modules.hypernet import Hypernet, build_graph_for
 from lgzoo_tal.modules.objective import compute_tokens as compute_student
+from lgzoo_tal.modules.text_embeddings import Tables, read_tables, store_embeddings
+from lgzoo_tal.modules.text_graph import build_text_graph
 from lgzoo_tal.tal import TAL
-from lgzoo_tal.texts.embeddings import Tables, read_tables, store_embeddings
-from lgzoo_tal.texts.graph import build_text_graph
 
 pytest.importorskip("transformers")
 

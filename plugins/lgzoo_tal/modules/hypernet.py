@@ -73,7 +73,7 @@ from lgzoo_tal.modules.tensors import (
 )
 
 if TYPE_CHECKING:
-    from lgzoo_tal.texts.embeddings import Tables
+    from lgzoo_tal.modules.text_embeddings import Tables
 
 CLASS_POSITION_STD = 0.02
 DECODERS: dict[str, Callable[[HypernetSpec], nn.Module]] = {
@@ -288,7 +288,7 @@ def build_graph_for(
     """
     if hypernet.inputs == "images":
         return build_graph(spec, sink=sink, cutoff=hypernet.cutoff)
-    from lgzoo_tal.texts.graph import build_text_graph
+    from lgzoo_tal.modules.text_graph import build_text_graph
 
     return build_text_graph(
         spec, sink=sink, cutoff=hypernet.cutoff, transposed=hypernet.scale == "fan_in"

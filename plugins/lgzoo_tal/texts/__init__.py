@@ -1,1 +1,0 @@
-"""Hypernetworks for models of texts: graphs, embeddings, sets of architectures."""
