@@ -17,13 +17,17 @@ from learngene_zoo.errors import Unavailable as Unavailable
 from learngene_zoo.errors import WrongCall as WrongCall
 from learngene_zoo.errors import unknown as unknown
 from learngene_zoo.families.eva.spec import EvaSpec as EvaSpec
+from learngene_zoo.families.family import BranchNames as BranchNames
 from learngene_zoo.families.family import Cost as Cost
 from learngene_zoo.families.family import Table as Table
 from learngene_zoo.families.family import count_params as count_params
 from learngene_zoo.families.family import table_of as table_of
+from learngene_zoo.families.forward import compute_hidden as compute_hidden
 from learngene_zoo.families.forward import compute_logits as compute_logits
 from learngene_zoo.families.forward import compute_pooled as compute_pooled
 from learngene_zoo.families.forward import compute_tokens as compute_tokens
+from learngene_zoo.families.forward import embed_tokens as embed_tokens
+from learngene_zoo.families.forward import find_table as find_table
 from learngene_zoo.families.forward import get_blocks as get_blocks
 from learngene_zoo.families.forward import get_classifier as get_classifier
 from learngene_zoo.families.spec import LIMITS as LIMITS
@@ -49,6 +53,9 @@ from learngene_zoo.families.tensors import shapes_in as shapes_in
 from learngene_zoo.families.tensors import state_of as state_of
 from learngene_zoo.families.tensors import take_blocks as take_blocks
 from learngene_zoo.families.tensors import without_head as without_head
+from learngene_zoo.families.text_format import TextFormat as TextFormat
+from learngene_zoo.families.text_format import Tokens as Tokens
+from learngene_zoo.families.transformers_config import text_format_of as text_format_of
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
 from learngene_zoo.hub.client import Repository as Repository
 from learngene_zoo.hub.client import fetch_from_hub as fetch_from_hub

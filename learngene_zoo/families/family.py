@@ -323,6 +323,27 @@ class ForwardFunctions(Protocol):
     def get_blocks(self, model: Any) -> Sequence[nn.Module]:
         """Return the blocks."""
 
+    def embed_tokens(self, model: Any, inputs: Any) -> torch.Tensor:
+        """Return the tokens that the first block reads, (B, N, width)."""
+
+    def compute_hidden(
+        self,
+        model: Any,
+        block: int,
+        mixes: bool,
+        tokens_BND: torch.Tensor,
+        mask_BN: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the inputs of the writer of the attention (`mixes`) or the MLP of a block.
+
+        Args:
+            model: the module.
+            block: the number of the block.
+            mixes: the attention, else the MLP.
+            tokens_BND: what its readers read.
+            mask_BN: 0 for padding.
+        """
+
     def observe_logits(self, model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
         """Call `keep` with the logits of every later forward pass; return the hook's handle."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from learngene_zoo.families.family import ForwardFunctions, families, host
+from learngene_zoo.families.family import Family, ForwardFunctions, Table, families, host
 from learngene_zoo.storage import StateDict
 
 
@@ -85,6 +85,32 @@ def get_blocks(model: Any) -> Sequence[nn.Module]:
     return blocks
 
 
+def find_table(model: Any) -> Table | None:
+    """Return the table of the family of a module of transformers; None for timm's."""
+    family = _find_family(type(model))
+    return None if family is None else family.table
+
+
+def embed_tokens(model: Any, inputs: Any) -> torch.Tensor:
+    """Return the tokens that the first block of a module of transformers reads, (B, N, D)."""
+    return _require_functions(model).embed_tokens(model, inputs)
+
+
+def compute_hidden(
+    model: Any, block: int, mixes: bool, tokens_BND: torch.Tensor, mask_BN: torch.Tensor
+) -> torch.Tensor:
+    """Return the inputs of the writer of a branch in a module of transformers, (B, N, I).
+
+    Args:
+        model: the module.
+        block: the number of the block.
+        mixes: the attention, else the MLP.
+        tokens_BND: what its readers read.
+        mask_BN: 0 for padding.
+    """
+    return _require_functions(model).compute_hidden(model, block, mixes, tokens_BND, mask_BN)
+
+
 def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
     """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
     functions = _find_functions(type(model))
@@ -115,6 +141,12 @@ def observe_input(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> An
     return module.register_forward_pre_hook(lambda module, inputs: keep(inputs[0]))
 
 
+def _require_functions(model: Any) -> ForwardFunctions:
+    functions = _find_functions(type(model))
+    assert functions is not None, f"{type(model).__name__} is not a class of transformers"
+    return functions
+
+
 def _find_functions(kind: Any) -> ForwardFunctions | None:
     """Return the functions of the family whose models have this class; None for timm's."""
     # Only classes of transformers have this attribute.
@@ -128,9 +160,14 @@ def _search_families(kind: Any) -> ForwardFunctions | None:
 
 @cache
 def _search_once(kind: Any) -> ForwardFunctions | None:
+    family = _find_family(kind)
+    functions: Any = None if family is None else host(family)
+    return functions  # type: ignore[no-any-return]
+
+
+def _find_family(kind: Any) -> Family | None:
     modules = {base.__module__ for base in kind.__mro__}
     for family in families():
         if family.transformers is not None and family.transformers.module in modules:
-            functions: Any = host(family)
-            return functions  # type: ignore[no-any-return]
+            return family
     return None

@@ -107,6 +107,13 @@ def heal(
         if samples is not None:
             check_inputs(samples, start.input_format)
     opened = {images: data} if task is None or probed is None else {images: data, task: probed}
+    if data.is_text:
+        resolved = _without_augmentation(resolved, recipe is not None or "augment" in settings)
+        if healing.rounds > 1:
+            raise WrongCall(
+                f"rounds is {healing.rounds}; models of texts are healed in one round, so leave it"
+                " out"
+            )
     ancestry, records, located = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)
     plan = plan_rounds(start, ancestry.spec, healing.rounds) if healing.rounds > 1 else None
@@ -156,6 +163,13 @@ def heal(
     if out is not None:
         remove_work(locate_run(out))
     return remember(result, origins, load_descendant, out)
+
+
+def _without_augmentation(recipe: Recipe, is_named: bool) -> Recipe:
+    """Return the recipe for texts. Raises `WrongCall` for an augmentation that the user names."""
+    if is_named and recipe.augment != "none":
+        raise WrongCall(f"augment is {recipe.augment!r}, but texts are not augmented; leave it out")
+    return replace(recipe, augment="none")
 
 
 def _open_data(images: str, task: str | None, run: Run) -> tuple[Task, Task | None]:

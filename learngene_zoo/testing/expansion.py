@@ -221,6 +221,8 @@ def check_sizes(method: Method, learngene: Learngene) -> None:
     spec = learngene.config.spec
     for name in AXES:
         value = getattr(spec, name)
+        if value is None:  # texts have no image size
+            continue
         for other in (2 * value, type(value)(value / 2)):
             with report_broken_promise(method, SIZES, f"{name}={other}"), suppress(WrongCall):
                 _expand(

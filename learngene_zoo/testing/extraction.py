@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +59,8 @@ class Case:
             learngene = lifecycle.check_returned(self.extractor, Learngene, result)
         if not isinstance(learngene.config, LearngeneConfig):
             return learngene  # `check_outline` reports the type
+        # As the verb does: the tokenizer of a model of texts.
+        learngene = replace(learngene, files=self.ancestries[0].files)
         return learngene.with_config(method=self.method.name)
 
     def outline(self) -> LearngeneConfig:

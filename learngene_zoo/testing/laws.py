@@ -1,5 +1,6 @@
 """Reports of broken laws, and tiny models and tasks for checking them."""
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,12 +13,13 @@ import torch
 
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec
+from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec, TextSpec
 from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.transformers_config import fingerprint_tokenizer
 from learngene_zoo.method.contract import Method
 from learngene_zoo.method.sizes import Member
 from learngene_zoo.pretrained.ancestry import Ancestry
-from learngene_zoo.storage import StateDict
+from learngene_zoo.storage import TOKENIZER, StateDict
 from learngene_zoo.tasks.catalogue import Suite
 from learngene_zoo.tasks.task import SPLITS, Task
 
@@ -130,14 +132,36 @@ def cold(method: Method, part: str) -> Iterator[None]:
 def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ancestry:
     """Return an ancestry model with random weights.
 
-    By default it is a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels.
+    By default it is a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels. A model of
+    texts has a tokenizer of the words w0, w1, ....
     """
     spec = (spec or load_family(DEFAULT_FAMILY).examples[0]).with_(**sizes)
     halves = (0.5,) * spec.channels
+    files = {TOKENIZER: _write_tokenizer(spec.vocabulary)} if isinstance(spec, TextSpec) else {}
     record = AncestryRecord(
-        source=f"tiny-{seed}", spec=spec, licence="apache-2.0", mean=halves, std=halves
+        source=f"tiny-{seed}",
+        spec=spec,
+        licence="apache-2.0",
+        mean=halves,
+        std=halves,
+        tokenizer=fingerprint_tokenizer(files),
     )
-    return Ancestry(record=record, state=initial(spec, seed, "fan_in"))
+    return Ancestry(record=record, state=initial(spec, seed, "fan_in"), files=files)
+
+
+def _write_tokenizer(words: int) -> str:
+    """Return the tokenizer.json of the words w0, w1, ..., separated by spaces."""
+    absent = ("truncation", "padding", "normalizer", "post_processor", "decoder")
+    vocabulary = {f"w{number}": number for number in range(words)}
+    return json.dumps(
+        {
+            "version": "1.0",
+            **dict.fromkeys(absent),
+            "added_tokens": [],
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"},
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -156,17 +180,41 @@ class TinySplit:
 
 
 @dataclass(frozen=True)
+class TinyTexts:
+    """Random texts in memory: a word of the class among 3 to 6 other words of a tiny tokenizer."""
+
+    texts: tuple[str, ...]
+    labels: np.ndarray  # int64 (N,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[str]:
+        """Return the texts at these indices."""
+        return [self.texts[index] for index in indices]
+
+
+@dataclass(frozen=True)
 class _Opener:
     """Opener of the splits of a tiny task; a class, so that it can be sent to worker processes."""
 
     name: str
     classes: int
-    image_size: int
+    image_size: int  # 0 for texts
     sizes: Mapping[str, int]
 
-    def __call__(self, split: str) -> TinySplit:
+    def __call__(self, split: str) -> TinySplit | TinyTexts:
         generator = np.random.default_rng([*self.name.encode(), SPLITS.index(split)])
         labels = np.arange(self.sizes[split], dtype=np.int64) % self.classes
+        if not self.image_size:
+            others = [generator.integers(10, 20, size=3 + row % 4) for row in range(len(labels))]
+            return TinyTexts(
+                tuple(
+                    " ".join(f"w{word}" for word in (5 + label, *words))
+                    for label, words in zip(labels, others)
+                ),
+                labels,
+            )
         images = generator.integers(
             0, 96, (len(labels), 3, self.image_size, self.image_size), dtype=np.uint8
         )
@@ -176,11 +224,15 @@ class _Opener:
 
 
 def tiny_task(name: str = "tiny", classes: int = 3, image_size: int = 16) -> Task:
-    """Return a classification task in memory: 48 training, 12 validation and 12 test images."""
+    """Return a classification task in memory: 48 training, 12 validation and 12 test images.
+
+    With an image size of 0 it is a task of texts.
+    """
     sizes = {"train": 48, "validation": 12, "test": 12}
     return Task(
         name=name,
-        title="random images in memory",
+        title=f"random {'images' if image_size else 'texts'} in memory",
+        kind="classification" if image_size else "text",
         classes=classes,
         class_names=tuple(f"class {label}" for label in range(classes)),
         image_size=image_size,

@@ -11,6 +11,7 @@ from learngene_zoo.cli import expand, extract, main, plan
 from learngene_zoo.cli.sections import SettingOption, TrainingOption
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
+from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.method.contract import Extractor, Method
 from learngene_zoo.pretrained.ancestry import Ancestry
 from learngene_zoo.settings import from_json, settings_of, to_json
@@ -59,7 +60,7 @@ def check_method(
         check_settings(method)
     extractor = extractor or method.presets["smoke"]
     with report_broken_promise(method, "the extractor says whether it needs tasks"):
-        data = _tasks(method, tasks) if extractor.needs_tasks() else []
+        has_tasks = extractor.needs_tasks()
     with report_broken_promise(method, "its families are known"):
         first, *other_models = [
             tiny_ancestry(spec=spec)
@@ -71,11 +72,11 @@ def check_method(
             method=method,
             extractor=extractor,
             ancestries=_ancestries(method, ancestry_model),
-            tasks=data,
+            tasks=_tasks(method, tasks, ancestry_model.spec) if has_tasks else [],
         )
         for ancestry_model in ([first, *other_models] if ancestry is None else [ancestry])
     ]
-    with _openable(data):
+    with _openable([task for case in cases for task in case.tasks]):
         check_whole(cases[0])
         for case in cases[1:]:
             check_shape(case)
@@ -170,10 +171,10 @@ def _ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
     return [first, *wider][:count]
 
 
-def _tasks(method: Method, tasks: Sequence[Task] | None) -> list[Task]:
-    most = {"none": 0, "one": 1, "many": 2}[method.tasks]
-    return (
-        list(tasks)
-        if tasks is not None
-        else [tiny_task("tiny-a"), tiny_task("tiny-b", classes=4)][:most]
-    )
+def _tasks(method: Method, tasks: Sequence[Task] | None, spec: Spec) -> list[Task]:
+    """Return the given tasks, or tiny ones of images or texts, as the model takes."""
+    if tasks is not None:
+        return list(tasks)
+    kind, size = ("texts", 0) if isinstance(spec, TextSpec) else ("tiny", 16)
+    made = [tiny_task(f"{kind}-a", image_size=size), tiny_task(f"{kind}-b", 4, size)]
+    return made[: {"none": 0, "one": 1, "many": 2}[method.tasks]]

@@ -30,7 +30,8 @@ from learngene_zoo.families.forward import (
     observe_output,
     observe_stream,
 )
-from learngene_zoo.families.spec import require_pictures
+from learngene_zoo.families.spec import TextSpec, require_pictures
+from learngene_zoo.families.text_format import TextFormat, Tokens
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, open_device
@@ -64,6 +65,8 @@ class Features:
     attentions: dict[int, torch.Tensor] = field(default_factory=dict)
     # Tokens after the last block, before the final norm, (B, N, D)
     streams: list[torch.Tensor] = field(default_factory=list)
+    # Of texts: which of them are no padding, int64 (B, N)
+    masks: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def tokens(self) -> torch.Tensor:
@@ -101,6 +104,8 @@ class Teacher:
         # Not inference_mode: its tensors cannot be saved for the backward pass of trained layers.
         with torch.no_grad(), record_features(self.model, self.blocks) as features:
             compute_logits(self.model, batch.inputs)
+        if isinstance(batch.inputs, Tokens):
+            features.masks.append(batch.inputs.mask)
         return features
 
 
@@ -260,7 +265,7 @@ class TokenLoss(nn.Module):
     Masked Image Modeling in Fine-tuning via Feature Distillation, 2022). In addition to the paper,
     the teacher's class token, if it has one, is predicted by another linear map from the student's
     class token or, without one, from the mean of its patches. The maps are trained with the
-    student.
+    student. Of texts all tokens but padding are compared as patches are.
 
     Args:
         student: spec of the student.
@@ -273,21 +278,22 @@ class TokenLoss(nn.Module):
 
     def __init__(self, student: Spec, teacher: Spec, seed: int) -> None:
         super().__init__()
-        patches, expected = (require_pictures(spec).patches for spec in (student, teacher))
-        if patches != expected:
-            raise WrongCall(
-                f"the teacher divides an image into {expected} patches and the student into"
-                f" {patches}; their tokens cannot be compared: choose another teacher, or"
-                " tokens 0"
-            )
+        is_text = isinstance(student, TextSpec) and isinstance(teacher, TextSpec)
+        if not is_text:
+            _check_patches(student, teacher)
         self.student, self.teacher = student, teacher
+        has_token = teacher.class_token and not is_text
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.patches = nn.Linear(student.width, teacher.width)
-            self.whole = nn.Linear(student.width, teacher.width) if teacher.class_token else None
+            self.whole = nn.Linear(student.width, teacher.width) if has_token else None
 
     def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
         """Return the distance of the patches plus that of the class token."""
+        if target.masks:
+            is_word_BN = target.masks[0].bool()
+            words_RD = self.patches(given.tokens[is_word_BN])
+            return {"tokens": whitened_distance(words_RD, target.tokens[is_word_BN])}
         patches, first = split_tokens(given.tokens, self.student)
         target_patches, token = split_tokens(target.tokens, self.teacher)
         loss = whitened_distance(self.patches(patches), target_patches)
@@ -295,6 +301,17 @@ class TokenLoss(nn.Module):
             answer = first if self.student.class_token else patches.mean(dim=1)
             loss = loss + whitened_distance(self.whole(answer), token)
         return {"tokens": loss}
+
+
+def _check_patches(student: Spec, teacher: Spec) -> None:
+    """Raise `WrongCall` if the two divide images into different numbers of patches."""
+    patches, expected = (require_pictures(spec).patches for spec in (student, teacher))
+    if patches != expected:
+        raise WrongCall(
+            f"the teacher divides an image into {expected} patches and the student into"
+            f" {patches}; their tokens cannot be compared: choose another teacher, or"
+            " tokens 0"
+        )
 
 
 def split_tokens(tokens_BND: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Tensor]:
@@ -341,13 +358,19 @@ def divergence(
     return temperature**2 * functional.kl_div(against, of, reduction="batchmean", log_target=True)
 
 
-def guide(teacher: Descendant | TimmModel, images: InputFormat, run: Run) -> Teacher | Outsider:
-    """Return a frozen teacher on the run's device, for batches of images in the format `images`.
+def guide(
+    teacher: Descendant | TimmModel, images: InputFormat | TextFormat, run: Run
+) -> Teacher | Outsider:
+    """Return a frozen teacher on the run's device, for batches of inputs in the format `images`.
 
-    Raises `WrongCall` for a teacher that cannot take these images: of another number of channels,
-    or a dense one of another image size.
+    Raises `WrongCall` for a teacher that cannot take these inputs: of another number of channels,
+    a dense one of another image size, or one of texts with another tokenizer or fewer positions.
     """
-    own_format, model = teacher.input_format, teacher.model().to(open_device(run))
+    own_format = teacher.input_format
+    if isinstance(own_format, TextFormat) or isinstance(images, TextFormat):
+        check_tokenizers(own_format, images)
+        return Teacher(teacher.model().to(open_device(run)))
+    model = teacher.model().to(open_device(run))
     if own_format.channels != images.channels or (
         teacher.dense and own_format.image_size != images.image_size
     ):
@@ -366,6 +389,24 @@ def guide(teacher: Descendant | TimmModel, images: InputFormat, run: Run) -> Tea
         if alike and isinstance(teacher, Descendant)
         else Outsider(model, own_format, images)
     )
+
+
+def check_tokenizers(teacher: Any, student: Any) -> None:
+    """Raise `WrongCall` unless a teacher takes the texts in the student's format."""
+    if not (isinstance(teacher, TextFormat) and isinstance(student, TextFormat)):
+        takes = ("texts", "images") if isinstance(teacher, TextFormat) else ("images", "texts")
+        raise WrongCall(
+            f"the teacher takes {takes[0]} and the student {takes[1]}; choose another teacher"
+        )
+    if teacher.tokenizer != student.tokenizer or teacher.pad != student.pad:
+        raise WrongCall(
+            "the teacher has another tokenizer than the student; choose another teacher"
+        )
+    if teacher.tokens < student.tokens:
+        raise WrongCall(
+            f"the teacher takes {teacher.tokens} tokens and the student {student.tokens}; choose"
+            " another teacher"
+        )
 
 
 def teacher_named(

@@ -6,19 +6,37 @@ Shapes: D the ancestry model's width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Bounds, InputFormat, WrongCall, check_bounds, require_pictures
+from learngene_zoo.plugin import (
+    Bounds,
+    InputFormat,
+    TextSpec,
+    WrongCall,
+    check_bounds,
+    require_pictures,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
 
-    from learngene_zoo.plugin import Learngene, LearngeneConfig, Run, Spec, StateDict, Target, Task
+    from learngene_zoo.plugin import (
+        Learngene,
+        LearngeneConfig,
+        Run,
+        Spec,
+        StateDict,
+        Target,
+        Task,
+        TextFormat,
+        Tokens,
+    )
     from lgzoo_closed_form.modules.solve import StreamTeacher
     from lgzoo_closed_form.modules.streams import Pictures, Recording
 
@@ -81,8 +99,19 @@ def open_calibration_task(
     )
 
 
-def derive_input_format(config: LearngeneConfig) -> InputFormat:
-    """Return the format of the images that the ancestry model takes."""
+def derive_input_format(
+    config: LearngeneConfig, files: Mapping[str, str] = MappingProxyType({})
+) -> InputFormat | TextFormat:
+    """Return the format of the images or texts that the ancestry model takes.
+
+    Args:
+        config: of the learngene.
+        files: of the learngene; of a model of texts its tokenizer.
+    """
+    if isinstance(config.spec, TextSpec):
+        from learngene_zoo.plugin import text_format_of
+
+        return text_format_of(config.spec, files)
     (mean, std), spec = config.normalisation, require_pictures(config.spec)
     return InputFormat(
         image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view
@@ -90,9 +119,12 @@ def derive_input_format(config: LearngeneConfig) -> InputFormat:
 
 
 def sample_pictures(
-    spec: Spec, settings: Calibration, task: Task, input_format: InputFormat, run: Run
+    spec: Spec, settings: Calibration, task: Task, input_format: InputFormat | TextFormat, run: Run
 ) -> Pictures:
     """Sample training images of a task with the seed; labels are not read, nothing is augmented.
+
+    Of each text as many randomly drawn tokens are recorded, all with the weight 1; of a shorter
+    text all.
 
     Args:
         spec: the shape of the model that sees them. Its prefix tokens are recorded of each image.
@@ -118,7 +150,10 @@ def sample_pictures(
         task, "train", input_format, run, images=settings.images, batch_size=AT_ONCE
     )
     steps = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
-    images = torch.cat([batch.inputs for _, batch in zip(steps, loader.epoch(0))])
+    inputs = [batch.inputs for _, batch in zip(steps, loader.epoch(0))]
+    if isinstance(spec, TextSpec):
+        return _draw_words(inputs, settings, spec, run)
+    images = torch.cat(inputs)
     prefix = spec.prefix_tokens
     patches = require_pictures(spec).patches
     draws = uniform(derive_seed(run.seed, "tokens"), range(len(images)), patches)
@@ -131,13 +166,42 @@ def sample_pictures(
     return Pictures(images, tokens_BK, weights_BK.flatten(), run.progress)
 
 
+def _draw_words(
+    batches: Sequence[Tokens], settings: Calibration, spec: TextSpec, run: Run
+) -> Pictures:
+    """Return texts as ids of equal length, with randomly drawn tokens that are no padding."""
+    import torch
+    from torch.nn import functional
+
+    from learngene_zoo.plugin import derive_seed, uniform
+    from lgzoo_closed_form.modules.streams import Pictures
+
+    length, pad = max(batch.ids.shape[1] for batch in batches), spec.pad_token or 0
+    ids_BN, mask_BN = (
+        torch.cat(
+            [functional.pad(part, (0, length - part.shape[1]), value=value) for part in parts]
+        )
+        for parts, value in (
+            ([batch.ids for batch in batches], pad),
+            ([batch.mask for batch in batches], 0),
+        )
+    )
+    draws_BN = torch.from_numpy(
+        uniform(derive_seed(run.seed, "tokens"), range(len(ids_BN)), length)
+    )
+    order_BN = draws_BN.masked_fill(mask_BN == 0, 2.0).argsort(dim=1)
+    tokens_BK = order_BN[:, : settings.tokens]
+    weights_BK = mask_BN.gather(1, tokens_BK).double()  # padding counts nothing
+    return Pictures(ids_BN, tokens_BK, weights_BK.flatten(), run.progress)
+
+
 @contextmanager
 def open_teacher(
     state: StateDict,
     spec: Spec,
     settings: Calibration,
     task: Task,
-    input_format: InputFormat,
+    input_format: InputFormat | TextFormat,
     run: Run,
     folder: Path | None = None,
 ) -> Iterator[StreamTeacher]:
@@ -158,7 +222,7 @@ def record_teacher(
     spec: Spec,
     settings: Calibration,
     task: Task,
-    input_format: InputFormat,
+    input_format: InputFormat | TextFormat,
     run: Run,
     folder: Path | None = None,
 ) -> StreamTeacher:
@@ -230,7 +294,8 @@ def open_first_blocks(
     whole = {name: weights[name].float() for name in weights}
     state = take_blocks(whole, config.spec.with_(classes=0), range(depth))
     if kept is None:
-        with open_teacher(state, spec, settings, task, derive_input_format(config), run) as teacher:
+        form = derive_input_format(config, learngene.files)
+        with open_teacher(state, spec, settings, task, form, run) as teacher:
             yield teacher
         return
     open_device(replace(run, device="cpu"))  # sets the number of threads

@@ -292,7 +292,7 @@ CLOSED_FORM = Method(
         "mini": ClosedFormExtractor(),
         "smoke": ClosedFormExtractor(each=Calibration(images=24)),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="one",
     uses_labels=False,
     details=ClosedFormDetails,

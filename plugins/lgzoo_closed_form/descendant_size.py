@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from learngene_zoo.plugin import BadFile, WrongCall
+from learngene_zoo.plugin import BadFile, WrongCall, table_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Spec, Target
@@ -81,7 +81,11 @@ def list_fixed_width_features(spec: Spec) -> list[str]:
         "pools_by_attention": "pooling by attention",
     }
     has_rms_norm = getattr(spec, "norm", "layer") != "layer"
-    return [*_list_features(spec, names), *(["RMSNorm"] if has_rms_norm else [])]
+    others = {
+        "RMSNorm": has_rms_norm,
+        "norms after attention and MLP": table_of(spec).norms_after(spec),
+    }
+    return [*_list_features(spec, names), *(words for words in others if others[words])]
 
 
 def _list_features(spec: Spec, names: Mapping[str, str]) -> list[str]:

@@ -135,7 +135,7 @@ def check_the_last_block(
     streams, weights = record_streams(model, teacher.pictures), teacher.pictures.weights
     P_dD = torch.eye(SPEC.width) if narrowing is None else narrowing.float()
     turn = run_stem(model, teacher.pictures.images[:1])[1][-1]
-    new, copies = split_block(model.blocks[-1], turn), split_block(before.blocks[-1], turn)
+    new, copies = (split_block(part, len(part.blocks) - 1, turn) for part in (model, before))
     targets = teacher.streams.middle[2] @ P_dD.T, teacher.streams.before[-1] @ P_dD.T
     entering, entered = (
         (teacher.streams.before[2], teacher.streams.middle[2]),

@@ -4,7 +4,6 @@ import pytest
 import torch
 from closed_form_toy import EVA, SPEC
 
-from learngene_zoo.families.family import table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import fill_missing_tensors, model_of
 from learngene_zoo.testing import tiny_ancestry
@@ -83,7 +82,7 @@ def test_shifts_of_norms_go_to_the_biases_beside_joint_queries_keys_and_values()
     state = dict(tiny_ancestry(spec=EVA).state)
     shift = torch.randn(EVA.width, generator=generator)
     block = {name: tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
-    folded = fold_norms({**block, "blocks.0.norm1.bias": shift}, table_of(EVA))
+    folded = fold_norms({**block, "blocks.0.norm1.bias": shift}, EVA)
     query, _, value = (block["blocks.0.attn.qkv.weight"] @ shift).chunk(3)
     torch.testing.assert_close(
         folded["blocks.0.attn.q_bias"] - block["blocks.0.attn.q_bias"], query
@@ -109,7 +108,7 @@ def test_what_reads_the_narrow_stream_reads_the_same(spec: Spec) -> None:
     P_dD, neurons = build_projection(columns, small.width), list(range(small.hidden))
     narrow_state = narrow_parts(state, spec, P_dD, [0], [[1]], [neurons])
     wide, narrow = (
-        split_block(model_of(shape, fill_missing_tensors(shape, parts, seed=0)).blocks[0])[0]
+        split_block(model_of(shape, fill_missing_tensors(shape, parts, seed=0)), 0)[0]
         for shape, parts in ((spec.with_(classes=0), state), (small.with_(classes=0), narrow_state))
     )
     tokens = (

@@ -110,8 +110,8 @@ def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:
     std_D = inputs_ND.std(dim=0)
     factor_D = SPREAD / std_D.clamp(min=float(std_D.mean()) / 100)
     layer = model.bert.pooler.dense
-    weight = layer.weight.detach().double() * factor_D[:, None]
-    bias = (layer.bias.detach().double() - inputs_ND.mean(dim=0)) * factor_D
+    weight = layer.weight.detach().cpu().double() * factor_D[:, None]
+    bias = (layer.bias.detach().cpu().double() - inputs_ND.mean(dim=0)) * factor_D
     return {"bert.pooler.dense.weight": weight.float(), "bert.pooler.dense.bias": bias.float()}
 
 
@@ -127,6 +127,27 @@ def get_blocks(model: Any) -> Sequence[nn.Module]:
     return modules
 
 
+def embed_tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+    """Return the tokens that the first block reads, (B, N, D)."""
+    texts = as_tokens(model, inputs)
+    tokens_BND: torch.Tensor = model.bert.embeddings(
+        input_ids=texts.ids, token_type_ids=texts.types
+    )
+    return tokens_BND
+
+
+def compute_hidden(
+    model: Any, block: int, mixes: bool, tokens_BND: torch.Tensor, mask_BN: torch.Tensor
+) -> torch.Tensor:
+    """Return the inputs of a branch's writer, (B, N, I); padding is not attended to."""
+    layers: Any = get_blocks(model)[block]
+    if not mixes:
+        hidden_BNI: torch.Tensor = layers.intermediate(tokens_BND)
+        return hidden_BNI
+    hidden_BNI, _ = layers.attention.self(tokens_BND, mask_BN[:, None, None].bool())
+    return hidden_BNI
+
+
 def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
     """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
     return observe_output(model.classifier, keep)
@@ -134,7 +155,7 @@ def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
 
 def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
     """Call `keep` with the tokens after the last block; return the handle of the hook."""
-    return observe_output(get_blocks(model)[-1], keep)
+    return observe_output(model.bert.encoder, lambda output: keep(output.last_hidden_state))
 
 
 def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:

@@ -97,6 +97,35 @@ def get_blocks(model: Any) -> Sequence[nn.Module]:
     return modules
 
 
+def embed_tokens(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
+    """Return the tokens that the first block reads, (B, N, D)."""
+    ids_BN, body = as_tokens(model, inputs).ids, model.transformer
+    places_N = torch.arange(ids_BN.shape[1], device=ids_BN.device)
+    tokens_BND: torch.Tensor = body.wte(ids_BN) + body.wpe(places_N)
+    return tokens_BND
+
+
+def compute_hidden(
+    model: Any, block: int, mixes: bool, tokens_BND: torch.Tensor, mask_BN: torch.Tensor
+) -> torch.Tensor:
+    """Return the inputs of a branch's writer, (B, N, I).
+
+    The mask is not needed: no word reads later ones, and padding is last.
+    """
+    layers = get_blocks(model)[block]
+    if not mixes:
+        mlp: Any = layers.mlp
+        hidden_BNI: torch.Tensor = mlp.act(mlp.c_fc(tokens_BND))
+        return hidden_BNI
+    attention: Any = layers.attn
+    writer, attention.c_proj = attention.c_proj, nn.Identity()
+    try:
+        hidden_BNI = attention(tokens_BND)[0]
+        return hidden_BNI
+    finally:
+        attention.c_proj = writer
+
+
 def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
     """Call `keep` with the logits of every later forward pass; return the handle of the hook."""
     # The head gives logits for every token, of which the model returns one.

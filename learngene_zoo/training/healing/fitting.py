@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, open_device
 from learngene_zoo.tasks.loader import sample_images
@@ -43,12 +44,11 @@ def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run)
     judged: dict[str, TokenMoments] = {}
     with evaluate_batches(objective, loader, run, "fitting the maps, batch") as batches:
         for batch in batches:
-            student, teacher = objective.read_tokens(batch)
             is_judged_B = torch.arange(len(batch.inputs)) % JUDGED == JUDGED - 1
-            for sums, chosen_B in ((fitted, ~is_judged_B), (judged, is_judged_B)):
-                for name in objective.maps if chosen_B.any() else ():
-                    moments = TokenMoments.of(student[name][chosen_B], teacher[name][chosen_B])
-                    sums[name] = add_moments(sums.get(name), moments)
+            for is_judged, moments in read_moments(objective, batch, is_judged_B):
+                sums = judged if is_judged else fitted
+                for name in moments:
+                    sums[name] = add_moments(sums.get(name), moments[name])
     fitted, judged = add_processes(fitted), add_processes(judged)
     for name, moments in fitted.items():
         if not moments.is_finite():
@@ -58,6 +58,28 @@ def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run)
         with torch.no_grad():
             layer.weight.copy_(weight_ED)
             layer.bias.copy_(bias_E)
+
+
+def read_moments(
+    objective: Recovery, batch: Batch, is_judged_B: torch.Tensor
+) -> Iterator[tuple[bool, dict[str, TokenMoments]]]:
+    """Yield the sums of the fitted images of a batch and of the judged ones, by the maps' names."""
+    is_text = isinstance(batch.inputs, Tokens)
+    student, teacher = ({}, {}) if is_text else objective.read_tokens(batch)
+    for is_judged, chosen_B in ((False, ~is_judged_B), (True, is_judged_B)):
+        if not chosen_B.any():
+            continue
+        if is_text:  # the tokens of all texts are in one row after the other
+            chosen_B = chosen_B.to(batch.inputs.ids.device)
+            pair = objective.read_tokens(batch._replace(inputs=batch.inputs[chosen_B]))
+        else:
+            pair = tuple(
+                {name: part[name][chosen_B] for name in part} for part in (student, teacher)
+            )
+        yield (
+            is_judged,
+            {name: TokenMoments.of(*(part[name] for part in pair)) for name in objective.maps},
+        )
 
 
 def measure_losses(objective: Recovery, loader: Batches, run: Run) -> dict[str, float]:

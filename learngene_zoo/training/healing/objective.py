@@ -12,6 +12,10 @@ Distillation). With the normalised tokens s_n of the student and t_n of the teac
     streams  the mean over the matched blocks of the distance of all tokens, as of the patches
 
 with one map (W, b) for the patches, one for the class token and one for each matched block.
+
+Of texts the patches are all tokens but padding, and the class token is the feature that the head
+reads: the mean of these tokens, the first or the last one. Where student and teacher have the same
+width, both are compared without a map, so that the similarities of texts are those of the teacher.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.forward import compute_logits
-from learngene_zoo.families.spec import require_pictures
+from learngene_zoo.families.spec import TextSpec, require_pictures
+from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.training.distillation import (
     Features,
     Teacher,
@@ -39,6 +44,7 @@ from learngene_zoo.training.distillation import (
 if TYPE_CHECKING:
     from learngene_zoo.families.spec import InputFormat, Spec
     from learngene_zoo.families.tensors import Model
+    from learngene_zoo.families.text_format import TextFormat
     from learngene_zoo.tasks.loader import Batch
 
 PATCHES, TOKEN, COSINE, STREAMS = "patches", "token", "cosine", "streams"
@@ -49,7 +55,7 @@ class Side:
     """A model's shape and images, and the numbers of its blocks that are compared."""
 
     spec: Spec
-    input_format: InputFormat
+    input_format: InputFormat | TextFormat
     blocks: tuple[int, ...]
 
 
@@ -86,25 +92,31 @@ class Recovery(nn.Module):
         check_comparable(student, ancestry)
         self.model, self.teacher = model, teacher
         self.student_side, self.teacher_side = student_side, teacher_side
-        has_token, has_streams = ancestry.class_token, bool(student_side.blocks)
+        is_text = isinstance(student, TextSpec)
+        has_token, has_streams = ancestry.class_token or is_text, bool(student_side.blocks)
         possible = [PATCHES, *[TOKEN, COSINE] * has_token, *[STREAMS] * has_streams]
         self.weights = {name: weights[name] for name in possible if weights[name]}
         self.max_patches = max_patches
         if not self.weights:
             raise WrongCall("no loss is left: the weights of all possible ones are 0")
-        names = [
+        self.names = [
             *[PATCHES] * (PATCHES in self.weights),
             *[TOKEN] * (TOKEN in self.weights or COSINE in self.weights),
             *(name_stream(block) for block in student_side.blocks if STREAMS in self.weights),
         ]
+        is_direct = is_text and student.width == ancestry.width
+        mapped = [name for name in self.names if not is_direct or name not in (PATCHES, TOKEN)]
         self.maps = nn.ModuleDict(
-            {name: nn.utils.skip_init(nn.Linear, student.width, ancestry.width) for name in names}
+            {name: nn.utils.skip_init(nn.Linear, student.width, ancestry.width) for name in mapped}
         )
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the weighted losses of a batch by name."""
         student, teacher = self.read_tokens(batch, self._draw_patches())
-        answers = {name: layer(student[name]) for name, layer in self.maps.items()}
+        answers = {
+            name: self.maps[name](tokens) if name in self.maps else tokens
+            for name, tokens in student.items()
+        }
         losses = {name: whitened_distance(answers[name], teacher[name]) for name in answers}
         streams = [losses[name] for name in losses if name not in (PATCHES, TOKEN)]
         if streams:
@@ -126,11 +138,37 @@ class Recovery(nn.Module):
             chosen: the numbers of the patches to return. None: all.
         """
         mine, other = self.student_side, self.teacher_side
-        images = convert_images(batch.inputs, mine.input_format, other.input_format)
-        target = self.teacher(batch._replace(inputs=images))
+        is_text = isinstance(batch.inputs, Tokens)
+        inputs = (
+            batch.inputs
+            if is_text
+            else convert_images(batch.inputs, mine.input_format, other.input_format)
+        )
+        target = self.teacher(batch._replace(inputs=inputs))
         with record_features(self.model, mine.blocks) as features:
             compute_logits(self.model, batch.inputs)
+        if is_text:
+            return tuple(  # type: ignore[return-value]
+                self._select_words(read, side, batch.inputs.mask)
+                for read, side in ((features, mine), (target, other))
+            )
         return self._select(features, mine, chosen), self._select(target, other, chosen)
+
+    def _select_words(
+        self, features: Features, side: Side, mask_BN: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return the normalised tokens of texts, (tokens, D), and their features, (B, D)."""
+        is_word_BN, tokens = mask_BN.bool(), dict[str, torch.Tensor]()
+        if PATCHES in self.names:
+            tokens[PATCHES] = normalise(features.tokens[is_word_BN])
+        if TOKEN in self.names:
+            # Both sides as the ancestry model's head reads them.
+            pooled_BD = pool_words(features.tokens, mask_BN, self.teacher_side.spec.pool)
+            tokens[TOKEN] = normalise(pooled_BD)
+        if STREAMS in self.weights:
+            for name, number in zip(self.student_side.blocks, side.blocks, strict=True):
+                tokens[name_stream(name)] = normalise(features.blocks[number][is_word_BN])
+        return tokens
 
     def _select(
         self, features: Features, side: Side, chosen: torch.Tensor | None
@@ -140,9 +178,9 @@ class Recovery(nn.Module):
 
         tokens: dict[str, torch.Tensor] = {}
         patches_BND, first_BD = split_tokens(features.tokens, side.spec)
-        if PATCHES in self.maps:
+        if PATCHES in self.names:
             tokens[PATCHES] = normalise(pick(patches_BND))
-        if TOKEN in self.maps:
+        if TOKEN in self.names:
             tokens[TOKEN] = normalise(first_BD if side.spec.class_token else patches_BND.mean(1))
         if STREAMS in self.weights:
             have_token = self.student_side.spec.class_token and self.teacher_side.spec.class_token
@@ -154,14 +192,24 @@ class Recovery(nn.Module):
 
     def _draw_patches(self) -> torch.Tensor | None:
         """Draw the patches to compare in this step; None: all of them."""
-        count, most = require_pictures(self.student_side.spec).patches, self.max_patches
-        if not self.training or most is None or most >= count:
+        spec, most = self.student_side.spec, self.max_patches
+        if not self.training or most is None or isinstance(spec, TextSpec):
+            return None
+        count = require_pictures(spec).patches
+        if most >= count:
             return None
         return torch.randperm(count)[:most]  # the loop seeds torch before every step
 
 
 def check_comparable(student: Spec, teacher: Spec) -> None:
-    """Raise `WrongCall` unless both divide an image into the same patches."""
+    """Raise `WrongCall` unless both have the same patches of an image, or the same words."""
+    if isinstance(student, TextSpec) and isinstance(teacher, TextSpec):
+        if student.vocabulary != teacher.vocabulary:
+            raise WrongCall(
+                f"the teacher knows {teacher.vocabulary} words and the descendant "
+                f"{student.vocabulary}; choose another teacher"
+            )
+        return
     student, teacher = require_pictures(student), require_pictures(teacher)
     if (student.patches, student.channels) != (teacher.patches, teacher.channels):
         raise WrongCall(
@@ -169,6 +217,21 @@ def check_comparable(student: Spec, teacher: Spec) -> None:
             f"patches and the descendant one of {student.channels} into {student.patches}; choose "
             "another teacher"
         )
+
+
+def pool_words(tokens_BND: torch.Tensor, mask_BN: torch.Tensor, pool: str) -> torch.Tensor:
+    """Return the feature (B, D) of each text: the mean of its tokens, the first or the last one.
+
+    Args:
+        tokens_BND: the tokens.
+        mask_BN: 0 for padding.
+        pool: "mean"; "last"; else the first token.
+    """
+    if pool == "mean":
+        mask_BN1 = mask_BN[..., None].to(tokens_BND.dtype)
+        return (tokens_BND * mask_BN1).sum(dim=1) / mask_BN1.sum(dim=1).clamp(min=1)
+    last_B = mask_BN.sum(dim=1) - 1 if pool == "last" else torch.zeros_like(mask_BN[:, 0])
+    return tokens_BND[torch.arange(len(tokens_BND), device=tokens_BND.device), last_B]
 
 
 def name_stream(block: int) -> str:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.families.family import table_of
-from learngene_zoo.families.spec import InputFormat, fit_view
+from learngene_zoo.families.spec import InputFormat, TextSpec, fit_view
 from learngene_zoo.families.tensors import state_of
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, to_json
 from learngene_zoo.storage import StateDict
-from learngene_zoo.training.distillation import Teacher
+from learngene_zoo.training.distillation import Teacher, check_tokenizers
 from learngene_zoo.training.healing.blocks import match_blocks
 from learngene_zoo.training.healing.fitting import fit_maps
 from learngene_zoo.training.healing.objective import Recovery, Side
@@ -30,6 +30,7 @@ from learngene_zoo.training.watch import Epoch, Watch, choose_epoch
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.families.text_format import TextFormat
     from learngene_zoo.pretrained.ancestry import Ancestry
     from learngene_zoo.tasks.task import Task
 
@@ -44,7 +45,7 @@ def recover(
     *,
     records: Mapping[str, Json],
     task: Task | None = None,
-    task_format: InputFormat | None = None,
+    task_format: InputFormat | TextFormat | None = None,
 ) -> Descendant:
     """Train `start` on the tokens of its ancestry model, and return it with a record `healed`.
 
@@ -128,6 +129,8 @@ def build_objective(
     for name, parameter in model.named_parameters():
         if table.is_head(name) or table.is_final_norm(name):
             parameter.requires_grad_(False)
+    if isinstance(start.spec, TextSpec):
+        check_tokenizers(ancestry.input_format, start.input_format)
     objective = Recovery(
         model,
         Teacher(ancestry.model().to(device), matched),
@@ -139,8 +142,11 @@ def build_objective(
     return objective.to(device)
 
 
-def choose_format(start: Descendant, healing: HealConfig) -> InputFormat:
-    """Return how the images are presented to the student."""
+def choose_format(start: Descendant, healing: HealConfig) -> InputFormat | TextFormat:
+    """Return how the images or texts are presented to the student."""
+    if isinstance(start.spec, TextSpec):
+        form: TextFormat = start.input_format
+        return form
     view = start.view
     fit = healing.fit or ("stretch" if view.crop_mode == "center" else None)
     return replace(start.input_format, view=fit_view(view, fit) if fit else view)

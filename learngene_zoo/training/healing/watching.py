@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import Batches, sample_images
@@ -47,10 +48,10 @@ class Examiner:
 
     objective: Recovery
     images: Task
-    input_format: InputFormat
+    input_format: InputFormat | TextFormat
     run: Run
     task: Task | None
-    task_format: InputFormat
+    task_format: InputFormat | TextFormat
     map_images: int
     refit: bool
     held_out: Batches = field(init=False)

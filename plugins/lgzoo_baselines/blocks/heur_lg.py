@@ -101,7 +101,13 @@ class HeurLgExtractor(Extractor):
             part, size = run.part(task.name), spec.with_(classes=task.classes, dense=task.dense)
             body = only(state, shapes(size).__contains__)  # no pooling if the head is for pixels
             start = assemble(
-                size, body, seed=part.seed, mean=record.mean, std=record.std, view=record.view
+                size,
+                body,
+                seed=part.seed,
+                mean=record.mean,
+                std=record.std,
+                view=record.view,
+                files=ancestries[0].files,
             )
             trained = once(
                 part, "heur_lg.gradients", train_and_count_gradients, self.each, [start, task]
@@ -158,8 +164,10 @@ def count_gradients(model: Model, eps: float) -> torch.Tensor:
     """Return the share of entries above `eps` in the gradient of every block, (B,)."""
     import torch
 
+    from learngene_zoo.plugin import get_blocks
+
     shares = []
-    for block in model.blocks:
+    for block in get_blocks(model):
         gradients = [
             parameter.grad.flatten()
             for parameter in block.parameters()
@@ -205,7 +213,7 @@ HEUR_LG = Method(
             count=1, each=HeurLgTraining(eps=1e-4, training=replace(SMOKE, epochs=2))
         ),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="many",
     details=VanillaLgDetails,
 )

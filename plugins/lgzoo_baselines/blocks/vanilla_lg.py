@@ -183,7 +183,7 @@ VANILLA_LG = Method(
         "paper": VanillaLgExtractor(),
         "smoke": VanillaLgExtractor(count=1),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="none",
     details=VanillaLgDetails,
 )

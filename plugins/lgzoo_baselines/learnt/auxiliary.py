@@ -31,6 +31,7 @@ from learngene_zoo.plugin import (
     Learngene,
     LearngeneConfig,
     Recipe,
+    TextSpec,
     check_bounds,
     details_of,
     table_of,
@@ -104,7 +105,12 @@ class StoredBlocksDetails(HeadRecord):
 
 
 def derive_auxiliary_spec(ancestry: Spec, layers: int) -> Spec:
-    """Return the shape of an auxiliary model of so many layers: the ancestry's without tokens."""
+    """Return the shape of an auxiliary model of so many layers.
+
+    Of images it is the ancestry's without class token and registers, of texts the ancestry's.
+    """
+    if isinstance(ancestry, TextSpec):
+        return ancestry.with_(layers=layers)
     return ancestry.with_(layers=layers, pool="avg", class_token=False, registers=0)
 
 
@@ -120,7 +126,8 @@ def assemble_start(spec: Spec, weights: StateDict, ancestry: Ancestry, seed: int
     from learngene_zoo.plugin import assemble
 
     record = ancestry.record
-    return assemble(spec, weights, seed=seed, mean=record.mean, std=record.std, view=record.view)
+    inputs: Any = {"mean": record.mean, "std": record.std, "view": record.view}
+    return assemble(spec, weights, seed=seed, files=ancestry.files, **inputs)
 
 
 def start_auxiliary(

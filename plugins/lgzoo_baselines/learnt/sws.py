@@ -186,6 +186,7 @@ SWS = Method(
     ),
     expander=SwsExpander(),
     presets=build_presets(SwsExtractor, stages=(1, 2)),
+    families=("vit", "gpt2", "bert"),
     tasks="one",
     details=StoredBlocksDetails,
     # For descendants of DeiT-Base's width the paper has 1e-5.

@@ -137,6 +137,7 @@ TLEG = Method(
     ),
     expander=TlegExpander(),
     presets=build_presets(TlegExtractor),
+    families=("vit", "gpt2", "bert"),
     tasks="one",
     details=StoredBlocksDetails,
     finetuning={"paper": Finetuning(recipe=DESCENDANT)},

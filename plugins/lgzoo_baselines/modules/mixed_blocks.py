@@ -7,13 +7,14 @@ of every stored block in it. Shapes: B images, N tokens, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from learngene_zoo.plugin import Model, Spec, StateDict, initial, table_of
+from learngene_zoo.plugin import Model, Spec, StateDict, get_blocks, initial, table_of
 
 Rows = Sequence[Sequence[float]]
 ComputeBlocks = Callable[[Mapping[str, torch.Tensor]], Iterator[StateDict]]
@@ -55,10 +56,10 @@ def mix_blocks(state: StateDict, spec: Spec, rows: Rows) -> StateDict:
 
 
 class ComputedBlocks(nn.Module):
-    """Replace a timm ViT's `blocks` by layers whose tensors are computed in every pass.
+    """Replace a model's blocks by layers whose tensors are computed in every pass.
 
-    It is not a sequence of blocks, so that stochastic depth refuses it: stored blocks have no
-    depth.
+    timm's models call it, and those of transformers call its layers one by one. It is not a
+    sequence of blocks, so that stochastic depth refuses it: stored blocks have no depth.
 
     Args:
         block: any block of the model; its tensors are not used.
@@ -76,8 +77,19 @@ class ComputedBlocks(nn.Module):
 
     def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
         """Return the tokens after the last layer."""
+        for compute_layer in self:
+            tokens_BND = compute_layer(tokens_BND)
+        return tokens_BND
+
+    def __iter__(self) -> Iterator[Callable[..., torch.Tensor]]:
+        """Yield each layer as a function of the arguments of a block."""
         for tensors in self.compute_blocks(dict(self.named_parameters())):
-            tokens_BND = functional_call(self._block[0], dict(tensors), (tokens_BND,))
+            yield partial(self._compute_layer, dict(tensors))
+
+    def _compute_layer(
+        self, tensors: dict[str, torch.Tensor], *inputs: Any, **options: Any
+    ) -> torch.Tensor:
+        tokens_BND: torch.Tensor = functional_call(self._block[0], tensors, inputs, options)
         return tokens_BND
 
 
@@ -86,13 +98,16 @@ def install_mixed_blocks(model: Model, rows: Rows) -> Model:
 
     The model's tensors, and their names, stay as they are.
     """
-    names = [name for name, _ in model.blocks.named_children()]
+    stored: Any = get_blocks(model)
+    names = [name for name, _ in stored.named_children()]
 
     def compute_blocks(parameters: Mapping[str, torch.Tensor]) -> Iterator[StateDict]:
         blocks = [select_below(parameters, name) for name in names]
         return (add_blocks(row, blocks) for row in rows)
 
-    model.blocks = ComputedBlocks(model.blocks[0], model.blocks, compute_blocks)
+    path = next(name for name, module in model.named_modules() if module is stored)
+    parent, _, leaf = path.rpartition(".")
+    setattr(model.get_submodule(parent), leaf, ComputedBlocks(stored[0], stored, compute_blocks))
     return model
 
 

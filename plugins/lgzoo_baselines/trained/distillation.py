@@ -107,6 +107,7 @@ class DistillationExtractor(Extractor):
         ancestry, task = ancestries[0], tasks[0]
         teacher, metrics = prepare_teacher(self.teacher, ancestry, task, self.teaching, run)
         images: Any = {name: getattr(ancestry.record, name) for name in ("mean", "std", "view")}
+        images["files"] = ancestry.files
         config, trained = self.outline([ancestry.spec]), dict[str, Part]()
         for size in list_specs(self.depths, self.widths, ancestry.spec):
             name = name_size(size, config.spec)
@@ -161,7 +162,7 @@ DISTILLATION = Method(
             teaching=SMOKE,
         ),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="one",
     details=PretrainFinetuneDetails,
 )

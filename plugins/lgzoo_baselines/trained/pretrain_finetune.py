@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.plugin import (
     BadFile,
@@ -106,13 +106,14 @@ class PretrainFinetuneExtractor(Extractor):
         from learngene_zoo.plugin import assemble
 
         ancestry, task = ancestries[0], tasks[0]
-        mean, std = ancestry.record.mean, ancestry.record.std
+        inputs: Any = {"mean": ancestry.record.mean, "std": ancestry.record.std}
+        inputs["files"] = ancestry.files
         config, trained = self.outline([ancestry.spec]), dict[str, Part]()
         for size in list_specs(self.depths, self.widths, ancestry.spec):
             name = name_size(size, config.spec)
             part, spec = run.part(name), size.with_(classes=task.classes, dense=task.dense)
             seed = derive_seed(part.seed, "init")
-            start = assemble(spec, {}, seed=seed, scheme=self.init, mean=mean, std=std)
+            start = assemble(spec, {}, seed=seed, scheme=self.init, **inputs)
             trained[name] = once(
                 part, "pretrain_finetune.train", train_model, self.training, [start, task]
             )
@@ -173,7 +174,7 @@ PRETRAIN_FINETUNE = Method(
         "paper": PretrainFinetuneExtractor(depths=tuple(range(5, 16)), training=PAPER),
         "smoke": PretrainFinetuneExtractor(depths=(1, 2), init="fan_in", training=SMOKE),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="one",
     details=PretrainFinetuneDetails,
 )

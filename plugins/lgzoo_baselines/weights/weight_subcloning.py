@@ -286,7 +286,7 @@ WEIGHT_SUBCLONING = Method(
         "paper": WeightSubcloningExtractor(),
         "smoke": WeightSubcloningExtractor(each=NeuronRanking(images=16)),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="one",
     uses_labels=False,
 )

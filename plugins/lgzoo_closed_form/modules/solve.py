@@ -20,6 +20,7 @@ from learngene_zoo.plugin import (
     only,
     progress,
     state_of,
+    table_of,
     take_blocks,
 )
 from lgzoo_closed_form.modules.anatomy import Branch, Linear, run_stem, split_block
@@ -52,35 +53,68 @@ class StreamTeacher:
 
         The attention does not turn queries and keys, so its `inner` must not be used.
         """
-        return split_block(self.model.blocks[block])
+        return split_block(self.model, block)
+
+    def sum_after_attention(self, block: int) -> Callable[[slice], torch.Tensor]:
+        """Return a function of some rows to the sum (R, D) of a block's attention and its input.
+
+        It is the stream after the attention, unless a norm comes after the sum.
+        """
+        attention, _ = self.split_block(block)
+        if attention.norm_after is None:
+            return lambda rows: self.streams.middle[block][rows]
+        before, heads = self.streams.before[block], self.streams.heads[block]
+        return lambda rows: before[rows] + attention.compute_update(heads[rows])
+
+    def sum_after_block(self, block: int) -> Callable[[slice], torch.Tensor]:
+        """Return a function of some rows to the sum (R, D) of a block's MLP and its input.
+
+        It is the stream after the block, unless a norm comes after the sum.
+        """
+        _, mlp = self.split_block(block)
+        if mlp.norm_after is None:
+            return lambda rows: self.streams.before[block + 1][rows]
+        middle = self.streams.middle[block]
+
+        def compute(rows: slice) -> torch.Tensor:
+            inputs = middle[rows]
+            return inputs + mlp.compute_update(mlp.compute_inputs(inputs))
+
+        return compute
 
 
 @torch.no_grad()
 def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:
     """Return C[i][j - i], the cost of block i standing for blocks i to j (descendant_size.py)."""
-    streams, pictures, costs = teacher.streams, teacher.pictures, []
+    pictures, costs = teacher.pictures, list[list[float]]()
+    depth = teacher.spec.layers
+    sums = [teacher.sum_after_block(block) for block in range(depth)]
     spreads = [
-        float(measure_spread((stream[rows], w) for rows, w in pictures.iterate_rows()).sum())
-        for stream in streams.before
+        float(measure_spread((compute(rows), w) for rows, w in pictures.iterate_rows()).sum())
+        for compute in sums
     ]
-    label, blocks = "trying each block in place of those after it", range(teacher.spec.layers)
+    label, blocks = "trying each block in place of those after it", range(depth)
     for number in progress(blocks, label, pictures.has_progress):
-        later = range(number + 2, len(spreads))
-        errors_KD = _measure_errors(teacher, number, later, rho) if later else torch.zeros(0, 1)
+        later = range(number + 1, depth)
+        targets = [sums[block] for block in later]
+        errors_KD = _measure_errors(teacher, number, targets, rho) if later else torch.zeros(0, 1)
         errors = zip(errors_KD.sum(dim=1), later)
-        costs.append([0.0, *(float(error) / spreads[end] for error, end in errors)])
+        costs.append([0.0, *(float(error) / spreads[block] for error, block in errors)])
     return costs
 
 
 def _measure_errors(
-    teacher: StreamTeacher, number: int, later: Sequence[int], rho: float
+    teacher: StreamTeacher,
+    number: int,
+    later: Sequence[Callable[[slice], torch.Tensor]],
+    rho: float,
 ) -> torch.Tensor:
     """Return the errors (K, D) that a block's solved fc2 leaves of each later stream.
 
     Args:
         teacher: the ancestry model with its streams.
         number: of the block.
-        later: the numbers K of the streams to reach.
+        later: functions of some rows to each of the K streams (R, D) to reach.
         rho: the relative penalty.
     """
     streams = teacher.streams
@@ -92,7 +126,7 @@ def _measure_errors(
     def iterate_rows() -> Iterator[Rows]:
         for rows, weights in islice(teacher.pictures.iterate_rows(), None, None, every):
             middle = streams.middle[number][rows]
-            targets = torch.cat([streams.before[end][rows] - middle for end in later], dim=1)
+            targets = torch.cat([compute(rows) - middle for compute in later], dim=1)
             yield mlp.compute_inputs(middle), targets, weights
 
     start = mlp.writer.weight if mlp.gamma is None else mlp.gamma[:, None] * mlp.writer.weight
@@ -115,12 +149,34 @@ def copy_blocks(
     """
     heads, neurons = list(range(teacher.spec.heads)), list(range(teacher.spec.hidden))
     if P_dD is None:
-        blocks = take_blocks(teacher.state, teacher.spec, runs)
+        blocks = {
+            **take_blocks(teacher.state, teacher.spec, runs),
+            **_take_last_norms(teacher, runs),
+        }
         return blocks, [heads] * len(runs), [neurons] * len(runs)
     selected_heads = [_select_heads(teacher, source, P_dD, spec.heads) for source in runs]
     selected_neurons = [_select_neurons(teacher, source, spec.hidden) for source in runs]
     parts = narrow_parts(teacher.state, teacher.spec, P_dD, runs, selected_heads, selected_neurons)
     return parts, selected_heads, selected_neurons
+
+
+def _take_last_norms(teacher: StreamTeacher, runs: Sequence[int]) -> StateDict:
+    """Return the norms after the MLPs from the last block of each run; {} if they come before.
+
+    The sum that such a norm reads is solved towards that of the last block.
+    """
+    table = table_of(teacher.spec)
+    if not table.norms_after(teacher.spec):
+        return {}
+    norm = table.branches(teacher.spec)[-1].norm
+    ends = [*runs[1:], teacher.spec.layers]
+    return {
+        table.block_name(number, f"{norm}.{part}"): teacher.state[
+            table.block_name(end - 1, f"{norm}.{part}")
+        ]
+        for number, end in enumerate(ends)
+        for part in ("weight", "bias")
+    }
 
 
 def _select_heads(teacher: StreamTeacher, source: int, P_dD: torch.Tensor, count: int) -> list[int]:
@@ -172,30 +228,32 @@ def solve_descendant(
     pictures, streams, head_dim = teacher.pictures, teacher.streams, spec.head_width
     model = model_of(spec, fill_missing_tensors(spec, copied, seed=0))
     tokens_BNd = embed_images(model, pictures.images)
-    _, turns = run_stem(model, pictures.images[:1])
+    # The turns of images are those of any image; a mask is of all texts.
+    is_text = not pictures.images.is_floating_point()
+    _, turns = run_stem(model, pictures.images if is_text else pictures.images[:1])
     ends = [*runs[1:], teacher.spec.layers]
-    blocks = enumerate(zip(model.blocks, turns, runs, ends))
-    for number, (block, turn, source, end) in progress(
-        blocks, "solving blocks", pictures.has_progress
-    ):
-        attention, mlp = split_block(block, turn)
+    blocks = enumerate(zip(turns, runs, ends))
+    for number, (turn, source, end) in progress(blocks, "solving blocks", pictures.has_progress):
+        attention, mlp = split_block(model, number, turn)
         if P_dD is None and _is_unchanged(teacher.spec, runs, number):
-            for _, batch in iterate_batches(tokens_BNd):
-                batch.copy_(mlp(attention(batch)))
+            for first, batch in iterate_batches(tokens_BNd):
+                batch.copy_(mlp(attention(batch, first)))
             continue
         teacher_attention, teacher_mlp = teacher.split_block(source)
         channels = [
             head * head_dim + channel for head in heads[number] for channel in range(head_dim)
         ]
-        before, middle, after = streams.before[source], streams.middle[source], streams.before[end]
+        before, middle = streams.before[source], streams.middle[source]
+        sums = teacher.sum_after_attention(source), teacher.sum_after_block(end - 1)
+        after_attention, after_block = (_narrow(compute, P_dD) for compute in sums)
         solve_branch(
-            BranchProblem(attention, teacher_attention, channels, before, _narrow(middle, P_dD)),
+            BranchProblem(attention, teacher_attention, channels, before, after_attention),
             pictures,
             rho,
             tokens_BNd,
         )
         solve_branch(
-            BranchProblem(mlp, teacher_mlp, neurons[number], middle, _narrow(after, P_dD)),
+            BranchProblem(mlp, teacher_mlp, neurons[number], middle, after_block),
             pictures,
             rho,
             tokens_BNd,
@@ -204,9 +262,11 @@ def solve_descendant(
     return only(state_of(model), names.__contains__)
 
 
-def _narrow(stream_RD: torch.Tensor, P_dD: torch.Tensor | None) -> Callable[[slice], torch.Tensor]:
+def _narrow(
+    compute: Callable[[slice], torch.Tensor], P_dD: torch.Tensor | None
+) -> Callable[[slice], torch.Tensor]:
     """Return a function that gives some rows (R, d) of the narrowed stream."""
-    return lambda rows: stream_RD[rows] if P_dD is None else stream_RD[rows] @ P_dD.float().T
+    return lambda rows: compute(rows) if P_dD is None else compute(rows) @ P_dD.float().T
 
 
 def _is_unchanged(spec: Spec, runs: Sequence[int], number: int) -> bool:
@@ -226,7 +286,8 @@ class BranchProblem:
     teacher_branch: Branch
     outputs: Sequence[int]  # the selected outputs of each of the teacher's readers
     inputs: torch.Tensor  # the stream (R, D) that the teacher's branch reads
-    target: Callable[[slice], torch.Tensor]  # some rows (R, d) of the stream after the branch
+    # Some rows (R, d) of the stream after the branch, before a norm that comes after the sum
+    target: Callable[[slice], torch.Tensor]
 
 
 def solve_branch(
@@ -245,7 +306,7 @@ def solve_branch(
     inputs_BNI = inputs_RI = None
     if branch.mixes:  # attention needs all tokens of an image, not only the recorded ones
         batches = iterate_batches(tokens_BNd)
-        inputs_BNI = torch.cat([branch.compute_inputs(batch) for _, batch in batches])
+        inputs_BNI = torch.cat([branch.compute_inputs(batch, first) for first, batch in batches])
         inputs_RI = pictures.select_rows(inputs_BNI)
 
     def iterate_rows() -> Iterator[Rows]:
@@ -259,10 +320,12 @@ def solve_branch(
 
     solve_layers([branch.writer], iterate_rows(), rho)
     for first, batch in iterate_batches(tokens_BNd):
-        if inputs_BNI is None:
-            batch.add_(branch.compute_update(branch.compute_inputs(batch)))
-        else:
-            batch.add_(branch.compute_update(inputs_BNI[first : first + len(batch)]))
+        inputs = (
+            branch.compute_inputs(batch, first)
+            if inputs_BNI is None
+            else inputs_BNI[first : first + len(batch)]
+        )
+        batch.copy_(branch.add(batch, inputs))
 
 
 def _solve_readers(

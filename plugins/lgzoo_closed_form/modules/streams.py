@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import Model, Spec, progress, read_json, write_json
+from learngene_zoo.plugin import Model, Spec, get_blocks, progress, read_json, write_json
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
 
 AT_ONCE = 16  # images that go through a model together
@@ -43,7 +43,7 @@ _FILES = re.compile(r"(before|middle|heads)-\d+\.f32|(images|tokens|weights)\.np
 class Pictures:
     """Unlabelled images, normalised, and which tokens of each are recorded."""
 
-    images: torch.Tensor  # float32 (B, C, H, W)
+    images: torch.Tensor  # float32 (B, C, H, W); or texts, int64 ids (B, N)
     tokens: torch.Tensor  # int64 (B, K)
     weights: torch.Tensor  # (R,) of every recorded token in the sums of squares, float64
     has_progress: bool = False  # whether passes over them show a progress bar
@@ -122,20 +122,23 @@ def record_streams(model: Model, pictures: Pictures, folder: Path | None = None)
         folder: where the streams are written; None keeps them in memory.
     """
     parts: dict[tuple[str, int], list[torch.Tensor]] = defaultdict(list)
+    widths: dict[str, int] = {}
     batches = iterate_batches(pictures.images)
     label = "recording what blocks read and write"
     for first, images_BCHW in progress(batches, label, pictures.has_progress):
         for kind, number, tokens_BND in _trace_streams(model, images_BCHW):
             rows = pictures.select_rows(tokens_BND, first)
+            widths[kind] = rows.shape[1]
             if folder is None:
                 parts[kind, number].append(rows)
             else:
                 with open(folder / f"{kind}-{number}.f32", "ab") as file:
                     file.write(rows.numpy().tobytes())
-    layers = len(model.blocks)
+    layers = len(get_blocks(model))
     if folder is not None:
-        heads_width = model.blocks[0].attn.proj.in_features
-        return open_streams(folder, layers, len(pictures.weights), model.embed_dim, heads_width)
+        return open_streams(
+            folder, layers, len(pictures.weights), widths["before"], widths["heads"]
+        )
     joined = {key: torch.cat(rows) for key, rows in parts.items()}
     counts = {"before": layers + 1, "middle": layers, "heads": layers}
     return Streams(
@@ -165,12 +168,12 @@ def _trace_streams(
 ) -> Iterator[tuple[str, int, torch.Tensor]]:
     """Yield the kind of stream, the number of the block, and all its tokens, in a model's order."""
     tokens_BND, turns = run_stem(model, images_BCHW)
-    for number, (block, turn) in enumerate(zip(model.blocks, turns)):
-        attention, mlp = split_block(block, turn)
+    for number, turn in enumerate(turns):
+        attention, mlp = split_block(model, number, turn)
         yield "before", number, tokens_BND
         inputs_BNA = attention.compute_inputs(tokens_BND)
         yield "heads", number, inputs_BNA
-        tokens_BND = tokens_BND + attention.compute_update(inputs_BNA)
+        tokens_BND = attention.add(tokens_BND, inputs_BNA)
         yield "middle", number, tokens_BND
         tokens_BND = mlp(tokens_BND)
     yield "before", len(turns), tokens_BND

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from learngene_zoo.plugin import Along, Spec, StateDict, Table, map_axes, only, table_of
+from learngene_zoo.plugin import Along, Spec, StateDict, map_axes, only, table_of
 from lgzoo_closed_form.modules.streams import Pictures, Streams
 
 
@@ -140,39 +140,36 @@ def narrow_block(
     block = {table.block_name(0, name): tensor.double() for name, tensor in block.items()}
     mean = torch.full_like(P_dD, 1 / spec.width)  # a layer scale is one number here
     stream = Along(write=P_dD, read=factor * P_dD, scale=mean)
-    plain = fold_norms(block, table)
+    plain = fold_norms(block, spec)
     parts = map_axes(plain, spec, {"width": stream, "heads": heads, "hidden": neurons})
     return {table.inner_name(name): tensor.float() for name, tensor in parts.items()}
 
 
-def fold_norms(block: StateDict, table: Table) -> StateDict:
+def fold_norms(block: StateDict, spec: Spec) -> StateDict:
     """Return a block without its norms' weights and biases, which its readers take over.
 
     A shift is lost where a reader has no bias. Of a layer scale one number is left, its root mean
     square; the layers that write into the stream take the rest.
+
+    Args:
+        block: the tensors of block 0 of a model of this shape.
+        spec: the shape.
     """
-    parts = dict(block)
-    for norm, readers in (("norm1", "attn."), ("norm2", "mlp.")):
+    parts, table = dict(block), table_of(spec)
+    for branch in table.branches(spec):
         gain, shift = (
-            parts.pop(table.block_name(0, f"{norm}.{part}")) for part in ("weight", "bias")
+            parts.pop(table.block_name(0, f"{branch.norm}.{part}")) for part in ("weight", "bias")
         )
-        weights = [
-            name
-            for name in parts
-            if table.inner_name(name).startswith(readers) and name.endswith(".weight")
-        ]
-        for name in weights:
+        for reader in branch.readers:
+            name = table.block_name(0, f"{reader}.weight")
             kind = table.find(name)
-            if kind is not None and kind.axes[-1] == ("width",):
-                _add_to_biases(parts, name, parts[name] @ shift)
-                parts[name] = parts[name] * gain
-    for scales, writer in (
-        (("ls1.gamma", "gamma_1"), "attn.proj"),
-        (("ls2.gamma", "gamma_2"), "mlp.fc2"),
-    ):
-        for scale in (table.block_name(0, name) for name in scales):
-            if scale in parts:
-                _level_scale(parts, scale, table.block_name(0, writer))
+            assert kind is not None, name
+            outputs = parts[name] if kind.reads else parts[name].T
+            _add_to_biases(parts, name, outputs @ shift)
+            parts[name] = parts[name] * (gain if kind.reads else gain[:, None])
+        if branch.scale is not None:
+            scale = table.block_name(0, branch.scale)
+            _level_scale(parts, scale, table.block_name(0, branch.writer))
     return parts
 
 
