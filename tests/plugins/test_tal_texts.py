@@ -7,6 +7,7 @@ three models with a separate head (meta.json) its graphs and all predicted tenso
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from learngene_zoo import lifecycle
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.bert import FAMILY as BERT
 from learngene_zoo.families.family import count_params
@@ -22,13 +24,19 @@ from learngene_zoo.families.forward import compute_pooled, compute_tokens
 from learngene_zoo.families.gpt2.spec import Gpt2Spec
 from learngene_zoo.families.tensors import initial, model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.method.sizes import Target
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe, from_json, to_json
+from learngene_zoo.tasks.loader import sample_images
+from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_tal.architectures import draw_architectures, scale_rule
 from lgzoo_tal.config import Curriculum, MetaStep, Stage, build_stages
 from lgzoo_tal.hypernet_spec import CUTOFF, HypernetSpec, LowRank, check_target
 from lgzoo_tal.logah import LOGAH
 from lgzoo_tal.modules.graph import SINK, Graph
 from lgzoo_tal.modules.hypernet import Hypernet, build_graph_for
+from lgzoo_tal.modules.mixture import TaskBatch
+from lgzoo_tal.modules.objective import MetaObjective, TaskSpec
 from lgzoo_tal.modules.objective import compute_tokens as compute_student
 from lgzoo_tal.modules.text_embeddings import Tables, read_tables, store_embeddings
 from lgzoo_tal.modules.text_graph import build_text_graph
@@ -43,6 +51,7 @@ GPT2 = Gpt2Spec(
 )
 TINY = Gpt2Spec(layers=3, width=32, heads=4, classes=3, vocabulary=90, positions=12, pad_token=0)
 SMALL = LowRank(hidden=16, layers=2, heads=2, rank=4, widest=64, chunk=512)
+TASKS = {"tiny-a": 3, "tiny-b": 3}  # with their classes
 each_target = pytest.mark.parametrize("name", META["targets"])
 
 
@@ -295,3 +304,105 @@ def test_settings_of_texts_leave_hypernetworks_for_images_as_they_are() -> None:
     assert LOGAH.presets["mini"].hypernet.embeddings == "inherited"
     assert LOGAH.presets["paper"].hypernet.embeddings == "predicted"
     assert TAL.presets["paper"].hypernet.scale == "std"
+
+
+# Extraction.
+
+
+def build_texts() -> tuple[Any, list[Any]]:
+    """Build a tiny language model and two tasks of its words."""
+    tasks = [tiny_task(name, classes=classes, image_size=0) for name, classes in TASKS.items()]
+    return tiny_ancestry(spec=TINY), tasks
+
+
+def build_extractor(**changes: Any) -> Any:
+    """Build TAL's extractor for a few steps."""
+    recipe = Recipe(epochs=1, images=32, batch_size=16, augment="none")
+    return replace(TAL.presets["smoke"], hypernet=SMALL, training=recipe, tuning=recipe, **changes)
+
+
+def test_an_extraction_stores_the_embeddings_of_words_and_of_tasks() -> None:
+    ancestry, tasks = build_texts()
+    learngene = build_extractor()([ancestry], tasks, Run(device="cpu")).with_config(
+        method="tal", ancestries=(ancestry.record,)
+    )
+    words = "transformer.wte.weight"
+    assert torch.equal(learngene.state[f"ancestry.{words}"], ancestry.state[words])
+    count = build_extractor().curriculum.embedding_images
+    batches = sample_images(
+        tasks[0], "train", ancestry.input_format, Run(), images=count, batch_size=16, seed=0
+    )
+    with torch.no_grad():
+        features = [compute_pooled(ancestry.model(), batch.inputs) for batch in batches.epoch(0)]
+    mean = torch.cat(features).mean(dim=0)
+    assert torch.allclose(learngene.state["tasks.tiny-a"], mean, atol=1e-6)
+    learngene = replace(learngene, files=ancestry.files)
+    for width in (8, TINY.width):
+        built = lifecycle.expand(learngene, layers=4, width=width, task=None)
+        narrowed = Tables({words: ancestry.state[words], **_positions(ancestry)}).narrow(width)
+        assert torch.allclose(built.state[words], narrowed[words])
+        assert built.inherited >= {words, "transformer.wpe.weight", "transformer.h.3.ln_1.weight"}
+    with pytest.raises(WrongCall, match="width 32"):
+        lifecycle.expand(learngene, width=64)
+
+
+def _positions(ancestry: Any) -> dict[str, torch.Tensor]:
+    name = "transformer.wpe.weight"
+    return {name: ancestry.state[name]}
+
+
+def test_tasks_make_different_models_after_training() -> None:
+    """Task layers start as the identity and are trained."""
+    ancestry, tasks = build_texts()
+    learngene = build_extractor()([ancestry], tasks, Run(device="cpu"))
+    learngene = replace(
+        learngene.with_config(method="tal", ancestries=(ancestry.record,)), files=ancestry.files
+    )
+    first, second = (
+        TAL.expander(learngene, Target(layers=2, classes=3, task=name), Run()) for name in TASKS
+    )
+    name = "transformer.h.0.attn.c_attn.weight"
+    assert not torch.equal(first.state[name], second.state[name])
+    assert torch.equal(
+        first.state["transformer.wte.weight"], second.state["transformer.wte.weight"]
+    )
+
+
+def test_the_ancestry_model_guides_students_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lgzoo_tal import meta_training
+
+    ancestry, tasks = build_texts()
+    monkeypatch.setattr(meta_training, "open_task", lambda name, offline: tasks[1])
+    source = Curriculum(source="another", task_layer=True, embedding_images=16)
+    learngene = build_extractor(curriculum=source)([ancestry], tasks[:1], Run(device="cpu"))
+    assert learngene.config.metrics["stage_1"]["training_images"] == 32
+    assert "tasks.tiny-b" in learngene.state
+
+
+def test_a_source_of_images_is_refused_in_one_line() -> None:
+    ancestry, tasks = build_texts()
+    source = Curriculum(source="digits", task_layer=True)
+    with pytest.raises(WrongCall, match="digits has images and tiny-a has texts") as refused:
+        build_extractor(curriculum=source)([ancestry], tasks, Run(device="cpu"))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_step_trains_the_hypernetwork_through_a_model_of_texts() -> None:
+    from learngene_zoo.families.text_format import Tokens
+
+    hypernet = Hypernet(SMALL.build_spec().for_inputs(TINY), seed=1)
+    state = initial(TINY, seed=0)
+    hypernet.tables = read_tables(store_embeddings(state, TINY), TINY, "it")
+    meta = MetaObjective(hypernet, [TINY, TINY.with_(layers=2, width=16)], [TaskSpec(classes=3)], 0)
+    words = torch.tensor([[5, 7, 9, 0], [3, 2, 8, 4]])
+    batch = TaskBatch(
+        Tokens(words, (words != 0).long()),
+        *(torch.tensor([0, 2]), torch.arange(2), None, torch.zeros(2, dtype=torch.int64)),
+    )
+    losses = meta(batch)
+    assert set(losses) == {"cross_entropy", "norm"}
+    sum(losses.values(), torch.zeros(())).backward()
+    for name in ("embed.weight", "decoder.l2.weight", "gnn.1.attn.to_qkv.weight"):
+        gradient = hypernet.get_parameter(name).grad
+        assert gradient is not None
+        assert gradient.norm() > 0
