@@ -22,7 +22,8 @@ from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.catalogue import entries, open_task, suite_of
 from learngene_zoo.tasks.task import Entry
-from learngene_zoo.text import human_count, human_seconds, text_table
+from learngene_zoo.terminal import text_table
+from learngene_zoo.text import human_count, human_seconds
 
 STEP = 3  # times the cost of a forward pass
 FLOAT = 4  # bytes

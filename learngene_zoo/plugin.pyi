@@ -9,6 +9,7 @@ from learngene_zoo.artifacts.own_data import find_origin as find_origin
 from learngene_zoo.artifacts.own_data import name_option as name_option
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
+from learngene_zoo.artifacts.records import is_own_data as is_own_data
 from learngene_zoo.atomic import nearest_parent as nearest_parent
 from learngene_zoo.errors import BadData as BadData
 from learngene_zoo.errors import BadFile as BadFile
@@ -107,7 +108,6 @@ from learngene_zoo.storage import write_json as write_json
 from learngene_zoo.tasks.catalogue import Suite as Suite
 from learngene_zoo.tasks.catalogue import built_in as built_in
 from learngene_zoo.tasks.catalogue import find_entry as find_entry
-from learngene_zoo.tasks.catalogue import is_own_data as is_own_data
 from learngene_zoo.tasks.catalogue import open_seen as open_seen
 from learngene_zoo.tasks.catalogue import open_task as open_task
 from learngene_zoo.tasks.catalogue import split_sizes as split_sizes

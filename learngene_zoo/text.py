@@ -1,4 +1,4 @@
-"""Format text for people: escaping, tables, quantities such as 20M or 15ms, parts of Markdown.
+"""Format text for people: escaping, quantities such as 20M or 15ms, pages from templates.
 
 Text from others (artifacts, tasks, file names, errors) passes the function for its output: a
 terminal, JSON, a shell's command line, HTML, Markdown, a cell of a spreadsheet. None of these
@@ -11,13 +11,17 @@ import json
 import math
 import re
 import shlex
-import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import zip_longest
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import WrongCall
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 _JOINERS = "\u200c\u200d"  # parts of words in some scripts and of emoji; invisible, but harmless
 
@@ -100,165 +104,6 @@ def spreadsheet(value: Any) -> Any:
         if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
         else value
     )
-
-
-COLUMN_GAP = "   "
-MIN_TEXT_WIDTH = 40  # columns of sentences are not folded below this width
-DEFAULT_LINE_WIDTH = 80  # characters of a line without a terminal
-
-
-def text_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Collection[int] = (),
-    title: str = "",
-    width: int | None = None,
-    drops: Sequence[str] = (),
-) -> str:
-    """Return a table as text: a heading, a rule and the lines of every row.
-
-    Args:
-        columns: names of the columns.
-        rows: cells of each row.
-        right: numbers of the columns that are aligned to the right; their cells are never folded.
-        title: a line above the table.
-        width: maximum length of a line (None: unlimited). Words are not broken. The first column,
-            which names the row, is neither folded nor left out: other columns are left out first,
-            as in `choose_columns`, then the cells of the remaining ones are folded.
-        drops: as in `choose_columns`.
-    """
-    chosen = choose_columns(columns, rows, right, width, drops)
-    right = [position for position, index in enumerate(chosen) if index in right]
-    columns, rows = [columns[index] for index in chosen], [[row[i] for i in chosen] for row in rows]
-    widths = _fit_widths(columns, rows, right, width)
-    heading, *parts = (_fold_row(row, widths, right) for row in [columns, *rows])
-    rule = "─" * (sum(widths) + len(COLUMN_GAP) * (len(widths) - 1))
-    folded = [line for part in parts for line in part]
-    return "\n".join([*([title] if title else []), *heading, rule, *folded])
-
-
-def choose_columns(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Collection[int] = (),
-    width: int | None = None,
-    drops: Sequence[str] = (),
-) -> list[int]:
-    """Return the numbers of the columns that fit into lines of `width` characters.
-
-    The first two columns always stay, except those named in `drops`.
-
-    Args:
-        columns: names of the columns.
-        rows: cells of each row.
-        right: numbers of the columns that are aligned to the right.
-        width: maximum length of a line (None: unlimited).
-        drops: names of the columns to leave out first, the least important one first. After them
-            the last columns are left out.
-    """
-    remaining = list(range(len(columns)))
-    if width is None:
-        return remaining
-    cells = list(zip(columns, *rows))
-    wide = [_least_width(column, index, right) for index, column in enumerate(cells)]
-    narrow = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
-    named = [columns.index(name) for name in drops if name in columns]
-    unnamed = [index for index in reversed(remaining) if index > 1 and index not in named]
-    lost: list[int] = []
-    for indices, least in ((named, wide), (unnamed, narrow)):
-        for index in indices:
-            if _line_width(least[i] for i in remaining) > width:
-                remaining.remove(index)
-                lost.append(index)
-    for index in reversed(lost):  # a narrow column may fit after a wide one was left out
-        if _line_width(wide[i] for i in [*remaining, index]) <= width:
-            remaining.append(index)
-    return sorted(remaining)
-
-
-def _line_width(widths: Iterable[int]) -> int:
-    widths = list(widths)
-    return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)
-
-
-def _least_width(
-    cells: Sequence[str], index: int, right: Collection[int], prose: int = MIN_TEXT_WIDTH
-) -> int:
-    """Return the smallest width to which a column may be folded.
-
-    Args:
-        cells: the heading of the column, then its other cells.
-        index: number of the column.
-        right: numbers of the columns that are aligned to the right.
-        prose: sentences are not folded below this width.
-    """
-    heading, *texts = cells
-    word = max(map(len, _split_words(heading)), default=0)
-    longest = max(map(len, texts), default=0)
-    if index == 0 or index in right:
-        return max(word, longest)
-    words = max((len(part) for text in texts for part in _split_words(text)), default=0)
-    return max(word, words, min(prose, longest))
-
-
-def _fit_widths(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int], width: int | None
-) -> list[int]:
-    """Return the widths of the columns, narrowed until a line has at most `width` characters."""
-    cells = list(zip(columns, *rows))
-    widths = [max(map(len, column)) for column in cells]
-    least = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
-    while width is not None and _line_width(widths) > width:
-        spare = [index for index in range(len(widths)) if widths[index] > least[index]]
-        if not spare:
-            break
-        widths[max(spare, key=lambda index: widths[index])] -= 1
-    return widths
-
-
-def _fold_row(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
-    """Return the lines of a row."""
-    cells = [wrap_words(text, width) for text, width in zip(row, widths)]
-    aligned = [
-        [part.rjust(width) if index in right else part.ljust(width) for part in cell]
-        for index, (cell, width) in enumerate(zip(cells, widths))
-    ]
-    blank = [" " * width for width in widths]
-    return [
-        COLUMN_GAP.join(part or empty for part, empty in zip(line, blank)).rstrip()
-        for line in zip_longest(*aligned, fillvalue="")
-    ]
-
-
-def wrap_words(text: str, width: int) -> list[str]:
-    """Return the lines of `text`, at most `width` characters long unless a single word is longer.
-
-    A line ends at a space, or within a path or a list after a slash or a comma. Words are not
-    broken.
-    """
-    if len(text) <= width:
-        return [text]
-    lines = [""]
-    for word in re.findall(r"\S+\s*", text):
-        parts = [word] if len(word.rstrip()) <= width else _PART.findall(word)
-        for part in parts:
-            if lines[-1] and len((lines[-1] + part).rstrip()) > width:
-                lines.append("")
-            lines[-1] += part
-    return [line.rstrip() for line in lines]
-
-
-_PART = re.compile(r"[^\s/,]*[/,]+\s*|[^\s/,]+\s*")
-
-
-def _split_words(text: str) -> list[str]:
-    """Return the parts of a text that `wrap_words` does not break."""
-    return [part.rstrip() for part in _PART.findall(text)]
-
-
-def terminal_width() -> int:
-    """Return the characters of a line: $COLUMNS, else the width of the terminal, else 80."""
-    return shutil.get_terminal_size((DEFAULT_LINE_WIDTH, 24)).columns
 
 
 def count_noun(count: int, noun: str) -> str:
@@ -360,3 +205,93 @@ def table(head: str, rows: Iterable[Sequence[Any]]) -> str:
     """Return a Markdown table with the header line `head`, or "" if there are no rows."""
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines]) if lines else ""
+
+
+# Pages in HTML and Markdown from the Jinja templates of this package. Every text is escaped, and
+# characters that are not printable are replaced: texts of artifacts, tasks and plugins cannot add
+# markup. An undefined name is an error.
+
+
+def render_page(template: str, **values: Any) -> str:
+    """Return the HTML page of a template, named by its path below `learngene_zoo`."""
+    return open_templates().get_template(template).render(values)
+
+
+def render_markdown(template: str, **values: Any) -> str:
+    """Return the Markdown page of a template, named by its path below `learngene_zoo`."""
+    return open_markdown_templates().get_template(template).render(values)
+
+
+@cache
+def open_templates() -> Environment:
+    """Return the environment of the HTML templates."""
+    templates = _build_environment(printable)
+    templates.filters["inline_markdown"] = mark_up
+    return templates
+
+
+@cache
+def open_markdown_templates() -> Environment:
+    """Return the environment of the Markdown templates.
+
+    A value is escaped for Markdown unless it passes one of these filters, which leave nothing to
+    escape: `code` (inline code), `plain` and `prose` (without special characters), `fenced` (a line
+    within a block of code), `fenced_json` (lines within a block of code), or Jinja's `safe`.
+    """
+    from markupsafe import Markup
+
+    templates = _build_environment(lambda value: Markup(markdown(value)))
+    filters: dict[str, Callable[[Any], str]] = {
+        "code": code,
+        "plain": plain,
+        "prose": prose,
+        "fenced": lambda value: escape_fence(printable(value)),
+        "fenced_json": lambda data: escape_fence(
+            json.dumps(make_printable(data), indent=2, ensure_ascii=False)
+        ),
+    }
+    for name, function in filters.items():
+        templates.filters[name] = lambda value, function=function: Markup(function(value))
+    templates.filters["seconds"] = human_seconds
+    templates.filters["thousands"] = lambda number: f"{number:,}"
+    return templates
+
+
+def _build_environment(escape: Callable[[str], str]) -> Environment:
+    """Return an environment that applies `escape` to every string that is not `Markup`.
+
+    Jinja then escapes for HTML every result of `escape` that is not `Markup`.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    def finalize(value: Any) -> Any:
+        is_markup = hasattr(value, "__html__")
+        return escape(value) if isinstance(value, str) and not is_markup else value
+
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent, encoding="utf-8"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def hash_script(script: str) -> str:
+    """Return the source by which a content security policy allows this script and no other."""
+    import base64
+    import hashlib
+
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def mark_up(sentence: str) -> Markup:
+    """Return a sentence with emphasis and code for Markdown's stars and backticks."""
+    from markupsafe import Markup
+
+    escaped = html(sentence)
+    emphasised = re.sub(r"\*([^*]+)\*", r"<em>\1</em>", escaped)
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", emphasised))

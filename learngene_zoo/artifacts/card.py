@@ -27,9 +27,8 @@ from learngene_zoo.artifacts.worth import worth_results, worth_section
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec, TextSpec
-from learngene_zoo.pages import render_markdown
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.text import make_printable, printable
+from learngene_zoo.text import make_printable, printable, render_markdown
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

@@ -371,6 +371,11 @@ def versions() -> Mapping[str, str]:
     return installed
 
 
+def is_own_data(reference: str) -> bool:
+    """Return whether a reference is the address of the user's data instead of a task's name."""
+    return ":" in reference
+
+
 def dataset_of(source: str) -> str | None:
     """Return the Hub's name of the data set of a task's images, if it is on the Hub."""
     match = re.fullmatch(rf"(?:hf:)?({HUB_ID})(?:[:@].*)?", source)

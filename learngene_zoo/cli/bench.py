@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.grid.grid import BudgetName
 from learngene_zoo.cli.bench_options import (
@@ -27,7 +28,7 @@ from learngene_zoo.cli.sections import RunningOption, SettingsCommand
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.settings import to_json
-from learngene_zoo.tasks.catalogue import is_own_data, tasks_named
+from learngene_zoo.tasks.catalogue import tasks_named
 
 if TYPE_CHECKING:
     from learngene_zoo.bench.grid.cell import Cell

@@ -21,16 +21,8 @@ from learngene_zoo.cli.sections import RunningOption
 from learngene_zoo.runs.progress import mark_printed, print_activities, report_activity
 from learngene_zoo.runs.run import DEVICES, MAX_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Bounds, Json, to_json
-from learngene_zoo.text import (
-    choose_columns,
-    human_count,
-    json_text,
-    printable,
-    shell_word,
-    terminal_width,
-    text_table,
-    wrap_words,
-)
+from learngene_zoo.terminal import choose_columns, terminal_width, text_table, wrap_words
+from learngene_zoo.text import human_count, json_text, printable, shell_word
 
 MAX_SEED = 2**63 - 1
 MAX_ROWS = 10  # of a table, unless --all is given

@@ -16,7 +16,7 @@ from learngene_zoo.cli.job import (
     print_row,
     print_rows,
 )
-from learngene_zoo.cli.main import note
+from learngene_zoo.cli.main import note, pause_garbage_collection
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.tasks import catalogue
@@ -26,9 +26,10 @@ from learngene_zoo.text import count_noun
 
 def method_rows() -> list[Row]:
     """Return a row for every method; print a note on stderr for each one that is broken."""
-    from learngene_zoo.method.contract import METHODS
+    with pause_garbage_collection():
+        from learngene_zoo.method.contract import METHODS
 
-    good, broken = METHODS.load_all()
+        good, broken = METHODS.load_all()
     for plugin in broken:
         note(f"method {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
     return [

@@ -7,6 +7,7 @@ import click
 from click.core import ParameterSource
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.options import (
     any_model_of,
@@ -26,7 +27,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import settings_of
-from learngene_zoo.tasks.catalogue import SOURCE_TASK, is_own_data
+from learngene_zoo.tasks.catalogue import SOURCE_TASK
 from learngene_zoo.text import printable, shell_word
 
 # A small model whose weights are still useful to inherit. `FROM_TASK` comes from the task.

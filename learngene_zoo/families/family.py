@@ -416,6 +416,17 @@ def family_of(spec: Spec) -> Family:
     return load_family(spec.family)
 
 
+def find_family(config: Mapping[str, Json]) -> Family | None:
+    """Return the family of a config.json of transformers by its `model_type`.
+
+    None if no family has that type, and for a config of timm's.
+    """
+    for family in families():
+        if family.transformers and family.transformers.model_type == config.get("model_type"):
+            return None if "architecture" in config else family
+    return None
+
+
 def table_of(spec: Spec) -> Table:
     """Return the table of a model's family."""
     return family_of(spec).table

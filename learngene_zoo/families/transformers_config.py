@@ -14,23 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import Family, TransformersNames, families, family_of
+from learngene_zoo.families.family import TransformersNames, families, family_of, find_family
 from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.families.text_format import TextFormat, make_text_format
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import MAX_JSON_BYTES, TOKENIZER, TOKENIZER_FILES
 from learngene_zoo.text import check_name
-
-
-def find_family(config: Mapping[str, Json]) -> Family | None:
-    """Return the family of a config.json of transformers by its `model_type`.
-
-    None if no family has that type, and for a config of timm's.
-    """
-    for family in families():
-        if family.transformers and family.transformers.model_type == config.get("model_type"):
-            return None if "architecture" in config else family
-    return None
 
 
 def list_text_types() -> list[str]:

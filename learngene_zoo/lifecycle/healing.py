@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.own_data import (
     open_for_artifact,
     remember,
 )
-from learngene_zoo.artifacts.records import AncestryRecord, read_provenance
+from learngene_zoo.artifacts.records import AncestryRecord, is_own_data, read_provenance
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.opening import own_run
 from learngene_zoo.lifecycle.rates import choose_fit, choose_heal_rate
@@ -27,7 +27,7 @@ from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, Recipe, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import is_own_data, locate_task, open_task
+from learngene_zoo.tasks.catalogue import locate_task, open_task
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.training.healing.settings import HEAL, HEALING, WITHOUT_MEANING, HealConfig
 

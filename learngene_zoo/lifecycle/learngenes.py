@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact, remember
-from learngene_zoo.artifacts.records import Control, LearngeneConfig, TargetTask, versions
+from learngene_zoo.artifacts.records import (
+    Control,
+    LearngeneConfig,
+    TargetTask,
+    is_own_data,
+    versions,
+)
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall
 from learngene_zoo.families.family import Convention
@@ -33,14 +39,7 @@ from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.tasks.catalogue import (
-    find_entry,
-    is_own_data,
-    locate_task,
-    open_task,
-    say_notes,
-    tasks_named,
-)
+from learngene_zoo.tasks.catalogue import find_entry, locate_task, open_task, say_notes, tasks_named
 from learngene_zoo.tasks.task import Entry, check_inputs, check_kind, stamp_tasks
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts.own_data import find_origin, open_for_artifact, remember, remember_file
-from learngene_zoo.artifacts.records import versions
+from learngene_zoo.artifacts.records import is_own_data, versions
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures
@@ -18,13 +18,7 @@ from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, to_json
-from learngene_zoo.tasks.catalogue import (
-    SOURCE_TASK,
-    is_own_data,
-    locate_task,
-    open_task,
-    say_notes,
-)
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, locate_task, open_task, say_notes
 from learngene_zoo.tasks.task import check_inputs, stamp_tasks
 from learngene_zoo.text import shell_word
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, is_own_data, locate_task, open_task
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, locate_task, open_task
 from learngene_zoo.tasks.task import check_inputs
 from learngene_zoo.text import in_notebook, shell_word
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle.shrinking.candidates import is_free
@@ -14,7 +15,6 @@ from learngene_zoo.method.contract import METHODS, Expander, Method, family
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.runs.run import world
 from learngene_zoo.settings import Json, settings_of, with_settings
-from learngene_zoo.tasks.catalogue import is_own_data
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant

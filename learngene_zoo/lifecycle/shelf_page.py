@@ -18,8 +18,7 @@ from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import LearngeneConfig, Measured
 from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.method.sizes import AXES
-from learngene_zoo.pages import hash_script, render_page
-from learngene_zoo.text import human_count, shell_word
+from learngene_zoo.text import hash_script, human_count, render_page, shell_word
 
 TEMPLATE = "lifecycle/shelf_page.html.jinja"
 SCRIPT = Path(__file__).with_name("shelf_page.js")

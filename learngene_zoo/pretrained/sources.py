@@ -16,7 +16,7 @@ from typing import Any
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families import timm_config, transformers_config
-from learngene_zoo.families.family import TransformersNames, families
+from learngene_zoo.families.family import TransformersNames, families, find_family
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.transformers_config import read_text
@@ -425,7 +425,7 @@ def _read_description(
     open_clip's is read if there is no config.json, or one of a kind that is not supported.
     """
     where = folder.name_of(CONFIG)
-    family = None if config is None else transformers_config.find_family(config)
+    family = None if config is None else find_family(config)
     if config is not None and family is not None and family.transformers is not None:
         return _describe_text_model(config, family.transformers, folder)
     if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):

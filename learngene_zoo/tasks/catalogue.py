@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.registry import Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say
@@ -192,11 +193,6 @@ def version_of(task: str) -> int:
     entry = find_entry(task)
     suite = suite_of(entry) if entry else None
     return suite.version if suite is not None and task in suite.generated else 1
-
-
-def is_own_data(reference: str) -> bool:
-    """Return whether a reference is the address of the user's data instead of a task's name."""
-    return ":" in reference
 
 
 def open_seen(

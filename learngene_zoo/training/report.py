@@ -18,8 +18,8 @@ import numpy as np
 
 from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.errors import ZooError
-from learngene_zoo.pages import render_page
 from learngene_zoo.tasks.splits import name_sample
+from learngene_zoo.text import render_page
 from learngene_zoo.training.evaluate import Judged
 
 if TYPE_CHECKING:

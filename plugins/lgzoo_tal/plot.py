@@ -18,10 +18,9 @@ from torch.nn import functional
 
 from learngene_zoo.plugin import BadFile, Expander, Learngene, Run, Spec, details_of, plotting
 from lgzoo_tal.hypernet_spec import HypernetDetails
-from lgzoo_tal.modules.embedding import get_embedding
 from lgzoo_tal.modules.hypernet import build_graph_for
 from lgzoo_tal.plot_panels import Cloud, build_size_legend, draw_map, draw_similarity
-from lgzoo_tal.predict import load_hypernet
+from lgzoo_tal.predict import get_embedding, load_hypernet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

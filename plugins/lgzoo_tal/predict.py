@@ -8,11 +8,20 @@ learngene and one target give one model.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from learngene_zoo.plugin import BadFile, Bounds, Expander, Member, WrongCall, details_of
+from learngene_zoo.plugin import (
+    BadFile,
+    Bounds,
+    Expander,
+    Member,
+    WrongCall,
+    details_of,
+    open_task,
+)
 from lgzoo_tal.architectures import list_widths
 from lgzoo_tal.hypernet_spec import (
+    TASKS,
     HypernetDetails,
     Post,
     check_target,
@@ -21,6 +30,8 @@ from lgzoo_tal.hypernet_spec import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
     from lgzoo_tal.modules.hypernet import Hypernet
     from lgzoo_tal.modules.text_embeddings import Tables
@@ -71,7 +82,6 @@ class HypernetExpander(Expander):
         embedded.
         """
         from learngene_zoo.plugin import assemble
-        from lgzoo_tal.modules.embedding import get_embedding
         from lgzoo_tal.modules.hypernet import predict_tensors
         from lgzoo_tal.modules.inheritance import read_inheritance
         from lgzoo_tal.modules.tensors import process_tensors
@@ -136,3 +146,85 @@ def load_hypernet(learngene: Learngene, details: HypernetDetails, owner: str | N
         )
     except BadFile as error:
         raise BadFile(f"{learngene.folder or 'the learngene'}: {error}") from error
+
+
+def get_embedding(
+    learngene: Learngene, details: HypernetDetails, task: str | None, images: int, run: Run
+) -> tuple[torch.Tensor | None, dict[str, Any]]:
+    """Return the embedding that a task's model is predicted with, and its origin.
+
+    That of a task of the extraction is stored. Any other task is embedded now by the ancestry model
+    that the learngene records; without a task it is the mean of the stored embeddings.
+
+    Args:
+        learngene: of TAL, LoGAH or GHN-3.
+        details: its details.
+        task: the task's name, or None.
+        images: the largest number of training images that another task is embedded from.
+        run: how to compute.
+
+    Returns:
+        The embedding, None for a hypernetwork without a task layer; and its origin.
+
+    Raises:
+        WrongCall: if there is nothing to compute an embedding from.
+        BadFile: if a stored embedding or the ancestry model does not fit.
+    """
+    import torch
+
+    size = details.hypernetwork.task
+    if size is None:
+        return None, {"from": "no task layer"}
+    if task is None:
+        stored = [
+            read_embedding(learngene, name, size) for name in details.tasks or details.embedded
+        ]
+        if not stored:
+            raise WrongCall("this learngene stores no task embedding; choose a task with --task")
+        return torch.stack(stored).mean(dim=0), {"from": "the mean of the learngene's tasks"}
+    if task in details.embedded:
+        return read_embedding(learngene, task, size), {"from": "the learngene", "task": task}
+    from lgzoo_tal.modules.embedding import compute_embedding, open_recorded_ancestry
+
+    ancestry = open_recorded_ancestry(learngene.config, run)
+    if ancestry.spec.width != size:
+        raise BadFile(
+            f"the learngene's ancestry model has {ancestry.spec.width} features, but its task "
+            f"layer takes {size}; extract it again"
+        )
+    opened_task = open_task(task, offline=run.offline)
+    count = min(images, opened_task.sizes["train"])
+    if not count:
+        raise WrongCall(
+            f"{task} has no training images to compute an embedding from; choose one of "
+            f"{', '.join(details.embedded)}"
+        )
+    embedding = compute_embedding(ancestry.model(), opened_task, ancestry.input_format, run, images)
+    return embedding, {"from": "training images", "images": count}
+
+
+def read_embedding(learngene: Learngene, task: str, size: int) -> torch.Tensor:
+    """Return a task's embedding (size,) in a learngene, float32.
+
+    Args:
+        learngene: the learngene.
+        task: the task's name.
+        size: the expected size.
+
+    Raises:
+        BadFile: if it is missing or has another shape.
+    """
+    name = f"{TASKS}{task}"
+    source = str(learngene.folder or "the learngene")
+    if name not in learngene.state:
+        raise BadFile(
+            f"{source} lacks the embedding {name}, which its details list; extract or fetch it "
+            "again"
+        )
+    tensor = learngene.state[name].float()
+    if tuple(tensor.shape) != (size,):
+        raise BadFile(
+            f"{source}: expected the embedding {name} to have shape ({size},), got "
+            f"{tuple(tensor.shape)}"
+        )
+    return tensor

@@ -21,7 +21,7 @@ from learngene_zoo.artifacts.records import CardRecord, CardResults, Measured
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.family import cost
 from learngene_zoo.lifecycle.shelf_page import build_shelf_page, list_sizes
-from learngene_zoo.pages import hash_script
+from learngene_zoo.text import hash_script
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\x1b"
 

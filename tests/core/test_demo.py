@@ -16,7 +16,7 @@ from learngene_zoo.bench.results.summary import summarise
 from learngene_zoo.cli import demo as command
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.text import text_table
+from learngene_zoo.terminal import text_table
 
 OURS = ["closed_form", "closed_form shuffled", "closed_form stem", "closed_form stem_fan_in"]
 ARMS = [*OURS, "scratch timm", "scratch fan_in"]

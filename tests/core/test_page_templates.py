@@ -7,7 +7,7 @@ import json
 import pytest
 from jinja2 import UndefinedError
 
-from learngene_zoo.pages import mark_up, open_markdown_templates, open_templates
+from learngene_zoo.text import mark_up, open_markdown_templates, open_templates
 
 
 def render(source: str, **values: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from learngene_zoo.text import choose_columns, terminal_width, text_table, wrap_words
+from learngene_zoo.terminal import choose_columns, terminal_width, text_table, wrap_words
 
 ROWS = [
     ["lsamd", "7", "keep the blocks that most data sets share"],

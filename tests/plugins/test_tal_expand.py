@@ -23,8 +23,8 @@ from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
+from lgzoo_tal import predict
 from lgzoo_tal.hypernet_spec import select_hypernet_names
-from lgzoo_tal.modules import embedding as embeddings
 from lgzoo_tal.modules.embedding import compute_embedding
 from lgzoo_tal.modules.graph import build_graph
 from lgzoo_tal.modules.hypernet import build_frozen_hypernet
@@ -135,7 +135,7 @@ def reopened_learngene(
     assemble(model.spec, model.state, seed=0).save(tmp_path / "ancestry")
     record = open_ancestry(str(tmp_path / "ancestry")).record
     learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
-    for module in (learngenes, embeddings):
+    for module in (learngenes, predict):
         monkeypatch.setattr(
             module, "open_task", lambda reference, **_: tiny_task(reference, classes=5)
         )
@@ -173,7 +173,7 @@ def test_an_unseen_task_without_images_is_refused(
     reopened_learngene: Learngene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = replace(tiny_task("mine"), sizes={"train": 0, "validation": 0, "test": 0})
-    monkeypatch.setattr(embeddings, "open_task", lambda reference, **_: empty)
+    monkeypatch.setattr(predict, "open_task", lambda reference, **_: empty)
     with pytest.raises(
         WrongCall,
         match="mine has no training images to compute an embedding from; "

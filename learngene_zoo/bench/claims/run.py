@@ -28,7 +28,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.catalogue import version_of
-from learngene_zoo.text import count_noun, human_seconds, text_table
+from learngene_zoo.terminal import text_table
+from learngene_zoo.text import count_noun, human_seconds
 
 SHOWN_MISSING = 12  # missing cells that are listed
 

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Literal
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.records import CONTROLS
+from learngene_zoo.artifacts.records import CONTROLS, is_own_data
 from learngene_zoo.bench.grid.cell import Arm, Cell, HeadStart, Size, is_plain, label
 from learngene_zoo.bench.grid.search import Augment
 from learngene_zoo.errors import WrongCall, ZooError, unknown
@@ -196,7 +196,7 @@ def _stamp_own_data(references: Sequence[str], offline: bool) -> dict[str, str]:
     """
     stamps: dict[str, str] = {}
     for name in dict.fromkeys(references):
-        if catalogue.is_own_data(name):
+        if is_own_data(name):
             with suppress(ZooError):
                 stamps |= stamp_tasks([catalogue.open_task(name, offline=offline)])
     return stamps

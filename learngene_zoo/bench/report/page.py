@@ -17,9 +17,8 @@ from learngene_zoo.bench.report.text_table import TextTable
 from learngene_zoo.bench.results.condition import SCRATCH
 from learngene_zoo.bench.results.summary import Summary
 from learngene_zoo.colours import PAGE_COLOURS
-from learngene_zoo.pages import hash_script, render_page
 from learngene_zoo.settings import Json
-from learngene_zoo.text import count_noun, json_text
+from learngene_zoo.text import count_noun, hash_script, json_text, render_page
 
 # how `text_table.format_fraction` writes an interval, and a range
 _ENDS = r"\[[-+0-9., ]+\]|\([-+0-9.]+ to [-+0-9.]+\)"

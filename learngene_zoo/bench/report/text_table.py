@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from learngene_zoo.bench.results.averages import Average
-from learngene_zoo.text import COLUMN_GAP, human_seconds
+from learngene_zoo.terminal import COLUMN_GAP
+from learngene_zoo.text import human_seconds
 from learngene_zoo.text import markdown as escaped
 
 NONE = "-"

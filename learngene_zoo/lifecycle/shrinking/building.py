@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.own_data import recall, remember
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand, extract
 from learngene_zoo.lifecycle.opening import resume_if_begun
@@ -24,7 +25,7 @@ from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, settings_of, with_settings
-from learngene_zoo.tasks.catalogue import is_own_data, locate_task
+from learngene_zoo.tasks.catalogue import locate_task
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant

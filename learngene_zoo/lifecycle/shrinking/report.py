@@ -14,7 +14,7 @@ from learngene_zoo.text import human_count
 def write_report(table: ShrinkTable, path: Path) -> None:
     """Write the page of a table."""
     from learngene_zoo.colours import PAGE_COLOURS
-    from learngene_zoo.pages import render_page
+    from learngene_zoo.text import render_page
 
     winner = table.winner
     size = f"{human_count(winner.params)} parameters, {winner.megabytes:.2g} MB"

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from learngene_zoo.artifacts.own_data import name_option
+from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.family import Cost, cost
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
@@ -18,7 +19,7 @@ from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import is_own_data, open_task
+from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import check_inputs
 from learngene_zoo.text import human_count
 from learngene_zoo.training.healing.settings import HEAL

@@ -7,9 +7,9 @@ from typing import Any
 from learngene_zoo.artifacts.card import list_base_models, render_front_matter
 from learngene_zoo.artifacts.records import read_provenance
 from learngene_zoo.families.family import cost
-from learngene_zoo.pages import render_markdown
 from learngene_zoo.pretrained.formats.layout import Convertible, LayoutFiles
 from learngene_zoo.settings import to_json
+from learngene_zoo.text import render_markdown
 
 _FACTS = ("method", "control", "learngene", "seed", "settings", "healed", "versions")
 

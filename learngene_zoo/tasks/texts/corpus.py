@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from learngene_zoo.artifacts.records import TaskRecord
+from learngene_zoo.artifacts.records import TaskRecord, is_own_data
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
-from learngene_zoo.tasks.catalogue import is_own_data, open_task, tasks_named
+from learngene_zoo.tasks.catalogue import open_task, tasks_named
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.task import Task, stamp_task
 from learngene_zoo.tasks.texts.encoding import Text
