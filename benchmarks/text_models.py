@@ -3,13 +3,21 @@
 Varied: the ancestry model itself (6 layers), its first 3 layers (`first_k`), and 3 layers of random
 weights (`scratch`). Features are the mean over the tokens, as in the ancestry model.
 
-Measured: a ridge regression before any training (training/probes.py), of 500 training texts, on at
-most 1,000 test texts of a task.
+Measured:
+
+    probe       a ridge regression before any training (training/probes.py), of 500 training texts,
+                on at most 1,000 test texts of a task
+    finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
+    similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
+                with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
+                `heal` of that on 3,000 texts, 3 epochs
 
 Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `debian_sections` must
 be installed (`lgzoo show debian_sections` prints how).
 
     python benchmarks/text_models.py --ancestry MINILM probe
+    python benchmarks/text_models.py --ancestry MINILM finetune
+    python benchmarks/text_models.py --ancestry MINILM similarity
     python benchmarks/text_models.py table    write the page from the results
 
 Results: benchmarks/results/text_models.jsonl; the last digits of a row depend on the machine.
@@ -25,13 +33,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any
+
+import numpy as np
 
 import machine
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.probes import compute_features, run_probe
 from pages import DOCS, replace_between
 
@@ -43,6 +56,16 @@ MODELS = (
     ("first_k", 6, "MiniLM-L6 itself, 6 layers"),
     ("first_k", 3, "`first_k`, 3 layers"),
     ("scratch", 3, "random weights, 3 layers"),
+)
+TUNED_TEXTS, EPOCHS = 2000, 6
+TUNED_TASKS = ("sentiment", "paraphrase")
+TUNED_MODELS = MODELS[:2]
+SIMILAR_TEXTS, HEAL_TEXTS, HEAL_EPOCHS = 700, 3000, 3
+SIMILAR = (
+    ("first_k", "`first_k`"),
+    ("copied", "`closed_form` with `--no-solve`: the first block of each run"),
+    ("closed_form", "`closed_form`"),
+    ("healed", "`closed_form`, then `heal`"),
 )
 
 
@@ -60,33 +83,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=["probe", "table"])
+    parser.add_argument("stage", choices=["probe", "finetune", "similarity", "table"])
     parser.add_argument("--ancestry", help="the folder of MiniLM-L6")
     given = parser.parse_args()
+    if given.stage != "table" and not given.ancestry:
+        parser.error("name the folder of MiniLM-L6: --ancestry MINILM")
     if given.stage == "probe":
-        if not given.ancestry:
-            parser.error("name the folder of MiniLM-L6: --ancestry MINILM")
         for cell in list_missing():
             measure(cell, given.ancestry)
-    table = make_table(read_rows())
-    replace_between(DOCS / "text.md", "text-models", table)
-    print(table)
+    if given.stage == "finetune":
+        for task, (method, layers, _) in product(TUNED_TASKS, TUNED_MODELS):
+            if not find_rows("finetune", task=task, method=method, layers=layers):
+                measure_finetuning(Cell(method, layers, task), given.ancestry)
+    if given.stage == "similarity":
+        measure_similarities(given.ancestry)
+    for name, make in (
+        ("text-models", make_table),
+        ("text-finetuning", make_finetuning_table),
+        ("text-similarity", make_similarity_table),
+    ):
+        replace_between(DOCS / "text.md", name, make())
+        print(make())
 
 
 def list_missing() -> Iterator[Cell]:
     """Yield the cells that have no row yet, in the order in which they are measured."""
-    done = {(row["method"], row["layers"], row["task"]) for row in read_rows()}
     for task in TASKS:
         for method, layers, _ in MODELS:
-            if (method, layers, task) not in done:
+            if not find_rows("probe", method=method, layers=layers, task=task):
                 yield Cell(method, layers, task)
 
 
-def read_rows() -> list[dict[str, Any]]:
-    """Return the results so far."""
+def find_rows(stage: str, **values: Any) -> list[dict[str, Any]]:
+    """Return the results of a stage so far that have these values."""
     if not ROWS.is_file():
         return []
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    wanted = {"stage": stage, **values}
+    return [
+        row for row in rows if all(row.get(key, "probe") == value for key, value in wanted.items())
+    ]
+
+
+def append(row: dict[str, Any]) -> None:
+    """Append a row to the results."""
+    with ROWS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    print(row, file=sys.stderr, flush=True)
 
 
 def measure(cell: Cell, ancestry: str) -> None:
@@ -112,25 +155,125 @@ def measure(cell: Cell, ancestry: str) -> None:
         "params": model.cost().params,
         "seconds": round(time.monotonic() - start, 1),
     }
-    with ROWS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-    print(row, file=sys.stderr, flush=True)
+    append(row)
 
 
-@lru_cache(maxsize=1)
+def measure_finetuning(cell: Cell, ancestry: str) -> None:
+    """Measure the test accuracies before and after fine-tuning, and append the row."""
+    start, run = time.monotonic(), Run(threads=1, device="cpu", ancestry=ancestry)
+    learngene = extract_learngene(cell.method, ancestry)
+    model = lifecycle.expand(learngene, layers=cell.layers, run=run)
+    task = open_task(cell.task)
+    module, form = model.model(), model.input_format
+    train = compute_features(module, task, "train", form, run, images=TUNED_TEXTS)
+    test = compute_features(module, task, "test", form, run)
+    ridge = run_probe(train, test, task, "test", "ridge")
+    tuned = lifecycle.finetune(model, task=cell.task, images=TUNED_TEXTS, epochs=EPOCHS, run=run)
+    metrics: Any = tuned.provenance["metrics"]
+    low, high = metrics["test_interval"]
+    append(
+        {
+            "stage": "finetune",
+            **asdict(cell),
+            "ridge": ridge.value,
+            "accuracy": metrics["test_accuracy"],
+            "low": low,
+            "high": high,
+            "kept_epoch": metrics["kept_epoch"],
+            "history": [epoch["validation_accuracy"] for epoch in metrics["history"]],
+            "lr": tuned.provenance["recipe"]["lr"],
+            "texts": metrics["test_images"],
+            "training_texts": metrics["training_images"],
+            "seconds": round(time.monotonic() - start, 1),
+        }
+    )
+
+
+def measure_similarities(ancestry: str, layers: int = 3) -> None:
+    """Measure the agreement of every model of `SIMILAR`, and append the rows."""
+    run = Run(threads=1, device="cpu", ancestry=ancestry)
+    task, whole = open_task("debian_sections"), extract_learngene("first_k", ancestry)
+    expected = compute_similarities(lifecycle.expand(whole, run=run), task, run)
+    solved = None
+    for kind, _ in SIMILAR:
+        if find_rows("similarity", method=kind, layers=layers):
+            continue
+        start = time.monotonic()
+        if kind == "first_k":
+            model = lifecycle.expand(whole, layers=layers, run=run)
+        else:
+            # Without a head, whose features are the pooler's.
+            learngene = extract_learngene("closed_form", ancestry).with_config(purpose=None)
+            solve = {"solve": False} if kind == "copied" else {}
+            model = solved or lifecycle.expand(learngene, layers=layers, run=run, **solve)
+        if kind == "closed_form":
+            solved = model
+        if kind == "healed":
+            model = lifecycle.heal(
+                model, task.name, max_images=HEAL_TEXTS, epochs=HEAL_EPOCHS, run=run
+            )
+        similarities = compute_similarities(model, task, run)
+        append(
+            {
+                "stage": "similarity",
+                "method": kind,
+                "layers": layers,
+                "agreement": float(np.corrcoef(expected, similarities)[0, 1]),
+                "texts": SIMILAR_TEXTS,
+                "seconds": round(time.monotonic() - start, 1),
+            }
+        )
+
+
+def compute_similarities(model: Descendant, task: Task, run: Run) -> np.ndarray:
+    """Return the cosine similarities of all pairs of test texts."""
+    features = compute_features(
+        model.model(), task, "test", model.input_format, run, images=SIMILAR_TEXTS
+    ).values
+    features = features / np.linalg.norm(features, axis=1, keepdims=True)
+    similarities: np.ndarray = (features @ features.T)[np.triu_indices(len(features), 1)]
+    return similarities
+
+
+@lru_cache(maxsize=2)
 def extract_learngene(method: str, ancestry: str) -> Learngene:
     """Return a method's learngene of the ancestry model."""
     run = Run(threads=1, device="cpu", ancestry=ancestry)
-    return lifecycle.extract(method, ancestries=(ancestry,), run=run)
+    tasks = ("debian_sections",) if method == "closed_form" else ()
+    return lifecycle.extract(method, ancestries=(ancestry,), tasks=tasks, run=run)
 
 
-def make_table(rows: list[dict[str, Any]]) -> str:
+def make_finetuning_table() -> str:
+    """Return the accuracies before and after fine-tuning in Markdown, per cent."""
+    heads = [f"{task}: {column}" for task in TUNED_TASKS for column in ("ridge", "fine-tuned")]
+    lines = [f"| model | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for method, layers, text in TUNED_MODELS:
+        cells: list[str] = []
+        for task in TUNED_TASKS:
+            rows = find_rows("finetune", method=method, layers=layers, task=task)
+            cells += (
+                [f"{100 * rows[0]['ridge']:.1f}", describe(rows[0], "accuracy")]
+                if rows
+                else ["", ""]
+            )
+        lines.append(f"| {text} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def make_similarity_table() -> str:
+    """Return the agreements in Markdown."""
+    lines = ["| model, 3 layers | agreement |", "|---|---:|"]
+    for kind, text in SIMILAR:
+        for row in find_rows("similarity", method=kind):
+            lines.append(f"| {text} | {row['agreement']:.2f} |")
+    return "\n".join(lines)
+
+
+def make_table() -> str:
     """Return the accuracies in Markdown, per cent, with their intervals."""
     lines = [f"| model | parameters | {' | '.join(TASKS)} |", "|---|---:|" + "---:|" * len(TASKS)]
     for method, layers, text in MODELS:
-        own = {
-            row["task"]: row for row in rows if (row["method"], row["layers"]) == (method, layers)
-        }
+        own = {row["task"]: row for row in find_rows("probe", method=method, layers=layers)}
         if own:
             params = f"{next(iter(own.values()))['params'] / 1e6:.1f}M"
             cells = [describe(own[task]) if task in own else "" for task in TASKS]
@@ -138,9 +281,9 @@ def make_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def describe(row: dict[str, Any]) -> str:
+def describe(row: dict[str, Any], key: str = "ridge") -> str:
     """Return an accuracy and its interval, per cent."""
-    return f"{100 * row['ridge']:.1f} ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
+    return f"{100 * row[key]:.1f} ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from learngene_zoo.method.contract import METHODS
+
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / ".github").is_dir(), reason="not a checkout")
 
@@ -173,3 +175,14 @@ def test_the_issue_templates_are_forms() -> None:
         fields = [part for part in form["body"] if part["type"] != "markdown"]
         assert len({part["id"] for part in fields}) == len(fields)
         assert all(part["attributes"]["label"] for part in fields)
+
+
+def test_the_families_of_the_readme_are_those_of_the_methods() -> None:
+    rows = re.findall(
+        r"^\| \[`(\w+)`\]\(docs/methods.*\| ([\w, ]+) \|$",
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert len(rows) >= 8
+    for name, families in rows:
+        assert families == ", ".join(METHODS.load(name).families), name

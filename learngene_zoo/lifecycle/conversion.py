@@ -12,6 +12,7 @@ from learngene_zoo.artifacts.records import FORMAT, AncestryRecord, read_provena
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import claim, new_folder
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.opening import own_run
 from learngene_zoo.pretrained.formats.layout import FORMATS, TIMM, split_format
 from learngene_zoo.pretrained.sources import check_source, find_format, split_source
@@ -96,6 +97,11 @@ def convert(
     if ancestry is not None:
         check_source(ancestry)
     opened, descendant = open_convertible(model, run)
+    if isinstance(opened.spec, TextSpec):
+        raise WrongCall(
+            f"{opened.name} is a model of texts, which has no other layout; transformers opens its"
+            " folder as it is"
+        )
     recorded = read_provenance(dict(opened.record), opened.name).ancestries
     text = format or _find_source_format(descendant, recorded, ancestry, opened.name)
     opened = opened if head else opened.without_head()

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from learngene_zoo.settings import Json
     from learngene_zoo.tasks.task import Task
 
+MAX_MEASURED_TEXTS = 500  # whose tokens are counted for a note
 AUTO, AUTO_SETTINGS = "auto", ("batch_size", "lr")
 
 
@@ -173,6 +174,8 @@ def finetune(
 
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
+        if data.is_text:
+            _note_truncation(start, data)
         seed = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense)
         fresh = fresh.with_fit(tuning.fit or choose_fit(start, data))
@@ -203,6 +206,18 @@ def finetune(
         make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps
     )
     return remember(result, origins, load_model, out)
+
+
+def _note_truncation(model: Descendant | TimmModel, task: Task) -> None:
+    """Print how many of the first training texts are longer than the model takes, if any is."""
+    from learngene_zoo.runs.progress import print_note
+    from learngene_zoo.tasks.texts.encoding import describe_truncation
+
+    split: Any = task.split("train")
+    form: Any = model.input_format
+    texts = split.__getitems__(range(min(MAX_MEASURED_TEXTS, len(split))))
+    if note := describe_truncation(texts, form):
+        print_note(note, "truncation")
 
 
 def _find_preset(

@@ -24,8 +24,15 @@ from learngene_zoo.families.transformers_config import (
 )
 from learngene_zoo.pretrained.layouts import choose_tensors, strip_wrappers
 from learngene_zoo.pretrained.sources import AncestryFiles, find, spec_at, split_source
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import StateDict, fingerprint_of_state, hash_weights, open_tensors
+from learngene_zoo.storage import (
+    TOKENIZER,
+    StateDict,
+    fingerprint_of_state,
+    hash_weights,
+    open_tensors,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.families.tensors import Model
@@ -142,6 +149,12 @@ def open_ancestry(
     if is_of_texts:
         check_tokenizer(files.texts, spec, source)
         tokenizer = fingerprint_tokenizer(files.texts)
+        if tokenizer is None:
+            print_note(
+                f"{source} has no {TOKENIZER}, without which neither it nor its descendants take "
+                "texts; copy that of its author",
+                "no tokenizer",
+            )
     mean, std = timm_config.normalisation(presentation, spec.channels)
     view = USUAL_VIEW if is_of_texts else timm_config.view_in(presentation, source)
     record = AncestryRecord(

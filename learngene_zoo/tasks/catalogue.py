@@ -5,6 +5,7 @@ network. `open_task` opens any task.
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,9 @@ DEFAULT_TASKS = ("objects", "signs", "glyphs")  # the tasks that an extraction t
 # The task that a descendant is fine-tuned on; no bundled learngene was extracted from it.
 DEFAULT_TARGET = "digits"
 SOURCE_TASK = "forms"  # the task of the bundled ancestry model's training
+TABLES = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl"}
+# The columns of a table after its path.
+COLUMNS = re.compile(r":((?:text|label)=[^=,]+(?:,(?:text|label)=[^=,]+)*)$")
 OWN_DATA_FORMS = (
     "folder:PATH, parquet:PATH, csv:PATH, jsonl:PATH, hf:org/name[:config], or a stream: "
     "wds:PATTERN, hf-stream:org/name[:config]"
@@ -362,9 +366,11 @@ def _check_location(reference: str) -> None:
             f"there is no folder {path}; give a folder of images (with labels: with a subfolder "
             "for each class)"
         )
-    if kind == "parquet" and rest and not path.exists():
+    # The columns may follow after a colon, as in csv:reviews.csv:text=body.
+    table = Path(os.path.expanduser(COLUMNS.sub("", rest)))
+    if kind in TABLES and rest and not (path.exists() or table.exists()):
         raise BadData(
-            f"there is no file or folder {path}; give a .parquet file or a folder of them"
+            f"there is no file or folder {table}; give a {TABLES[kind]} file or a folder of them"
         )
 
 

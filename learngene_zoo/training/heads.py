@@ -43,8 +43,8 @@ MAX_PATCHES = 100_000  # patches that a head with a class for every pixel is fit
 # The learning rate times the sum of a class's absolute weights. It bounds the change of the logit
 # in a step of Adam that moves all features by the learning rate; see `limit_scale`.
 MAX_LOGIT_STEP = 0.03
-# The largest change of a logit of texts in a first step of Adam that moves every weight of the
-# model by the learning rate; see `measure_sensitivity`. Its gradient is of so many texts and
+# The largest change of a logit of texts in a first step of Adam that moves every weight before the
+# head by the learning rate; see `measure_sensitivity`. Its gradient is of so many texts and
 # classes.
 MAX_MODEL_STEP, GRADIENT_TEXTS, GRADIENT_CLASSES = 0.3, 64, 4
 
@@ -184,13 +184,14 @@ def _scale_head(model: Any, ridge: Ridge, scale: float) -> StateDict:
 def measure_sensitivity(
     model: Any, task: Task, input_format: TextFormat, seed: int, run: Run
 ) -> float:
-    """Return the sum of the absolute gradients of a logit with respect to all weights.
+    """Return the sum of the absolute gradients of a logit with respect to all weights but the head.
 
-    The first steps of Adam move every weight by the learning rate, so that times this sum is the
-    change of the logit. The first token of a text, which the pooler of a BERT reads, differs little
-    between texts if the ancestry model takes the mean of all tokens. A head that separates such
-    texts reacts to the smallest change of any weight: with the first three blocks of MiniLM a
-    single step with a learning rate of 3e-6 raises the loss from 0.2 to 9.
+    It is proportional to the scale of the head. The first steps of Adam move every weight by the
+    learning rate, so that times this sum is the change of the logit. The first token of a text,
+    which the pooler of a BERT reads, differs little between texts if the ancestry model takes the
+    mean of all tokens. A head that separates such texts reacts to the smallest change of any
+    weight: with the first three blocks of MiniLM a single step with a learning rate of 3e-6 raises
+    the loss from 0.2 to 9.
 
     Args:
         model: the module, with the head that is measured.
@@ -211,7 +212,14 @@ def measure_sensitivity(
     batch, device = next(iter(loader.epoch(0))), open_device(run)
     sums: list[float] = []
     if len(batch.inputs):  # under torchrun the processes share the texts
-        parameters = list(model.to(device).parameters())
+        heads = {
+            f"{layer}.{kind}" for layer in find_linear_heads(model) for kind in ("weight", "bias")
+        }
+        parameters = [
+            parameter
+            for name, parameter in model.to(device).named_parameters()
+            if name not in heads
+        ]
         with torch.enable_grad():
             logits_BK = compute_logits(model, batch.inputs.to(device)).float()
             logits_K = (logits_BK - logits_BK.mean(dim=1, keepdim=True)).mean(dim=0)

@@ -1,4 +1,4 @@
-"""Predict the classes of image files, prepared as for the model's evaluation."""
+"""Predict the classes of image files or texts, prepared as for the model's evaluation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.forward import compute_logits
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.pretrained.exported import ExportedModel
@@ -19,6 +21,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.tasks.images import decode_image, describe_deep_grey
 from learngene_zoo.tasks.task import Sample
+from learngene_zoo.tasks.texts.encoding import Encoder
 from learngene_zoo.tasks.transforms import fit_images, normalise_images
 from learngene_zoo.training.evaluate import evaluation_mode
 
@@ -27,7 +30,7 @@ from learngene_zoo.training.evaluate import evaluation_mode
 class Prediction:
     """The most probable classes of an image in descending order, or why it cannot be read."""
 
-    image: str
+    image: str  # its path; or the text
     classes: tuple[str, ...] = ()  # names, or numbers if the model has no names
     probabilities: tuple[float, ...] = ()
     error: str | None = None
@@ -35,26 +38,25 @@ class Prediction:
 
 def predict(
     model: Descendant | TimmModel | ExportedModel,
-    images: Iterable[str | Path],
+    images: Iterable[str | Path | tuple[str, str]],
     run: Run,
     *,
     top: int = 5,
     batch_size: int = 32,
 ) -> Iterator[Prediction]:
-    """Yield a prediction for each image file, in their order, as they are read.
+    """Yield a prediction for each image file or text, in their order, as they are read.
 
     An image that cannot be read does not stop the others.
 
     Args:
         model: the model.
-        images: paths of the images.
+        images: paths of the images; for a model of texts the texts, or pairs of texts.
         run: the run, for its device and precision.
         top: how many classes to return for each image.
         batch_size: images per forward pass.
 
     Raises:
-        WrongCall: for a model that predicts a class for every pixel, that has no classes, or that
-            takes texts.
+        WrongCall: for a model that predicts a class for every pixel, or that has no classes.
     """
     if model.dense or not model.classes:
         has = "gives every pixel a class" if model.dense else "has no classes"
@@ -62,17 +64,15 @@ def predict(
             f"the model {has}; a prediction needs one class per image: train such a head with lgzoo"
             " finetune"
         )
-    if isinstance(model.input_format, TextFormat):
-        raise WrongCall(
-            "predict classifies images, and the model takes texts; evaluate it on a table of texts"
-            " (lgzoo evaluate MODEL --task csv:texts.csv), or open its folder with transformers"
-        )
     device, module = open_device(run), model.model()
     module.to(device)
+    if isinstance(model.input_format, TextFormat):
+        yield from _predict_texts(model, module, images, run, top, batch_size)
+        return
     names = model.class_names or tuple(map(str, range(model.classes)))
     waiting = iter(images)
     while paths := list(islice(waiting, batch_size)):
-        read = [_read(str(path), model.input_format) for path in paths]
+        read = [_read_image(str(path), model.input_format) for path in paths]
         good = [picture for picture in read if isinstance(picture, torch.Tensor)]
         shares: Iterator[torch.Tensor] = iter(())
         if good:
@@ -88,7 +88,39 @@ def predict(
             yield Prediction(image=str(path), classes=classes, probabilities=tuple(most.tolist()))
 
 
-def _read(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
+def _predict_texts(
+    model: Any, module: Any, texts: Iterable[Any], run: Run, top: int, batch_size: int
+) -> Iterator[Prediction]:
+    """Yield a prediction for each text or pair of texts; an empty one gets an error."""
+    encoder, device = Encoder.of(model.input_format), open_device(run)
+    names, waiting = model.class_names or tuple(map(str, range(model.classes))), iter(texts)
+    while batch := list(islice(waiting, batch_size)):
+        good = [text for text in batch if not _is_empty(text)]
+        shares: Iterator[torch.Tensor] = iter(())
+        if good:
+            inputs = encoder(good, [_name_text(text) for text in good]).to(device)
+            with evaluation_mode(module, device, run):
+                shares = iter(compute_logits(module, inputs).float().softmax(dim=1).cpu())
+        for text in batch:
+            if _is_empty(text):
+                yield Prediction(image=_name_text(text), error="an empty text; write a text")
+                continue
+            most, numbers = next(shares).topk(min(top, model.classes))
+            classes = tuple(names[number] for number in numbers.tolist())
+            yield Prediction(
+                image=_name_text(text), classes=classes, probabilities=tuple(most.tolist())
+            )
+
+
+def _is_empty(text: str | tuple[str, str]) -> bool:
+    return any(not part.strip() for part in (text if isinstance(text, tuple) else (text,)))
+
+
+def _name_text(text: str | tuple[str, str]) -> str:
+    return text if isinstance(text, str) else "\t".join(text)
+
+
+def _read_image(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
     """Return the image as the model takes it, (1, C, H, W), or the error."""
     try:
         pixels_CHW = decode_image(path, path)

@@ -164,7 +164,7 @@ def measure_statistics(
     folder = prepare_folder(run.folder / STREAMS, keep_streams) if run.folder else None
     state = without_head(ancestry.state, spec)
     with open_teacher(state, spec, settings, task, input_format, run, folder) as teacher:
-        costs = measure_costs(teacher, settings.ridge)
+        costs = measure_costs(teacher, settings.find_penalty(spec))
         columns_DD, shares_D = compute_directions(teacher.streams, teacher.pictures)
         if folder is not None:
             complete_recording(folder, teacher.pictures, columns_DD)
@@ -238,7 +238,7 @@ class ClosedFormExpander(Expander):
         ) as teacher:
             body = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
             P_dD = self._build_projection(teacher, columns_DD, spec)
-            rho = details.calibration.ridge
+            rho = details.calibration.find_penalty(spec)
             parts = solve_descendant(teacher, body, cut.runs, P_dD, rho=rho, solve=self.solve)
         parts = resize_positions(parts, body, spec)
         parts = only(parts, shapes(spec).__contains__)  # no pooling, if the head is for pixels

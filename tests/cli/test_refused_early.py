@@ -179,6 +179,14 @@ CALLS = {
         1,
         "error: there is no file or folder nowhere; give a .parquet file or a folder of them\n",
     ),
+    **dict.fromkeys(
+        ("finetune --task csv:nowhere -o new", "heal --images csv:nowhere:text=a+b -o new"),
+        (1, "error: there is no file or folder nowhere; give a .csv file or a folder of them\n"),
+    ),
+    "show jsonl:nowhere": (
+        1,
+        "error: there is no file or folder nowhere; give a .jsonl file or a folder of them\n",
+    ),
     "doctor --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
     "recommend nope --task digits": (2, NO_LEARNGENE),
     "expand nope -o new": (2, NO_LEARNGENE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,17 @@ from text_models_toy import BERT, SPECS, WORDS, draw_words, write_tokenizer
 
 from learngene_zoo import lifecycle
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.forward import compute_pooled, spread_pooled
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.texts.encoding import describe_truncation
+from learngene_zoo.training.distillation import Features, Teacher, TokenLoss, guide
 from learngene_zoo.training.evaluate import judge
+from learngene_zoo.training.heads import MAX_MODEL_STEP, initialise_head, measure_sensitivity
 from learngene_zoo.training.predict import predict
 
 transformers = pytest.importorskip("transformers")
@@ -57,8 +64,13 @@ def test_transformers_predicts_what_evaluate_counts(learngene: Path, tmp_path: P
             int(model(**words(text, return_tensors="pt")).logits.argmax()) for text in texts
         ]
     assert predicted == judged.rows[:, 1].tolist()
-    with pytest.raises(WrongCall, match="predict classifies images, and the model takes texts"):
-        next(predict(tuned, ["photo.jpg"], run))
+    answers = list(predict(tuned, [*texts, " "], run, batch_size=7))
+    names = [tuned.class_names.index(answer.classes[0]) for answer in answers[:-1]]
+    assert names == predicted
+    assert "empty text" in str(answers[-1].error)
+    assert sum(answers[0].probabilities) == pytest.approx(1)
+    with pytest.raises(WrongCall, match="has no other layout; transformers opens its folder"):
+        lifecycle.convert(tuned, tmp_path / "converted", format="timm", run=run)
     result = lifecycle.evaluate(tuned, task=task, run=run)
     assert result.value == np.mean(judged.rows[:, 0] == judged.rows[:, 1])
 
@@ -85,3 +97,46 @@ def test_a_pooler_whose_outputs_hardly_differ_is_spread() -> None:
     for channel in range(4):  # an increasing affine map of each channel before tanh
         pair = torch.stack([part[:, channel] for part in gone])
         assert torch.corrcoef(pair)[0, 1] > 0.999
+
+
+def test_the_scale_of_a_head_suits_all_weights(learngene: Path, tmp_path: Path) -> None:
+    """A step that moves every weight by the learning rate changes no mean logit by more."""
+    rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in TEXTS]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    task, run = open_task(f"csv:{tmp_path / 'mine.csv'}"), Run(threads=1)
+    model = lifecycle.expand(learngene, layers=2, task=task.name, run=run)
+    if not isinstance(model.spec, BertSpec):
+        assert initialise_head(model, task, Recipe(), run)[1]["init"] == "random"
+        return
+    recipe = Recipe(lr=0.01)
+    headed, record = initialise_head(model, task, recipe, run)
+    module, seed = headed.model(), derive_seed(run.seed, "data")
+    step = recipe.lr * measure_sensitivity(module, task, headed.input_format, seed, run)
+    assert step < 1.01 * MAX_MODEL_STEP
+    assert record["calibrated_scale"] > record["scale"]
+    _, gentle = initialise_head(model, task, replace(recipe, lr=1e-9), run)
+    assert gentle["scale"] == pytest.approx(record["calibrated_scale"])
+
+
+def test_texts_that_are_too_long_are_counted(learngene: Path) -> None:
+    form = lifecycle.expand(learngene, layers=1, run=Run(threads=1)).input_format
+    assert describe_truncation(["a cat", ("a", "dog")], form) == ""
+    note = describe_truncation(["a cat", "a " * 20], form)
+    assert note.startswith("1 of the first 2 texts have more than 12 tokens")
+
+
+def test_a_teacher_of_texts_has_the_tokenizer_of_its_student(learngene: Path) -> None:
+    model = lifecycle.expand(learngene, layers=1, run=Run(threads=1))
+    form = model.input_format
+    assert isinstance(guide(model, form, Run(threads=1)), Teacher)
+    with pytest.raises(WrongCall, match="another tokenizer"):
+        guide(model, replace(form, tokenizer="0" * 64), Run(threads=1))
+    with pytest.raises(WrongCall, match="takes 12 tokens and the student 13"):
+        guide(model, replace(form, tokens=13), Run(threads=1))
+    loss = TokenLoss(model.spec, model.spec, seed=0)
+    stream, mask = torch.randn(2, 3, 32), torch.tensor([[1, 1, 0], [1, 1, 1]])
+    given, target = Features(streams=[stream]), Features(streams=[stream], masks=[mask])
+    changed = stream.clone()
+    changed[0, 2] += 100  # padding
+    other = Features(streams=[changed], masks=[mask])
+    assert torch.equal(loss(given, target)["tokens"], loss(given, other)["tokens"])

@@ -1,4 +1,4 @@
-"""`lgzoo predict MODEL IMAGE...`: classify images."""
+"""`lgzoo predict MODEL IMAGE...`: classify images or texts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import is_card
 from learngene_zoo.cli.job import Job, WholeNumber, job_of, job_options, print_rows, say
 from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.hub.client import reference_to_hub
 from learngene_zoo.pretrained.exported import is_exported_file
 from learngene_zoo.pretrained.timm_model import is_timm_source
@@ -28,34 +29,45 @@ from learngene_zoo.cli.evaluation.evaluate import find_evaluated_model
 from learngene_zoo.cli.sections import SettingsCommand
 
 
-def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **options: Any) -> int:
+def predict(
+    model: str,
+    images: tuple[str, ...],
+    text: tuple[str, ...],
+    top: int,
+    batch_size: int,
+    **options: Any,
+) -> int:
     """Print the classes of every picture as it is read; return 1 if a picture cannot be read."""
     job = job_of(options)
     # A model is a folder, so that a file is the first picture, for the default model.
     if Path(model).is_file() and not is_exported_file(model):
         model, images = "", (model, *images)
-    model, images = _sort_words(model, images)
+    if not text or images:
+        model, images = _sort_words(model, images)
     named = find_evaluated_model(model, "finetuned", offline=job.run.offline)
     missing = [word for word in images if word != "-" and not os.path.exists(word)]
-    if len(missing) == len(images):  # before anything is loaded
+    if images and len(missing) == len(images):  # before anything is loaded
         raise BadData(f"{missing[0]} does not exist; give an image or a folder of images")
     from learngene_zoo.training.predict import predict as predicted
 
     opened = lifecycle.opening.open_answering(named, job.run)
+    is_text = isinstance(opened.input_format, TextFormat)
+    if text and not is_text:
+        raise WrongCall("--text is for models of texts, and the model takes images; give an image")
+    key, noun = ("text", "text") if is_text else ("image", "picture")
+    inputs: Iterator[Any] = _texts(text, images) if is_text else _paths(images, job)
     broken = 0
     rows: list[dict[str, Any]] = []
-    activity = click.get_current_context().with_resource(report_activity("pictures"))
-    for prediction in predicted(
-        opened, _paths(images, job), job.run, top=top, batch_size=batch_size
-    ):
+    activity = click.get_current_context().with_resource(report_activity(f"{noun}s"))
+    for prediction in predicted(opened, inputs, job.run, top=top, batch_size=batch_size):
         activity.note = f"{len(rows)} done"
         if prediction.error is not None:
             broken += 1
             if is_first():
                 click.echo(f"error: {printable(prediction.error)}", err=True)
-            rows.append({"image": prediction.image, "error": prediction.error})
+            rows.append({key: prediction.image, "error": prediction.error})
             continue
-        rows.append(_as_row(prediction))
+        rows.append(_as_row(prediction, key))
         if is_first() and not job.as_json:
             click.echo(printable(_line(prediction)))
     if job.as_json:
@@ -63,7 +75,7 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **op
     if broken < len(rows):
         lifecycle.opening.note_random_head(opened)
     if broken and len(rows) > 1:
-        say(f"{broken} of {count_noun(len(rows), 'picture')} could not be read", job)
+        say(f"{broken} of {count_noun(len(rows), noun)} could not be read", job)
     return 1 if broken else 0
 
 
@@ -101,9 +113,9 @@ def _is_lost_picture(word: str) -> bool:
     return is_named_so and not os.path.exists(word) and not is_timm_source(word)
 
 
-def _as_row(prediction: Prediction) -> dict[str, Any]:
+def _as_row(prediction: Prediction, key: str) -> dict[str, Any]:
     best = {
-        "image": prediction.image,
+        key: prediction.image,
         "class": prediction.classes[0],
         "probability": prediction.probabilities[0],
     }
@@ -130,6 +142,32 @@ def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
             yield from _list_below(word, job)
         else:
             yield word
+
+
+def _texts(texts: Sequence[str], words: Sequence[str]) -> Iterator[str | tuple[str, str]]:
+    """Yield texts: those named, the contents of files, for `-` the lines of stdin.
+
+    Of a pair a tab separates the two texts.
+    """
+    from learngene_zoo.tasks.texts.rows import decode_text
+
+    for text in texts:
+        yield _split_pair(text)
+    for word in words:
+        if word == "-":
+            yield from map(_split_pair, _lines_of_stdin())
+        elif Path(word).suffix.lower() == ".txt" and Path(word).is_file():
+            yield _split_pair(decode_text(Path(word).read_bytes(), word).strip())
+        else:
+            raise WrongCall(
+                f"the model takes texts, and {word} is not a .txt file; give --text TEXT, a .txt "
+                "file, or - for the lines of stdin"
+            )
+
+
+def _split_pair(text: str) -> str | tuple[str, str]:
+    first, tab, second = text.partition("\t")
+    return (first, second) if tab else text
 
 
 def _lines_of_stdin() -> Iterator[str]:
@@ -171,19 +209,25 @@ def _describe_dangling(links: Sequence[str]) -> str:
 command = SettingsCommand(
     "predict",
     callback=predict,
-    help="Classify images: print the most probable classes of each.\n\n"
+    help="Classify images or texts: print the most probable classes of each.\n\n"
     "MODEL is a folder, organisation/name@revision on the Hub, the name of a timm classifier, or "
     "an ONNX file written by lgzoo export (default, if the first argument is an image or a folder "
     "of images: ./finetuned). IMAGES are files, folders (searched with their subfolders, links "
     "followed), or - for paths from stdin, one per line. An image that cannot be read is reported "
-    "on stderr; the other images are still classified, and the exit code is 1.",
+    "on stderr; the other images are still classified, and the exit code is 1. For a model of "
+    "texts give --text, .txt files, or - for texts from stdin, one per line; a tab separates the "
+    "texts of a pair.",
     epilog="\b\nExamples:\n"
     "  lgzoo predict finetuned photo.jpg\n"
     "  lgzoo predict finetuned photos --json\n"
-    "  find . -name '*.jpg' | lgzoo predict finetuned -",
+    "  find . -name '*.jpg' | lgzoo predict finetuned -\n"
+    "  lgzoo predict tuned --text 'not at all boring'",
     params=[
         click.Argument(["model"], metavar="[MODEL]"),
         click.Argument(["images"], nargs=-1, metavar="IMAGES..."),
+        click.Option(
+            ["--text"], metavar="TEXT", multiple=True, help="A text to classify (may be repeated)."
+        ),
         click.Option(
             ["--top"],
             type=WholeNumber(1),

@@ -57,6 +57,10 @@ def spec_values(config: Mapping[str, Json], where: str) -> dict[str, Json]:
     refuse_settings(config, _FIXED, where)
     values = read_fields(config, _KEYS, where)
     hidden = config.get("n_inner") or 4 * values["width"]
+    for name in ("bos_token", "eos_token"):
+        # The default of an absent key is a word of the published models.
+        if _KEYS[name][0] not in config and values[name] >= values["vocabulary"]:
+            values[name] = None
     if values["pad_token"] is None:
         values["pad_token"] = values["eos_token"]
     return {

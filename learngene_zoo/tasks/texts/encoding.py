@@ -153,6 +153,20 @@ class Encoder:
         )
 
 
+def describe_truncation(texts: Sequence[Text], form: TextFormat) -> str:
+    """Return a note on how many texts are longer than a model takes; "" if none is."""
+    tokenizer = load_tokenizer(read_tokenizer(form.tokenizer))
+    parts: Any = list(texts)
+    lengths = [len(encoding.ids) for encoding in tokenizer.encode_batch(parts)]
+    count = sum(length > form.tokens for length in lengths)
+    if not count:
+        return ""
+    return (
+        f"{count} of the first {len(lengths)} texts have more than {form.tokens} tokens, which is "
+        "the most that the model takes; their ends are left out"
+    )
+
+
 def shorten_pair(first: int, second: int, most: int) -> tuple[int, int]:
     """Return lengths of two texts with a sum of at most `most`; the longer one is cut first."""
     over = first + second - most

@@ -10,19 +10,18 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
 from learngene_zoo.storage import parse_json
+from learngene_zoo.tasks.catalogue import COLUMNS
 from learngene_zoo.tasks.tables import find_files, load_parquet, stamp_files, task_of_tables
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.tasks.texts.rows import decode_text
 from learngene_zoo.tasks.texts.tables import holds_texts, task_of_texts
 
-COLUMNS = re.compile(r":((?:text|label)=[^=,]+(?:,(?:text|label)=[^=,]+)*)$")
 SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
 MAX_FIELD = 2**27  # characters of a cell; the csv module's limit of 131,072 is too small for texts
 Table = dict[str, list[Any]]
@@ -74,12 +73,18 @@ def open_rows(kind: str, reference: str) -> Task:
     Raises `BadData` that names the file, row or column which is wrong.
     """
     path, columns = parse_columns(reference)
+    tables, files = read_tables(kind, path)
+    return stamp_files(task_of_texts(f"{kind}:{reference}", tables, **columns), files)
+
+
+def read_tables(kind: str, path: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return the tables of CSV or JSONL files, and the files, by split."""
     files = find_files(Path(os.path.expanduser(path)), SUFFIXES[kind])
     tables = {
         split: _make_table(_join([READERS[kind](name) for name in names], names), names[0])
         for split, names in files.items()
     }
-    return stamp_files(task_of_texts(f"{kind}:{reference}", tables, **columns), files)
+    return tables, files
 
 
 def _make_table(columns: Table, name: str) -> Any:

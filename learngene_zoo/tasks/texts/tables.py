@@ -96,7 +96,7 @@ def task_of_texts(
     columns = check_text_columns(features, texts or find_text_columns(features, label, name), name)
     splits, more_notes = replace_withheld(splits, label)
     class_names, labelled = label_rows(
-        name, splits, label, lambda split, table: _read_rows(table, columns, f"{name} {split}")
+        name, splits, label, lambda split, table: read_rows(table, columns, f"{name} {split}")
     )
     notes = [*fields.get("notes", ()), *notes, *more_notes]
     return task_of(name, labelled, class_names, **{**fields, "kind": "text", "notes": tuple(notes)})
@@ -119,7 +119,7 @@ def list_text_columns(features: Mapping[str, Any], label: str | None) -> list[st
     ]
 
 
-def find_text_columns(features: Mapping[str, Any], label: str, name: str) -> Sequence[str]:
+def find_text_columns(features: Mapping[str, Any], label: str | None, name: str) -> Sequence[str]:
     """Return the column of texts, or the two columns of pairs.
 
     Raises `BadData` if there is none, or if it is not clear which one is meant.
@@ -176,7 +176,7 @@ def replace_withheld(splits: Mapping[str, Any], label: str) -> tuple[dict[str, A
     return kept, [note]
 
 
-def _read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
+def read_rows(table: Any, columns: Sequence[str], name: str) -> TextRows:
     """Return the texts of a split. Raises `BadData` for a row without text."""
     for column in columns:
         check_column(table.features, column, name)

@@ -1,4 +1,6 @@
-"""Open pictures that have no labels: in folders of any depth, in tables, or in tars."""
+"""Open data without labels: pictures in folders of any depth, in tables, or in tars, and texts in
+tables.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ from learngene_zoo.tasks.splits import (
     SEED,
     DecodedSplit,
     Rows,
+    TextSplit,
     cut_split,
     group_files_by_split,
     photo_task,
+    text_task,
 )
 from learngene_zoo.tasks.stamps import FileStamp
 from learngene_zoo.tasks.streams.facts import FACTS, Facts, load_facts, refuse_split
@@ -35,8 +39,11 @@ from learngene_zoo.tasks.tables import (
     make_rows,
     name_files,
     select_known_splits,
+    stamp_files,
 )
 from learngene_zoo.tasks.task import HubSource, Sample, Stream, Task
+from learngene_zoo.tasks.texts.files import parse_columns, read_tables
+from learngene_zoo.tasks.texts.tables import check_text_columns, find_text_columns, read_rows
 
 CLASS_NAMES = ("image",)  # a task has at least one class
 SHARE = 0.1  # of the pictures that are held out
@@ -112,11 +119,28 @@ def open_plain_tars(pattern: str, offline: bool) -> Task:
     return photo_task(name, CLASS_NAMES, {}, fields)
 
 
+def open_plain_rows(kind: str, reference: str, offline: bool) -> Task:
+    """Open the texts of CSV or JSONL files without a column of labels.
+
+    Raises `BadData` for files that cannot be read, or without a column of texts.
+    """
+    path, named = parse_columns(reference)
+    name, (tables, files) = f"{kind}:{reference}", read_tables(kind, path)
+    table = select_known_splits(name, tables, {})["train"]
+    columns = named.get("texts") or find_text_columns(table.features, None, name)
+    rows = read_rows(table, check_text_columns(table.features, columns, name), f"{name} train")
+    labels, members = _cut_rows(len(rows))
+    splits = {split: TextSplit(rows, rows_N, labels[rows_N]) for split, rows_N in members.items()}
+    return stamp_files(text_task(name, CLASS_NAMES, splits, {}), files)
+
+
 PLAIN: Mapping[str, Callable[[str, bool], Task]] = {
     "folder": open_plain_folder,
     "parquet": open_plain_parquet,
     "hf": open_plain_hub,
     "wds": open_plain_tars,
+    "csv": partial(open_plain_rows, "csv"),
+    "jsonl": partial(open_plain_rows, "jsonl"),
 }
 
 
@@ -185,14 +209,19 @@ def _read_rows(name: str, tables: Mapping[str, Any], folders: Any) -> Rows:
 
 def _make_task(name: str, rows: Rows, **fields: Any) -> Task:
     """Build the task of these images; a share of them is held out, the same ones every time."""
-    labels = np.zeros(len(rows), dtype=np.int64)
-    parts = cut_split(labels, max(1, round(SHARE * len(rows))), SEED)
-    cut, left = parts or (np.empty(0, dtype=np.int64), np.arange(len(rows)))
-    members = {"train": left, "validation": cut, "test": np.empty(0, dtype=np.int64)}
+    labels, members = _cut_rows(len(rows))
     splits = {
         split: DecodedSplit(rows, rows_N, labels[rows_N]) for split, rows_N in members.items()
     }
     return photo_task(name, CLASS_NAMES, splits, fields)
+
+
+def _cut_rows(count: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return labels of 0 for all rows, and the rows of each split."""
+    labels = np.zeros(count, dtype=np.int64)
+    parts = cut_split(labels, max(1, round(SHARE * count)), SEED)
+    cut, left = parts or (np.empty(0, dtype=np.int64), np.arange(count))
+    return labels, {"train": left, "validation": cut, "test": np.empty(0, dtype=np.int64)}
 
 
 def _list_no_facts() -> Iterator[bytes]:

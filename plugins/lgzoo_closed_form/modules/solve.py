@@ -82,6 +82,14 @@ class StreamTeacher:
 
         return compute
 
+    def weigh_channels(self, block: int) -> torch.Tensor | float:
+        """Return the weight of an error in each channel of the sum after a block.
+
+        It is 1 unless a norm comes after the sum, which multiplies the channels by its gains.
+        """
+        _, mlp = self.split_block(block)
+        return 1.0 if mlp.norm_after is None else mlp.norm_after.weight.double().square()
+
 
 @torch.no_grad()
 def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:
@@ -89,17 +97,24 @@ def measure_costs(teacher: StreamTeacher, rho: float) -> list[list[float]]:
     pictures, costs = teacher.pictures, list[list[float]]()
     depth = teacher.spec.layers
     sums = [teacher.sum_after_block(block) for block in range(depth)]
+    weights = [teacher.weigh_channels(block) for block in range(depth)]
     spreads = [
-        float(measure_spread((compute(rows), w) for rows, w in pictures.iterate_rows()).sum())
-        for compute in sums
+        float(
+            (
+                weight * measure_spread((compute(rows), w) for rows, w in pictures.iterate_rows())
+            ).sum()
+        )
+        for compute, weight in zip(sums, weights)
     ]
     label, blocks = "trying each block in place of those after it", range(depth)
     for number in progress(blocks, label, pictures.has_progress):
         later = range(number + 1, depth)
         targets = [sums[block] for block in later]
         errors_KD = _measure_errors(teacher, number, targets, rho) if later else torch.zeros(0, 1)
-        errors = zip(errors_KD.sum(dim=1), later)
-        costs.append([0.0, *(float(error) / spreads[block] for error, block in errors)])
+        errors = zip(errors_KD, later)
+        costs.append(
+            [0.0, *(float((weights[block] * row).sum()) / spreads[block] for row, block in errors)]
+        )
     return costs
 
 

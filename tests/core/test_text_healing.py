@@ -1,0 +1,137 @@
+"""`heal` of models of texts: tokens without padding, features as the head reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from text_models_toy import SPECS, WORDS, write_tokenizer
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.text_format import Tokens
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.training.healing.objective import PATCHES, TOKEN, pool_words
+from learngene_zoo.training.healing.recovery import build_objective
+from learngene_zoo.training.healing.settings import HEALING
+from learngene_zoo.training.probes import compute_features
+
+pytest.importorskip("transformers")
+RUN = Run(threads=1, device="cpu")
+TEXTS = [f"{a} {b} {c}" + " cat" * (len(c) % 3) for a in WORDS for b in WORDS[2:9] for c in WORDS]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in TEXTS]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    return f"csv:{tmp_path / 'mine.csv'}"
+
+
+@pytest.fixture(params=SPECS)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Descendant, Descendant]:
+    """The first two blocks of an ancestry model, and all of them."""
+    folder = tmp_path / "ancestry"
+    spec = SPECS[request.param].with_(classes=0)
+    module = model_of(spec, initial(spec, 0, "fan_in"))
+    getattr(module, module.base_model_prefix).save_pretrained(folder)
+    write_tokenizer(folder)
+    if spec.pool == "mean":
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    learngene = lifecycle.extract("first_k", ancestries=str(folder), run=RUN)
+    small, whole = (lifecycle.expand(learngene, layers=layers, run=RUN) for layers in (2, 3))
+    return small, whole
+
+
+def measure_agreement(model: Descendant, whole: Descendant, table: str) -> float:
+    """Return the correlation of the cosine similarities of texts by both models."""
+    rows = []
+    for each in (model, whole):
+        features = compute_features(
+            each.model(), open_task(table), "test", each.input_format, RUN
+        ).values
+        features = features / np.linalg.norm(features, axis=1, keepdims=True)
+        rows.append((features @ features.T)[np.triu_indices(len(features), 1)])
+    return float(np.corrcoef(*rows)[0, 1])
+
+
+def test_similarities_of_texts_come_nearer(
+    pair: tuple[Descendant, Descendant], table: str, tmp_path: Path
+) -> None:
+    small, whole = pair
+    healed = lifecycle.heal(
+        small, table, epochs=4, lr=3e-3, batch_size=16, out=tmp_path / "healed", run=RUN
+    )
+    record: Any = healed.provenance["healed"]
+    assert record["recipe"]["augment"] == "none"
+    losses = [epoch["held_out_loss"] for epoch in record["metrics"]["history"]]
+    assert min(losses) < 0.7 * losses[0]
+    before, after = (measure_agreement(model, whole, table) for model in (small, healed))
+    assert after > before
+
+
+def test_features_of_equal_width_are_compared_without_a_map(
+    pair: tuple[Descendant, Descendant],
+) -> None:
+    small, _ = pair
+    ancestry: Any = lifecycle.healing._open_teacher(
+        small, lifecycle.healing._read_ancestries(small, None), None, RUN
+    )[0]
+    objective = build_objective(small, ancestry, HEALING, RUN, {})
+    assert objective.names[:2] == [PATCHES, TOKEN]
+    assert not {PATCHES, TOKEN} & set(objective.maps)
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    ids = torch.tensor([[2, 3, 0], [4, 5, 6]])
+    batch: Any = open_batch(Tokens(ids, mask))
+    student, teacher = objective.read_tokens(batch)
+    assert [len(student[name]) for name in (PATCHES, TOKEN)] == [5, 2]
+    assert all(student[name].shape == teacher[name].shape for name in student)
+
+
+def open_batch(inputs: Tokens) -> Any:
+    from learngene_zoo.tasks.loader import Batch
+
+    zeros = torch.zeros(len(inputs), dtype=torch.int64)
+    return Batch(**dict.fromkeys(Batch._fields))._replace(inputs=inputs, labels=zeros)
+
+
+def test_a_text_is_pooled_as_its_head_reads_it() -> None:
+    tokens, mask = torch.arange(6.0).reshape(1, 3, 2), torch.tensor([[1, 1, 0]])
+    assert pool_words(tokens, mask, "mean").tolist() == [[1, 2]]
+    assert pool_words(tokens, mask, "last").tolist() == [[2, 3]]
+    assert pool_words(tokens, mask, "pooler").tolist() == [[0, 1]]
+
+
+def test_rounds_and_augmentations_are_refused(
+    pair: tuple[Descendant, Descendant], table: str
+) -> None:
+    with pytest.raises(WrongCall, match="rounds is 2; models of texts are healed in one round"):
+        lifecycle.heal(pair[0], table, rounds=2, run=RUN)
+    with pytest.raises(WrongCall, match="augment is 'light', but texts are not augmented"):
+        lifecycle.heal(pair[0], table, augment="light", run=RUN)
+
+
+def test_tables_without_labels_are_taken(
+    pair: tuple[Descendant, Descendant], tmp_path: Path
+) -> None:
+    (tmp_path / "plain.csv").write_text("\n".join(["id,text", *(f"7,{text}" for text in TEXTS)]))
+    lines = (f'{{"first": "{text}", "second": "a dog"}}' for text in TEXTS)
+    (tmp_path / "plain.jsonl").write_text("\n".join(lines))
+    for source in ("csv:plain.csv", "jsonl:plain.jsonl:text=first"):
+        kind, _, rest = source.partition(":")
+        healed = lifecycle.heal(
+            pair[0], f"{kind}:{tmp_path / rest}", epochs=1, max_images=40, run=RUN
+        )
+        record: Any = healed.provenance["healed"]
+        assert record["metrics"]["training_images"] == 40
+    with pytest.raises(BadData, match="has no label column"):
+        open_task(f"csv:{tmp_path / 'plain.csv'}")
+    with pytest.raises(BadData, match="several columns of texts"):
+        lifecycle.heal(pair[0], f"jsonl:{tmp_path / 'plain.jsonl'}", run=RUN)

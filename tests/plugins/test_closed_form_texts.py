@@ -1,0 +1,142 @@
+"""closed_form on models of texts: streams, runs and widths of GPT-2, depths of BERT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import learngene_zoo as lg
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.family import load_family
+from learngene_zoo.families.forward import compute_logits, compute_tokens
+from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.families.tensors import fill_missing_tensors, model_of, without_head
+from learngene_zoo.pretrained.ancestry import Ancestry
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks import catalogue
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+from lgzoo_closed_form.calibration import Calibration, record_teacher
+from lgzoo_closed_form.closed_form import ClosedFormExtractor
+from lgzoo_closed_form.modules.anatomy import run_stem, split_block
+from lgzoo_closed_form.modules.solve import StreamTeacher, solve_descendant
+from lgzoo_closed_form.modules.width import build_projection, narrow_parts
+
+pytest.importorskip("transformers")
+
+SPECS = {name: load_family(name).examples[0] for name in ("gpt2", "bert")}
+each_family = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+TASK, SETTINGS = tiny_task("texts", image_size=0), Calibration(images=24, tokens=4)
+
+
+def perturb(spec: TextSpec) -> Ancestry:
+    """Return random tensors, so that no gain is 1 and no shift 0."""
+    generator, plain = torch.Generator().manual_seed(0), tiny_ancestry(spec=spec)
+    for tensor in plain.state.values():
+        tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
+    return plain
+
+
+def record(spec: TextSpec) -> StreamTeacher:
+    ancestry, headless = perturb(spec), spec.with_(classes=0)
+    state = without_head(ancestry.state, spec)
+    return record_teacher(state, headless, SETTINGS, TASK, ancestry.input_format, Run(seed=1))
+
+
+@each_family
+@torch.no_grad()
+def test_branches_compute_the_model(spec: TextSpec) -> None:
+    teacher = record(spec)
+    ids = teacher.pictures.images
+    tokens, masks = run_stem(teacher.model, ids)
+    for number, mask in enumerate(masks):
+        for branch in split_block(teacher.model, number, mask):
+            tokens = branch(tokens)
+    table_norm = {"gpt2": lambda model: model.transformer.ln_f, "bert": lambda model: None}
+    norm: Any = table_norm[spec.family](teacher.model)
+    tokens = tokens if norm is None else norm(tokens)
+    is_word = masks[0].bool()
+    expected = compute_tokens(teacher.model, ids)
+    assert (tokens - expected)[is_word].abs().max() < 1e-5
+    assert not is_word.all()
+    assert torch.equal(
+        teacher.pictures.weights.view(len(ids), -1).sum(dim=1).long().unique(), torch.tensor([4])
+    )
+
+
+@each_family
+@torch.no_grad()
+def test_a_solved_run_is_nearer_than_a_copied_block(spec: TextSpec) -> None:
+    teacher = record(spec)
+    target, weights = teacher.streams.before[-1], teacher.pictures.weights[:, None]
+    errors = []
+    for solve in (False, True):
+        small = teacher.spec.with_(layers=2)
+        parts = solve_descendant(teacher, small, (0, 1), None, rho=1e-3, solve=solve)
+        model = model_of(small, fill_missing_tensors(small, parts, seed=0))
+        tokens, masks = run_stem(model, teacher.pictures.images)
+        for number, mask in enumerate(masks):
+            for branch in split_block(model, number, mask):
+                tokens = branch(tokens)
+        rows = teacher.pictures.select_rows(tokens)
+        errors.append(float((weights * (rows - target).square()).sum()))
+    assert errors[1] < 0.7 * errors[0]
+
+
+@torch.no_grad()
+def test_a_turned_gpt2_of_equal_width_computes_the_same() -> None:
+    """The fold of the norms and the rotation are exact as far as the directions span the stream."""
+    spec = SPECS["gpt2"].with_(classes=0)
+    ancestry = perturb(SPECS["gpt2"])
+    state = dict(without_head(ancestry.state, SPECS["gpt2"]))
+    for name in ("transformer.wte.weight", "transformer.wpe.weight"):
+        state[name] = state[name] - state[name].mean(dim=1, keepdim=True)
+    generator = torch.Generator().manual_seed(1)
+    raw = torch.randn(spec.width, spec.width, generator=generator, dtype=torch.float64)
+    P_dD = build_projection(torch.linalg.qr(raw)[0], spec.width)
+    heads, neurons = [list(range(spec.heads))] * 3, [list(range(spec.hidden))] * 3
+    parts = narrow_parts(state, spec, P_dD, [0, 1, 2], heads, neurons)
+    turned = model_of(spec, fill_missing_tensors(spec, parts, seed=0))
+    words = torch.randint(2, spec.vocabulary, (3, 9), generator=generator)
+    plain = model_of(
+        spec,
+        {
+            **state,
+            **{
+                f"transformer.ln_f.{name}": value
+                for name, value in (
+                    ("weight", torch.ones(spec.width)),
+                    ("bias", torch.zeros(spec.width)),
+                )
+            },
+        },
+    )
+    streams = [compute_tokens(model, words) for model in (plain, turned)]
+    # The means of the stream, which every norm ignores, are lost; the rest keeps its products.
+    products = [tokens.flatten(0, 1) @ tokens.flatten(0, 1).T for tokens in streams]
+    assert (products[0] - products[1]).abs().max() < 1e-4 * products[0].abs().max()
+
+
+@each_family
+def test_all_blocks_at_full_width_are_the_ancestry_model(
+    spec: TextSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "_open_named", lambda name, offline: TASK)
+    ancestry = perturb(spec)
+    learngene = ClosedFormExtractor(each=SETTINGS)([ancestry], [TASK], Run(seed=1))
+    learngene = lg.Learngene(
+        config=learngene.with_config(method="closed_form", ancestries=(ancestry.record,)).config,
+        state=learngene.state,
+        files=ancestry.files,
+    )
+    copy = lg.expand(learngene, layers=spec.layers)
+    for name in copy.inherited:
+        assert torch.equal(copy.state[name], ancestry.state[name]), name
+    if spec.family == "bert":
+        with pytest.raises(WrongCall, match="norms after attention and MLP"):
+            lg.expand(learngene, width=16)
+        return
+    narrow = lg.expand(learngene, layers=2, width=16)
+    words = torch.randint(spec.vocabulary, (2, 5))
+    assert compute_logits(narrow.model(), words).isfinite().all()
