@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, WrongCall
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, TextSpec, WrongCall
 from lgzoo_tal import logah
 from lgzoo_tal.config import (
     PUBLISHED,
@@ -122,6 +122,8 @@ class TalExtractor(Extractor):
                 task_place=self.task_place,
                 task_normalised=self.normalise_embeddings,
             )
+        if isinstance(ancestry, TextSpec) and self.guide.axis == "positions":
+            raise WrongCall("axis is positions; of texts only the feature guides: use features")
         stage_1 = replace(stage_1, guidance=self.guide if self.guidance else None)
         return stage_1, replace(stage_2, hypernet=spec, freeze=self.freeze)
 

@@ -30,7 +30,7 @@ from learngene_zoo.settings import Recipe, from_json, to_json
 from learngene_zoo.tasks.loader import sample_images
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_tal.architectures import draw_architectures, scale_rule
-from lgzoo_tal.config import Curriculum, MetaStep, Stage, build_stages
+from lgzoo_tal.config import Curriculum, Guidance, MetaStep, Stage, build_stages
 from lgzoo_tal.hypernet_spec import CUTOFF, HypernetSpec, LowRank, check_target
 from lgzoo_tal.logah import LOGAH
 from lgzoo_tal.modules.graph import SINK, Graph
@@ -377,6 +377,12 @@ def test_the_ancestry_model_guides_students_of_texts(monkeypatch: pytest.MonkeyP
     learngene = build_extractor(curriculum=source)([ancestry], tasks[:1], Run(device="cpu"))
     assert learngene.config.metrics["stage_1"]["training_images"] == 32
     assert "tasks.tiny-b" in learngene.state
+
+
+def test_guidance_by_positions_is_refused() -> None:
+    extractor = replace(TAL.presets["smoke"], guide=Guidance(axis="positions"))
+    with pytest.raises(WrongCall, match="axis is positions; of texts only the feature guides"):
+        extractor.outline([TINY])
 
 
 def test_a_source_of_images_is_refused_in_one_line() -> None:
