@@ -5,7 +5,6 @@ network. `open_task` opens any task.
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from learngene_zoo.registry import Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.stamps import FileStamp
-from learngene_zoo.tasks.task import Entry, HubSource, Split, Task, stamp_task
+from learngene_zoo.tasks.task import COLUMNS, Entry, HubSource, Split, Task, stamp_task
 from learngene_zoo.text import shell_word
 
 DEFAULT_SUITE = "mini"  # the suite of a bench
@@ -29,8 +28,6 @@ DEFAULT_TASKS = ("objects", "signs", "glyphs")  # the tasks that an extraction t
 DEFAULT_TARGET = "digits"
 SOURCE_TASK = "forms"  # the task of the bundled ancestry model's training
 TABLES = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl"}
-# The columns of a table after its path.
-COLUMNS = re.compile(r":((?:text|label)=[^=,]+(?:,(?:text|label)=[^=,]+)*)$")
 OWN_DATA_FORMS = (
     "folder:PATH, parquet:PATH, csv:PATH, jsonl:PATH, hf:org/name[:config], or a stream: "
     "wds:PATTERN, hf-stream:org/name[:config]"

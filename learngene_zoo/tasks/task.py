@@ -8,6 +8,7 @@ that are known before the task is opened are an `Entry` of the catalogue and, fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
 SPLITS = ("train", "validation", "test")
+# The names of columns after the path of a table of texts, as in csv:reviews.csv:text=body.
+COLUMNS = re.compile(r":((?:text|label)=[^=,]+(?:,(?:text|label)=[^=,]+)*)$")
 Kind = Literal["classification", "segmentation", "text"]
 MetricName = Literal["accuracy", "matthews", "F1"]
 IGNORED = 255  # in a mask: a pixel that is ignored in training and evaluation

@@ -151,7 +151,8 @@ def _fit_part(
     ridge = fit_ridge(features, task.classes, copies=len(passes))
     if task.is_text:
         model.load_state_dict({**model.state_dict(), **_scale_head(model, ridge, 1.0)})
-        sensitivity = measure_sensitivity(model, task, start.input_format, seed, run)
+        form: Any = start.input_format
+        sensitivity = measure_sensitivity(model, task, form, seed, run)
         scale = min(ridge.scale, MAX_MODEL_STEP / max(lr * sensitivity, 1e-30))
     else:
         scale = limit_scale(ridge, lr)
@@ -188,7 +189,7 @@ def measure_sensitivity(
 
     It is proportional to the scale of the head. The first steps of Adam move every weight by the
     learning rate, so that times this sum is the change of the logit. The first token of a text,
-    which the pooler of a BERT reads, differs little between texts if the ancestry model takes the
+    which the head of an encoder reads, differs little between texts if the ancestry model takes the
     mean of all tokens. A head that separates such texts reacts to the smallest change of any
     weight: with the first three blocks of MiniLM a single step with a learning rate of 3e-6 raises
     the loss from 0.2 to 9.

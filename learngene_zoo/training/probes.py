@@ -23,6 +23,7 @@ import torch
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.forward import compute_pooled
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.intervals import pooled_proportion
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gather_values, open_device
@@ -115,7 +116,7 @@ def compute_features(
     model: nn.Module,
     task: Task,
     split: Literal["train", "validation", "test"],
-    input_format: InputFormat,
+    input_format: InputFormat | TextFormat,
     run: Run,
     *,
     images: int | None = None,

@@ -99,7 +99,8 @@ def open_batch(inputs: Tokens) -> Any:
     from learngene_zoo.tasks.loader import Batch
 
     zeros = torch.zeros(len(inputs), dtype=torch.int64)
-    return Batch(**dict.fromkeys(Batch._fields))._replace(inputs=inputs, labels=zeros)
+    absent: Any = dict.fromkeys(Batch._fields)
+    return Batch(**absent)._replace(inputs=inputs, labels=zeros)
 
 
 def test_a_text_is_pooled_as_its_head_reads_it() -> None:

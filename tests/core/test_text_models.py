@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from learngene_zoo.families.forward import (
     get_blocks,
     get_classifier,
 )
+from learngene_zoo.families.gpt2 import names as gpt2_names
 from learngene_zoo.families.spec import FAMILIES, TextSpec
 from learngene_zoo.families.surgery import map_axes
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
@@ -251,3 +253,11 @@ def test_generic_code_does_not_name_a_family_of_texts() -> None:
     }
     assert named.pop("families/spec.py") in FAMILIES  # the table of families
     assert named == {}
+
+
+def test_absent_words_of_a_small_vocabulary_are_none() -> None:
+    config: dict[str, Any] = {"vocab_size": 40, "n_positions": 12, "n_embd": 32, "n_head": 2}
+    values = gpt2_names.spec_values(config, "config.json")
+    assert [values[f"{name}_token"] for name in ("bos", "eos", "pad")] == [None] * 3
+    published = gpt2_names.spec_values({}, "config.json")
+    assert published["pad_token"] == published["eos_token"] == 50256

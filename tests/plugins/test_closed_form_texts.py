@@ -25,7 +25,7 @@ from lgzoo_closed_form.modules.width import build_projection, narrow_parts
 
 pytest.importorskip("transformers")
 
-SPECS = {name: load_family(name).examples[0] for name in ("gpt2", "bert")}
+SPECS: dict[str, Any] = {name: load_family(name).examples[0] for name in ("gpt2", "bert")}
 each_family = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 TASK, SETTINGS = tiny_task("texts", image_size=0), Calibration(images=24, tokens=4)
 

@@ -155,7 +155,11 @@ def observe_logits(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
 
 def observe_stream(model: Any, keep: Callable[[torch.Tensor], None]) -> Any:
     """Call `keep` with the tokens after the last block; return the handle of the hook."""
-    return observe_output(model.bert.encoder, lambda output: keep(output.last_hidden_state))
+
+    def keep_tokens(output: Any) -> None:
+        keep(output.last_hidden_state)
+
+    return observe_output(model.bert.encoder, keep_tokens)
 
 
 def _name_inputs(model: Any, inputs: Tokens | torch.Tensor) -> dict[str, torch.Tensor | None]:

@@ -16,9 +16,8 @@ from typing import Any
 
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.catalogue import COLUMNS
 from learngene_zoo.tasks.tables import find_files, load_parquet, stamp_files, task_of_tables
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import COLUMNS, Task
 from learngene_zoo.tasks.texts.rows import decode_text
 from learngene_zoo.tasks.texts.tables import holds_texts, task_of_texts
 

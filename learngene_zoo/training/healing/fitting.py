@@ -45,10 +45,10 @@ def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run)
     with evaluate_batches(objective, loader, run, "fitting the maps, batch") as batches:
         for batch in batches:
             is_judged_B = torch.arange(len(batch.inputs)) % JUDGED == JUDGED - 1
-            for is_judged, moments in read_moments(objective, batch, is_judged_B):
+            for is_judged, parts in read_moments(objective, batch, is_judged_B):
                 sums = judged if is_judged else fitted
-                for name in moments:
-                    sums[name] = add_moments(sums.get(name), moments[name])
+                for name, part in parts.items():
+                    sums[name] = add_moments(sums.get(name), part)
     fitted, judged = add_processes(fitted), add_processes(judged)
     for name, moments in fitted.items():
         if not moments.is_finite():
@@ -64,22 +64,21 @@ def read_moments(
     objective: Recovery, batch: Batch, is_judged_B: torch.Tensor
 ) -> Iterator[tuple[bool, dict[str, TokenMoments]]]:
     """Yield the sums of the fitted images of a batch and of the judged ones, by the maps' names."""
+    # The tokens of all texts are in one row after the other, so that texts are read in two parts.
     is_text = isinstance(batch.inputs, Tokens)
     student, teacher = ({}, {}) if is_text else objective.read_tokens(batch)
     for is_judged, chosen_B in ((False, ~is_judged_B), (True, is_judged_B)):
         if not chosen_B.any():
             continue
-        if is_text:  # the tokens of all texts are in one row after the other
-            chosen_B = chosen_B.to(batch.inputs.ids.device)
-            pair = objective.read_tokens(batch._replace(inputs=batch.inputs[chosen_B]))
+        if is_text:
+            chosen = batch._replace(inputs=batch.inputs[chosen_B.to(batch.inputs.ids.device)])
+            mine, other = objective.read_tokens(chosen)
         else:
-            pair = tuple(
+            mine, other = (
                 {name: part[name][chosen_B] for name in part} for part in (student, teacher)
             )
-        yield (
-            is_judged,
-            {name: TokenMoments.of(*(part[name] for part in pair)) for name in objective.maps},
-        )
+        names = objective.maps
+        yield is_judged, {name: TokenMoments.of(mine[name], other[name]) for name in names}
 
 
 def measure_losses(objective: Recovery, loader: Batches, run: Run) -> dict[str, float]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -139,11 +139,8 @@ class Recovery(nn.Module):
         """
         mine, other = self.student_side, self.teacher_side
         is_text = isinstance(batch.inputs, Tokens)
-        inputs = (
-            batch.inputs
-            if is_text
-            else convert_images(batch.inputs, mine.input_format, other.input_format)
-        )
+        formats: Any = (mine.input_format, other.input_format)
+        inputs = batch.inputs if is_text else convert_images(batch.inputs, *formats)
         target = self.teacher(batch._replace(inputs=inputs))
         with record_features(self.model, mine.blocks) as features:
             compute_logits(self.model, batch.inputs)

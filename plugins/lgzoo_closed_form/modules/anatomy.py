@@ -127,7 +127,7 @@ def split_block(
         )
         return attention, mlp_branch
     block: Model = model.blocks[number]
-    options = {} if turn is None else {"rope": turn}
+    options: dict[str, Any] = {} if turn is None else {"rope": turn}
     attn, mlp = block.attn, block.mlp
     return (
         Branch(

@@ -88,7 +88,10 @@ class StreamTeacher:
         It is 1 unless a norm comes after the sum, which multiplies the channels by its gains.
         """
         _, mlp = self.split_block(block)
-        return 1.0 if mlp.norm_after is None else mlp.norm_after.weight.double().square()
+        if mlp.norm_after is None:
+            return 1.0
+        gains_D: torch.Tensor = mlp.norm_after.get_parameter("weight").detach().double()
+        return gains_D.square()
 
 
 @torch.no_grad()
