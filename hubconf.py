@@ -2,10 +2,11 @@
 layers=7, trust_repo=True)`.
 
 Every method METHOD with a learngene in `cards/` has an entry `METHOD_vit`; `descendant` builds from
-any learngene. What comes back is a plain timm `VisionTransformer`, or our subclass of it if its
-blocks have two widths. Nothing but the standard library is imported here, so that torch.hub can
-report a missing dependency; and our packages are found by name, so that `sys.path` stays unchanged
-and imports still work after `load` has returned.
+any learngene, of images or of texts. What comes back is a plain timm `VisionTransformer`, or our
+subclass of it if its blocks have two widths; of texts it is a model of transformers. Nothing but
+the standard library is imported here, so that torch.hub can report a missing dependency; and our
+packages are found by name, so that `sys.path` stays unchanged and imports still work after `load`
+has returned.
 """
 
 import importlib.abc as _abc
@@ -160,8 +161,9 @@ def tal_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any
 def descendant(
     learngene: str, task: str | None = None, *, pretrained: bool = True, **options: _Any
 ) -> _Any:
-    """A Vision Transformer from any learngene: a folder, a name on the shelf, or
-    organisation/name@revision on the Hub.
+    """A model from any learngene: a folder, a name on the shelf, or organisation/name@revision on
+    the Hub. It is a Vision Transformer of timm, or from a learngene of texts a model of
+    transformers with a `tokenizer`, which needs transformers and tokenizers.
 
     task, pretrained, options: as for `lsamd_vit`; also width (embed_dim), heads (num_heads),
         mlp_ratio and the settings of the expander of the method that made the learngene, where it

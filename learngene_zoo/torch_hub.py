@@ -1,4 +1,7 @@
-"""Functions behind hubconf.py; they need only torch, timm, safetensors and huggingface_hub."""
+"""Functions behind hubconf.py; they need only torch, timm, safetensors and huggingface_hub.
+
+Models of texts also need transformers and tokenizers.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.own_data import in_python
 from learngene_zoo.errors import Unavailable, WrongCall, ZooError
 from learngene_zoo.families.family import table_of
+from learngene_zoo.families.text_format import TextFormat, read_tokenizer
 from learngene_zoo.method.contract import METHODS, Method, method_of
 from learngene_zoo.runs.run import DEVICES, Run
 from learngene_zoo.settings import Recipe
@@ -127,9 +131,10 @@ def build(
     ancestry: str | None = None,
     **sizes: Any,
 ) -> nn.Module:
-    """Build a timm model in eval mode from a learngene.
+    """Build a timm model in eval mode from a learngene; of texts, a model of transformers.
 
-    `model.label_names` are the classes of its outputs, empty where they are not known. Warns if the
+    `model.label_names` are the classes of its outputs, empty where they are not known. A model of
+    texts has a `model.tokenizer` of the package tokenizers, which pads and truncates. Warns if the
     head is random: a model with such a head has to be fine-tuned. If neither a task nor classes are
     named, and the learngene is for no task, the model has no head: its outputs are features, as
     with timm's `num_classes=0`.
@@ -171,7 +176,19 @@ def build(
                 )
             model = descendant.model()
         model.label_names = list(descendant.class_names)
+        if isinstance(descendant.input_format, TextFormat):
+            model.tokenizer = _build_tokenizer(descendant.input_format)
         return model.to(model_device)
+
+
+def _build_tokenizer(form: TextFormat) -> Any:
+    """Return the tokenizer of a format, which pads on the right and truncates."""
+    from learngene_zoo.tasks.texts.encoding import load_tokenizer
+
+    tokenizer = load_tokenizer(read_tokenizer(form.tokenizer))
+    tokenizer.enable_truncation(form.tokens)
+    tokenizer.enable_padding(pad_id=form.pad, pad_token=tokenizer.id_to_token(form.pad))
+    return tokenizer
 
 
 def _headless(gene: Learngene, task: str | None, sizes: Mapping[str, Any]) -> dict[str, int]:

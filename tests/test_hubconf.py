@@ -113,6 +113,46 @@ def story(code: str, cache: Path, learngene: Path, folder: Path) -> dict[str, ob
     return json.loads(line.removeprefix("TOLD "))
 
 
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A learngene of `first_k` from a GPT-2 of 3 layers."""
+    pytest.importorskip("transformers")
+    from dataclasses import replace
+
+    from learngene_zoo.families.family import load_family
+    from learngene_zoo.method.contract import METHODS
+    from learngene_zoo.runs.run import Run
+    from learngene_zoo.testing import tiny_ancestry
+
+    ancestry = tiny_ancestry(spec=load_family("gpt2").examples[0])
+    learngene = METHODS.load("first_k").extractor([ancestry], [], Run())
+    learngene = replace(learngene, files=ancestry.files).with_config(method="first_k")
+    return learngene.save(tmp_path_factory.mktemp("gene") / "texts")
+
+
+def test_a_bare_checkout_builds_models_of_texts(cache: Path, texts: Path, tmp_path: Path) -> None:
+    told = story(
+        """
+        model = torch.hub.load(COPY, "descendant", GENE, task="sentiment", layers=2, source="local")
+        told["class"] = type(model).__module__ + "." + type(model).__name__
+        encoded = model.tokenizer.encode_batch(["w5 w6", "w7 w8 w9"])
+        ids = torch.tensor([text.ids for text in encoded])
+        told["shape"] = list(model(input_ids=ids).logits.shape)
+        told["labels"] = model.label_names
+        told["blocked"] = [name for name in BLOCKED if name in sys.modules]
+        """,
+        cache,
+        texts,
+        tmp_path,
+    )
+    assert told == {
+        "class": "transformers.models.gpt2.modeling_gpt2.GPT2ForSequenceClassification",
+        "shape": [2, 2],
+        "labels": ["bad", "good"],
+        "blocked": [],
+    }
+
+
 def test_a_bare_checkout_builds_plain_timm_models(
     cache: Path, learngene: Path, tmp_path: Path
 ) -> None:

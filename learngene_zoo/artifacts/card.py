@@ -138,7 +138,7 @@ def descendant_card(
         **build_model_index(name, results),
     )
     keys = (
-        *("method", "control", "learngene", "seed", "settings", "healed"),
+        *("method", "control", "learngene", "seed", "settings", "healed", "corpus"),
         *("recipe", "training_seed"),
     )
     facts = {key: ours[key] for key in keys if key in ours}

@@ -151,7 +151,7 @@ def _option(
     )
     if setting.kind is bool:
         return kind(
-            [f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)],
+            [f"--{setting.option}/{_opposite(setting.option)}", setting_parameter(setting.name)],
             default=None,
             help=text,
         )
@@ -160,7 +160,7 @@ def _option(
         text = f"one of {', '.join(setting.choices or ())}: {text}"
     names = [f"--{name}" for name in (setting.option, *ALIASES.get(setting.name, ()))]
     return kind(
-        [*names, _parameter(setting)],
+        [*names, setting_parameter(setting.name)],
         type=value,
         metavar=value.metavar,
         multiple=setting.repeated,
@@ -176,8 +176,9 @@ def _opposite(option: str) -> str:
     return f"--{option.removeprefix('no-')}" if option.startswith("no-") else f"--no-{option}"
 
 
-def _parameter(setting: Setting) -> str:
-    return f"setting_{setting.name}"
+def setting_parameter(name: str) -> str:
+    """Return the name of the parameter of a setting's option."""
+    return f"setting_{name}"
 
 
 def _describe_default(default: Any) -> str:
@@ -200,7 +201,7 @@ def list_typed(settings: Any) -> dict[str, Any]:
     context = click.get_current_context()
     values = {}
     for setting in settings_of(settings):
-        name = _parameter(setting)
+        name = setting_parameter(setting.name)
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             values[setting.name] = (
                 _join_groups(context.params[name]) if setting.repeated else context.params[name]

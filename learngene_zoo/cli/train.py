@@ -1,13 +1,14 @@
 """`lgzoo train` and `lgzoo finetune`: train a model from scratch, or an existing one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import is_own_data
-from learngene_zoo.cli.job import choice_option, job_of, job_options, on_task, print_made, say
+from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.options import (
     any_model_of,
     auto_options_of,
@@ -16,9 +17,12 @@ from learngene_zoo.cli.options import (
     list_typed,
     model_argument,
     options_of,
+    setting_parameter,
     settings_from_options,
 )
 from learngene_zoo.cli.sections import SettingsCommand, SizeOption, TrainingOption
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import DEFAULT_FAMILY
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
@@ -57,9 +61,20 @@ HELPS = {
 }
 
 
-def train(task: str, init: Literal["timm", "fan_in"], **options: Any) -> None:
+def train(
+    task: str,
+    init: Literal["timm", "fan_in"],
+    family: str,
+    texts: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Train the model and write it."""
     job = job_of(options)
+    if family != DEFAULT_FAMILY:
+        train_language(family, texts, job)
+        return
+    text_sizes = [setting.name for setting in settings_of(lifecycle.TextSizes())]
+    refuse_typed(("texts", *map(setting_parameter, text_sizes)), OF_TEXTS)
     check_tasks(task)
     model = lifecycle.train(
         task,
@@ -76,14 +91,51 @@ def train(task: str, init: Literal["timm", "fan_in"], **options: Any) -> None:
     _warn(model.provenance["metrics"])
 
 
+# The ends of the errors for options of the other kind of model.
+OF_IMAGES = "is for models of images; leave it out with --family {family}"
+OF_TEXTS = "is for language models; add --family {families}, or leave it out"
+
+
+def train_language(family: str, texts: tuple[str, ...], job: Job) -> None:
+    """Train a language model and write it. Raises `WrongCall` for options of images."""
+    sizes = {**list_typed(SPEC), **list_typed(lifecycle.TextSizes())}
+    of_images = [setting.name for setting in settings_of(SPEC)]
+    unknown_here = [name for name in of_images if name not in lifecycle.LANGUAGE_SIZES]
+    parameters = ("task", "init", *map(setting_parameter, unknown_here))
+    refuse_typed(parameters, OF_IMAGES.format(family=family))
+    lifecycle.train_language(
+        texts or lifecycle.LANGUAGE_TEXTS,
+        family=family,
+        recipe=settings_from_options(lifecycle.TRAIN),
+        out=job.out,
+        run=job.run,
+        force=job.force,
+        **sizes,
+    )
+    print_made(job.out, job, f"lgzoo extract first_k --ancestry {shell_word(str(job.out))}")
+
+
+def refuse_typed(parameters: Iterable[str], reason: str) -> None:
+    """Raise `WrongCall` that names the first of these options that was typed."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        is_typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        if option.name in parameters and is_typed:
+            families = " or ".join(lifecycle.list_language_families())
+            raise WrongCall(f"{option.opts[0]} {reason.format(families=families)}")
+
+
 command = SettingsCommand(
     "train",
     callback=train,
     help="Train a Vision Transformer from scratch: an ancestry model to extract from, or a model "
-    "of any size to compare with.",
+    "of any size to compare with.\n\n"
+    "With --family gpt2 it is a language model with its tokenizer, trained to predict the next "
+    "word of texts: by default 6 layers of width 96 with 3 heads.",
     epilog="\b\nExamples:\n"
     "  lgzoo train\n"
-    "  lgzoo train --task digits --layers 6 --width 64 --heads 2 -o scratch",
+    "  lgzoo train --task digits --layers 6 --width 64 --heads 2 -o scratch\n"
+    "  lgzoo train --family gpt2 --texts words --texts text:notes.txt -o language",
     params=[
         click.Option(
             ["--task"],
@@ -93,12 +145,27 @@ command = SettingsCommand(
             help="Task to train on.",
         ),
         choice_option(
+            "--family",
+            [DEFAULT_FAMILY, *lifecycle.list_language_families()],
+            DEFAULT_FAMILY,
+            "Kind of model.",
+        ),
+        click.Option(
+            ["--texts"],
+            multiple=True,
+            metavar="TEXTS",
+            shell_complete=complete_tasks,
+            help="Texts of a language model: a task of texts or a suite of them, or text:PATH, a "
+            ".txt file or a folder of them; may be repeated.  [default: words]",
+        ),
+        choice_option(
             "--init",
             ["timm", "fan_in"],
             "timm",
             "Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in).",
         ),
         *options_of(SPEC, without=FROM_TASK, helps=HELPS, kind=SizeOption),
+        *options_of(lifecycle.TextSizes(), kind=SizeOption),
         *options_of(lifecycle.TRAIN),
         *job_options("ancestry"),
     ],

@@ -392,6 +392,8 @@ class Family:
     # The modules of timm whose models may belong to this family.
     timm_modules: frozenset[str] = frozenset()
     transformers: TransformersNames | None = None  # None: its models are timm's
+    # Whether a model predicts each word from those before it, with the embedding as head.
+    predicts_words: bool = False
     supported: str  # describes the supported models, for error messages
     # Tiny models with which methods are tested; the first one is plain.
     examples: tuple[Spec, ...]

@@ -13,6 +13,11 @@ from learngene_zoo.lifecycle.finetuning import AUTO_SETTINGS as AUTO_SETTINGS
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig as FinetuneConfig
 from learngene_zoo.lifecycle.finetuning import finetune as finetune
 from learngene_zoo.lifecycle.healing import heal as heal
+from learngene_zoo.lifecycle.language import LANGUAGE_SIZES as LANGUAGE_SIZES
+from learngene_zoo.lifecycle.language import LANGUAGE_TEXTS as LANGUAGE_TEXTS
+from learngene_zoo.lifecycle.language import TextSizes as TextSizes
+from learngene_zoo.lifecycle.language import list_language_families as list_language_families
+from learngene_zoo.lifecycle.language import train_language as train_language
 from learngene_zoo.lifecycle.learngenes import check_returned as check_returned
 from learngene_zoo.lifecycle.learngenes import expand as expand
 from learngene_zoo.lifecycle.learngenes import extract as extract

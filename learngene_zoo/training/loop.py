@@ -286,7 +286,9 @@ class Engine:
             "ema": recipe.ema,
             "plan": run.plan,
         }
-        self.mix = make_mixup(recipe, loader.task.classes)
+        # Batches of a language model have no task
+        is_mixed = recipe.mixup or recipe.cutmix
+        self.mix = make_mixup(recipe, loader.task.classes) if is_mixed else None
         check_tracker(run.tracker, run.folder)
         self.accelerator: Accelerator = open_accelerator(run, device, unused)
 

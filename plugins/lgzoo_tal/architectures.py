@@ -3,7 +3,7 @@
 LoGAH's ViTs-1K (Zhou et al., "LoGAH: Predicting 774-Million-Parameter Transformers using Graph
 HyperNetworks with 1/100 Parameters", 2024), the wider variant that TAL is trained on, and the
 deeper set of TAL+. All three sample uniformly the number of layers, a width among those for that
-depth, the number of heads and the patch size.
+depth, the number of heads and the patch size. LoGAH's GPTS-1K, for GPT-2, samples layers and width.
 
 The papers' sets are the first 1000 samples with seed 1 of numpy's legacy generator, whose numbers
 never change.
@@ -16,9 +16,17 @@ from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
-from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, derive_seed, require_pictures, unknown
+from learngene_zoo.plugin import (
+    Spec,
+    TextSpec,
+    ViTSpec,
+    WrongCall,
+    derive_seed,
+    require_pictures,
+    unknown,
+)
 
-SetName = Literal["vits-1k", "tal", "tal+"]
+SetName = Literal["vits-1k", "tal", "tal+", "gpts-1k"]
 COUNT, SEED = 1000, 1  # of the papers' sets
 PAPER_WIDTH = 768  # of the largest model of TAL+'s set, ViT-Base: widths are scaled relative to it
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?|x(\d+)")
@@ -30,11 +38,14 @@ class Rule:
 
     spec: Spec  # everything else of an architecture
     widths: Mapping[int, tuple[int, ...]]  # by number of layers
-    patch_sizes: tuple[int, ...]
+    patch_sizes: tuple[int, ...]  # none for models of texts
     head_width: int | None = None  # None: several numbers of heads, by the papers' rule
+    heads: int | None = None  # the same number at every width; None: it depends on the width
 
     def list_num_heads(self, width: int) -> tuple[int, ...]:
         """Return the numbers of heads for a width. The papers' widths are multiples of 32."""
+        if self.heads:
+            return (self.heads,)
         if self.head_width:
             return (width // self.head_width,)
         return (3, 6, 12) if width % 12 == 0 else (4, 8)
@@ -53,6 +64,17 @@ FORMS: dict[SetName, tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, in
 }
 
 
+# GPTS-1K, in steps of 8; every architecture has 8 heads.
+GPTS_BOUNDS, GPTS_LAYERS = ((176, 256), (128, 176), (72, 176)), range(3, 10)
+
+
+def build_gpts_rule(ancestry: Spec) -> Rule:
+    """Return the rule of GPTS-1K, with the ancestry model's vocabulary and positions."""
+    bounds = {layers: GPTS_BOUNDS[(layers > 3) + (layers > 5)] for layers in GPTS_LAYERS}
+    widths = {layers: tuple(range(low, high + 1, 8)) for layers, (low, high) in bounds.items()}
+    return Rule(spec=derive_plain_spec(ancestry), widths=widths, patch_sizes=(), heads=8)
+
+
 def scale_rule(name: SetName, ancestry: Spec) -> Rule:
     """Return the rule of a paper's set with an ancestry model's head width, patches and images.
 
@@ -60,6 +82,11 @@ def scale_rule(name: SetName, ancestry: Spec) -> Rule:
     paper's do to 768, rounded up to a whole head, so an ancestry of width 768 with 12 heads gives
     TAL+'s own widths. Depths are the paper's. Raises `WrongCall` for an unknown name.
     """
+    of_texts = isinstance(ancestry, TextSpec)
+    if name == "gpts-1k":
+        if not of_texts:
+            raise WrongCall(f"{name} is a set of models of texts; choose one of {', '.join(FORMS)}")
+        return build_gpts_rule(ancestry)
     if name not in FORMS:
         raise unknown("set of architectures", name, FORMS)
     bounds, depths = FORMS[name]
@@ -76,7 +103,7 @@ def scale_rule(name: SetName, ancestry: Spec) -> Rule:
     return Rule(
         spec=derive_plain_spec(ancestry),
         widths=widths,
-        patch_sizes=(require_pictures(ancestry).patch_size,),
+        patch_sizes=() if of_texts else (require_pictures(ancestry).patch_size,),
         head_width=unit,
     )
 
@@ -90,9 +117,9 @@ def draw_specs(rule: Rule, seed: int = SEED) -> Iterator[Spec]:
     while True:
         depth = layers[random.randint(len(layers))]
         width = int(random.choice(rule.widths[depth]))
-        heads = int(random.choice(rule.list_num_heads(width)))
-        patch_size = int(random.choice(rule.patch_sizes))
-        yield rule.spec.with_(layers=depth, width=width, heads=heads, patch_size=patch_size)
+        heads = rule.heads or int(random.choice(rule.list_num_heads(width)))
+        patches = {"patch_size": int(random.choice(rule.patch_sizes))} if rule.patch_sizes else {}
+        yield rule.spec.with_(layers=depth, width=width, heads=heads, **patches)
 
 
 def draw_architectures(
@@ -177,10 +204,13 @@ def draw_training_set(name: SetName, hold_out: Sequence[str], ancestry: Spec) ->
 
 
 def derive_plain_spec(ancestry: Spec) -> Spec:
-    """Return the plain ViT, as hypernetworks predict it, with an ancestry model's size and images.
+    """Return the plain model, as hypernetworks predict it, with an ancestry's size and inputs.
 
-    None of the ancestry's tensors is inherited, so neither are its LayerScale, registers and so on.
+    None of a ViT's tensors is inherited, so neither are its LayerScale, registers and so on. A
+    model of texts is of the ancestry model's kind.
     """
+    if isinstance(ancestry, TextSpec):
+        return ancestry.with_(classes=max(ancestry.classes, 1))
     ancestry = require_pictures(ancestry)
     return ViTSpec(
         layers=ancestry.layers,

@@ -18,6 +18,7 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Recipe,
     Spec,
+    TextSpec,
     Work,
     WrongCall,
     check_bounds,
@@ -37,6 +38,7 @@ Direction = Literal["student-teacher", "teacher-student"]
 Axis = Literal["features", "positions"]
 Reduction = Literal["images", "classes"]
 Projection = Literal["predicted", "random"]
+SOURCE = "forms"  # the default task of stage 1
 # Fields that several methods have.
 Released = Annotated[
     str | None,
@@ -71,8 +73,8 @@ class Curriculum:
 
     source: Annotated[
         str | None,
-        "task of stage 1 (none: skip stage 1)",
-    ] = "forms"
+        "task of stage 1 (none: skip stage 1, as for models of texts by default)",
+    ] = SOURCE
     joint: Annotated[
         bool, "train one hypernetwork for all tasks of stage 2 instead of one per task"
     ] = True
@@ -95,6 +97,14 @@ class Curriculum:
     def __post_init__(self) -> None:
         check_bounds(self)
 
+    def for_inputs(self, ancestry: Spec) -> "Curriculum":
+        """Return this curriculum for an ancestry model's inputs.
+
+        The default source task has images; without another one there is no stage 1 on texts.
+        """
+        is_default = isinstance(ancestry, TextSpec) and self.source == SOURCE
+        return replace(self, source=None) if is_default else self
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetaStep:
@@ -102,7 +112,8 @@ class MetaStep:
 
     architectures: Annotated[
         SetName,
-        "set of training architectures: LoGAH's (vits-1k), TAL's, or the deeper set of TAL+",
+        "set of training architectures: LoGAH's (vits-1k), TAL's, the deeper set of TAL+, or "
+        "LoGAH's for GPT-2 (gpts-1k); all but the last are scaled to the ancestry model",
     ] = "vits-1k"
     hold_out: Annotated[
         tuple[str, ...],
@@ -194,6 +205,7 @@ def build_stages(
         tuning: the recipe of stage 2.
         ancestry: the shape of the ancestry model, whose width is that of a task embedding.
     """
+    hypernet = hypernet.for_inputs(ancestry)
     conditioned = hypernet.with_(task=ancestry.width) if curriculum.task_layer else hypernet
     return (
         Stage(hypernet=hypernet, step=step, recipe=training, attributes=curriculum.attributes),
@@ -251,9 +263,11 @@ def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
     draw_architectures(rule, hold_out=stage.step.hold_out, count=0)  # refuses what is not a size
     for width in sorted({width for _, width in rule.sizes}):
         try:
-            heads = width // ancestry.head_width
-            check_target(stage.hypernet, rule.spec.with_(width=width, heads=heads))
+            heads = rule.heads or width // ancestry.head_width
+            check_target(stage.hypernet, rule.spec.with_(width=width, heads=heads), ancestry)
         except WrongCall as error:  # a decoder for small pictures
+            if stage.hypernet.inputs == "texts":
+                raise
             raise WrongCall(
                 f"{error}, or `--preset paper`, whose decoder is for pictures of 224 pixels"
             ) from None
@@ -271,9 +285,10 @@ def estimate_work(
         images: the number of training images of each task of stage 2.
     """
     first, second = stages
-    if curriculum.source is None:
+    source = curriculum.for_inputs(ancestry).source
+    if source is None:
         return [_estimate_stage(second, images, ancestry)]
-    entry = find_entry(curriculum.source)
+    entry = find_entry(source)
     source_images = entry.sizes["train"] if entry else first.recipe.images or 0
     return [
         _estimate_stage(first, [source_images], ancestry),

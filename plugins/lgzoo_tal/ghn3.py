@@ -103,13 +103,14 @@ class Ghn3Extractor(Extractor):
         ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
         if self.released is not None:
             return import_checkpoint(self.released, "conv", config, run)
-        source, other_tasks = split_tasks(self.curriculum, tasks, run)
+        curriculum = self.curriculum.for_inputs(ancestry.spec)
+        source, other_tasks = split_tasks(curriculum, tasks, run)
         embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
         stage_1, stage_2 = self.build_stages(ancestry.spec)
         first = meta_train_on_source(stage_1, ancestry, source, run)
         groups = group_tasks(self.curriculum, other_tasks)
         seconds = meta_train_on_groups(stage_2, ancestry, groups, first, embeddings, run)
-        return collect_learngene(config, source, other_tasks, first, seconds, embeddings)
+        return collect_learngene(config, source, other_tasks, first, seconds, embeddings, ancestry)
 
 
 GHN3 = Method(
@@ -147,6 +148,7 @@ GHN3 = Method(
         ),
     },
     tasks="many",
+    families=("vit", "gpt2"),
     details=HypernetDetails,
     plot="lgzoo_tal.plot:draw_picture",
 )

@@ -9,7 +9,8 @@ for the projections of the ancestry model's matrices. The tensors of a learngene
     encoder.NAME    the graph encoder, task layers included: the learngene in the paper's sense
     decoder.NAME    the layers that turn a node into a tensor
     tasks.TASK      a task's embedding
-    ancestry.NAME   PITH only: a tensor of the ancestry model, by timm's name
+    ancestry.NAME   a tensor of the ancestry model, by its name: of PITH, and the embeddings of
+                    words and positions that models of texts inherit
 
 NAME is the tensor's name in the papers' released code. If there is a hypernetwork for each task,
 the names of its tensors begin with `hypernets.TASK.`.
@@ -28,6 +29,7 @@ from learngene_zoo.plugin import (
     Bounds,
     Spec,
     TaskRecord,
+    TextSpec,
     WrongCall,
     check_bounds,
     require_pictures,
@@ -40,6 +42,7 @@ TaskPlace = Literal["layers", "graph"]
 
 # Rows of the encoder's embedding tables.
 DEGREES, INPUT_DISTANCES, EDGES = 101, 1001, 257
+CUTOFF = 50  # the longest path that counts, in the released code
 
 # The modules and parameters of a decoder in the released code.
 DECODERS = ("decoder", "decoderpq", "decoder_1d", "bias_class", "fusion_weight")
@@ -76,6 +79,23 @@ Writers = Annotated[
     Literal["published", "by_depth"],
     "scale of the layers that write into the residual stream: as decoded, or "
     "times sqrt(3 / layers)",
+]
+Cutoff = Annotated[
+    int,
+    "longest path between two nodes that counts; 50 in the released code, of GPT-2 medium, large "
+    "and xl the longest are 57, 81 and 105",
+    Bounds(least=1, most=EDGES - 3),
+]
+Embeddings = Annotated[
+    Literal["inherited", "predicted"],
+    "embeddings of words and positions of a model of texts: the ancestry model's, narrowed, or "
+    "predicted, as published: words whose numbers differ by the largest number of channels have "
+    "the same",
+]
+Scale = Annotated[
+    Literal["fan_in", "std"],
+    "scale of the matrices of a model of texts: by their inputs, as of images, or a standard "
+    "deviation of 0.02, as published",
 ]
 
 
@@ -120,6 +140,11 @@ class HypernetSpec:
     writers: Writers = "published"
     # Of a projected decoder: P and Q start at noise, or at the principal directions.
     start: Start = field(default="noise", metadata=OMIT_DEFAULT)
+    # The inputs of the predicted models. The other fields but the cutoff are for texts alone.
+    inputs: Literal["images", "texts"] = field(default="images", metadata=OMIT_DEFAULT)
+    cutoff: Cutoff = field(default=CUTOFF, metadata=OMIT_DEFAULT)
+    embeddings: Embeddings = field(default="inherited", metadata=OMIT_DEFAULT)
+    scale: Scale = field(default="fan_in", metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -143,6 +168,15 @@ class HypernetSpec:
         """Return this spec with other values."""
         return replace(self, **changes)
 
+    def for_inputs(self, ancestry: Spec) -> HypernetSpec:
+        """Return this spec for models of the ancestry model's family.
+
+        The settings for texts have their defaults in a hypernetwork for images.
+        """
+        if isinstance(ancestry, TextSpec):
+            return self.with_(inputs="texts")
+        return self.with_(embeddings="inherited", scale="fan_in")
+
     def without_task_layer(self) -> HypernetSpec:
         """Return this spec as stage 1 trains it."""
         return replace(
@@ -163,6 +197,9 @@ class LowRank:
     form: Form = "published"
     places: Places = "input"
     writers: Writers = "published"
+    cutoff: Cutoff = field(default=CUTOFF, metadata=OMIT_DEFAULT)
+    embeddings: Embeddings = field(default="inherited", metadata=OMIT_DEFAULT)
+    scale: Scale = field(default="fan_in", metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         self.build_spec()  # refuses impossible sizes
@@ -185,6 +222,9 @@ class Conv:
     form: Form = "published"
     places: Places = "input"
     writers: Writers = "published"
+    cutoff: Cutoff = field(default=CUTOFF, metadata=OMIT_DEFAULT)
+    embeddings: Embeddings = field(default="inherited", metadata=OMIT_DEFAULT)
+    scale: Scale = field(default="fan_in", metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         self.build_spec()  # refuses impossible sizes
@@ -216,8 +256,25 @@ def count_half(spec: HypernetSpec, size: int) -> int:
     return count_decoded_channels(size, spec.widest)
 
 
-def check_target(spec: HypernetSpec, target: Spec) -> None:
+def check_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = None) -> None:
     """Check that a model can be predicted.
+
+    Args:
+        spec: the hypernetwork.
+        target: the model.
+        ancestry: the shape of the ancestry model, whose embeddings a model of texts inherits.
+
+    Raises:
+        WrongCall: as `check_picture_target` and `check_text_target` do.
+    """
+    if spec.inputs == "images":
+        check_picture_target(spec, target)
+    else:
+        check_text_target(spec, target, ancestry)
+
+
+def check_picture_target(spec: HypernetSpec, target: Spec) -> None:
+    """Check that a model of images can be predicted.
 
     Raises `WrongCall` for an image of one patch, and if a low-rank decoder's factors have too few
     rows for a tensor.
@@ -248,6 +305,41 @@ def check_target(spec: HypernetSpec, target: Spec) -> None:
             f"{too_large} would need {rows[too_large]} rows of the low-rank decoder's factors, "
             f"which have {spec.chunk}; "
             "choose a narrower model or another patch size"
+        )
+
+
+def check_text_target(spec: HypernetSpec, target: Spec, ancestry: Spec | None = None) -> None:
+    """Check that a model of texts can be predicted.
+
+    Args:
+        spec: the hypernetwork.
+        target: the model.
+        ancestry: the shape of the ancestry model, whose embeddings are inherited; None: unknown.
+
+    Raises:
+        WrongCall: for a model of another family, for one that is wider than the inherited
+            embeddings, and if a low-rank decoder's factors have too few rows for a bias.
+    """
+    if ancestry is not None and target.family != ancestry.family:
+        raise WrongCall(
+            f"this hypernetwork predicts models of the family {ancestry.family!r}, not"
+            f" {target.family!r}"
+        )
+    if ancestry is not None and is_inheriting(spec) and target.width > ancestry.width:
+        raise WrongCall(
+            f"width is {target.width}, and the embeddings are inherited from an ancestry model of"
+            f" width {ancestry.width}; choose a narrower model, or extract with"
+            " --hypernet-embeddings predicted"
+        )
+    if spec.decoder == "conv":
+        return
+    sizes = (target.width, 3 * target.width, target.hidden)
+    rows = {size: count_half(spec, size) + min(size, spec.widest) for size in sizes}
+    too_large = next((size for size, needed in rows.items() if needed > spec.chunk), None)
+    if too_large is not None:
+        raise WrongCall(
+            f"a bias of {too_large} numbers would need {rows[too_large]} rows of the low-rank"
+            f" decoder's factors, which have {spec.chunk}; choose a narrower model"
         )
 
 
@@ -306,6 +398,11 @@ class HypernetDetails:
             f"this learngene has a hypernetwork for each of {', '.join(self.tasks)}, and none for "
             f"{task or 'no task'}; choose one of them with --task"
         )
+
+
+def is_inheriting(spec: HypernetSpec) -> bool:
+    """Return whether predicted models have the ancestry model's embeddings of words."""
+    return spec.inputs == "texts" and spec.embeddings == "inherited"
 
 
 def to_learngene_name(official: str) -> str:

@@ -23,7 +23,7 @@ A checkpoint of the authors' training code can be used instead of training (`--r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method
@@ -48,12 +48,13 @@ from lgzoo_tal.predict import HypernetExpander
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Learngene, Run, Spec, Task, Work
 
-SMALL = LowRank(hidden=128, layers=5, heads=16, rank=90)
+# The published form for texts, see modules/text_graph.py and modules/text_embeddings.py.
+TINY = LowRank(embeddings="predicted", scale="std")
+SMALL = replace(TINY, hidden=128, layers=5, heads=16, rank=90)
 MINI = LowRank(
     rank=64, widest=512, chunk=1024, form="centred", places="relative", writers="by_depth"
 )
 SMOKE = LowRank(hidden=16, layers=1, heads=2, rank=4, widest=64, chunk=512, form="centred")
-_TINY = LowRank()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class LogahExtractor(Extractor):
     released: Released = None
     training: SourceRecipe = PUBLISHED
     tuning: TasksRecipe = PUBLISHED
-    hypernet: LowRank = _TINY
+    hypernet: LowRank = TINY
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,13 +111,14 @@ class LogahExtractor(Extractor):
         ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
         if self.released is not None:
             return import_checkpoint(self.released, "low_rank", config, run)
-        source, other_tasks = split_tasks(self.curriculum, tasks, run)
+        curriculum = self.curriculum.for_inputs(ancestry.spec)
+        source, other_tasks = split_tasks(curriculum, tasks, run)
         embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
         stage_1, stage_2 = self.build_stages(ancestry.spec)
         first = meta_train_on_source(stage_1, ancestry, source, run)
         groups = group_tasks(self.curriculum, other_tasks)
         seconds = meta_train_on_groups(stage_2, ancestry, groups, first, embeddings, run)
-        return collect_learngene(config, source, other_tasks, first, seconds, embeddings)
+        return collect_learngene(config, source, other_tasks, first, seconds, embeddings, ancestry)
 
 
 LOGAH = Method(
@@ -136,9 +138,9 @@ LOGAH = Method(
             hypernet=MINI,
         ),
         "paper": LogahExtractor(hypernet=SMALL),
-        "tiny": LogahExtractor(hypernet=LowRank()),
-        "base": LogahExtractor(hypernet=LowRank(hidden=256, layers=5, heads=16, rank=128)),
-        "large": LogahExtractor(hypernet=LowRank(hidden=256, layers=12, heads=16, rank=256)),
+        "tiny": LogahExtractor(hypernet=TINY),
+        "base": LogahExtractor(hypernet=replace(SMALL, hidden=256, rank=128)),
+        "large": LogahExtractor(hypernet=replace(SMALL, hidden=256, layers=12, rank=256)),
         "smoke": LogahExtractor(
             curriculum=Curriculum(source=None, embedding_images=16),
             step=MetaStep(judged=0),
@@ -148,6 +150,7 @@ LOGAH = Method(
         ),
     },
     tasks="many",
+    families=("vit", "gpt2"),
     details=HypernetDetails,
     plot="lgzoo_tal.plot:draw_picture",
 )

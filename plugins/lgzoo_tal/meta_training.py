@@ -39,6 +39,7 @@ from lgzoo_tal.hypernet_spec import (
     HypernetSpec,
     get_prefix,
     is_encoder,
+    is_inheriting,
     to_learngene_name,
 )
 from lgzoo_tal.modules.embedding import EmbeddingSettings, embed_task
@@ -46,6 +47,7 @@ from lgzoo_tal.modules.hypernet import Hypernet, predict_tensors
 from lgzoo_tal.modules.mixture import TaskMixture
 from lgzoo_tal.modules.objective import Guide, MetaObjective, TaskSpec
 
+Donor = Spec | Ancestry
 Groups = Mapping[str | None, tuple[Task, ...]]  # the tasks of a hypernetwork, by its owner
 
 
@@ -65,6 +67,12 @@ def split_tasks(
     named = [task for task in tasks if task.name == curriculum.source]
     source = named[0] if named else open_task(curriculum.source, offline=run.offline)
     _check_dense([source])
+    other = next((task for task in tasks if task.is_text != source.is_text), None)
+    if other is not None:
+        raise WrongCall(
+            f"the source task {source.name} has {source.sample_noun}s and {other.name} has"
+            f" {other.sample_noun}s; choose another --source, or none"
+        )
     return source, tuple(task for task in tasks if task.name != source.name)
 
 
@@ -127,7 +135,7 @@ def meta_train_on_source(
     """Train stage 1 without guidance; return None without a source task."""
     if source is None:
         return None
-    inputs = [ancestry.spec, ancestry.input_format, (source,), None, {}]
+    inputs = [choose_donor(stage, ancestry), ancestry.input_format, (source,), None, {}]
     return once(run.part("stage-1"), "tal.meta_train", meta_train, stage, inputs)
 
 
@@ -143,7 +151,7 @@ def meta_train_on_groups(
 
     Args:
         stage: the settings of stage 2.
-        ancestry: its shape and its input format are used, not its weights.
+        ancestry: its shape and its input format are used; its embeddings if they are inherited.
         groups: the tasks of each hypernetwork.
         first: the hypernetwork of stage 1, from which all start.
         embeddings: the task embeddings by task.
@@ -155,10 +163,18 @@ def meta_train_on_groups(
             "tal.meta_train",
             meta_train,
             stage,
-            [ancestry.spec, ancestry.input_format, tasks, first, embeddings],
+            [choose_donor(stage, ancestry), ancestry.input_format, tasks, first, embeddings],
         )
         for owner, tasks in groups.items()
     }
+
+
+def choose_donor(stage: Stage, ancestry: Ancestry) -> Donor:
+    """Return what a stage takes from the ancestry model: its shape, or all of it.
+
+    Hypernetworks for texts can inherit its embeddings.
+    """
+    return ancestry if is_inheriting(stage.hypernet) else ancestry.spec
 
 
 def get_stage_2_run(owner: str | None, run: Run) -> Run:
@@ -168,7 +184,7 @@ def get_stage_2_run(owner: str | None, run: Run) -> Run:
 
 def meta_train(
     stage: Stage,
-    ancestry: Spec,
+    ancestry: Donor,
     input_format: InputFormat,
     tasks: tuple[Task, ...],
     before: Part | None,
@@ -179,7 +195,7 @@ def meta_train(
 
     Args:
         stage: the settings of the stage.
-        ancestry: the shape of the ancestry model.
+        ancestry: the shape of the ancestry model, or the model.
         input_format: the format of the images.
         tasks: each step samples one of them.
         before: the hypernetwork of the stage before; None starts from a new one.
@@ -222,7 +238,8 @@ class MetaTraining:
     Args:
         stage: the settings of the stage.
         hypernet: the hypernetwork, which is trained in place.
-        ancestry: the shape of the ancestry model, to which the architectures are scaled.
+        ancestry: the shape of the ancestry model, to which the architectures are scaled; or the
+            model, of which the embeddings are inherited.
         input_format: the format of the images.
         tasks: each step samples one of them.
         run: how to compute.
@@ -234,7 +251,7 @@ class MetaTraining:
         self,
         stage: Stage,
         hypernet: Hypernet,
-        ancestry: Spec,
+        ancestry: Donor,
         input_format: InputFormat,
         tasks: Sequence[Task],
         run: Run,
@@ -243,6 +260,12 @@ class MetaTraining:
         guide: Guide | None = None,
     ) -> None:
         self.stage, self.run, self.tasks = stage, run, tasks
+        spec = ancestry.spec if isinstance(ancestry, Ancestry) else ancestry
+        if isinstance(ancestry, Ancestry) and is_inheriting(stage.hypernet):
+            from lgzoo_tal.modules.text_embeddings import read_tables, store_embeddings
+
+            stored = store_embeddings(ancestry.state, spec)
+            hypernet.tables = read_tables(stored, spec, "the ancestry model")
         vectors = {name: part.state["embedding"] for name, part in (embeddings or {}).items()}
         task_specs = [
             TaskSpec(
@@ -254,7 +277,7 @@ class MetaTraining:
         ]
         self.objective = MetaObjective(
             hypernet,
-            draw_training_set(stage.step.architectures, stage.step.hold_out, ancestry),
+            draw_training_set(stage.step.architectures, stage.step.hold_out, spec),
             task_specs,
             run.seed,
             meta_batch=stage.step.meta_batch,
@@ -321,6 +344,7 @@ def collect_learngene(
     first: Part | None,
     seconds: Mapping[str | None, Part],
     embeddings: Mapping[str, Part],
+    ancestry: Ancestry | None = None,
 ) -> Learngene:
     """Return the learngene of the hypernetworks of stage 2 and the task embeddings.
 
@@ -331,10 +355,15 @@ def collect_learngene(
         first: the result of stage 1, which is written if there is no stage 2.
         seconds: the results of stage 2 by the hypernetworks' owners.
         embeddings: the task embeddings by task.
+        ancestry: the model, whose embeddings of words are stored if they are inherited.
     """
     state: StateDict = {
         f"{TASKS}{name}": part.state["embedding"] for name, part in embeddings.items()
     }
+    if ancestry is not None and is_inheriting(details_of(outline, HypernetDetails).hypernetwork):
+        from lgzoo_tal.modules.text_embeddings import store_embeddings
+
+        state = {**state, **store_embeddings(ancestry.state, ancestry.spec)}
     for owner, part in (seconds or ({None: first} if first else {})).items():
         prefix = get_prefix(owner)
         tensors = {f"{prefix}{to_learngene_name(name)}": part.state[name] for name in part.state}

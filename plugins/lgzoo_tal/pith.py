@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _CURRICULUM = Curriculum(task_layer=True, attributes=False)
 _TRAINING = replace(PUBLISHED, epochs=300)  # the released code's default
 _TUNING = replace(PUBLISHED, epochs=100, batch_size=256)
-_HYPERNET = replace(logah.SMALL, widest=4096)
+_HYPERNET = LowRank(hidden=128, layers=5, heads=16, rank=90, widest=4096)
 
 
 @dataclass(frozen=True, kw_only=True)

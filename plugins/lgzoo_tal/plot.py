@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from learngene_zoo.plugin import BadFile, Expander, Learngene, Run, Spec, details_of, plotting
 from lgzoo_tal.hypernet_spec import HypernetDetails
-from lgzoo_tal.modules.graph import build_graph
+from lgzoo_tal.modules.hypernet import build_graph_for
 from lgzoo_tal.plot_panels import Cloud, build_size_legend, draw_map, draw_similarity
 from lgzoo_tal.predict import get_embedding, load_hypernet
 
@@ -129,7 +129,11 @@ def compute_graph_embeddings(
         embedding, _ = get_embedding(learngene, details, task, 1, Run())
         models = tuple(spec.with_(classes=classes.get(task or "", spec.classes)) for spec in specs)
         rows = [
-            hypernets[owner].encode(build_graph(spec), embedding).double().mean(dim=0).numpy()
+            hypernets[owner]
+            .encode(build_graph_for(details.hypernetwork, spec), embedding)
+            .double()
+            .mean(dim=0)
+            .numpy()
             for spec in models
         ]
         clouds.append(

@@ -1,4 +1,4 @@
-"""The expander of TAL, LoGAH, GHN-3 and PITH: predict the weights of a plain ViT of any size.
+"""The expander of TAL, LoGAH, GHN-3 and PITH: predict the weights of a plain model of any size.
 
 The hypernetwork reads the target's graph and, if it has a task layer, the embedding of the task.
 Nothing of this is stored, and the seed is used for a `fresh` head and for `post` only: one
@@ -25,6 +25,7 @@ from lgzoo_tal.hypernet_spec import (
     HypernetDetails,
     Post,
     check_target,
+    is_inheriting,
     select_hypernet_names,
 )
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
     from lgzoo_tal.modules.hypernet import Hypernet
+    from lgzoo_tal.modules.text_embeddings import Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +88,17 @@ class HypernetExpander(Expander):
 
         config, details = learngene.config, details_of(learngene.config, HypernetDetails)
         spec = derive_spec(target, config.spec)
-        check_target(details.hypernetwork, spec)
+        check_target(details.hypernetwork, spec, config.spec)
         hypernet = load_hypernet(learngene, details, details.find_owner(target.task))
         if details.hypernetwork.decoder == "projected":
             hypernet.inheritance = read_inheritance(learngene, details.hypernetwork, run)
+        if is_inheriting(details.hypernetwork):
+            hypernet.tables = read_tables_of(learngene)
         embedding, origin = get_embedding(
             learngene, details, target.task, self.embedding_images, run
         )
         tensors = predict_tensors(hypernet, spec, embedding, run, head=self.head == "predicted")
-        tensors = process_tensors(tensors, self.post, run.seed)
+        tensors = process_tensors(tensors, self.post, run.seed, spec)
         mean, std = config.normalisation
         descendant = assemble(
             spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin}
@@ -111,6 +115,14 @@ def derive_spec(target: Target, spec: Spec) -> Spec:
         raise WrongCall("hypernetworks predict no dense head; choose a classification task")
     target = target if target.width is None else target.whole_heads(spec)
     return target.apply(spec)
+
+
+def read_tables_of(learngene: Learngene) -> Tables:
+    """Return the embeddings that predicted models of texts inherit. Raises `BadFile`."""
+    from lgzoo_tal.modules.text_embeddings import read_tables
+
+    where = str(learngene.folder or "the learngene")
+    return read_tables(learngene.state, learngene.config.spec, where)
 
 
 def load_hypernet(learngene: Learngene, details: HypernetDetails, owner: str | None) -> Hypernet:

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, WrongCall
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, TextSpec, WrongCall
 from lgzoo_tal import logah
 from lgzoo_tal.config import (
     PUBLISHED,
@@ -62,10 +62,11 @@ if TYPE_CHECKING:
         Task,
         Work,
     )
+    from lgzoo_tal.meta_training import Donor
 
 _CURRICULUM = Curriculum(task_layer=True)
 _TUNING = replace(PUBLISHED, epochs=100)
-_HYPERNET = LowRank()
+_HYPERNET = logah.TINY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,8 @@ class TalExtractor(Extractor):
                 task_place=self.task_place,
                 task_normalised=self.normalise_embeddings,
             )
+        if isinstance(ancestry, TextSpec) and self.guide.axis == "positions":
+            raise WrongCall("axis is positions; of texts only the feature guides: use features")
         stage_1 = replace(stage_1, guidance=self.guide if self.guidance else None)
         return stage_1, replace(stage_2, hypernet=spec, freeze=self.freeze)
 
@@ -143,6 +146,7 @@ class TalExtractor(Extractor):
         """Embed the tasks, train stage 1 on the source task, then stage 2 on the other tasks."""
         from learngene_zoo.plugin import once
         from lgzoo_tal.meta_training import (
+            choose_donor,
             collect_learngene,
             embed_tasks,
             get_stage_2_run,
@@ -152,7 +156,8 @@ class TalExtractor(Extractor):
         )
 
         ancestry = ancestries[0]
-        source, other_tasks = split_tasks(self.curriculum, tasks, run)
+        curriculum = self.curriculum.for_inputs(ancestry.spec)
+        source, other_tasks = split_tasks(curriculum, tasks, run)
         embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
         stage_1, stage_2 = self.build_stages(ancestry.spec)
         first: Part | None
@@ -167,12 +172,15 @@ class TalExtractor(Extractor):
                 "tal.stage_2",
                 train_stage_2,
                 stage_2,
-                [ancestry.spec, ancestry.input_format, group, first, embeddings],
+                [
+                    choose_donor(stage_2, ancestry),
+                    *(ancestry.input_format, group, first, embeddings),
+                ],
             )
             for owner, group in group_tasks(self.curriculum, other_tasks).items()
         }
         config = self.outline([ancestry.spec])
-        return collect_learngene(config, source, other_tasks, first, seconds, embeddings)
+        return collect_learngene(config, source, other_tasks, first, seconds, embeddings, ancestry)
 
 
 def train_stage_1(
@@ -190,14 +198,15 @@ def train_stage_1(
         The trained tensors and the record of the training.
     """
     from learngene_zoo.plugin import open_device, train
-    from lgzoo_tal.meta_training import MetaTraining, build_hypernet
+    from lgzoo_tal.meta_training import MetaTraining, build_hypernet, choose_donor
     from lgzoo_tal.modules.objective import Guide
 
     assert stage.guidance is not None
     hypernet = build_hypernet(stage.hypernet, None, run)
-    guide = Guide(ancestry.model().to(open_device(run)), stage.guidance)
+    guide = Guide(ancestry.model().to(open_device(run)), stage.guidance, ancestry.spec.width)
+    donor = choose_donor(stage, ancestry)
     training = MetaTraining(
-        stage, hypernet, ancestry.spec, ancestry.input_format, (source,), run, guide=guide
+        stage, hypernet, donor, ancestry.input_format, (source,), run, guide=guide
     )
     objective, batches, label = training.objective, training.batches, training.label
     for step in train(objective, batches, stage.recipe, run, unused=True, label=label):
@@ -207,7 +216,7 @@ def train_stage_1(
 
 def train_stage_2(
     stage: Stage,
-    ancestry: Spec,
+    ancestry: Donor,
     input_format: InputFormat,
     tasks: tuple[Task, ...],
     before: Part | None,
@@ -218,7 +227,7 @@ def train_stage_2(
 
     Args:
         stage: the settings of the stage.
-        ancestry: the shape of the ancestry model.
+        ancestry: the shape of the ancestry model, or the model.
         input_format: the format of the images.
         tasks: each step samples one of them.
         before: the hypernetwork of stage 1; None starts from a new one.
@@ -274,6 +283,7 @@ TAL = Method(
         ),
     },
     tasks="many",
+    families=("vit", "gpt2"),
     details=HypernetDetails,
     plot="lgzoo_tal.plot:draw_picture",
 )

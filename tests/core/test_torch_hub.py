@@ -6,15 +6,21 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import learngene_zoo as lg
 from learngene_zoo import torch_hub
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.errors import Unavailable, WrongCall
+from learngene_zoo.families.family import load_family
+from learngene_zoo.method.contract import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.testing import tiny_ancestry
 
 
 def build_with_warnings(method: str, **options: Any) -> tuple[Any, list[str]]:
@@ -119,3 +125,28 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Unavailable, match="the package accelerate, which is not installed: pip install accelerate"
     ):
         torch_hub.method_vit("lsamd", layers=5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_learngene_of_texts_builds_a_model_of_transformers_with_a_tokenizer(
+    family: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    ancestry = tiny_ancestry(spec=load_family(family).examples[0].with_(vocabulary=90))
+    extractor = METHODS.load("first_k").extractor
+    learngene = replace(extractor([ancestry], [], Run()), files=ancestry.files)
+    folder = learngene.with_config(method="first_k", ancestries=(ancestry.record,)).save(
+        tmp_path / "learngene"
+    )
+    with pytest.warns(UserWarning, match="2 classes of sentiment, is random"):
+        model = torch_hub.build(folder, task="sentiment", layers=2, seed=3)
+    expected = lg.expand(folder, task="sentiment", layers=2, run=Run(seed=3))
+    assert type(model).__module__.startswith("transformers.")
+    assert model.label_names == ["bad", "good"]
+    first, second = model.tokenizer.encode_batch(["w5 w6 w7", "w8 " * 50])
+    assert (first.ids[:3], len(first.ids)) == ([5, 6, 7], len(second.ids))
+    assert len(second.ids) == ancestry.spec.positions
+    texts = {"input_ids": torch.tensor([first.ids, second.ids])}
+    texts["attention_mask"] = torch.tensor([first.attention_mask, second.attention_mask])
+    with torch.no_grad():
+        assert torch.equal(model(**texts).logits, expected.model()(**texts).logits)

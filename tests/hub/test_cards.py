@@ -63,9 +63,12 @@ def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -
         json.loads((folder / "config.json").read_text()),
     )
     matter, ours = front(page), config.get("learngene", config)
-    assert matter["library_name"] == ("timm" if kind_of(folder) == "model" else "learngene_zoo")
+    of_texts = "model_type" in config
+    host = "transformers" if of_texts else "timm"
+    assert matter["library_name"] == (host if kind_of(folder) == "model" else "learngene_zoo")
     assert matter["license"] == "apache-2.0"
-    assert matter["pipeline_tag"] == "image-classification"
+    pipeline = "feature-extraction" if of_texts else "image-classification"
+    assert matter["pipeline_tag"] == pipeline
     for heading in ("Intended use", "Usage", "How it was made", "Limits", "Citation", "Licence"):
         assert f"\n## {heading}\n" in page
     assert f"```\n{ours['card']['command']}\n```" in page

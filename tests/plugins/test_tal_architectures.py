@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -29,7 +29,7 @@ OFFICIAL: dict[str, Any] = json.loads(
         encoding="utf-8"
     )
 )
-NAMES: tuple[SetName, ...] = get_args(SetName)
+NAMES: tuple[SetName, ...] = tuple(FORMS)
 BUNDLED = ViTSpec(layers=12, width=96, heads=3, classes=326, image_size=32, patch_size=8)
 BASE = ViTSpec(layers=12, width=768, heads=12)
 STEPS = {"vits-1k": 32, "tal": 32, "tal+": 64}  # between the widths of the official generators

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.modules.tensors import orthogonalise, process_tensors
 
+SPEC = ViTSpec(layers=1, width=8, heads=1, classes=3, image_size=4, patch_size=2)
 MATRIX = torch.tensor([[3.0, 1.0], [4.0, 2.0], [0.0, 5.0]])
 
 
@@ -37,7 +39,7 @@ def test_the_columns_of_a_matrix_become_orthonormal() -> None:
 @pytest.mark.parametrize("post", ["noise", "orthogonal"])
 def test_matrices_and_kernels_change_and_nothing_else(post: str) -> None:
     before = tensors()
-    after = process_tensors(before, post, seed=0)  # type: ignore[arg-type]
+    after = process_tensors(before, post, seed=0, spec=SPEC)  # type: ignore[arg-type]
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {
         "patch_embed.proj.weight",
@@ -56,14 +58,17 @@ def test_noise_has_the_deviation_of_the_correlations_of_rows() -> None:
     }  # (3, 400): rows are its columns
     scale = 1e-5 * torch.corrcoef(wide[name].mT).std()
     noise = (
-        process_tensors({name: wide[name].double()}, "noise", seed=0)[name] - wide[name].double()
+        process_tensors({name: wide[name].double()}, "noise", seed=0, spec=SPEC)[name]
+        - wide[name].double()
     )
     assert noise.std() == pytest.approx(float(scale), rel=0.1)
 
 
 def test_it_is_a_function_of_the_seed_and_none_is_the_default() -> None:
     name, before = "blocks.0.mlp.fc1.weight", tensors()
-    first, again, other = (process_tensors(before, "orthogonal", seed)[name] for seed in (0, 0, 1))
+    first, again, other = (
+        process_tensors(before, "orthogonal", seed, SPEC)[name] for seed in (0, 0, 1)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    assert process_tensors(before, "none", 0) is before
+    assert process_tensors(before, "none", 0, SPEC) is before

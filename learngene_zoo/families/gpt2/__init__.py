@@ -21,6 +21,7 @@ FAMILY = Family(
         values=spec_values,
         rename=rename_tensors,
     ),
+    predicts_words=True,
     supported="GPT-2 in transformers' format (openai-community/gpt2, distilgpt2, ...)",
     examples=(_TINY, _TINY.with_(mlp_ratio=2.0, activation="gelu")),
     host="learngene_zoo.families.gpt2.host",

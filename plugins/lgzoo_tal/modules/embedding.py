@@ -1,20 +1,21 @@
 """Task embeddings: the mean of the ancestry model's features over training images of a task.
 
-The feature is the class token after the final norm (without one, the input of the head), not
-normalised any further. Images are sampled evenly over the classes and never augmented: an embedding
-depends on the ancestry model, the task and the number of images alone.
+The feature is the class token after the final norm (without one, and of texts, the input of the
+head), not normalised any further. Images are sampled evenly over the classes and never augmented:
+an embedding depends on the ancestry model, the task and the number of images alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from learngene_zoo.plugin import (
     WrongCall,
+    compute_pooled,
     gather_values,
     open_device,
     reopen_ancestry,
@@ -63,7 +64,7 @@ def embed_task(
 
 
 def compute_embedding(
-    model: VisionTransformer, task: Task, input_format: InputFormat, run: Run, images: int | None
+    model: Any, task: Task, input_format: InputFormat, run: Run, images: int | None
 ) -> torch.Tensor:
     """Compute a task's embedding (E,), float32 on the CPU.
 
@@ -84,11 +85,12 @@ def compute_embedding(
         task, "train", input_format, run, images=images, batch_size=BATCH_SIZE, seed=0
     )
     model = model.to(device).eval()
-    total, count = torch.zeros(model.num_features, dtype=torch.float64), 0
+    total, count = torch.zeros((), dtype=torch.float64), 0
     with torch.no_grad():
         for batch in loader.epoch(0):
-            features_BE = extract_feature(model, model.forward_features(batch.inputs.to(device)))
-            total += features_BE.double().sum(dim=0).cpu()
+            features = compute_pooled(model, batch.inputs.to(device))
+            features_BE = features if features.dim() == 2 else features.mean(dim=1)
+            total = total + features_BE.double().sum(dim=0).cpu()
             count += len(batch.inputs)
     sums, counts = zip(*gather_values((total.numpy(), count)))
     return torch.from_numpy(np.sum(sums, axis=0) / sum(counts)).float()

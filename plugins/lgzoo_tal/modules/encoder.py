@@ -36,15 +36,18 @@ def build_table(rows: int, width: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
+# Sizes of vocabularies that are channels in LoGAH's hypernetwork for texts.
+VOCABULARIES = (32000, 50257, 128256)
+
+
 @lru_cache(maxsize=32)
-def build_channel_grid(classes: int) -> tuple[int, ...]:
+def build_channel_grid(classes: int, of_texts: bool = False) -> tuple[int, ...]:
     """Return the numbers of channels that have a row of the embedding, ascending (released code).
 
-    The number of classes is one of them.
+    The number of classes is one of them, and for texts those of well-known vocabularies are.
     """
-    return tuple(
-        sorted({1, 3, classes, *range(8, 64, 8), *range(64, 4096, 16), *range(4096, 8193, 32)})
-    )
+    sizes = {1, 3, classes, *range(8, 64, 8), *range(64, 4096, 16), *range(4096, 8193, 32)}
+    return tuple(sorted(sizes.union(VOCABULARIES if of_texts else ())))
 
 
 @lru_cache(maxsize=8)
@@ -58,7 +61,7 @@ def build_spatial_grid(spatial: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def find_indices(
-    shape: tuple[int, ...] | None, classes: int, spatial: int
+    shape: tuple[int, ...] | None, classes: int, spatial: int, of_texts: bool = False
 ) -> tuple[int, int, int, int]:
     """Return the rows of a parameter's output and input channels, kernel height and width.
 
@@ -66,8 +69,9 @@ def find_indices(
         shape: of the parameter; None, no parameter, has the rows after the last.
         classes: the number of classes, which has a row.
         spatial: the largest kernel.
+        of_texts: whether the sizes of vocabularies have rows.
     """
-    channels, kernels = build_channel_grid(classes), build_spatial_grid(spatial)
+    channels, kernels = build_channel_grid(classes, of_texts), build_spatial_grid(spatial)
     if shape is None:
         return len(channels), len(channels), len(kernels), len(kernels)
     out_channels, in_channels, high, wide = (*shape, 1, 1, 1)[:4]  # an absent axis has length 1
@@ -102,16 +106,19 @@ class ShapeEmbedding(nn.Module):
     def __init__(self, spec: HypernetSpec) -> None:
         super().__init__()
         self.classes, self.spatial = spec.classes, spec.spatial
+        self.of_texts = spec.inputs == "texts"
         self.embed_spatial = build_table(
             len(build_spatial_grid(spec.spatial)) + 1, spec.hidden // 4
         )
         self.embed_channel = build_table(
-            len(build_channel_grid(spec.classes)) + 1, spec.hidden // 4
+            len(build_channel_grid(spec.classes, self.of_texts)) + 1, spec.hidden // 4
         )
 
     def forward(self, graph: Graph) -> Tensor:
         """Return (N, h), the embeddings of the shapes of a graph's nodes."""
-        rows = [find_indices(shape, self.classes, self.spatial) for shape in graph.shapes]
+        rows = [
+            find_indices(shape, self.classes, self.spatial, self.of_texts) for shape in graph.shapes
+        ]
         rows_N4 = torch.tensor(rows, device=self.embed_channel.weight.device)
         embedded = self.embed_channel(rows_N4[:, :2]), self.embed_spatial(rows_N4[:, 2:])
         return torch.cat(embedded, dim=1).flatten(1)

@@ -46,8 +46,8 @@ CHANGES: dict[str, frozenset[str]] = {
 # Factor of the position embedding, whose standard deviation starts at 0.02 to 0.04, as timm's.
 POSITIONS = 0.15
 VECTORS = 0.3  # factor of norms and biases before they are squashed
+WRITERS = Graph.writers  # of a ViT
 MIN_LAYERS, ANCHORS = 3, 12  # the fewest and the most layers of the papers' sets
-WRITERS = ("attn.proj.weight", "mlp.fc2.weight")  # tensors that write to the residual stream
 
 
 def build_activation(form: Form) -> nn.Module:
@@ -60,9 +60,12 @@ def activate_factors(tensor: Tensor, form: Form) -> Tensor:
     return tensor if "tanh" in CHANGES[form] else functional.relu(tensor)
 
 
-def is_interleaved(name: str, form: Form) -> bool:
-    """Return whether a tensor is predicted with interleaved rows of q, k and v."""
-    return "interleaved" in CHANGES[form] and ".qkv." in name
+def is_interleaved(name: str, form: Form, joint: str = Graph.joint) -> bool:
+    """Return whether a tensor is predicted with interleaved rows of q, k and v.
+
+    `joint` is in the names of the layers of all three.
+    """
+    return "interleaved" in CHANGES[form] and joint in name
 
 
 def sort_rows(rows: Tensor) -> Tensor:
@@ -124,6 +127,9 @@ def _list_end_rows(graph: Graph) -> Tensor:
     return INPUT_DISTANCES - 1 - torch.arange(graph.tail, device=graph.distances.device)
 
 
-def compute_writer_scale(name: str, layers: int) -> float:
-    """Return the factor of a predicted tensor of a model of so many layers."""
-    return math.sqrt(MIN_LAYERS / layers) if name.endswith(WRITERS) else 1.0
+def compute_writer_scale(name: str, layers: int, writers: tuple[str, ...] = Graph.writers) -> float:
+    """Return the factor of a predicted tensor of a model of so many layers.
+
+    `writers` are the ends of the names of the tensors that write to the residual stream.
+    """
+    return math.sqrt(MIN_LAYERS / layers) if name.endswith(writers) else 1.0

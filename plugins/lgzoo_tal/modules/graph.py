@@ -1,5 +1,7 @@
 """Build the computational graph of a ViT, the input of a hypernetwork, from its spec alone.
 
+text_graph.py builds those of models of texts.
+
 GHN-3 (Knyazev et al., 2023, section 3) traces a forward pass. All traces of plain ViTs of one depth
 have the same nodes and edges, and the shortest paths have a closed form, so no model is built or
 traced here. Letters: N nodes, L blocks, d width.
@@ -27,6 +29,7 @@ import torch
 from torch import Tensor
 
 from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, require_pictures, shapes
+from lgzoo_tal.hypernet_spec import CUTOFF
 
 Shape = tuple[int, ...]
 
@@ -35,12 +38,11 @@ TYPES = (
     "max_pool", "avg_pool", "sep_conv", "dil_conv", "conv", "msa", "cse", "sum", "concat", "input",
     "bias", "bn", "ln", "pos_enc", "glob_avg",
 )  # fmt: skip
+TEXT_TYPES = (*TYPES, "rmsnorm", "rot_emb", "gate")  # of LoGAH's hypernetwork for texts
 CONV, MSA, SUM, INPUT, BIAS, NORM, POSITIONS = (
     TYPES.index(name) for name in ("conv", "msa", "sum", "input", "bias", "ln", "pos_enc")
 )
 
-# The longest path that counts, in the released code; ViTs of up to 20 blocks have no longer one.
-CUTOFF = 50
 SINK = ("sink.weight", "sink.bias")
 STEM = 5  # nodes before the first block
 
@@ -63,7 +65,7 @@ _MLP = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Graph:
-    """A ViT's nodes in topological order and the shortest paths between them.
+    """A model's nodes in topological order and the shortest paths between them.
 
     Tensors are int64 and shared by all graphs of one depth: do not write into them. Node 0 is the
     input.
@@ -71,7 +73,7 @@ class Graph:
 
     spec: Spec
     types: Tensor  # (N,) indices into `TYPES`
-    names: tuple[str | None, ...]  # timm's name of the node's parameter; None without one
+    names: tuple[str | None, ...]  # name of the node's parameter; None without one
     # Of that parameter; the position embedding's is (1, d, rows, columns).
     shapes: tuple[Shape | None, ...]
     # (N, N) length of the shortest path from row to column; 0 without one, and on the diagonal
@@ -81,14 +83,20 @@ class Graph:
     sink: bool = False
     class_weight: str = "head.weight"
     class_bias: str = "head.bias"
+    last: int = 3  # the number of nodes after the last block, without the sink's
+    # The matrices that are predicted as (outputs, inputs), as `shapes` has them, and transposed.
+    transposed: frozenset[str] = frozenset()
+    joint: str = ".qkv."  # in the names of the layers of queries, keys and values
+    # The ends of the names of the tensors that write to the residual stream.
+    writers: tuple[str, ...] = ("attn.proj.weight", "mlp.fc2.weight")
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def tail(self) -> int:
-        """Return the number of nodes after the last block: norm, head and sink."""
-        return 5 if self.sink else 3
+        """Return the number of nodes after the last block: norm, sink, and a ViT's head."""
+        return self.last + (len(SINK) if self.sink else 0)
 
     @cached_property
     def sources(self) -> dict[str, int]:
@@ -110,7 +118,9 @@ class Graph:
         return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
-def build_graph(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = None) -> Graph:
+def build_graph(
+    spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = None, cutoff: int = CUTOFF
+) -> Graph:
     """Build the graph of the model that `spec` describes.
 
     Args:
@@ -120,18 +130,15 @@ def build_graph(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = 
             torch 2 have none.
         sink: the shape (out, in) of one more linear layer, called `SINK`, that reads the final norm
             beside the head.
+        cutoff: the longest path that counts; ViTs of up to 20 blocks have none of more than 50.
 
     Raises:
         WrongCall: for a spec with tensors that hypernetworks do not predict, and for a sink that
             does not fit.
     """
     check_spec(spec)
-    if sink is not None and (sink[0] < 1 or sink[1] != spec.width):
-        raise WrongCall(
-            f"the sink's shape is {sink}; it must be (out, {spec.width}), since its input is the "
-            "final norm"
-        )
-    topology = _build_topology(spec.layers, msa, sink is not None)
+    check_sink(spec, sink)
+    topology = _build_topology(spec.layers, msa, sink is not None, cutoff)
     side = isqrt(require_pictures(spec).patches)
     known_shapes = {**shapes(spec), "pos_embed": (1, spec.width, side, side)}
     if sink is not None:
@@ -142,6 +149,15 @@ def build_graph(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = 
         sink=sink is not None,
         **topology,
     )
+
+
+def check_sink(spec: Spec, sink: tuple[int, int] | None) -> None:
+    """Raise `WrongCall` for the shape of a sink that does not read the final norm."""
+    if sink is not None and (sink[0] < 1 or sink[1] != spec.width):
+        raise WrongCall(
+            f"the sink's shape is {sink}; it must be (out, {spec.width}), since its input is the "
+            "final norm"
+        )
 
 
 def check_spec(spec: Spec) -> None:
@@ -225,7 +241,7 @@ def _list_nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # the tensors are cached, and a later caller may need gradients
-def _build_topology(layers: int, msa: bool, sink: bool) -> dict[str, Any]:
+def _build_topology(layers: int, msa: bool, sink: bool, cutoff: int) -> dict[str, Any]:
     """Return the fields of a graph that all graphs of one depth share."""
     nodes = _list_nodes(layers, msa, sink)
     names = tuple(node.name for node in nodes)
@@ -234,7 +250,7 @@ def _build_topology(layers: int, msa: bool, sink: bool) -> dict[str, Any]:
     if sink:  # head and sink are parallel
         paths[-4:-2, -2:] = 0
         paths[-2:, -4:-2] = 0
-    paths.masked_fill_(paths > CUTOFF, 0)
+    paths.masked_fill_(paths > cutoff, 0)
     direct = paths == 1
     return {
         "types": torch.tensor([node.kind for node in nodes], device="cpu"),

@@ -1,4 +1,4 @@
-"""`Hypernet`: from a ViT's graph to all its parameters.
+"""`Hypernet`: from a model's graph to all its parameters.
 
 GHN-3, LoGAH, TAL and PITH differ in two parts only.
 
@@ -16,9 +16,12 @@ here the row is fixed (`compute_class_position`), so that a prediction is a func
 hypernetwork, the spec and the task.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -48,7 +51,7 @@ from lgzoo_tal.modules.forms import (
     is_interleaved,
     sort_rows,
 )
-from lgzoo_tal.modules.graph import SINK, TYPES, Graph, build_graph
+from lgzoo_tal.modules.graph import TEXT_TYPES, TYPES, Graph, build_graph
 from lgzoo_tal.modules.inheritance import Inheritance
 from lgzoo_tal.modules.low_rank_decoder import LowRankDecoder
 from lgzoo_tal.modules.projected_decoder import (
@@ -62,11 +65,15 @@ from lgzoo_tal.modules.tensors import (
     TensorGroup,
     compute_scale,
     fill,
+    fix_std,
     group_tensors,
     is_vector,
     squash_vectors,
     tile_blocks,
 )
+
+if TYPE_CHECKING:
+    from lgzoo_tal.modules.text_embeddings import Tables
 
 CLASS_POSITION_STD = 0.02
 DECODERS: dict[str, Callable[[HypernetSpec], nn.Module]] = {
@@ -87,8 +94,10 @@ class Hypernet(nn.Module):
         super().__init__()
         self.spec = spec
         self.inheritance: Inheritance | None = None
+        self.tables: Tables | None = None
         with torch.device("meta"):
-            self.embed = build_table(len(TYPES), spec.hidden)
+            types = TYPES if spec.inputs == "images" else TEXT_TYPES
+            self.embed = build_table(len(types), spec.hidden)
             self.shape_enc = ShapeEmbedding(spec)
             self.gnn = Graphormer(spec)
             self.ln = nn.LayerNorm(spec.hidden)
@@ -117,7 +126,7 @@ class Hypernet(nn.Module):
     def forward(
         self, graph: Graph, *, task: Tensor | None = None, head: bool = True
     ) -> dict[str, Tensor]:
-        """Predict every parameter of the graph's model by timm's name, and its sink's.
+        """Predict every parameter of the graph's model by its name, and its sink's.
 
         The tensors are differentiable. GHN-3 makes as many classes as it was trained with and crops
         or repeats them for other numbers.
@@ -136,13 +145,22 @@ class Hypernet(nn.Module):
             tensors = tile_blocks(blocks, *_get_plane(group), scale)
             for name, tensor in zip(group.names, tensors):
                 tensor = tensor[:, 0] if is_vector(group) else tensor
-                tensor = sort_rows(tensor) if is_interleaved(name, self.spec.form) else tensor
-                scale = self._get_writer_scale(name, graph)
-                parameters[name] = tensor if scale == 1 else tensor * scale
-        row_d = self._get_class_position(graph.spec).to(parameters["pos_embed"])
+                tensor = sort_rows(tensor) if self._is_interleaved(name, graph) else tensor
+                tensor = fix_std(tensor) if self._has_fixed_std(group) else tensor
+                writer_scale = self._get_writer_scale(name, graph)
+                tensor = tensor if writer_scale == 1 else tensor * writer_scale
+                parameters[name] = tensor.mT if name in graph.transposed else tensor
+        if self.spec.inputs == "images":
+            self._add_class_token(parameters, graph.spec)
+        if self.tables is not None:
+            tables = self.tables.narrow(graph.spec.width).items()
+            parameters |= {name: table.to(self.embed.weight.device) for name, table in tables}
+        return {name: parameters[name] for name in _list_shapes(graph) if name in parameters}
+
+    def _add_class_token(self, parameters: dict[str, Tensor], spec: Spec) -> None:
+        row_d = self._get_class_position(spec).to(parameters["pos_embed"])
         parameters["pos_embed"] = torch.cat((row_d[None], parameters["pos_embed"]))[None]
         parameters["cls_token"] = torch.zeros_like(row_d)[None, None]
-        return {name: parameters[name] for name in _list_shapes(graph) if name in parameters}
 
     @torch.no_grad()
     def predict(self, graph: Graph, *, task: Tensor | None = None, head: bool = True) -> StateDict:
@@ -166,14 +184,21 @@ class Hypernet(nn.Module):
             parameters = {
                 name: torch.empty(shape, device=device) for name, shape in expected.items()
             }
-        parameters["cls_token"].zero_()
-        parameters["pos_embed"][0, 0] = self._get_class_position(graph.spec)
+        if self.spec.inputs == "images":
+            parameters["cls_token"].zero_()
+            parameters["pos_embed"][0, 0] = self._get_class_position(graph.spec)
+        if self.tables is not None:
+            for name, table in self.tables.narrow(graph.spec.width).items():
+                parameters[name].copy_(table)
         for group, blocks, scale in self.decode_blocks(graph, task, head):
             for name, block in zip(group.names, blocks):
                 target = parameters[name][0, 1:] if group.role == "positions" else parameters[name]
+                target = target.mT if name in graph.transposed else target
                 fill(target[:, None] if is_vector(group) else target, block, scale)
-                if is_interleaved(name, self.spec.form):
+                if self._is_interleaved(name, graph):
                     target.copy_(sort_rows(target))
+                if self._has_fixed_std(group):
+                    target.copy_(fix_std(target))
                 if (writer_scale := self._get_writer_scale(name, graph)) != 1:
                     target.mul_(writer_scale)
         return parameters
@@ -183,8 +208,17 @@ class Hypernet(nn.Module):
         return compute_class_position(spec.width) if inherited is None else inherited
 
     def _get_writer_scale(self, name: str, graph: Graph) -> float:
-        is_scaled = self.spec.writers == "by_depth"
-        return compute_writer_scale(name, graph.spec.layers) if is_scaled else 1.0
+        if self.spec.writers != "by_depth":
+            return 1.0
+        return compute_writer_scale(name, graph.spec.layers, graph.writers)
+
+    def _is_interleaved(self, name: str, graph: Graph) -> bool:
+        return is_interleaved(name, self.spec.form, graph.joint)
+
+    def _has_fixed_std(self, group: TensorGroup) -> bool:
+        """Return whether the tensors of a group are scaled to one standard deviation."""
+        is_fixed = self.spec.inputs == "texts" and self.spec.scale == "std"
+        return is_fixed and group.role in ("matrix", "class weight")
 
     def decode_blocks(
         self, graph: Graph, task: Tensor | None = None, head: bool = True
@@ -203,6 +237,8 @@ class Hypernet(nn.Module):
         nodes = self.encode(graph, task)
         with torch.autocast(nodes.device.type, enabled=False):
             groups = group_tensors(graph, head)
+            if self.tables is not None:
+                groups = [group for group in groups if group.role != "embedding"]
             for group, blocks in self._decode(nodes.float(), groups, graph.spec):
                 if isinstance(blocks, Tensor) and is_vector(group):
                     squashed = squash_vectors(blocks * vectors, group.role)
@@ -211,8 +247,11 @@ class Hypernet(nn.Module):
                     yield group, squashed[:, :, None], 1
                 elif isinstance(blocks, Tensor) and group.role == "positions":
                     yield group, blocks[:, 0].flatten(2).mT, positions
+                elif group.role == "embedding":
+                    yield group, blocks, positions
                 else:
-                    yield group, blocks, compute_scale(group.shape)
+                    is_fixed = self._has_fixed_std(group)
+                    yield group, blocks, 1 if is_fixed else compute_scale(group.shape)
 
     def _decode(
         self, nodes: Tensor, groups: list[TensorGroup], spec: Spec
@@ -232,6 +271,28 @@ class Hypernet(nn.Module):
             nodes, [group for group in groups if is_vector(group)], self.bias_class
         )
         yield from self.decoder(nodes, [group for group in groups if not is_vector(group)])
+
+
+def build_graph_for(
+    hypernet: HypernetSpec, spec: Spec, sink: tuple[int, int] | None = None
+) -> Graph:
+    """Build the graph of a model, of images or of texts, as a hypernetwork reads it.
+
+    Args:
+        hypernet: the spec of the hypernetwork.
+        spec: of the model.
+        sink: as for `build_graph`.
+
+    Raises:
+        WrongCall: for a model that the hypernetwork does not predict.
+    """
+    if hypernet.inputs == "images":
+        return build_graph(spec, sink=sink, cutoff=hypernet.cutoff)
+    from lgzoo_tal.modules.text_graph import build_text_graph
+
+    return build_text_graph(
+        spec, sink=sink, cutoff=hypernet.cutoff, transposed=hypernet.scale == "fan_in"
+    )
 
 
 def build_frozen_hypernet(spec: HypernetSpec, state: StateDict) -> Hypernet:
@@ -283,7 +344,9 @@ def predict_tensors(
     task = None if embedding is None else embedding.to(device)
     return {
         name: tensor.cpu()
-        for name, tensor in hypernet.predict(build_graph(spec), task=task, head=head).items()
+        for name, tensor in hypernet.predict(
+            build_graph_for(hypernet.spec, spec), task=task, head=head
+        ).items()
     }
 
 
@@ -306,13 +369,10 @@ def compute_class_position(width: int) -> Tensor:
 
 
 def _list_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all predicted parameters in timm's order, the sink's last."""
-    sink = {
-        name: shape
-        for name, shape in zip(graph.names, graph.shapes)
-        if name in SINK and shape is not None
-    }
-    return shapes(graph.spec) | {str(name): shape for name, shape in sink.items()}
+    """Return the shapes of all predicted parameters in the model's order, the sink's last."""
+    known = shapes(graph.spec)
+    added = {name: graph.shapes[node] for name, node in graph.sources.items() if name not in known}
+    return known | {name: shape for name, shape in added.items() if shape is not None}
 
 
 def _get_plane(group: TensorGroup) -> tuple[int, int]:

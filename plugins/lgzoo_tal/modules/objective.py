@@ -18,6 +18,8 @@ times T^2, where s = M f + m is the student's feature at the ancestry's width. T
 temperature; the code's is 3, and it divides the sum over a batch by the number of images and by
 that of the task's classes.
 
+Of texts, a student's only token here is its pooled feature, the input of its head.
+
 One more predicted linear layer, the graph's sink, computes from the class token's feature the
 outputs that descendants do not need: the feature at the ancestry's width (M of eq. 4), and the
 attributes. So a student runs once.
@@ -30,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,19 +44,18 @@ from learngene_zoo.plugin import (
     Attribute,
     Spec,
     attribute_loss,
+    compute_pooled,
     derive_seed,
     divergence,
     empty,
 )
 from lgzoo_tal.architectures import pick_architecture
 from lgzoo_tal.config import Guidance
+from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.modules.embedding import extract_feature
-from lgzoo_tal.modules.graph import SINK, Graph, build_graph
-from lgzoo_tal.modules.hypernet import Hypernet
+from lgzoo_tal.modules.graph import SINK, Graph
+from lgzoo_tal.modules.hypernet import Hypernet, build_graph_for
 from lgzoo_tal.modules.mixture import TaskBatch
-
-if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
 
 Losses = dict[str, torch.Tensor]
 Linear = tuple[torch.Tensor, torch.Tensor]  # weight (E, D) and bias (E,)
@@ -63,21 +64,23 @@ Linear = tuple[torch.Tensor, torch.Tensor]  # weight (E, D) and bias (E,)
 class Guide:
     """The frozen ancestry model and the settings of its guidance. Neither trained nor saved."""
 
-    def __init__(self, model: VisionTransformer, settings: Guidance) -> None:
+    def __init__(self, model: Any, settings: Guidance, width: int | None = None) -> None:
         self.model = model.eval().requires_grad_(False)
         self.settings = settings
-        self.width: int = model.embed_dim
+        self.width: int = model.embed_dim if width is None else width
 
     def __deepcopy__(self, memo: object) -> Guide:
         return self  # the moving average of an objective has the same guide
 
     @torch.no_grad()
-    def compute_tokens(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+    def compute_tokens(self, images_BCHW: Any) -> torch.Tensor:
         """Return (B, N, E) after the final norm: the model's feature, then every patch.
 
         The feature is the class token, or without one the input of the head. Registers are left
-        out.
+        out. Of texts there is the feature alone.
         """
+        if not isinstance(images_BCHW, torch.Tensor):
+            return compute_pooled(self.model, images_BCHW)[:, None]
         tokens_BNE = self.model.forward_features(images_BCHW)
         return torch.cat(
             (
@@ -195,12 +198,15 @@ class MetaObjective(nn.Module):
     ) -> Losses:
         spec = self.get_architecture(draw).with_(classes=task_spec.classes)
         sink = self._projection_rows + sum(task_spec.outputs)
-        device = batch.inputs.device
-        graph = _build_graph_on(spec, (sink, spec.width) if sink else None, device)
+        device = batch.labels.device
+        graph = _build_graph_on(
+            self.hypernet.spec, spec, (sink, spec.width) if sink else None, device
+        )
         embedding = None if task_spec.embedding is None else task_spec.embedding.to(device)
         parameters = self.hypernet(graph, task=embedding)
         tokens_BND = compute_tokens(spec, parameters, batch.inputs)
-        labels = self._compute_label_losses(task_spec, batch, tokens_BND[:, 0], parameters)
+        head = parameters[graph.class_weight], parameters.get(graph.class_bias)
+        labels = self._compute_label_losses(task_spec, batch, tokens_BND[:, 0], head, parameters)
         norm = {"norm": self.norm_weight * sum_norms(parameters)}
         if self.guide is None or teacher_BNE is None:
             return {**labels, **norm}
@@ -218,12 +224,11 @@ class MetaObjective(nn.Module):
         task_spec: TaskSpec,
         batch: TaskBatch,
         features_BD: torch.Tensor,
+        head: tuple[torch.Tensor, torch.Tensor | None],
         parameters: Mapping[str, torch.Tensor],
     ) -> Losses:
         """Return the losses of the class and of every attribute."""
-        logits_BK = functional.linear(
-            features_BD, parameters["head.weight"], parameters["head.bias"]
-        ).float()
+        logits_BK = functional.linear(features_BD, *head).float()
         losses = {
             CLASS_LOSS: functional.cross_entropy(
                 logits_BK, batch.labels, label_smoothing=self.label_smoothing
@@ -262,36 +267,36 @@ def sum_norms(parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return torch.stack([tensor.float().norm() for tensor in parameters.values()]).sum()
 
 
-def compute_tokens(
-    spec: Spec, parameters: Mapping[str, torch.Tensor], images_BCHW: torch.Tensor
-) -> torch.Tensor:
+def compute_tokens(spec: Spec, parameters: Mapping[str, torch.Tensor], inputs: Any) -> torch.Tensor:
     """Return all tokens after the final norm, (B, N, D), of the model with these parameters.
 
-    Gradients flow into the parameters. Those beyond the final norm, such as the head's, are
-    ignored.
+    Of texts it is the pooled feature alone, (B, 1, D). Gradients flow into the parameters. Those
+    beyond the final norm, such as the head's, are ignored.
 
     Args:
         spec: of the model.
-        parameters: by timm's names.
-        images_BCHW: the images.
+        parameters: by the model's names.
+        inputs: images (B, C, H, W), or `Tokens`.
     """
     body = _build_body(spec.with_(classes=0))  # one module for all tasks
-    state_dict = {f"vit.{name}": parameters[name] for name in body.names}
+    state_dict = {f"model.{name}": parameters[name] for name in body.names}
     # No parameter is tied, and without looking for tied ones a step is milliseconds faster.
-    tokens_BND: torch.Tensor = functional_call(body, state_dict, (images_BCHW,), tie_weights=False)
+    tokens_BND: torch.Tensor = functional_call(body, state_dict, (inputs,), tie_weights=False)
     return tokens_BND
 
 
 class _Body(nn.Module):
-    """A ViT up to its final norm: timm's modules, without memory for weights."""
+    """A model up to its final norm: modules without memory for weights."""
 
-    def __init__(self, vit: Any) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.vit = vit
-        self.names = [name for name, _ in vit.named_parameters()]
+        self.model = model
+        self.names = [name for name, _ in model.named_parameters()]
 
-    def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        tokens_BND: torch.Tensor = self.vit.forward_features(images_BCHW)
+    def forward(self, inputs: Any) -> torch.Tensor:
+        if not isinstance(inputs, torch.Tensor):
+            return compute_pooled(self.model, inputs)[:, None]
+        tokens_BND: torch.Tensor = self.model.forward_features(inputs)
         return tokens_BND
 
 
@@ -302,5 +307,7 @@ def _build_body(spec: Spec) -> _Body:
 
 
 @lru_cache(maxsize=256)
-def _build_graph_on(spec: Spec, sink: tuple[int, int] | None, device: torch.device) -> Graph:
-    return build_graph(spec, sink=sink).to(device)
+def _build_graph_on(
+    hypernet: HypernetSpec, spec: Spec, sink: tuple[int, int] | None, device: torch.device
+) -> Graph:
+    return build_graph_for(hypernet, spec, sink).to(device)

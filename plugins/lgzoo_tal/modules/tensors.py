@@ -22,18 +22,22 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from learngene_zoo.plugin import StateDict, derive_seed
+from learngene_zoo.plugin import Spec, StateDict, Table, derive_seed, table_of
 from lgzoo_tal.hypernet_spec import Post
 from lgzoo_tal.modules.graph import NORM, POSITIONS, Graph, Shape
 
-Role = Literal["matrix", "class weight", "positions", "norm weight", "bias", "class bias"]
+Role = Literal[
+    "matrix", "class weight", "positions", "embedding", "norm weight", "bias", "class bias"
+]
+TEXT_STD = 0.02  # the standard deviation of GPT-2's initial matrices
 
 
 @dataclass(frozen=True)
 class TensorGroup:
     """Tensors of one shape and one role, each from one node.
 
-    Positions have the shape (1, d, rows, columns), without class token.
+    Positions have the shape (1, d, rows, columns), without class token; embeddings of a model of
+    texts (words, d) or (positions, d).
     """
 
     role: Role
@@ -68,7 +72,7 @@ def _get_role(graph: Graph, name: str, kind: int) -> Role:
     if name == graph.class_bias:
         return "class bias"
     if kind == POSITIONS:
-        return "positions"
+        return "positions" if name == "pos_embed" else "embedding"
     if name.endswith("bias"):
         return "bias"
     return "norm weight" if kind == NORM else "matrix"
@@ -92,6 +96,11 @@ def compute_scale(shape: tuple[int, ...]) -> float:
     """
     gain = 1 if len(shape) > 2 and (shape[1] == 1 or shape[2] < shape[3]) else 2
     return math.sqrt(gain / math.prod(shape[1:]))
+
+
+def fix_std(tensor: Tensor) -> Tensor:
+    """Return a matrix with the standard deviation `TEXT_STD`, as LoGAH's code for GPT-2 does."""
+    return tensor / tensor.std() * TEXT_STD
 
 
 def squash_vectors(vectors: Tensor, role: Role) -> Tensor:
@@ -236,24 +245,31 @@ class _Fit(torch.autograd.Function):
 NOISE_SCALE = 1e-5
 
 
-def process_tensors(tensors: StateDict, post: Post, seed: int) -> StateDict:
+def process_tensors(tensors: StateDict, post: Post, seed: int, spec: Spec) -> StateDict:
     """Return the tensors of a model after `post`.
 
     Args:
-        tensors: by timm's names.
+        tensors: by their names.
         post: the process.
         seed: each tensor is a function of it and of the tensor's name.
+        spec: of the model.
     """
     if post == "none":
         return tensors
+    table = table_of(spec)
     return {
-        name: _process_tensor(tensor, name, post, seed) if _is_processed(name, tensor) else tensor
+        name: _process_tensor(tensor, name, post, seed)
+        if _is_processed(name, tensor, table)
+        else tensor
         for name, tensor in tensors.items()
     }
 
 
-def _is_processed(name: str, tensor: torch.Tensor) -> bool:
-    return name.endswith(".weight") and tensor.dim() > 1 and not name.startswith("head.")
+def _is_processed(name: str, tensor: torch.Tensor, table: Table) -> bool:
+    kind = table.find(name)
+    is_embedding = kind is not None and kind.start in ("embedding", "positions")
+    is_matrix = name.endswith(".weight") and tensor.dim() > 1
+    return is_matrix and not is_embedding and not table.is_head(name)
 
 
 def _process_tensor(tensor: torch.Tensor, name: str, post: Post, seed: int) -> torch.Tensor:
