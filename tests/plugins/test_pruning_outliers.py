@@ -22,7 +22,12 @@ from lgzoo_closed_form.modules.cutting import (
     compensate_model,
     record_blocks,
 )
-from lgzoo_closed_form.modules.head_dims import compute_roots, factor_products, factor_writer
+from lgzoo_closed_form.modules.head_dims import (
+    compute_roots,
+    factor_products,
+    factor_writer,
+    narrow_heads,
+)
 from lgzoo_closed_form.modules.ridge import choose_penalty, measure_largest
 from lgzoo_closed_form.modules.streams import Pictures
 from lgzoo_closed_form.pruned import check_head_dim
@@ -117,6 +122,15 @@ def test_products_are_the_best_of_their_rank() -> None:
     U, S, Vh = torch.linalg.svd(products)
     best = (U[:, :, :4] * S[:, None, :4]) @ Vh[:, :4]
     torch.testing.assert_close(narrow, best)
+
+
+def test_logits_keep_their_scale() -> None:
+    """Attention divides products by the root of the number of channels, 4 instead of 6."""
+    (queries, gram_q), (keys, gram_k), (_, gram_o) = (draw_gram(2, 6, seed) for seed in range(3))
+    maps = narrow_heads(gram_q, gram_k, gram_o, draw_gram(2, 6, 3)[0], 4)
+    logits = (queries @ maps.queries.mT) @ (keys @ maps.keys.mT).mT / 4**0.5
+    U, S, Vh = torch.linalg.svd(queries @ keys.mT / 6**0.5)
+    torch.testing.assert_close(logits, (U[:, :, :4] * S[:, None, :4]) @ Vh[:, :4])
 
 
 def test_updates_are_the_best_of_their_rank() -> None:
