@@ -66,7 +66,7 @@ MODELS = (
 TUNED_TEXTS, EPOCHS = 2000, 6
 TUNED_TASKS = ("sentiment", "paraphrase")
 TUNED_MODELS = MODELS[:2]
-PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0)
+PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 SIMILAR_TEXTS, HEAL_TEXTS, HEAL_EPOCHS = 700, 3000, 3
 SIMILAR = (
     ("first_k", "`first_k`"),

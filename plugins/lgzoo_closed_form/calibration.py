@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lgzoo_closed_form.modules.streams import Pictures, Recording
 
 PART = "statistics"  # of an extraction's run
-TEXT_PENALTY = 100  # of the penalty for texts; docs/text.md has a measurement
+TEXT_PENALTY = 1000  # of the penalty for texts; docs/text.md has a measurement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Calibration:
     ridge: Annotated[
         float,
         "penalty on the change of the copied weights, relative to the mean square of the inputs "
-        "(for texts 100 times this)",
+        "(for texts 1,000 times this)",
         Bounds(least=0),
     ] = 1e-3
 

@@ -11,8 +11,7 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.eva.spec import TIMM_NAMES, EvaSpec
-from learngene_zoo.families.segments import read_segments
-from learngene_zoo.families.spec import square
+from learngene_zoo.families.spec import read_segments, square
 from learngene_zoo.settings import Json
 
 _SIZES = {

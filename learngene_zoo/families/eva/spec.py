@@ -10,8 +10,14 @@ from typing import Any, Literal
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.segments import SegmentedSpec, write_segment
-from learngene_zoo.families.spec import LIMITS, Segment, check_between, untiled_error
+from learngene_zoo.families.spec import (
+    LIMITS,
+    Segment,
+    SegmentedSpec,
+    check_between,
+    untiled_error,
+    write_segment,
+)
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 # The argument of timm's Eva for each field. Only `norm_eps` has none: the architecture sets it.

@@ -7,8 +7,7 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.segments import read_segments, write_segment
-from learngene_zoo.families.spec import square
+from learngene_zoo.families.spec import read_segments, square, write_segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Json
 

@@ -22,8 +22,7 @@ from learngene_zoo.families.family import (
     Table,
     parameter,
 )
-from learngene_zoo.families.segments import SegmentedSpec
-from learngene_zoo.families.spec import LIMITS, Pool, Segment, check_between
+from learngene_zoo.families.spec import LIMITS, Pool, Segment, SegmentedSpec, check_between
 from learngene_zoo.settings import NO_OPTION, OMIT_DEFAULT
 
 Norm = Literal["layer", "rms"]
