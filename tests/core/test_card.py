@@ -142,7 +142,9 @@ def test_a_descendants_card_has_its_metrics_as_the_hub_reads_them() -> None:
     assert matter["metrics"] == ["accuracy"]
     assert matter["library_name"] == "timm"
     assert "timm.create_model" in card
-    assert "1 tensors inherited" in card
+    assert "1 tensor is inherited" in card
+    assert "| `cifar` | validation | accuracy | 75.0 |  |" in card
+    assert "| `cifar` | test | accuracy | 50.0 |  |" in card
 
 
 def test_a_descendant_of_which_nothing_is_known_still_has_a_card() -> None:
