@@ -1,4 +1,4 @@
-"""torch.hub entries: `torch.hub.load("OWNER/learngene_zoo:v0.1.0", "lsamd_vit", task="digits",
+"""torch.hub entries: `torch.hub.load("OWNER/learngene_zoo:v1.0.0", "lsamd_vit", task="digits",
 layers=7, trust_repo=True)`.
 
 Every method METHOD with a learngene in `cards/` has an entry `METHOD_vit`; `descendant` builds from

@@ -23,7 +23,7 @@ from learngene_zoo.artifacts.records import (
     dataset_of,
     joint_licence,
 )
-from learngene_zoo.artifacts.worth import worth_results, worth_section
+from learngene_zoo.artifacts.worth import list_evaluations, worth_results, worth_section
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec, TextSpec
@@ -161,6 +161,7 @@ def descendant_card(
         task=ours.get("task"),
         facts=to_json({**facts, "versions": ours.get("versions", {})}),
         metrics=to_json(ours.get("metrics")),
+        evaluation=list_evaluations(ours.get("metrics") or {}, tasks),
         is_evaluated=bool(results),
         version=str(ours.get("versions", {}).get("learngene_zoo", "")),
         licence=licence,
@@ -187,6 +188,7 @@ def timm_card(config: Mapping[str, Any]) -> str:
         tasks=tasks,
         facts=to_json({key: ours[key] for key in keys if key in ours}),
         metrics=to_json(ours.get("metrics")),
+        evaluation=list_evaluations(ours.get("metrics") or {}, tasks),
         licence=licence,
     )
 

@@ -1,12 +1,12 @@
-"""Results of a learngene for its card: a table, and the Hub's model index."""
+"""Results of a learngene or a model for its card: a table, and the Hub's model index."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.records import CardResults, Measured, dataset_of
-from learngene_zoo.text import code, printable, prose, table
+from learngene_zoo.artifacts.records import CardResults, Measured, TaskRecord, dataset_of
+from learngene_zoo.text import code, count_noun, printable, prose, table
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -78,4 +78,39 @@ def worth_results(worth: CardResults, pipeline: str) -> list[EvalResult]:
 
 def _model_text(row: Measured) -> str:
     named = f" ({size_text(row.size)})" if row.size else ""
-    return f"{row.layers} layers of width {row.width}{named}"
+    return f"{count_noun(row.layers, 'layer')} of width {row.width}{named}"
+
+
+def list_evaluations(
+    metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]
+) -> list[dict[str, str]]:
+    """Return the rows of a card's table of results, on validation and test data.
+
+    Values and intervals are in per cent. Those that are not numbers are left out.
+    """
+    task = tasks[0].name if tasks else str(metrics.get("task") or "")
+    return [
+        {
+            "task": task,
+            "images": f"{_count(metrics.get(f'{split}_images'))} {split}".strip(),
+            "metric": metric,
+            "value": _per_cent(metrics.get(f"{split}_{metric}")),
+            "interval": " to ".join(filter(None, map(_per_cent, _bounds(metrics, split)))),
+        }
+        for split in ("validation", "test")
+        for metric in ("accuracy", "mIoU")
+        if task and _per_cent(metrics.get(f"{split}_{metric}"))
+    ]
+
+
+def _per_cent(value: object) -> str:
+    return f"{100 * value:.1f}" if isinstance(value, float | int) else ""
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else ""
+
+
+def _bounds(metrics: Mapping[str, Any], split: str) -> Sequence[object]:
+    bounds = metrics.get(f"{split}_interval")
+    return bounds if isinstance(bounds, list | tuple) and len(bounds) == 2 else ()

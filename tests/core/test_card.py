@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,8 +142,16 @@ def test_a_descendants_card_has_its_metrics_as_the_hub_reads_them() -> None:
     assert {result["dataset"]["split"] for result in index["results"]} == {"validation", "test"}
     assert matter["metrics"] == ["accuracy"]
     assert matter["library_name"] == "timm"
-    assert "timm.create_model" in card
-    assert "1 tensors inherited" in card
+    [block] = re.findall(r"```python\n(.*?)```", card, re.S)
+    assert [line.split("(")[0] for line in block.splitlines() if line] == [
+        "import timm",
+        "model = timm.create_model",
+        "data = timm.data.resolve_model_data_config",
+        "transform = timm.data.create_transform",
+    ]
+    assert "1 tensor is inherited" in card
+    assert "| `cifar` | validation | accuracy | 75.0 |  |" in card
+    assert "| `cifar` | test | accuracy | 50.0 |  |" in card
 
 
 def test_a_descendant_of_which_nothing_is_known_still_has_a_card() -> None:
@@ -168,7 +177,10 @@ def test_a_model_that_timm_lacks_is_listed_under_this_library() -> None:
     [result] = matter["model-index"][0]["results"]
     assert result["dataset"] == {"name": "x", "type": "x", "split": "test"}
     assert result["metrics"] == [{"type": "mean_iou", "name": "test mIoU", "value": 0.25}]
-    assert "import learngene_zoo.timm" in card
+    assert (
+        "import timm\n\nimport learngene_zoo.timm  # registers the model with timm\n\nmodel = "
+        in card
+    )
 
 
 def test_a_model_trained_from_scratch_has_the_licence_its_maker_gave_it() -> None:
