@@ -124,7 +124,8 @@ def descendant_card(
     name = f"{'vit' if of_images else spec.family}-{spec.layers}-layers-{widths}-wide-{method}" + (
         f"-{control}" if control else ""
     )
-    results = list_results(spec, ours.get("metrics") or {}, tasks)
+    metrics = ours.get("metrics")
+    results = list_results(spec, metrics or {}, tasks)
     front = render_front_matter(
         licence,
         library_name=host,
@@ -160,8 +161,8 @@ def descendant_card(
         tasks=tasks,
         task=ours.get("task"),
         facts=to_json({**facts, "versions": ours.get("versions", {})}),
-        metrics=to_json(ours.get("metrics")),
-        evaluation=list_evaluations(ours.get("metrics") or {}, tasks),
+        metrics=to_json(metrics),
+        evaluation=list_evaluations(metrics, tasks) if metrics else [],
         is_evaluated=bool(results),
         version=str(ours.get("versions", {}).get("learngene_zoo", "")),
         licence=licence,
@@ -172,6 +173,7 @@ def timm_card(config: Mapping[str, Any]) -> str:
     """Render the README.md of a folder with a classifier of timm's that was trained here."""
     ours: Mapping[str, Any] = config["learngene"]
     licence, tasks = str(ours.get("licence", "unknown")), _tasks(ours)
+    metrics = ours.get("metrics")
     front = render_front_matter(
         licence,
         library_name="timm",
@@ -187,8 +189,8 @@ def timm_card(config: Mapping[str, Any]) -> str:
         classes=config["num_classes"],
         tasks=tasks,
         facts=to_json({key: ours[key] for key in keys if key in ours}),
-        metrics=to_json(ours.get("metrics")),
-        evaluation=list_evaluations(ours.get("metrics") or {}, tasks),
+        metrics=to_json(metrics),
+        evaluation=list_evaluations(metrics, tasks) if metrics else [],
         licence=licence,
     )
 
