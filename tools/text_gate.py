@@ -8,8 +8,8 @@ on at most 4,000 training texts, and logistic regressions on the same texts: on 
 and pairs of adjacent words, of which the better one counts. Each arm has its best learning rate on
 validation texts of two tasks, with a separate seed. No test text is read. The gate is passed if
 the language model is above both rivals, with 95 % intervals over the validation texts, on every
-task made by rules whose texts it was not trained on. Results: benchmarks/results/text_gate.json.
-Page: the card of the language model.
+task made by rules whose texts it was not trained on. The results are among those of the benchmarks
+(`RESULTS`), the table is on the card of the language model.
 """
 
 from __future__ import annotations

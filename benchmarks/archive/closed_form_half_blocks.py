@@ -8,7 +8,9 @@ is left out has a last layer of zeros. Both stand for as many of the first units
 objective of at most the default limit. All have the full width.
 
 Measured: a ridge regression on the frozen features and the nearest neighbours, as in
-closed_form_truncation.py.
+closed_form_truncation.py. No validation or test image is read.
+
+Command: DINOV2 is a folder that `python benchmarks/real_ancestries.py dinov2-small DINOV2` writes.
 
     python benchmarks/archive/closed_form_half_blocks.py [--ancestry DINOV2]
 

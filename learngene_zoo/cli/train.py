@@ -22,7 +22,7 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import DEFAULT_FAMILY
+from learngene_zoo.families.spec import DEFAULT_FAMILY, LANGUAGE_FAMILY
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
@@ -130,12 +130,12 @@ command = SettingsCommand(
     callback=train,
     help="Train a Vision Transformer from scratch: an ancestry model to extract from, or a model "
     "of any size to compare with.\n\n"
-    "With --family gpt2 it is a language model with its tokenizer, trained to predict the next "
-    "word of texts: by default 6 layers of width 96 with 3 heads.",
+    f"With --family {LANGUAGE_FAMILY} it is a language model with its tokenizer, trained to "
+    "predict the next word of texts: by default 6 layers of width 96 with 3 heads.",
     epilog="\b\nExamples:\n"
     "  lgzoo train\n"
     "  lgzoo train --task digits --layers 6 --width 64 --heads 2 -o scratch\n"
-    "  lgzoo train --family gpt2 --texts words --texts text:notes.txt -o language",
+    f"  lgzoo train --family {LANGUAGE_FAMILY} --texts words --texts text:notes.txt -o language",
     params=[
         click.Option(
             ["--task"],

@@ -20,7 +20,7 @@ from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Bounds, Recipe, check_bounds, to_json
-from learngene_zoo.storage import TOKENIZER
+from learngene_zoo.storage import TOKENIZER, parse_json
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -154,7 +154,8 @@ def _make(corpus: Corpus, spec: TextSpec, recipe: Recipe, run: Run) -> Descendan
     )
 
     content = train_tokenizer(corpus.train, spec.vocabulary)
-    words = json.loads(content)["model"]["vocab"]
+    tokenizer: Any = parse_json(content.encode())
+    words = tokenizer["model"]["vocab"]
     pad, end = (words[name] for name in SPECIAL)
     if len(words) < spec.vocabulary:
         say(run, f"the texts give {len(words):,} words instead of {spec.vocabulary:,}")

@@ -279,7 +279,7 @@ def expand(
     check_axes(configured, config.spec, target)
     from learngene_zoo.artifacts.descendant import Descendant, apply_control, load_descendant
 
-    gene = shelf.open_learngene(source)
+    gene = shelf.open_learngene(source, offline=run.offline)
     typed = [named, *to_json(configured).values()]
     unnamed = [
         task

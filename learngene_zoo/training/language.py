@@ -7,7 +7,7 @@ before it in its block, by the embedding of words as head:
 
     L = mean over i of  -log softmax(E h_i)[w_(i+1)]
 
-for the tokens h_i after the final norm, as in transformers' `GPT2LMHeadModel`.
+for the tokens h_i after the final norm, as in transformers' causal language models.
 
 Shapes: B blocks, N tokens, D width, V words of the vocabulary.
 """
@@ -44,7 +44,7 @@ EVALUATED = 64  # blocks in a batch of an evaluation
 
 
 def train_tokenizer(texts: Iterable[Text], vocabulary: int) -> str:
-    """Train a byte-level BPE, as GPT-2's, and return its tokenizer.json.
+    """Train a byte-level BPE and return its tokenizer.json.
 
     Args:
         texts: the texts to train on.

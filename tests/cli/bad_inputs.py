@@ -129,7 +129,7 @@ CALLS = [
     Case(
         "heal model --images folder:empty --teacher ancestry",
         FAILED,
-        ("no images",),
+        ("empty contains no files",),
         folder("empty"),
     ),
     Case(
@@ -196,7 +196,7 @@ SIZES = [
     Case("train --task folder:photos --image-size 33 -o new", WRONG, ("patches of 8", "33")),
     Case("train --task folder:photos --layers 9999", WRONG, ("layers is 9999", "512")),
     Case("expand scratched --heads 3", WRONG, ("3 heads do not divide a width of 32", "try 2")),
-    Case("expand scratched --layers 513", WRONG, ("layers is 513", "512")),
+    Case("expand scratched --layers 513", WRONG, ("513 is out of range", "at most 512")),
     Case("expand learngene --layers 1", WRONG, ("1", "2")),
     Case(
         "expand learngene --width 64",

@@ -184,6 +184,7 @@ def test_what_cannot_be_meant_is_said_in_one_line(
 
 def test_a_grid_whose_cells_all_fail_fails(tmp_path: Path, world: tuple[str, str]) -> None:
     (tmp_path / "empty" / "a").mkdir(parents=True)
+    (tmp_path / "empty" / "a" / "notes.txt").write_text("no image")
     result = call(*words((world[0], f"folder:{tmp_path / 'empty'}"), tmp_path / "out"))
     assert result.exit_code == 1
     assert "error: all 6 cells failed; the first: " in result.stderr

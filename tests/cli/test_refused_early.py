@@ -235,9 +235,9 @@ CALLS = {
         2,
         "error: keep names block 99, but the ancestry model has blocks 1 to 12\n",
     ),
-    "extract pruning --ancestry timm:vit_small_patch16_dinov3 --task digits -o new": (
+    "extract cluster_lg --ancestry timm:vit_small_patch16_dinov3 --task digits -o new": (
         2,
-        "error: pruning does not support models of the family 'eva', only timm's ",
+        "error: cluster_lg does not support models of the family 'eva', only timm's ",
     ),
     "extract closed_form --task folder:hollow -o new": (
         1,

@@ -127,7 +127,7 @@ def test_a_descendant_says_which_control_it_is_under(learngene: Path, tmp_path: 
         == "stem"
     )
     card = (tmp_path / "made" / "README.md").read_text()
-    assert "built from a learngene of lsamd, under the control `stem`" in card
+    assert "initialised from a learngene of the method `lsamd`, under the control `stem`" in card
     row = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "made"), "--json"]).stdout)
     assert (row["method"], row["control"]) == ("lsamd", "stem")
     assert "control" not in learngene_zoo.expand(learngene, layers=2).provenance

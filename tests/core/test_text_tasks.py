@@ -367,7 +367,7 @@ def test_models_of_images_refuse_texts(tmp_path: Path) -> None:
 
     reference = f"csv:{write_csv(tmp_path / 'a.csv')}"
     calls: list[Any] = [
-        lambda: lg.expand("lsamd-mini", task=reference, layers=3),
+        lambda: lg.expand("lsamd-mini", task=reference, layers=7),
         lambda: lg.extract("closed_form", tasks=reference),
         lambda: lg.recommend(reference),
         lambda: lg.finetune(lg.expand("closed_form-mini", layers=3), task=reference),
