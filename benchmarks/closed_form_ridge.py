@@ -22,7 +22,6 @@ Page: docs/results/closed_form.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterable, Sequence
 from statistics import mean
@@ -45,6 +44,7 @@ from lgzoo_closed_form.modules.anatomy import Linear
 from lgzoo_closed_form.modules.ridge import Rows, Sums
 from lgzoo_closed_form.modules.solve import measure_costs
 from pages import DOCS, replace_between
+from rows import append_row, read_rows
 
 ROWS = machine.RESULTS / "closed_form_ridge.jsonl"
 TASKS = {"dinov2": ("emoji", "fashion_mnist"), "bundled": truncation.TASKS["bundled"]}
@@ -71,23 +71,16 @@ def main() -> None:
         for task in TASKS[name]:
             if not given.only or task in given.only:
                 measure_task(name, given.ancestry or "bundled", task)
-    table = make_table(read_rows())
+    table = make_table(read_rows(ROWS))
     replace_between(DOCS / "results" / "closed_form.md", "ridge", table)
     print(table)
-
-
-def read_rows() -> list[dict[str, Any]]:
-    """Return the results so far."""
-    if not ROWS.is_file():
-        return []
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
 
 
 def measure_task(name: str, ancestry: str, task_name: str) -> None:
     """Measure all arms and sizes on a task."""
     done = {
         (row["ancestry"], row["task"], row["layers"], row["width"], row["arm"])
-        for row in read_rows()
+        for row in read_rows(ROWS)
     }
     torch.set_num_threads(1)
     run = Run(seed=0, threads=1, device="cpu")
@@ -144,8 +137,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
                 "knn": knn.value,
                 "images": ridge.images,
             }
-            with ROWS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(ROWS, row)
             print(row, flush=True)
 
 

@@ -24,7 +24,6 @@ Page: docs/results/closed_form.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -45,6 +44,7 @@ from lgzoo_closed_form.descendant_size import MAX_COST, find_best_cuts
 from lgzoo_closed_form.modules.solve import StreamTeacher, measure_costs, solve_descendant
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 from pages import DOCS, replace_between
+from rows import append_row, read_rows
 
 ROWS = machine.RESULTS / "closed_form_truncation.jsonl"
 PIXELS, JUDGED = 112, 600
@@ -95,21 +95,14 @@ def main() -> None:
             if not given.only or task in given.only:
                 measure_task(name, given.ancestry or "bundled", task)
     for name in TASKS:
-        table = make_table(name, read_rows())
+        table = make_table(name, read_rows(ROWS))
         replace_between(DOCS / "results" / "closed_form.md", f"truncation-{name}", table)
         print(f"{table}\n")
 
 
-def read_rows() -> list[dict[str, Any]]:
-    """Return the results so far."""
-    if not ROWS.is_file():
-        return []
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-
-
 def measure_task(name: str, ancestry: str, task_name: str) -> None:
     """Measure all sizes on a task; the streams are recorded once."""
-    done = {tuple(row[field] for field in Cell._fields) for row in read_rows()}
+    done = {tuple(row[field] for field in Cell._fields) for row in read_rows(ROWS)}
     torch.set_num_threads(1)
     run = Run(seed=0, threads=1, device=machine.DEVICE)
     opened = open_ancestry(ancestry, image_size=PIXELS if name == "dinov2" else None)
@@ -145,8 +138,7 @@ def measure_task(name: str, ancestry: str, task_name: str) -> None:
             "seconds": round(built - start, 1),
             **machine.describe_device(),
         }
-        with ROWS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_row(ROWS, row)
         print(row, flush=True)
 
 

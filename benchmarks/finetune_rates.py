@@ -23,7 +23,6 @@ Page: docs/training.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +53,7 @@ from learngene_zoo.training.heads import initialise_head
 from learngene_zoo.training.tuning import Epoch, choose_epoch
 from pages import DOCS, replace_between
 from probes import hold_out_images
+from rows import append_row, read_rows
 
 ROWS = machine.RESULTS / "finetune_rates.jsonl"
 # Learning rate and layer decay, of what inherits from a wide ancestry model and of the bundled one.
@@ -117,7 +117,7 @@ def main() -> None:
     )
     parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
-    rows = read_rows()
+    rows = read_rows(ROWS)
     done = {(row["start"], row["task"], row["lr"], row["layer_decay"], row["seed"]) for row in rows}
     starts = [*list_starts("bundled", BUNDLED_SIZES, BUNDLED_TASKS)]
     if given.ancestry:
@@ -138,7 +138,7 @@ def main() -> None:
     jobs = [(start, rates) for start, rates in waiting.items() if rates]
     if not given.table:
         measure(jobs, given.ancestry, given.workers)
-    rows = read_rows()
+    rows = read_rows(ROWS)
     for name, table in (
         ("finetune-rates", make_table(rows)),
         ("kept-epoch", make_rule_table(rows)),
@@ -159,15 +159,6 @@ def list_starts(
     for method, layers, width in sizes:
         for task in tasks:
             yield Start(ancestry, method, layers, width, task)
-
-
-def read_rows() -> list[dict[str, Any]]:
-    """Return the results so far."""
-    return (
-        [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-        if ROWS.is_file()
-        else []
-    )
 
 
 def measure(
@@ -232,8 +223,7 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
             "right": [pack_flags(epoch.correct) for epoch in history],
             **machine.describe_device(),
         }
-        with ROWS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_row(ROWS, row)
 
 
 def choose_images(task: Task, seed: int) -> Task:

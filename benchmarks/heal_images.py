@@ -29,13 +29,9 @@ Page: docs/heal.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +51,7 @@ from learngene_zoo.training.healing.settings import HEAL, HealConfig
 from learngene_zoo.training.probes import compute_features, run_probe
 from pages import DOCS, replace_between
 from probes import hold_out_images
+from rows import find_missing, measure_cells, read_rows
 
 ROWS = machine.RESULTS / "heal_images.jsonl"
 TASK, PIXELS = "fashion_mnist", 112
@@ -109,17 +106,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
     if not given.table:
-        done = {tuple(row[field] for field in Cell._fields) for row in read_rows()}
-        cells = [
-            cell
-            for cell in list_cells("dinov2" if given.ancestry else "bundled")
-            if tuple(cell) not in done and all(word in cell.name for word in given.only)
-        ]
-        with ProcessPoolExecutor(given.workers, get_context("spawn")) as pool:
-            waiting = [pool.submit(measure, cell, given.ancestry) for cell in cells]
-            for number, finished in enumerate(as_completed(waiting), start=1):
-                print(f"{number} of {len(cells)}: {finished.result()}", file=sys.stderr, flush=True)
-    table = make_table(read_rows())
+        cells = find_missing(
+            ROWS, list_cells("dinov2" if given.ancestry else "bundled"), given.only
+        )
+        measure_cells(ROWS, cells, measure, given.workers, given.ancestry)
+    table = make_table(read_rows(ROWS))
     replace_between(DOCS / "heal.md", "heal-images", table)
     print(table)
 
@@ -132,15 +123,8 @@ def list_cells(ancestry: str) -> Iterator[Cell]:
                 yield Cell(ancestry, method, layers, width, images, lr)
 
 
-def read_rows() -> list[dict[str, Any]]:
-    """Return the results so far."""
-    if not ROWS.is_file():
-        return []
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-
-
 def measure(cell: Cell, source: str | None) -> dict[str, Any]:
-    """Heal a student, measure its features, and keep the row."""
+    """Heal a student, measure its features, and return the row."""
     import torch
 
     torch.set_num_threads(1)
@@ -186,8 +170,6 @@ def measure(cell: Cell, source: str | None) -> dict[str, Any]:
         "kept_epoch": record.get("metrics", {}).get("kept_epoch"),
         **machine.describe_device(),
     }
-    with ROWS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
     return row
 
 

@@ -23,14 +23,10 @@ Page: docs/heal.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +35,6 @@ import torch
 import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.intervals import proportion
 from learngene_zoo.lifecycle.rates import choose_heal_rate
 from learngene_zoo.pretrained.ancestry import open_ancestry
 from learngene_zoo.runs.run import Run
@@ -47,11 +42,12 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import PixelSplit, ensure_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.tasks.transforms import fit_images
-from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.healing.recovery import recover
 from learngene_zoo.training.healing.settings import HEAL, HEALING
 from learngene_zoo.training.probes import compute_features, run_probe
 from pages import DOCS, replace_between
+from probes import evaluate_on_test
+from rows import find_missing, measure_cells, read_rows
 
 ROWS = machine.RESULTS / "heal_models.jsonl"
 PIXELS, IMAGES, TEST_IMAGES = 112, 500, 600
@@ -97,17 +93,9 @@ def main() -> None:
     if not given.table:
         if not given.ancestry:
             parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
-        done = {tuple(row[field] for field in Cell._fields) for row in read_rows()}
-        cells = [
-            cell
-            for cell in list_cells()
-            if tuple(cell) not in done and all(word in cell.name for word in given.only)
-        ]
-        with ProcessPoolExecutor(given.workers, get_context("spawn")) as pool:
-            waiting = [pool.submit(measure, cell, given.ancestry) for cell in cells]
-            for number, finished in enumerate(as_completed(waiting), start=1):
-                print(f"{number} of {len(cells)}: {finished.result()}", file=sys.stderr, flush=True)
-    table = make_table(read_rows())
+        cells = find_missing(ROWS, list_cells(), given.only)
+        measure_cells(ROWS, cells, measure, given.workers, given.ancestry)
+    table = make_table(read_rows(ROWS))
     replace_between(DOCS / "heal.md", "heal-models", table)
     print(table)
 
@@ -119,15 +107,8 @@ def list_cells() -> Iterator[Cell]:
             yield Cell(*model, task)
 
 
-def read_rows() -> list[dict[str, Any]]:
-    """Return the results so far."""
-    if not ROWS.is_file():
-        return []
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-
-
 def measure(cell: Cell, source: str) -> dict[str, Any]:
-    """Build, heal and fine-tune a descendant; measure it every time, and keep the row."""
+    """Build, heal and fine-tune a descendant; measure it every time, and return the row."""
     torch.set_num_threads(1)
     run = Run(seed=0, threads=1, device=machine.DEVICE, ancestry=source)
     task = ensure_validation(open_task(cell.task))
@@ -159,8 +140,6 @@ def measure(cell: Cell, source: str) -> dict[str, Any]:
         **finetune(healed, task, run),
         **machine.describe_device(),
     }
-    with ROWS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
     return row
 
 
@@ -202,16 +181,8 @@ def finetune(model: Descendant, task: Task, run: Run) -> dict[str, float]:
     tuned = lifecycle.finetune(
         model, task=task.name, run=run, images=min(IMAGES, task.sizes["train"])
     )
-    found = evaluate(
-        tuned.model(),
-        task,
-        "test",
-        tuned.input_format,
-        run,
-        images=min(TEST_IMAGES, task.sizes["test"]),
-    )
-    low, high = proportion(round(found.value * found.images), found.images)
-    return {"finetuned": found.value, "low": low, "high": high, "images": found.images}
+    found = evaluate_on_test(tuned, task, run, TEST_IMAGES)
+    return {"finetuned": found.pop("value"), **found}
 
 
 def make_table(rows: Sequence[dict[str, Any]]) -> str:

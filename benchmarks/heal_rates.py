@@ -22,7 +22,6 @@ Page: docs/heal.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -37,6 +36,7 @@ from learngene_zoo.training.healing.recovery import recover
 from learngene_zoo.training.healing.settings import HEAL, HealConfig
 from pages import DOCS, replace_between
 from probes import hold_out_images
+from rows import append_row, find_missing, read_rows
 
 ROWS = machine.RESULTS / "heal_rates.jsonl"
 PIXELS, UNLABELLED, LABELLED, JUDGED, EPOCHS = 112, 1000, 500, 600, 4
@@ -78,12 +78,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="words of all cells")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
-    done = {tuple(row[field] for field in Cell._fields) for row in read_rows()}
-    for cell in () if given.table else list_cells():
-        is_wanted = all(word in cell.name for word in given.only)
-        if is_wanted and tuple(cell) not in done and (cell.ancestry == "bundled" or given.ancestry):
+    for cell in () if given.table else find_missing(ROWS, list_cells(), given.only):
+        if cell.ancestry == "bundled" or given.ancestry:
             measure(cell, given.ancestry if cell.ancestry == "dinov2" else "bundled")
-    table = make_table(read_rows())
+    table = make_table(read_rows(ROWS))
     replace_between(DOCS / "heal.md", "heal", table)
     print(table)
 
@@ -95,13 +93,6 @@ def list_cells() -> Iterator[Cell]:
             for task in TASKS[start[0]]:
                 for lr in RATES[start[0]]:
                     yield Cell(*start, task, lr, maps)
-
-
-def read_rows() -> list[dict[str, Any]]:
-    """Return the results so far."""
-    if not ROWS.is_file():
-        return []
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
 
 
 def measure(cell: Cell, source: str) -> None:
@@ -140,8 +131,7 @@ def measure(cell: Cell, source: str) -> None:
     record: Any = healed.provenance["healed"]
     row = {**cell._asdict(), "history": record["metrics"]["history"], "images": JUDGED}
     row |= machine.describe_device()
-    with ROWS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+    append_row(ROWS, row)
     print(row, flush=True)
 
 

@@ -8,9 +8,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.intervals import proportion
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.splits import PartOfSplit
 from learngene_zoo.tasks.task import Task
+from learngene_zoo.training.evaluate import evaluate
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the kept results
 DRAW = 0  # the seed that draws the images
@@ -34,6 +38,14 @@ def hold_out_images(task: Task, train: slice, held_out: slice, seed: int = 0) ->
 
     sizes = {"train": len(chosen), "validation": len(others), "test": len(others)}
     return replace(task, sizes=sizes, open_split=open_part, stamp=None)
+
+
+def evaluate_on_test(model: Descendant, task: Task, run: Run, images: int) -> dict[str, float]:
+    """Return the accuracy on at most so many test images, its interval and their number."""
+    count = min(images, task.sizes["test"])
+    found = evaluate(model.model(), task, "test", model.input_format, run, images=count)
+    low, high = proportion(round(found.value * found.images), found.images)
+    return {"value": found.value, "low": low, "high": high, "images": found.images}
 
 
 def load_images(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.ndarray]:

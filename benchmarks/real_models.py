@@ -26,7 +26,6 @@ Page: docs/real.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -44,16 +43,16 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.errors import ZooError
-from learngene_zoo.intervals import proportion
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import ensure_validation
 from learngene_zoo.text import count_noun
-from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.probes import compute_features, run_probe
 from pages import DOCS, replace_between
+from probes import evaluate_on_test
+from rows import append_row, read_rows
 
 ROWS = machine.RESULTS / "real_models.jsonl"
 PIXELS, IMAGES, TEST_IMAGES, SEEDS = 112, 500, 600, 3
@@ -146,11 +145,11 @@ def main() -> None:
         if not given.ancestry:
             parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
         measure(list_missing(given.stage, given.only), given.ancestry, given.workers)
-    tables = {stage: make_table(stage, read_rows()) for stage in ("probe", "finetune")}
+    tables = {stage: make_table(stage, read_rows(ROWS)) for stage in ("probe", "finetune")}
     for stage, table in tables.items():
         replace_between(DOCS / "real.md", f"real-models-{stage}", table)
         print(f"{table}\n")
-    front = make_front_table(read_rows())
+    front = make_front_table(read_rows(ROWS))
     replace_between(DOCS.parent / "README.md", "real-models", front)
     print(f"{front}\n")
 
@@ -159,7 +158,7 @@ def list_missing(stage: Stage, words: Sequence[str]) -> list[Cell]:
     """Return the cells that have no row yet, in the order in which they are measured."""
     done = {
         (row["stage"], row["arm"], row["layers"], row["width"], row["task"], row["seed"])
-        for row in read_rows()
+        for row in read_rows(ROWS)
     }
     return [
         cell
@@ -184,15 +183,6 @@ def list_cells(stage: Stage) -> Iterator[Cell]:
                     yield Cell(stage, "closed_form", layers, width, task, seed, control)
                 for scheme in ("timm", "fan_in"):
                     yield Cell(stage, "scratch", layers, width, task, seed, scheme)
-
-
-def read_rows() -> list[dict[str, Any]]:
-    """Return the results so far."""
-    return (
-        [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-        if ROWS.is_file()
-        else []
-    )
 
 
 def measure(cells: Sequence[Cell], ancestry: str, workers: int) -> None:
@@ -235,8 +225,7 @@ def measure_cells(cells: Sequence[Cell], ancestry: str) -> None:
             "seconds": round(time.monotonic() - start, 1),
             **machine.describe_device(),
         }
-        with ROWS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_row(ROWS, row)
 
 
 def probe_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
@@ -291,24 +280,12 @@ def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
         metrics: Any = tuned.provenance["metrics"]
         if best and best["validation"] >= metrics["validation_accuracy"]:
             continue
-        # The same test images as the probe's, where a task has more than that.
-        found = evaluate(
-            tuned.model(),
-            task,
-            "test",
-            tuned.input_format,
-            run,
-            images=min(TEST_IMAGES, task.sizes["test"]),
-        )
-        low, high = proportion(round(found.value * found.images), found.images)
         best = {
             "validation": metrics["validation_accuracy"],
             "start": metrics["history"][0]["validation_accuracy"],
             "kept_epoch": metrics["kept_epoch"],
-            "value": found.value,
-            "low": low,
-            "high": high,
-            "images": found.images,
+            # The same test images as the probe's, where a task has more than that.
+            **evaluate_on_test(tuned, task, run, TEST_IMAGES),
             "training_images": metrics["training_images"],
             "lr": lr,
             "layer_decay": layer_decay,

@@ -57,6 +57,7 @@ from lgzoo_closed_form.pruned import (
     select_shares,
 )
 from pages import DOCS, replace_between
+from rows import append_row, read_rows
 
 ROWS = machine.RESULTS / "snapvit_board.jsonl"
 PUBLISHED = machine.RESULTS / "snapvit_published.json"
@@ -202,13 +203,6 @@ def _split(pair: str) -> tuple[str, str]:
     return name, value
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the results so far."""
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def measure(study: Study) -> None:
     """Measure the cells that have no row yet, and keep each row as soon as it is there."""
     done = {tuple(row[name] for name in _KEY) for row in read_rows(study.rows)}
@@ -225,8 +219,7 @@ def measure(study: Study) -> None:
         except ZooError as error:
             found = {"error": str(error).replace(study.models[cell.model][0], cell.model.upper())}
         row = {**asdict(cell), **found, "seconds": round(time.monotonic() - start, 1)}
-        with study.rows.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_row(study.rows, row)
         print(f"{cell.model} {cell.arm} {cell.mlp} {cell.heads} {cell.task}", file=sys.stderr)
 
 

@@ -440,10 +440,10 @@ class SegmentedSpec(PictureSpec):
 
         A plain model is its only segment.
         """
-        return self._cut if self.front else (self,)
+        return self._plain_segments if self.front else (self,)
 
     @cached_property
-    def _cut(self) -> tuple[Self, ...]:
+    def _plain_segments(self) -> tuple[Self, ...]:
         return tuple(replace(self, **self._list_changes(size)) for size in self.sizes)
 
     def _list_changes(self, size: Segment) -> dict[str, Any]:
