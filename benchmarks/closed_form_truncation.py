@@ -67,6 +67,7 @@ SIZES = {
     ),
     "bundled": ((3, 96), (6, 96), (9, 96), (3, 64), (6, 64), (9, 64), (3, 32), (6, 32), (9, 32)),
 }
+LIMITS = (0.03, 0.05, 0.1, 0.15)  # of the rule, compared
 MORE = (0, 1, 2, 3)  # blocks beyond the layers, and all
 
 
@@ -172,7 +173,8 @@ def build_model(
 def make_table(name: str, rows: Sequence[dict[str, Any]]) -> str:
     """Return the mean accuracies of the tasks in Markdown: a size a row, a depth a column.
 
-    In bold what the rule of `choose_cut` takes, a mean over the tasks.
+    The last column is what the rule of `choose_cut` takes. Below it are the means over all sizes
+    by the limit of the rule.
     """
     rows = [row for row in rows if row["ancestry"] == name]
     names = [*(f"+ {more}" if more else "as many as layers" for more in MORE), "all", "chosen"]
@@ -195,7 +197,19 @@ def make_table(name: str, rows: Sequence[dict[str, Any]]) -> str:
         lines.append(f"| {layers} x {width} | {' | '.join(cells)} |")
     measured = ", ".join(task for task in TASKS[name] if task in {row["task"] for row in rows})
     lines += ["", f"Means over {measured}; the rule's limit is {MAX_COST:g}."]
+    means = ", ".join(f"{limit:g}: {describe_rule(rows, limit)}" for limit in LIMITS)
+    lines += ["", f"Means over all sizes by the limit: {means}."]
     return "\n".join(lines)
+
+
+def describe_rule(rows: Sequence[dict[str, Any]], limit: float) -> str:
+    """Return the means of both probes over all sizes and tasks by the rule with another limit."""
+    chosen = []
+    for key in dict.fromkeys((row["task"], row["layers"], row["width"]) for row in rows):
+        same = [row for row in rows if (row["task"], row["layers"], row["width"]) == key]
+        fitting = [row for row in same if row["objective"] <= limit]
+        chosen.append(max(fitting, key=lambda row: row["depth"]))
+    return describe(chosen)
 
 
 def choose_depth(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> int:

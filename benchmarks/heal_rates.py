@@ -129,7 +129,7 @@ def measure(cell: Cell, source: str) -> None:
         task_format=start.input_format,
     )
     record: Any = healed.provenance["healed"]
-    row = {**cell._asdict(), "history": record["metrics"]["history"], "images": JUDGED}
+    row = {**cell._asdict(), "history": record["metrics"]["history"], "images": judged}
     row |= machine.describe_device()
     append_row(ROWS, row)
     print(row, flush=True)

@@ -23,7 +23,7 @@ from learngene_zoo.artifacts.records import (
     dataset_of,
     joint_licence,
 )
-from learngene_zoo.artifacts.worth import list_evaluations, worth_results, worth_section
+from learngene_zoo.artifacts.worth import METRICS, list_evaluations, worth_results, worth_section
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec, TextSpec
@@ -242,11 +242,10 @@ def build_model_index(name: str, results: list[EvalResult]) -> dict[str, Any]:
 def list_results(
     spec: Spec, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]
 ) -> list[EvalResult]:
-    """Return accuracy or mIoU on validation and test images for the Hub's model index."""
+    """Return the metric of the task on validation and test data for the Hub's model index."""
     from huggingface_hub import EvalResult
 
     name = printable(tasks[0].name if tasks else str(metrics.get("task") or ""))
-    metric, word = ("mIoU", "mean_iou") if spec.dense else ("accuracy", "accuracy")
     return [
         EvalResult(
             task_type=name_pipeline(spec),
@@ -258,6 +257,7 @@ def list_results(
             metric_value=metrics[f"{split}_{metric}"],
         )
         for split in ("validation", "test")
+        for metric, word in METRICS.items()
         if name and f"{split}_{metric}" in metrics
     ]
 

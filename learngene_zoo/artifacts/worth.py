@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 
+# The Hub's name of each metric.
+METRICS = {
+    "accuracy": "accuracy",
+    "mIoU": "mean_iou",
+    "matthews": "matthews_correlation",
+    "F1": "f1",
+}
+
+
 def worth_section(worth: CardResults) -> list[str]:
     """Return the section of a card with the results."""
     arms = list(dict.fromkeys(arm for row in worth.rows for arm in row.accuracy))
@@ -98,7 +107,7 @@ def list_evaluations(
             "interval": " to ".join(filter(None, map(_per_cent, _bounds(metrics, split)))),
         }
         for split in ("validation", "test")
-        for metric in ("accuracy", "mIoU")
+        for metric in METRICS
         if task and _per_cent(metrics.get(f"{split}_{metric}"))
     ]
 

@@ -197,6 +197,7 @@ class PruningExpander(Expander):
         twentieth.
         """
         spec = config.spec
+        self.check_target(config, Target())
         if self.ranking == "global":
             details = details_of(config, PruningDetails)
             cuts = map_shares(SHARES, details.heads, details.hidden)
@@ -205,19 +206,24 @@ class PruningExpander(Expander):
             return list_even_members(spec, self.head_dim)
         return [Member(spec=self._derive_spec(spec, Target()))]
 
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for a width of heads that cannot be built."""
+        if self.head_dim is None:
+            return
+        check_head_dim(config.spec, self.head_dim)
+        if self.head_dim < config.spec.head_width and not self.compensate:
+            raise WrongCall(
+                "head_dim needs images; leave out --no-compensate, or leave out --head-dim"
+            )
+
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 2 to 4.
 
         Raises `WrongCall` for more than the ancestry model has, and for sizes beside a global
         ranking.
         """
+        self.check_target(learngene.config, target)
         details = details_of(learngene.config, PruningDetails)
-        if self.head_dim is not None:
-            check_head_dim(learngene.config.spec, self.head_dim)
-            if self.head_dim < learngene.config.spec.head_width and not self.compensate:
-                raise WrongCall(
-                    "head_dim needs images; leave out --no-compensate, or leave out --head-dim"
-                )
         if self.ranking == "global":
             share = self.keep or 1.0
             cuts = map_shares(SHARES, details.heads, details.hidden)

@@ -133,7 +133,7 @@ def derive_even_spec(spec: Spec, heads: int, mlp_ratio: float, head_dim: int | N
             raise WrongCall(
                 f"{name} is {value}; the ancestry model has {most}, and pruning only takes away"
             )
-    pool = _list_pool_sizes(spec, heads, mlp_ratio)
+    pool = _list_pool_sizes(spec, heads, mlp_ratio, head_dim)
     if mlp_ratio < spec.mlp_ratio:
         spec = _leave_unrounded(spec)
     attention_width = _derive_attention_width(spec, heads, head_dim)
@@ -146,12 +146,14 @@ def derive_even_spec(spec: Spec, heads: int, mlp_ratio: float, head_dim: int | N
     return small
 
 
-def _list_pool_sizes(spec: Spec, heads: int, mlp_ratio: float) -> dict[str, float]:
+def _list_pool_sizes(
+    spec: Spec, heads: int, mlp_ratio: float, head_dim: int | None = None
+) -> dict[str, float]:
     """Return the fields by which pooling by attention keeps its sizes in a shape with others."""
     sizes: dict[str, float] = {}
     if not spec.pools_by_attention:
         return sizes
-    if heads != spec.heads:
+    if heads != spec.heads or head_dim not in (None, spec.head_width):
         sizes["pool_heads"] = getattr(spec, "pool_heads", None) or spec.heads
     if mlp_ratio != spec.mlp_ratio:
         sizes["pool_mlp_ratio"] = getattr(spec, "pool_mlp_ratio", None) or spec.mlp_ratio
@@ -206,7 +208,7 @@ def derive_uneven_spec(spec: Spec, counts: Counts, head_dim: int | None = None) 
     if not front:
         return small
     least = derive_mlp_ratio(spec, min(counts.hidden))
-    pool = _list_pool_sizes(spec, min(counts.heads), least)
+    pool = _list_pool_sizes(spec, min(counts.heads), least, head_dim)
     changes: dict[str, Any] = {"front": tuple(front), **pool}  # fields of a SegmentedSpec
     return replace(small, **changes)
 

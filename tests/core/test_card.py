@@ -154,6 +154,24 @@ def test_a_descendants_card_has_its_metrics_as_the_hub_reads_them() -> None:
     assert "| `cifar` | test | accuracy | 50.0 |  |" in card
 
 
+@pytest.mark.parametrize(
+    ("metric", "word"), [("matthews", "matthews_correlation"), ("F1", "f1"), ("mIoU", "mean_iou")]
+)
+def test_other_metrics_than_accuracy_are_results(metric: str, word: str) -> None:
+    ours = {
+        "format": 1,
+        "spec": SPEC,
+        "method": "lsamd",
+        "metrics": {"task": "cola", f"test_{metric}": 0.5},
+        "trained_on": TASK,
+    }
+    card = descendant_card({"architecture": "vit_base_patch16_224", "learngene": to_json(ours)})
+    [result] = front(card)["model-index"][0]["results"]
+    assert result["metrics"][0]["type"] == word
+    assert f"| test | {metric} | 50.0 |" in card
+    assert "not evaluated" not in card
+
+
 def test_a_descendant_of_which_nothing_is_known_still_has_a_card() -> None:
     card = descendant_card(
         {"learngene": {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}}

@@ -70,6 +70,15 @@ def test_every_twentieth_paragraph_is_held_out(plain: str) -> None:
     assert corpus.sources[0].record.name == "text:notes.txt"
 
 
+@pytest.mark.parametrize("columns", ["", ":text=body"])
+def test_folders_of_labelled_texts_are_not_recorded(tmp_path: Path, columns: str) -> None:
+    file = tmp_path / "reviews.csv"
+    rows = [f"text {number},{number % 2}" for number in range(20)]
+    file.write_text("\n".join([f"{'body' if columns else 'text'},label", *rows]))
+    [source] = open_corpus([f"csv:{file}{columns}"]).sources
+    assert source.record.name == source.record.source == f"csv:reviews.csv{columns}"
+
+
 def test_tasks_give_their_texts_without_labels() -> None:
     corpus = open_corpus(["sentiment", "paraphrase"])
     assert [len(source.train) for source in corpus.sources] == [4000, 4000]

@@ -142,6 +142,11 @@ def test_pruned_models_may_be_dense() -> None:
             {"front": (Segment(layers=1, width=16, heads=2, stitch=False),)},
             "have the same width",
         ),
+        (
+            DINOV3,
+            {"front": (Segment(layers=1, width=32, heads=2, stitch=False),)},
+            "have the same number of channels",
+        ),
         (DINOV3, {"front": (replace(FRONT[0], layers=4),)}, "every segment needs at least 1"),
         (DINOV3, {"attention_width": 0}, "attention_width is 0"),
         (
@@ -163,3 +168,10 @@ def test_a_file_with_other_segments_is_refused() -> None:
         spec_values("learngene_pruned_eva", {"front": [[1, 32]]}, "config.json")
     with pytest.raises(BadFile, match="model_args has 'front', which is not supported"):
         spec_values("vit_small_patch16_dinov3", {"front": [[1, 32, 2]]}, "config.json")
+
+
+def test_blocks_have_the_stochastic_depth_of_timms() -> None:
+    spec = NARROW["dinov3"]
+    model = host.create(spec, drop_path_rate=0.3)
+    rates = [getattr(block.drop_path1, "drop_prob", 0.0) for block in model.blocks]
+    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3])

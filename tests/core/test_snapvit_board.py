@@ -78,6 +78,7 @@ def test_a_board_is_measured_once_and_goes_on(tmp_path: Path, spec: PictureSpec)
     assert all(0 <= row["value"] <= 100 for row in rows)
     params = [row["params"] for row in rows if row["task"] == "a"]
     assert params == sorted(params, reverse=True)
+    assert params[0] > params[-1]
     before = study.rows.read_bytes()
     board.measure(study)
     assert study.rows.read_bytes() == before

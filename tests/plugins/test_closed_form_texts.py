@@ -10,7 +10,7 @@ import torch
 import learngene_zoo as lg
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.forward import compute_logits, compute_tokens
+from learngene_zoo.families.forward import compute_hidden, compute_logits, compute_tokens
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.families.tensors import fill_missing_tensors, model_of, without_head
 from learngene_zoo.pretrained.ancestry import Ancestry
@@ -63,6 +63,18 @@ def test_branches_compute_the_model(spec: TextSpec) -> None:
     assert torch.equal(
         teacher.pictures.weights.view(len(ids), -1).sum(dim=1).long().unique(), torch.tensor([4])
     )
+
+
+@torch.no_grad()
+def test_no_word_reads_later_ones_by_any_implementation_of_attention() -> None:
+    spec = SPECS["gpt2"]
+    model: Any = model_of(spec, perturb(spec).state)
+    model.config._attn_implementation = "eager"
+    tokens = torch.randn(2, 6, spec.width, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 6)
+    whole = compute_hidden(model, 0, True, tokens, mask)
+    first = compute_hidden(model, 0, True, tokens[:, :3].contiguous(), mask[:, :3])
+    assert torch.allclose(first, whole[:, :3], atol=1e-6)
 
 
 @each_family

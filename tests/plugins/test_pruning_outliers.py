@@ -14,6 +14,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import PictureSpec
 from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_closed_form.modules.cutting import (
@@ -225,6 +226,17 @@ def test_heads_that_cannot_be_narrower_are_refused(
     with pytest.raises(WrongCall, match=said):
         check_head_dim(spec, head_dim)
     check_head_dim(spec, spec.head_width)
+
+
+def test_pooling_by_attention_keeps_its_heads_beside_narrower_ones() -> None:
+    spec = ViTSpec(
+        **{"layers": 2, "width": 32, "heads": 4, "image_size": 32, "patch_size": 8},
+        classes=0,
+        class_token=False,
+        pool="map",
+    )
+    small: Any = derive_even_spec(spec, 4, 4.0, head_dim=4)
+    assert (small.attention_width, small.pool_heads, small.head_width) == (16, 4, 4)
 
 
 def test_narrower_heads_need_images() -> None:

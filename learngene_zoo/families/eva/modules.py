@@ -12,7 +12,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from timm.layers import LayerNorm, apply_rot_embed_cat, create_rope_embed
+from timm.layers import (
+    LayerNorm,
+    apply_rot_embed_cat,
+    calculate_drop_path_rates,
+    create_rope_embed,
+)
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.eva import Eva, EvaAttention, EvaBlock, checkpoint_filter_fn
 from torch import nn
@@ -150,8 +155,12 @@ def _replace_blocks(
     ]
     depth = len(model.blocks)
     sizes += [(settings["num_heads"], ratio)] * (depth - len(sizes))
+    rates = calculate_drop_path_rates(settings.get("drop_path_rate", 0.0), depth)
     model.blocks = nn.ModuleList(
-        [_build_block(model, *size, head_width, settings) for size in sizes]
+        [
+            _build_block(model, *size, head_width, {**settings, "drop_path_rate": rate})
+            for size, rate in zip(sizes, rates)
+        ]
     )
     if getattr(model, "rope_mixed", False):
         model.rope = _build_frequencies(model, head_width, settings)
@@ -164,7 +173,7 @@ _BLOCK = {
     **{name: name for name in ("scale_mlp", "scale_attn_inner", "attn_type", "init_values")},
     **{name: name for name in ("norm_layer", "device", "dtype")},
     **{"rope_rotate_half": "rotate_half", "proj_drop_rate": "proj_drop"},
-    "attn_drop_rate": "attn_drop",
+    **{"attn_drop_rate": "attn_drop", "drop_path_rate": "drop_path"},
 }
 
 

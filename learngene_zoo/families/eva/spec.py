@@ -137,6 +137,10 @@ class EvaSpec(SegmentedSpec):
         if any(size.width != self.width for size in self.front):
             raise WrongCall("all segments of a model of the family 'eva' have the same width")
         self.check_front()
+        if any(part.head_width != self.head_width for part in self.segments):
+            raise WrongCall(
+                "all heads of a model of the family 'eva' have the same number of channels"
+            )
 
     def _check_heads(self) -> None:
         if self.attention_width is not None:

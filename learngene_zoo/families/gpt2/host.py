@@ -110,7 +110,7 @@ def compute_hidden(
 ) -> torch.Tensor:
     """Return the inputs of a branch's writer, (B, N, I).
 
-    The mask is not needed: no word reads later ones, and padding is last.
+    No word reads later ones, and padding is last, so `mask_BN` is not needed.
     """
     layers = get_blocks(model)[block]
     if not mixes:
@@ -120,7 +120,9 @@ def compute_hidden(
     attention: Any = layers.attn
     writer, attention.c_proj = attention.c_proj, nn.Identity()
     try:
-        hidden_BNI = attention(tokens_BND)[0]
+        size = tokens_BND.shape[1]
+        causal_NN = torch.full((size, size), -torch.inf, device=tokens_BND.device).triu(1)
+        hidden_BNI = attention(tokens_BND, attention_mask=causal_NN.to(tokens_BND)[None, None])[0]
         return hidden_BNI
     finally:
         attention.c_proj = writer

@@ -17,12 +17,13 @@ from learngene_zoo.artifacts.records import TaskRecord, is_own_data
 from learngene_zoo.errors import BadData, WrongCall, explain_os_error
 from learngene_zoo.tasks.catalogue import open_task, tasks_named
 from learngene_zoo.tasks.stamps import FileStamp
-from learngene_zoo.tasks.task import Task, stamp_task
+from learngene_zoo.tasks.task import COLUMNS, Task, stamp_task
 from learngene_zoo.tasks.texts.encoding import Text
 from learngene_zoo.tasks.texts.rows import decode_text
 
 SCHEME = "text:"
 SUFFIX = ".txt"
+LOCAL = ("folder", "csv", "jsonl", "parquet", "text")  # forms of references with a path
 HELD_OUT = 20  # one paragraph of so many is a validation text
 
 
@@ -101,8 +102,12 @@ def _open_texts(name: str, offline: bool) -> TextSource:
 
 
 def _hide_folder(record: TaskRecord) -> TaskRecord:
-    """Return a record that names a user's file without its folder."""
-    name = record.name.rsplit(":", 1)[0] + f":{Path(record.name.rsplit(':', 1)[1]).name}"
+    """Return a record that names a user's file or folder without the folders that it lies in."""
+    kind, _, rest = record.name.partition(":")
+    if kind not in LOCAL:
+        return record
+    path = COLUMNS.sub("", rest)
+    name = f"{kind}:{Path(path).name}{rest[len(path) :]}"
     return replace(record, name=name, source=name)
 
 

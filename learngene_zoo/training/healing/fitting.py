@@ -31,6 +31,8 @@ def fit_maps(objective: Recovery, images: Task, count: int, seed: int, run: Run)
 
     Raises `TrainingFailed` if tokens are not finite.
     """
+    if not objective.maps:
+        return
     loader = sample_images(
         images,
         "train",
