@@ -171,3 +171,18 @@ def _find_family(kind: Any) -> Family | None:
         if family.transformers is not None and family.transformers.module in modules:
             return family
     return None
+
+
+def pool_words(tokens_BND: torch.Tensor, mask_BN: torch.Tensor, pool: str) -> torch.Tensor:
+    """Return the feature (B, D) of each text: the mean of its tokens, the first or the last one.
+
+    Args:
+        tokens_BND: the tokens.
+        mask_BN: 0 for padding.
+        pool: "mean"; "last"; else the first token.
+    """
+    if pool == "mean":
+        mask_BN1 = mask_BN[..., None].to(tokens_BND.dtype)
+        return (tokens_BND * mask_BN1).sum(dim=1) / mask_BN1.sum(dim=1).clamp(min=1)
+    last_B = mask_BN.sum(dim=1) - 1 if pool == "last" else torch.zeros_like(mask_BN[:, 0])
+    return tokens_BND[torch.arange(len(tokens_BND), device=tokens_BND.device), last_B]

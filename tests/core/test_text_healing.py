@@ -13,11 +13,12 @@ from text_models_toy import SPECS, WORDS, write_tokenizer
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.forward import pool_words
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.training.healing.objective import PATCHES, TOKEN, pool_words
+from learngene_zoo.training.healing.objective import PATCHES, TOKEN
 from learngene_zoo.training.healing.recovery import build_objective
 from learngene_zoo.training.healing.settings import HEALING
 from learngene_zoo.training.probes import compute_features

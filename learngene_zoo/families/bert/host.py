@@ -13,7 +13,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.bert import FAMILY
 from learngene_zoo.families.bert.names import config
 from learngene_zoo.families.bert.spec import BertSpec
-from learngene_zoo.families.forward import observe_output
+from learngene_zoo.families.forward import observe_output, pool_words
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.families.transformers_modules import (
     as_tokens,
@@ -84,11 +84,7 @@ def compute_pooled(model: Any, inputs: Tokens | torch.Tensor) -> torch.Tensor:
     if pool not in ("mean", "token"):
         pooled_BD: torch.Tensor = model.bert(**_name_inputs(model, inputs)).pooler_output
         return pooled_BD
-    tokens_BND = compute_tokens(model, inputs)
-    if pool == "token":
-        return tokens_BND[:, 0]
-    mask_BN1 = as_tokens(model, inputs).mask[..., None].to(tokens_BND.dtype)
-    return (tokens_BND * mask_BN1).sum(dim=1) / mask_BN1.sum(dim=1).clamp(min=1)
+    return pool_words(compute_tokens(model, inputs), as_tokens(model, inputs).mask, pool)
 
 
 def spread_pooled(model: Any, pooled_ND: torch.Tensor) -> StateDict:

@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.forward import compute_logits
+from learngene_zoo.families.forward import compute_logits, pool_words
 from learngene_zoo.families.spec import TextSpec, require_pictures
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.training.distillation import (
@@ -214,21 +214,6 @@ def check_comparable(student: Spec, teacher: Spec) -> None:
             f"patches and the descendant one of {student.channels} into {student.patches}; choose "
             "another teacher"
         )
-
-
-def pool_words(tokens_BND: torch.Tensor, mask_BN: torch.Tensor, pool: str) -> torch.Tensor:
-    """Return the feature (B, D) of each text: the mean of its tokens, the first or the last one.
-
-    Args:
-        tokens_BND: the tokens.
-        mask_BN: 0 for padding.
-        pool: "mean"; "last"; else the first token.
-    """
-    if pool == "mean":
-        mask_BN1 = mask_BN[..., None].to(tokens_BND.dtype)
-        return (tokens_BND * mask_BN1).sum(dim=1) / mask_BN1.sum(dim=1).clamp(min=1)
-    last_B = mask_BN.sum(dim=1) - 1 if pool == "last" else torch.zeros_like(mask_BN[:, 0])
-    return tokens_BND[torch.arange(len(tokens_BND), device=tokens_BND.device), last_B]
 
 
 def name_stream(block: int) -> str:
