@@ -121,15 +121,20 @@ def build(method: Method) -> click.Command:
 
 
 def _describe_next(learngene: Learngene, method: Method, out: Path) -> str:
-    """Return a command that builds a descendant, of the number of layers nearest to 7."""
+    """Return a command that builds a descendant, of the number of layers nearest to 7.
+
+    If all have one depth, the command has a budget: the parameters of the middle size.
+    """
     members = family(learngene.config, method.expander, Target())
-    layers = min(
-        (member.spec.layers for member in members), key=lambda layers: abs(layers - 7), default=7
-    )
+    depths = sorted({member.spec.layers for member in members} or {7})
+    size = f"--layers {min(depths, key=lambda layers: abs(layers - 7))}"
+    if len(depths) == 1 and len(members) > 1:
+        params = sorted(member.cost().params for member in members)
+        size = f"--max-params {params[len(params) // 2]}"
     folder, purpose = shell_word(str(out)), learngene.config.purpose
     where = "" if str(out) == "learngene" else f" {folder}"
     task = on_task(purpose.task if purpose else None)
-    return f"lgzoo expand{where} --layers {layers}{task}   (all sizes: lgzoo show {folder} --all)"
+    return f"lgzoo expand{where} {size}{task}   (all sizes: lgzoo show {folder} --all)"
 
 
 command = MethodGroup(

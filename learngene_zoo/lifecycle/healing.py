@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.own_data import (
     LocalOrigin,
-    find_origin,
     name_option,
     open_for_artifact,
     remember,
 )
 from learngene_zoo.artifacts.records import AncestryRecord, is_own_data, read_provenance
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.lifecycle.opening import own_run
+from learngene_zoo.lifecycle.opening import own_run, recall_origins
 from learngene_zoo.lifecycle.rates import choose_fit, choose_heal_rate
 from learngene_zoo.lifecycle.round_sizes import check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remove_work
@@ -117,7 +116,8 @@ def heal(
     ancestry, records, located = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)
     plan = plan_rounds(start, ancestry.spec, healing.rounds) if healing.rounds > 1 else None
-    origins = {**_locate(opened), **_recall(start), **located}
+    own = [start.task] if start.task is not None and is_own_data(start.task) else []
+    origins = {**_locate(opened), **recall_origins(start, "heal", own), **located}
 
     def make(run: Run) -> Descendant:
         say_notes([data], run)
@@ -312,13 +312,3 @@ def _locate(opened: Mapping[str, Task]) -> dict[str, LocalOrigin]:
         for reference, data in opened.items()
         if is_own_data(reference)
     }
-
-
-def _recall(start: Descendant) -> dict[str, LocalOrigin]:
-    """Return the locations of the data and the ancestry models that the descendant names."""
-    records: Any = start.provenance.get("ancestries") or []
-    sources = [str(record.get("source", "")) for record in records if isinstance(record, dict)]
-    names = [start.task] if start.task is not None and is_own_data(start.task) else []
-    with open_for_artifact(start, "heal"):
-        origins = {name: find_origin(name) for name in (*names, *sources)}
-    return {name: origin for name, origin in origins.items() if origin is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,14 +98,27 @@ def open_task_for(
 def find_origins(
     data: Task, task: str | None, model: Descendant | TimmModel
 ) -> dict[str, LocalOrigin]:
-    """Return the locations of the user's own data that `open_task_for` has opened."""
-    if not is_own_data(data.name):
-        return {}
-    if task is not None:
-        return {data.name: locate_task(data, task)}
-    with open_for_artifact(model, "finetune"):
-        origin = find_origin(data.name)
-    return {data.name: origin} if origin else {}
+    """Return the locations of the ancestry models that a model records, and of the user's own data
+    that `open_task_for` has opened.
+    """
+    named = [data.name] if task is None and is_own_data(data.name) else []
+    origins = recall_origins(model, "finetune", named)
+    if task is not None and is_own_data(data.name):
+        origins[data.name] = locate_task(data, task)
+    return origins
+
+
+def recall_origins(
+    model: Descendant | TimmModel, verb: str, names: Sequence[str] = ()
+) -> dict[str, LocalOrigin]:
+    """Return the known locations of the ancestry models that a model records, and of other data
+    that it names.
+    """
+    records: Any = model.provenance.get("ancestries") or []
+    sources = [str(record.get("source", "")) for record in records if isinstance(record, dict)]
+    with open_for_artifact(model, verb):
+        origins = {name: find_origin(name) for name in (*names, *sources)}
+    return {name: origin for name, origin in origins.items() if origin is not None}
 
 
 def _own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:

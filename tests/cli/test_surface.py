@@ -14,10 +14,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import learngene_zoo as lg
 from learngene_zoo.artifacts.shelf import cards_folder
 from learngene_zoo.cli.main import GROUPS, TABLE, main
 from learngene_zoo.cli.options import START_HERE
+from learngene_zoo.families.family import cost
 from learngene_zoo.method.contract import METHODS
+from learngene_zoo.pretrained.ancestry import ancestry_spec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.version import __version__
@@ -265,6 +268,21 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
         assert words in result.stdout
     assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand")
     assert json.loads(call("demo", "--json", "-q").stdout) == [{**line, "path": "demo"}]
+
+
+def test_after_an_extraction_of_one_depth_a_smaller_size_is_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [said] = [
+        line.removeprefix("next: lgzoo ").partition("   (")[0].split()
+        for line in call("extract", "pruning", "--images", "4").stderr.splitlines()
+        if line.startswith("next: ")
+    ]
+    assert said[:2] == ["expand", "--max-params"]
+    assert call(*said).exit_code == 0
+    params = lg.load("descendant").cost().params
+    assert params <= int(said[2]) < cost(ancestry_spec("bundled")).params
 
 
 @pytest.mark.parametrize("verb", ["extract", "plan"])

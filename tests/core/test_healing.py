@@ -292,6 +292,11 @@ def test_a_model_from_elsewhere_needs_its_teacher_named(
     assert find_losses(lg.heal(healed, "tiny", **SETTINGS)), "it is known from then on"
 
 
+def test_the_teacher_of_a_finetuned_model_is_known(place: Path) -> None:
+    lg.finetune("two", task="digits", epochs=1, images=40, out="tuned", run=RUN)
+    assert find_losses(lg.heal("tuned", "tiny", **SETTINGS))
+
+
 def change(model: Descendant, **changes: Any) -> Descendant:
     return replace(model, provenance={**model.provenance, **changes}, folder=None)
 
