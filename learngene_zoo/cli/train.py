@@ -22,7 +22,7 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import DEFAULT_FAMILY, LANGUAGE_FAMILY
+from learngene_zoo.families.spec import DEFAULT_FAMILY, LANGUAGE_FAMILY, TextSpec
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
@@ -193,8 +193,9 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     facts = _facts(metrics)
     if facts:
         recipe: Any = finetuned.provenance["recipe"]
-        kept_text = _describe_kept(facts.get("kept_epoch"), metrics["epochs"], recipe["lr"])
-        measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test images"
+        noun = "text" if isinstance(getattr(finetuned, "spec", None), TextSpec) else "image"
+        kept_text = _describe_kept(facts.get("kept_epoch"), metrics, recipe["lr"], noun)
+        measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test {noun}s"
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
     print_made(
@@ -206,16 +207,31 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     return _warn(metrics)
 
 
-def _describe_kept(epoch: int | None, epochs: int, lr: float) -> str:
-    """Return which epoch is kept; if it is the start, with advice."""
+MIN_VALIDATION = 30  # fewer compare epochs too coarsely to be used without a note
+MIN_EPOCHS = 4  # fewer are advised to be more before another learning rate
+
+
+def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], lr: float, noun: str) -> str:
+    """Return which epoch is kept; with advice if it is the start, or if few images decided."""
     if epoch is None:
         return ""
-    if epoch == 0:
-        return (
-            "no epoch has a better validation result than the model before training, which is "
-            f"kept (try a smaller --lr, {lr:g} was used, or more training images); "
-        )
-    return f"epoch {epoch} of {epochs} is kept; "
+    epochs, samples = metrics["epochs"], metrics.get("validation_images", MIN_VALIDATION)
+    few = (
+        f", by only {samples} validation {noun}s, where one is {100 / samples:.0f} points"
+        if samples < MIN_VALIDATION
+        else ""
+    )
+    if epoch:
+        return f"epoch {epoch} of {epochs} is kept{few}; "
+    advice = (
+        f"more --epochs, {epochs} were trained"
+        if epochs < MIN_EPOCHS
+        else f"a smaller --lr, {lr:g} was used"
+    )
+    return (
+        "no epoch has a better validation result than the model before training, which is "
+        f"kept{few} (try {advice}, or more training {noun}s); "
+    )
 
 
 def _warn(metrics: Mapping[str, Any]) -> int:
@@ -228,7 +244,8 @@ def _warn(metrics: Mapping[str, Any]) -> int:
 
 def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a training for JSON; empty for results of earlier versions."""
-    metric = next((name for name in ("accuracy", "mIoU") if f"test_{name}" in metrics), None)
+    names = (name.removeprefix("test_") for name in metrics if name.startswith("test_"))
+    metric = next((name for name in names if name not in ("interval", "images")), None)
     if metric is None:
         return {}
     low, high = metrics["test_interval"]

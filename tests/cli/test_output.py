@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from learngene_zoo.cli import train as train_command
 from learngene_zoo.cli.job import (
     Job,
     choose_rows,
@@ -204,3 +205,36 @@ def lgzoo(
         text=True,
         timeout=120,
     )
+
+
+def test_a_result_of_any_metric_is_printed() -> None:
+    shared = {"test_interval": [0.1, 0.3], "test_images": 500, "validation_accuracy": 0.9}
+    for metric in ("accuracy", "mIoU", "matthews", "F1"):
+        facts = train_command._facts({f"test_{metric}": 0.2, **shared, "kept_epoch": 1})
+        assert facts == {
+            "kept_epoch": 1,
+            "metric": metric,
+            "value": 0.2,
+            "low": 0.1,
+            "high": 0.3,
+            "images": 500,
+        }
+    assert train_command._facts({"validation_accuracy": 0.9}) == {}
+
+
+@pytest.mark.parametrize(
+    ("kept", "epochs", "images", "words", "absent"),
+    [
+        (2, 5, 100, ["epoch 2 of 5 is kept; "], ["validation"]),
+        (2, 5, 5, ["by only 5 validation images, where one is 20 points"], ["try"]),
+        (0, 1, 100, ["more --epochs, 1 were trained", "training images"], ["--lr"]),
+        (0, 20, 100, ["a smaller --lr, 0.0001 was used"], ["--epochs", "only"]),
+    ],
+)
+def test_the_kept_epoch_is_explained(
+    kept: int, epochs: int, images: int, words: list[str], absent: list[str]
+) -> None:
+    metrics = {"epochs": epochs, "validation_images": images}
+    text = train_command._describe_kept(kept, metrics, 1e-4, "image")
+    assert [word for word in words if word not in text] == [], text
+    assert [word for word in absent if word in text] == [], text
