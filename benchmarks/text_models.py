@@ -1,12 +1,15 @@
 """How good are the features of descendants of a real model of texts, MiniLM-L6?
 
-Varied: the ancestry model itself (6 layers), its first 3 layers (`first_k`), and 3 layers of random
-weights (`scratch`). Features are the mean over the tokens, as in the ancestry model.
+Varied: the method and the size, half the depth (3 x 384), two thirds of the width (6 x 256) and
+both (3 x 256) of a model of 6 x 384. Methods that copy complete blocks build half the depth only.
+Beside them are the ancestry model itself, random weights (`scratch`), and the matrices of
+`weight_selection` with their entries shuffled. Features are the mean over the tokens, as in the
+ancestry model. `closed_form` and `weight_subcloning` see training texts of the task.
 
 Measured:
 
     probe       a ridge regression before any training (training/probes.py), of 500 training texts,
-                on at most 1,000 test texts of a task
+                on at most 1,000 test texts of a task: two tasks made by rules, two of real texts
     finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
     similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
@@ -14,8 +17,8 @@ Measured:
     penalty     the same correlation for `closed_form` by its penalty, on training texts of
                 `wordnet`; this chose `TEXT_PENALTY`
 
-Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `debian_sections` must
-be installed (`lgzoo show debian_sections` prints how).
+Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `debian_sections` and
+`wordnet` must be installed (`lgzoo show debian_sections` prints how).
 
     python benchmarks/text_models.py --ancestry MINILM probe
     python benchmarks/text_models.py --ancestry MINILM finetune
@@ -45,6 +48,7 @@ import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import Control
 from learngene_zoo.method.contract import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
@@ -56,16 +60,20 @@ from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "text_models.jsonl"
 TEXTS, TEST_TEXTS = 500, 1000
-TASKS = ("acceptability", "sentiment", "debian_sections")
-# Method, layers and text of the rows.
-MODELS = (
-    ("first_k", 6, "MiniLM-L6 itself, 6 layers"),
-    ("first_k", 3, "`first_k`, 3 layers"),
-    ("scratch", 3, "random weights, 3 layers"),
-)
+TASKS = ("acceptability", "sentiment", "debian_sections", "wordnet")
+LAYERS, WIDTH = 6, 384  # of the ancestry model
+HEAD_WIDTH = 32
+SIZES = ((3, 384), (6, 256), (3, 256))
+BLOCKS = ("first_k", "evenly_spaced", "middle_k", "last_k", "stacked", "vanilla_lg")
+ANY_WIDTH = ("weight_selection", "weight_subcloning", "growth", "scratch")
+CALIBRATED = ("closed_form", "weight_subcloning")
 TUNED_TEXTS, EPOCHS = 2000, 6
 TUNED_TASKS = ("sentiment", "paraphrase")
-TUNED_MODELS = MODELS[:2]
+# Method, layers and text of the rows.
+TUNED_MODELS = (
+    ("first_k", 6, "MiniLM-L6 itself, 6 layers"),
+    ("first_k", 3, "`first_k`, 3 layers"),
+)
 PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 SIMILAR_TEXTS, HEAL_TEXTS, HEAL_EPOCHS = 700, 3000, 3
 SIMILAR = (
@@ -76,6 +84,10 @@ SIMILAR = (
 )
 
 
+# What the first rows do not say.
+FIRST_ROWS = {"stage": "probe", "width": WIDTH, "control": None}
+
+
 @dataclass(frozen=True)
 class Cell:
     """One model on one task."""
@@ -83,6 +95,8 @@ class Cell:
     method: str
     layers: int
     task: str
+    width: int = WIDTH
+    control: Control | None = None
 
 
 def main() -> None:
@@ -119,20 +133,31 @@ def main() -> None:
 def list_missing() -> Iterator[Cell]:
     """Yield the cells that have no row yet, in the order in which they are measured."""
     for task in TASKS:
-        for method, layers, _ in MODELS:
-            if not find_rows("probe", method=method, layers=layers, task=task):
-                yield Cell(method, layers, task)
+        for method, layers, width, control in list_models():
+            cell = Cell(method, layers, task, width, control)
+            if not find_rows("probe", **asdict(cell)):
+                yield cell
+
+
+def list_models() -> Iterator[tuple[str, int, int, Control | None]]:
+    """Yield method, layers, width and control of every row, the ancestry model first."""
+    yield "first_k", LAYERS, WIDTH, None
+    for layers, width in SIZES:
+        methods = (*BLOCKS, "closed_form") if width == WIDTH else ()
+        for method in (*methods, *ANY_WIDTH):
+            yield method, layers, width, None
+        yield "weight_selection", layers, width, "shuffled"
 
 
 def find_rows(stage: str, **values: Any) -> list[dict[str, Any]]:
     """Return the results of a stage so far that have these values."""
     if not ROWS.is_file():
         return []
-    rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-    wanted = {"stage": stage, **values}
-    return [
-        row for row in rows if all(row.get(key, "probe") == value for key, value in wanted.items())
+    rows = [
+        {**FIRST_ROWS, **json.loads(line)} for line in ROWS.read_text(encoding="utf-8").splitlines()
     ]
+    wanted = {"stage": stage, **values}
+    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
 def append(row: dict[str, Any]) -> None:
@@ -148,8 +173,7 @@ def measure(cell: Cell, ancestry: str) -> None:
 
     torch.set_num_threads(1)
     start, run = time.monotonic(), Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
-    learngene = extract_learngene(cell.method, ancestry)
-    model = lifecycle.expand(learngene, layers=cell.layers, run=run)
+    model = build_model(cell, ancestry, run)
     module, task, form = model.model(), open_task(cell.task), model.input_format
     train = compute_features(module, task, "train", form, run, images=TEXTS)
     test = compute_features(module, task, "test", form, run, images=TEST_TEXTS)
@@ -166,6 +190,14 @@ def measure(cell: Cell, ancestry: str) -> None:
         "seconds": round(time.monotonic() - start, 1),
     }
     append(row)
+
+
+def build_model(cell: Cell, ancestry: str, run: Run) -> Descendant:
+    """Build the model of a cell, without a head."""
+    task = cell.task if cell.method in CALIBRATED else ""
+    learngene = extract_learngene(cell.method, ancestry, task).with_config(purpose=None)
+    narrow = {} if cell.width == WIDTH else {"width": cell.width, "heads": cell.width // HEAD_WIDTH}
+    return lifecycle.expand(learngene, layers=cell.layers, control=cell.control, run=run, **narrow)
 
 
 def measure_finetuning(cell: Cell, ancestry: str) -> None:
@@ -213,7 +245,8 @@ def measure_similarities(ancestry: str, layers: int = 3) -> None:
             model = lifecycle.expand(whole, layers=layers, run=run)
         else:
             # Without a head, whose features are the pooler's.
-            learngene = extract_learngene("closed_form", ancestry).with_config(purpose=None)
+            learngene = extract_learngene("closed_form", ancestry, "debian_sections")
+            learngene = learngene.with_config(purpose=None)
             solve = {"solve": False} if kind == "copied" else {}
             model = solved or lifecycle.expand(learngene, layers=layers, run=run, **solve)
         if kind == "closed_form":
@@ -278,10 +311,10 @@ def compute_similarities(
 
 
 @lru_cache(maxsize=2)
-def extract_learngene(method: str, ancestry: str) -> Learngene:
-    """Return a method's learngene of the ancestry model."""
+def extract_learngene(method: str, ancestry: str, task: str = "") -> Learngene:
+    """Return a method's learngene of the ancestry model; of texts of a task if one is named."""
     run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
-    tasks = ("debian_sections",) if method == "closed_form" else ()
+    tasks = (task,) if task else ()
     return lifecycle.extract(method, ancestries=(ancestry,), tasks=tasks, run=run)
 
 
@@ -323,15 +356,26 @@ def make_penalty_table() -> str:
 
 
 def make_table() -> str:
-    """Return the accuracies in Markdown, per cent, with their intervals."""
+    """Return the accuracies in Markdown, per cent, with the mean half width of their intervals."""
     lines = [f"| model | parameters | {' | '.join(TASKS)} |", "|---|---:|" + "---:|" * len(TASKS)]
-    for method, layers, text in MODELS:
-        own = {row["task"]: row for row in find_rows("probe", method=method, layers=layers)}
-        if own:
-            params = f"{next(iter(own.values()))['params'] / 1e6:.1f}M"
-            cells = [describe(own[task]) if task in own else "" for task in TASKS]
-            lines.append(f"| {text} | {params} | {' | '.join(cells)} |")
+    for method, layers, width, control in list_models():
+        found = find_rows("probe", method=method, layers=layers, width=width, control=control)
+        rows = {row["task"]: row for row in found}
+        if rows:
+            params = f"{next(iter(rows.values()))['params'] / 1e6:.1f}M"
+            cells = [f"{100 * rows[task]['ridge']:.1f}" if task in rows else "" for task in TASKS]
+            name = name_model(method, layers, width, control)
+            lines.append(f"| {name} | {params} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def name_model(method: str, layers: int, width: int, control: Control | None) -> str:
+    """Return the text of a row."""
+    if (layers, width) == (LAYERS, WIDTH):
+        return f"MiniLM-L6 itself, {layers} x {width}"
+    names = {"scratch": "random weights"}
+    name = names.get(method, f"`{method}`") + (", shuffled" if control else "")
+    return f"{name}, {layers} x {width}"
 
 
 def describe(row: dict[str, Any], key: str = "ridge") -> str:

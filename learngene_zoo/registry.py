@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from hashlib import sha256
 from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -192,6 +193,18 @@ class Plugins(Generic[T]):
                 broken.append(Broken(name, reference, str(error)))
         return good, broken
 
+    def describe_code(self, name: str) -> str:
+        """Return package, version and a digest of the code of a plugin; "" for one of this project.
+
+        The code are the Python files of the plugin's top module or package, at this moment.
+        """
+        reference = self.references().get(name)
+        packages = self.package_of(name)
+        if reference is None or not packages:
+            return ""
+        digest = _hash_code(reference.partition(":")[0].partition(".")[0])
+        return f"{' '.join(*packages.items())} ({digest})"
+
     def package_of(self, name: str) -> dict[str, str]:
         """Return the package of a plugin with its version, or {} for a plugin of this project."""
         reference = self.references().get(name)
@@ -199,6 +212,21 @@ class Plugins(Generic[T]):
             point for point in self.find_all() if (point.name, point.reference) == (name, reference)
         ]
         return {point.package: version(point.package) for point in points if not point.in_tree}
+
+
+def _hash_code(module: str) -> str:
+    """Return a digest of the Python files of a top module or package, without importing it."""
+    from importlib.util import find_spec
+
+    spec = find_spec(module)
+    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    files = [(path.relative_to(top), path) for top in folders for path in top.rglob("*.py")]
+    if not folders and spec is not None and spec.origin is not None:
+        files = [(Path(module), Path(spec.origin))]
+    digest = sha256()
+    for name, path in sorted(files):
+        digest.update(f"{name.as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def read_choice() -> list[str]:

@@ -280,5 +280,9 @@ def bench_options(out: str) -> list[click.Option]:
 MEASURED = [
     click.Argument(["suite"], required=False),
     *grid_options(),
-    *options_of(RECIPE, without=OF_THE_GRID),
+    *options_of(
+        RECIPE,
+        without=OF_THE_GRID,
+        defaults={"lr": "chosen for each arm, see --tune", "augment": "chosen for each arm"},
+    ),
 ]

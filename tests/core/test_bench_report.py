@@ -548,3 +548,34 @@ def test_arms_are_the_rows_of_the_table_by_task() -> None:
     (table,) = tables.by_task(summarise(rows()))
     assert table.columns == ("arm", "digits", "signs", "average")
     assert [row[0] for row in table.rows] == [*ARMS, "lsamd over scratch"]
+
+
+def test_gains_before_training_are_those_of_the_untrained_models() -> None:
+    untrained = {"lsamd": 0.5, "lsamd shuffled": 0.3, "scratch timm": 0.4, "scratch fan_in": 0.2}
+    measured = [replace(row, untrained=untrained.get(row.arm, 0.1)) for row in rows()]
+    table, *_ = gain_tables.gains_before_training(summarise(measured))
+    assert "before any training" in table.title
+    points = {row[:2]: row[-2] for row in table.rows if row[2] == text_table.AVERAGE}
+    assert points["lsamd", "over scratch"] == "+10.0"
+    assert points["lsamd", "inherited"] == "+20.0"
+    bare = [replace(row, untrained=None) for row in rows()]
+    assert gain_tables.gains_before_training(summarise(bare)) == []
+
+
+def test_arms_that_end_below_their_start_are_named() -> None:
+    assert captions.describe_losses(summarise(rows())) == []
+    worse = [
+        replace(row, untrained=0.95 if row.arm == "lsamd shuffled" else row.untrained)
+        for row in rows(epochs=(1, 4))
+    ]
+    (text,) = captions.describe_losses(summarise(worse))
+    assert "1 of 6 averages" in text
+    assert "lsamd shuffled: 95.0 to 43.5" in text
+    assert text in captions.remarks(summarise(worse))
+
+
+def test_an_unfinished_bench_says_so() -> None:
+    assert not any("unfinished" in line for line in captions.remarks(summarise(rows())))
+    assert captions.remarks(summarise(rows(), missing=3))[0] == (
+        "* unfinished: 24 cells measured, 3 not measured yet"
+    )

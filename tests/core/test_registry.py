@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from importlib.metadata import EntryPoints
 from pathlib import Path
@@ -226,3 +227,23 @@ def test_an_unknown_name_in_the_variable_is_one_clear_line(
     monkeypatch.setenv("LGZOO_PLUGINS", "lsamd")
     result = CliRunner().invoke(main, ["list", "methods"])
     assert next(line.split()[0] for line in result.stdout.splitlines()[2:]) == "lsamd"
+
+
+def test_code_of_a_plugin_is_described_by_its_version_and_files(site: Path) -> None:
+    assert METHODS.describe_code("first_k") == ""
+    assert METHODS.describe_code("unknown") == ""
+    install(site, "zoo_ours", "ours = zoo_ours:METHOD", "raise SystemError('imported')")
+    first = METHODS.describe_code("ours")
+    assert re.fullmatch(r"zoo_ours 1\.0 \([0-9a-f]{12}\)", first)
+    (site / "zoo_ours.py").write_text("changed = True")
+    second = METHODS.describe_code("ours")
+    assert second != first
+    # A package in place of the module: every file counts.
+    (site / "zoo_ours.py").unlink()
+    package = site / "zoo_ours"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "parts.py").write_text("one = 1")
+    third = METHODS.describe_code("ours")
+    (package / "parts.py").write_text("one = 2")
+    assert len({first, second, third, METHODS.describe_code("ours")}) == 4

@@ -294,6 +294,7 @@ def _cells(
             arm=arm,
             task=task,
             version=claim.versions.get(task) or version_of(task),
+            code=METHODS.describe_code(arm.method),
             **size._asdict(),
             **rest,
         )

@@ -74,6 +74,8 @@ class Cell:
     # the stamps of the user's own data that it reads, by task
     data: Mapping[str, str] = field(default_factory=dict)
     head: HeadStart = "random"  # the start of a head that is not inherited
+    # package, version and digest of the code of a method that is not of this project
+    code: str = ""
 
     @property
     def key(self) -> str:
@@ -87,6 +89,7 @@ class Cell:
             "version": 1,
             "data": {},
             "head": "random",
+            "code": "",
         }
         return fingerprint(
             {
@@ -102,9 +105,8 @@ class Cell:
         tasks = self.arm.tasks_for(self.task)
         arm = replace(self.arm, name="", control=None, expand={}, tasks=tasks, leave_out=False)
         seed = self.seed if self.extraction_seed is None else self.extraction_seed
-        return Extraction(
-            arm=arm, seed=seed, data={name: self.data[name] for name in tasks if name in self.data}
-        )
+        data = {name: self.data[name] for name in tasks if name in self.data}
+        return Extraction(arm=arm, seed=seed, data=data, code=self.code)
 
     @property
     def at(self) -> Size:
@@ -129,12 +131,14 @@ class Extraction:
     seed: int
     # the stamps of the user's own data among its tasks
     data: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""  # see `Cell`
 
     @property
     def key(self) -> str:
         """Return the name of the extraction's folder."""
         # without them, older extractions keep their keys
-        stamps = [dict(self.data)] if self.data else []
+        stamps: list[Json] = [dict(self.data)] if self.data else []
+        stamps += [self.code] if self.code else []
         return f"{self.arm.method}-{fingerprint([to_json(self.arm), self.seed, *stamps])}"
 
     def folder(self, out: Path) -> Path:

@@ -168,6 +168,7 @@ def cells(
         *_competitors(arms, sizes, offline, say),
     ]
     stamps = _stamp_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
+    codes = {arm.method: METHODS.describe_code(arm.method) for arm in arms}
     return [
         Cell(
             arm=arm,
@@ -178,6 +179,7 @@ def cells(
             head=head,
             version=catalogue.version_of(task),
             data={name: stamps[name] for name in (task, *arm.tasks_for(task)) if name in stamps},
+            code=codes[arm.method],
             **size._asdict(),
         )
         for seed in dict.fromkeys(seeds)

@@ -18,8 +18,11 @@ NOTES = (
     "*Real*, *left out*: the metric after the largest budget on the real tasks alone, and on the "
     "generated tasks whose families are not in the source task `forms` (an ancestry model trained "
     "on `source` has seen similar images).",
-    "*Untrained*: the metric before any training, with a new head. *Class means*: the accuracy of "
-    "the nearest class mean in the space of the features before any training.",
+    "*Untrained*: the metric before any training. *Probe*: the accuracy of a ridge regression on "
+    "the features before any training. They are equal if the head starts from that regression "
+    "(the default); each arm has the regression of its features.",
+    "Gains before training compare the untrained models. A rate or a budget that harms the weaker "
+    "arms makes the gains after training larger than what is inherited.",
     "Every number of epochs is a separate training with a complete schedule.",
     "Methods against each other: differences under equal conditions, the better method first. The "
     "intervals are not corrected for the number of pairs: for equal methods, about one interval "
@@ -61,6 +64,47 @@ def gains_of(line: Line) -> dict[str, Average | None]:
         "over stem": line.over_stem,
         "inherited": line.inherited,
     }
+
+
+def remarks(summary: Summary) -> list[str]:
+    """Return the sentences to show below the tables of a summary."""
+    unfinished = [f"* unfinished: {state(summary)}"] if summary.missing else []
+    return [
+        *unfinished,
+        *summary.same,
+        *explanations(summary),
+        *describe_missing(summary),
+        *describe_losses(summary),
+    ]
+
+
+def describe_losses(summary: Summary) -> list[str]:
+    """Return a sentence if arms end below their results before training."""
+    largest = {
+        (line.condition._replace(epochs=0), line.arm): line
+        for line in sorted(summary.averages, key=lambda line: line.condition.epochs)
+        if line.condition.epochs and line.untrained is not None
+    }
+    losses = sorted(
+        (line for line in largest.values() if line.untrained and _lose(line) > 0),
+        key=_lose,
+        reverse=True,
+    )
+    if not losses:
+        return []
+    worst = losses[0]
+    assert worst.untrained is not None
+    return [
+        f"* {len(losses)} of {count_noun(len(largest), 'average')} end below their result before "
+        f"training ({worst.arm}: {100 * worst.untrained.value:.1f} to "
+        f"{100 * worst.value.value:.1f}): gains over such arms are partly their loss; see the "
+        "gains before training, or leave out --lr and --augment, which are then tuned for each arm"
+    ]
+
+
+def _lose(line: Line) -> float:
+    """Return by how much the metric after training is below that before it."""
+    return line.untrained.value - line.value.value if line.untrained else 0.0
 
 
 def explanations(summary: Summary) -> list[str]:

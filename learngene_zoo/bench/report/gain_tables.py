@@ -16,8 +16,10 @@ from learngene_zoo.bench.results.averages import Average
 from learngene_zoo.bench.results.condition import Condition
 from learngene_zoo.bench.results.pairs import Pair
 from learngene_zoo.bench.results.statistics import extremes
-from learngene_zoo.bench.results.summary import Line, Summary
+from learngene_zoo.bench.results.summary import Line, Summary, summarise
 from learngene_zoo.plotting import shorten_label
+
+LARGEST = "with the largest budget"
 
 
 def gains(summary: Summary) -> TextTable | None:
@@ -49,8 +51,28 @@ def gains(summary: Summary) -> TextTable | None:
     columns = ("arm", "gain", "task", *_varying_columns(summary), "points", "interval or range")
     if not rows:
         return None
-    table = TextTable("gains in points, with the largest budget", columns, tuple(rows), texts=3)
+    table = TextTable(f"gains in points, {LARGEST}", columns, tuple(rows), texts=3)
     return table if few else replace(table.without("task"), texts=2)
+
+
+def gains_before_training(summary: Summary) -> list[TextTable]:
+    """Return the tables of gains and pairs of the untrained models; none if they were not measured.
+
+    Their images are not compared one by one: only the metric of each cell is recorded.
+    """
+    rows = [
+        replace(row, value=row.untrained, correct=None, evaluated=0, epochs=0)
+        for row in summary.rows
+        if row.epochs and row.untrained is not None
+    ]
+    if not rows:
+        return []
+    untrained = summarise(rows)
+    return [
+        replace(table, title=table.title.replace(LARGEST, "before any training"))
+        for table in (gains(untrained), pairs(untrained))
+        if table is not None
+    ]
 
 
 def short_task(task: str) -> str:
@@ -70,7 +92,7 @@ def pairs(summary: Summary) -> TextTable | None:
         for pair in selected
     ]
     columns = ("method", "over", *_varying_columns(summary), "points", "interval or range")
-    title = "methods against each other, in points, with the largest budget"
+    title = f"methods against each other, in points, {LARGEST}"
     return drop_constant_columns(TextTable(title, columns, tuple(rows), texts=2)) if rows else None
 
 

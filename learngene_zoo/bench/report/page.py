@@ -56,16 +56,16 @@ def page(
         costs: the bills of a cost curve; empty for other benches.
     """
     failures = tables.failures(summary)
-    notes = [*summary.same, *captions.explanations(summary), *captions.describe_missing(summary)]
     sections: dict[str, list[Part]] = {
         "At a glance": [
             *_tables(tables.compact(summary), stacked=True),
-            *({"kind": "note", "text": note} for note in notes),
+            *({"kind": "note", "text": note} for note in captions.remarks(summary)),
         ],
         "Methods against each other": [
             *_tables([gain_tables.pairs(summary)]),
             *_tables([gain_tables.pairs_by_task(summary)], open_at_most=0),
         ],
+        "Before training": _tables(gain_tables.gains_before_training(summary)),
         "Cost curve": [
             _figure("cost", pictures),
             *_tables(cost_tables(costs)),

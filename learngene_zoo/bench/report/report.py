@@ -62,7 +62,10 @@ def note_grid(
         "settings": _shared_settings(cells),
         "arms": [_arm(arm, cells) for arm in {cell.arm.name: cell.arm for cell in cells}.values()],
         "tuning": describe_tuning(cells, choices, small),
-        "versions": versions(),
+        "versions": {
+            **versions(),
+            **{cell.arm.method: cell.code for cell in cells if cell.code},
+        },
         "keys": list(dict.fromkeys(cell.key for cell in cells)),
     }
     with new_file(out / GRID, force=True) as draft:
@@ -187,6 +190,7 @@ def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
     several = [
         *tables.compact(summary),
         *filter(None, [gain_tables.pairs(summary)]),
+        *gain_tables.gains_before_training(summary),
         *tables.by_task(summary),
     ]
     single = [
@@ -200,7 +204,7 @@ def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
         if tuning
         else []
     )
-    remarks = [*summary.same, *captions.explanations(summary), *captions.describe_missing(summary)]
+    remarks = captions.remarks(summary)
     notes = [f"{captions.state(summary)}.", *tuned, *map(markdown, remarks), *captions.NOTES]
     return text_table.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
 
@@ -213,7 +217,7 @@ def build_overview(out: Path) -> tuple[list[TextTable], list[str]]:
     summary = read_summary(out)
     costs = read_costs(out, summary)
     printed = [*tables.brief(summary), *(cost_tables(costs) if costs else [])]
-    remarks = [*summary.same, *captions.explanations(summary), *captions.describe_missing(summary)]
+    remarks = captions.remarks(summary)
     return printed, [*remarks, *(ASSUMPTIONS if costs else ())]
 
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from learngene_zoo.bench.report.gain_tables import gains, largest_budgets, pairs, select_methods
+from learngene_zoo.bench.report.gain_tables import (
+    gains,
+    gains_before_training,
+    largest_budgets,
+    pairs,
+    select_methods,
+)
 from learngene_zoo.bench.report.text_table import (
     AVERAGE,
     NONE,
@@ -101,6 +107,7 @@ def brief(summary: Summary) -> list[TextTable]:
     return [
         *(_narrow(table) for table in compact(summary)),
         *_without_none(gains(summary), pairs(summary)),
+        *gains_before_training(summary),
     ]
 
 

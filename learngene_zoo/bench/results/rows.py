@@ -53,6 +53,7 @@ class Row:
     split: str
     size: str = ""  # how the expander's settings name it, where layers alone do not
     version: _Count = 1  # of the suite that drew the test images
+    code: str = ""  # of a method that is not of this project, see `Cell`
     weights: str = ""  # digest of the model before its training; "" in rows of earlier versions
     error: str | None = None
     metric: str = "accuracy"  # or mIoU
@@ -62,7 +63,7 @@ class Row:
     evaluated: _Count = 0  # images of the split
     chance: _Share = None  # value of the best constant answer; None in rows of earlier versions
     untrained: _Share = None  # the metric before any training
-    probe: _Share = None  # accuracy of the nearest class mean of its features before training
+    probe: _Share = None  # accuracy of a ridge regression of its features before training
     params: _Count = 0  # of the descendant
     flops: _Count = 0
     stored_params: _Count = 0  # of the learngene: the numbers to keep in order to build any size
@@ -91,6 +92,7 @@ class Row:
             "metric",
             "machine",
             "finished",
+            "code",
         ):
             check_name(getattr(self, name) or "", name)
         digits = "" if self.correct is None else self.correct

@@ -62,7 +62,7 @@ class Line:
     images: int | None  # training images; None if the tasks have different numbers of them
     value: Average
     untrained: Average | None  # the metric before any training
-    probe: Average | None  # nearest class mean of the features before any training
+    probe: Average | None  # ridge regression of the features before any training
     over_scratch: Average | None  # None for scratch itself, and if a scratch arm has no number
     scratch: str | None  # the stronger arm, in a line of one task
     # None for an arm without both controls, and if one of them has no number

@@ -81,6 +81,7 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
     """Extract the learngene and record the cost, also if the extraction is interrupted."""
     arm, folder = extraction.arm, extraction.folder(out)
     before, began = read_cost(extraction, out), time.monotonic()
+    is_begun = folder.with_name(f"{folder.name}.run").exists()
     learngene: Learngene | None = None
     try:
         learngene = lifecycle.extract(
@@ -90,7 +91,9 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             extractor=arm.extractor,
             image_size=arm.image_size,
             out=folder,
-            run=replace(run, folder=None, seed=extraction.seed, resume=True, shared=out / PARTS),
+            run=replace(
+                run, folder=None, seed=extraction.seed, resume=is_begun, shared=out / PARTS
+            ),
             force=True,  # a folder without a record of its cost is incomplete
         )
     finally:

@@ -6,7 +6,7 @@ are finished.
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +129,9 @@ def run_grid(
         check_same_ancestries(cells, out, run)
         begin()
         by_key = {cell.key: cell for cell in cells}
+        codes = {cell.arm.method: cell.code for cell in cells}
+        for method in _list_changed(results.rows(), codes):
+            say(f"the code of {method} has changed since earlier cells, which are computed again")
         waiting = [cell for key, cell in by_key.items() if key not in results.finished]
         if len(waiting) < len(by_key):
             say(f"{len(by_key) - len(waiting)} of {len(by_key)} cells are finished already")
@@ -137,6 +140,14 @@ def run_grid(
                 executor.open(out, run)
                 _Conductor(waiting, out, run, executor, results, say).conduct()
         return select(results.rows(), by_key)
+
+
+def _list_changed(rows: Iterable[Row], codes: Mapping[str, str]) -> list[str]:
+    """Return the methods that have only rows of other code than that of today."""
+    measured: dict[str, set[str]] = {}
+    for row in rows:
+        measured.setdefault(row.method, set()).add(row.code)
+    return [name for name, code in codes.items() if name in measured and code not in measured[name]]
 
 
 def claim_workspace(out: Path, anew: bool) -> None:

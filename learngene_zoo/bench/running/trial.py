@@ -65,6 +65,7 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
         "split": cell.split,
         "size": label(cell.size),
         "version": cell.version,
+        "code": cell.code,
         "machine": machine_name(run.device_name),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
