@@ -370,6 +370,7 @@ def attach_head(ancestry: Ancestry, task: Task, run: Run) -> Model:
     body = only(without_head(ancestry.state, spec), shapes(spec).__contains__)
     model = model_of(spec, fill_missing_tensors(spec, body, derive_seed(run.seed, "head")))
     if task.is_text:
+        # Imported here: a search on images runs none of it.
         from learngene_zoo.plugin import compute_features, spread_pooled
 
         features = compute_features(
