@@ -7,6 +7,8 @@ Measured:
 
     probe       a ridge regression before any training (training/probes.py), of 500 training texts,
                 on at most 1,000 test texts of a task
+    blocks      the same for 4 of its blocks: the first, evenly spaced ones, and those of `lsamd`,
+                whose search has one epoch of 200 texts of each of three tasks
     finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
     similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
@@ -18,6 +20,7 @@ Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `d
 be installed (`lgzoo show debian_sections` prints how).
 
     python benchmarks/text_models.py --ancestry MINILM probe
+    python benchmarks/text_models.py --ancestry MINILM blocks
     python benchmarks/text_models.py --ancestry MINILM finetune
     python benchmarks/text_models.py --ancestry MINILM similarity
     python benchmarks/text_models.py --ancestry MINILM penalty
@@ -63,6 +66,9 @@ MODELS = (
     ("first_k", 3, "`first_k`, 3 layers"),
     ("scratch", 3, "random weights, 3 layers"),
 )
+BLOCKS, BLOCK_TASKS = 4, ("sentiment", "wordnet")
+CHOICES = ("first_k", "evenly_spaced", "lsamd")
+SEARCH_TASKS, SEARCH_TEXTS = ("acceptability", "sentiment", "paraphrase"), 200
 TUNED_TEXTS, EPOCHS = 2000, 6
 TUNED_TASKS = ("sentiment", "paraphrase")
 TUNED_MODELS = MODELS[:2]
@@ -90,7 +96,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=["probe", "finetune", "similarity", "penalty", "table"])
+    parser.add_argument(
+        "stage", choices=["probe", "blocks", "finetune", "similarity", "penalty", "table"]
+    )
     parser.add_argument("--ancestry", help="the folder of MiniLM-L6")
     given = parser.parse_args()
     if given.stage != "table" and not given.ancestry:
@@ -98,6 +106,10 @@ def main() -> None:
     if given.stage == "probe":
         for cell in list_missing():
             measure(cell, given.ancestry)
+    if given.stage == "blocks":
+        for task, method in product(BLOCK_TASKS, CHOICES):
+            if not find_rows("probe", method=method, layers=BLOCKS, task=task):
+                measure(Cell(method, BLOCKS, task), given.ancestry)
     if given.stage == "finetune":
         for task, (method, layers, _) in product(TUNED_TASKS, TUNED_MODELS):
             if not find_rows("finetune", task=task, method=method, layers=layers):
@@ -108,6 +120,7 @@ def main() -> None:
         measure_penalties(given.ancestry)
     for name, make in (
         ("text-models", make_table),
+        ("text-blocks", make_block_table),
         ("text-finetuning", make_finetuning_table),
         ("text-similarity", make_similarity_table),
         ("text-penalty", make_penalty_table),
@@ -163,9 +176,19 @@ def measure(cell: Cell, ancestry: str) -> None:
         "texts": ridge.images,
         "training_texts": ridge.training_images,
         "params": model.cost().params,
+        **name_blocks(model),
         "seconds": round(time.monotonic() - start, 1),
     }
     append(row)
+
+
+def name_blocks(model: Descendant) -> dict[str, Any]:
+    """Return the ancestry model's blocks of a descendant, counted from 1, if it names them."""
+    blocks: Any = model.provenance.get("blocks")
+    if blocks is None:
+        return {}
+    first = 0 if model.provenance["method"] == "lsamd" else 1  # lsamd counts from 1
+    return {"blocks": [block + first for block in blocks]}
 
 
 def measure_finetuning(cell: Cell, ancestry: str) -> None:
@@ -282,6 +305,14 @@ def extract_learngene(method: str, ancestry: str) -> Learngene:
     """Return a method's learngene of the ancestry model."""
     run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
     tasks = ("debian_sections",) if method == "closed_form" else ()
+    if method == "lsamd":
+        search = {"top": BLOCKS, "epochs": 1, "images": SEARCH_TEXTS}
+        extractor = with_settings(METHODS.load(method).preset("mini"), search)
+        learngene = lifecycle.extract(
+            method, ancestries=(ancestry,), tasks=SEARCH_TASKS, extractor=extractor, run=run
+        )
+        # Without a head, whose features are the pooler's.
+        return learngene.with_config(purpose=None)
     return lifecycle.extract(method, ancestries=(ancestry,), tasks=tasks, run=run)
 
 
@@ -299,6 +330,21 @@ def make_finetuning_table() -> str:
                 else ["", ""]
             )
         lines.append(f"| {text} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def make_block_table() -> str:
+    """Return the accuracies of 4 blocks in Markdown, per cent, with their intervals."""
+    lines = [
+        f"| method, {BLOCKS} layers | blocks | {' | '.join(BLOCK_TASKS)} |",
+        "|---|---|" + "---:|" * len(BLOCK_TASKS),
+    ]
+    for method in CHOICES:
+        own = {row["task"]: row for row in find_rows("probe", method=method, layers=BLOCKS)}
+        if own:
+            blocks = " ".join(map(str, next(iter(own.values()))["blocks"]))
+            cells = [describe(own[task]) if task in own else "" for task in BLOCK_TASKS]
+            lines.append(f"| `{method}` | {blocks} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
