@@ -10,6 +10,8 @@ Measured:
 
     probe       a ridge regression before any training (training/probes.py), of 500 training texts,
                 on at most 1,000 test texts of a task: two tasks made by rules, two of real texts
+    blocks      the same for 4 of its blocks: the first, evenly spaced ones, and those of `lsamd`,
+                whose search has one epoch of 200 texts of each of three tasks
     finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
     similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
@@ -21,6 +23,7 @@ Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `d
 `wordnet` must be installed (`lgzoo show debian_sections` prints how).
 
     python benchmarks/text_models.py --ancestry MINILM probe
+    python benchmarks/text_models.py --ancestry MINILM blocks
     python benchmarks/text_models.py --ancestry MINILM finetune
     python benchmarks/text_models.py --ancestry MINILM similarity
     python benchmarks/text_models.py --ancestry MINILM penalty
@@ -67,6 +70,9 @@ SIZES = ((3, 384), (6, 256), (3, 256))
 BLOCKS = ("first_k", "evenly_spaced", "middle_k", "last_k", "stacked", "vanilla_lg")
 ANY_WIDTH = ("weight_selection", "weight_subcloning", "growth", "scratch")
 CALIBRATED = ("closed_form", "weight_subcloning")
+NUM_BLOCKS, BLOCK_TASKS = 4, ("sentiment", "wordnet")
+CHOICES = ("first_k", "evenly_spaced", "lsamd")
+SEARCH_TASKS, SEARCH_TEXTS = ("acceptability", "sentiment", "paraphrase"), 200
 TUNED_TEXTS, EPOCHS = 2000, 6
 TUNED_TASKS = ("sentiment", "paraphrase")
 # Method, layers and text of the rows.
@@ -104,7 +110,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=["probe", "finetune", "similarity", "penalty", "table"])
+    parser.add_argument(
+        "stage", choices=["probe", "blocks", "finetune", "similarity", "penalty", "table"]
+    )
     parser.add_argument("--ancestry", help="the folder of MiniLM-L6")
     given = parser.parse_args()
     if given.stage != "table" and not given.ancestry:
@@ -112,6 +120,10 @@ def main() -> None:
     if given.stage == "probe":
         for cell in list_missing():
             measure(cell, given.ancestry)
+    if given.stage == "blocks":
+        for task, method in product(BLOCK_TASKS, CHOICES):
+            if not find_rows("probe", method=method, layers=NUM_BLOCKS, task=task):
+                measure(Cell(method, NUM_BLOCKS, task), given.ancestry)
     if given.stage == "finetune":
         for task, (method, layers, _) in product(TUNED_TASKS, TUNED_MODELS):
             if not find_rows("finetune", task=task, method=method, layers=layers):
@@ -122,6 +134,7 @@ def main() -> None:
         measure_penalties(given.ancestry)
     for name, make in (
         ("text-models", make_table),
+        ("text-blocks", make_block_table),
         ("text-finetuning", make_finetuning_table),
         ("text-similarity", make_similarity_table),
         ("text-penalty", make_penalty_table),
@@ -187,6 +200,7 @@ def measure(cell: Cell, ancestry: str) -> None:
         "texts": ridge.images,
         "training_texts": ridge.training_images,
         "params": model.cost().params,
+        **name_blocks(model),
         "seconds": round(time.monotonic() - start, 1),
     }
     append(row)
@@ -198,6 +212,15 @@ def build_model(cell: Cell, ancestry: str, run: Run) -> Descendant:
     learngene = extract_learngene(cell.method, ancestry, task).with_config(purpose=None)
     narrow = {} if cell.width == WIDTH else {"width": cell.width, "heads": cell.width // HEAD_WIDTH}
     return lifecycle.expand(learngene, layers=cell.layers, control=cell.control, run=run, **narrow)
+
+
+def name_blocks(model: Descendant) -> dict[str, Any]:
+    """Return the ancestry model's blocks of a descendant, counted from 1, if it names them."""
+    blocks: Any = model.provenance.get("blocks")
+    if blocks is None:
+        return {}
+    first = 0 if model.provenance["method"] == "lsamd" else 1  # lsamd counts from 1
+    return {"blocks": [block + first for block in blocks]}
 
 
 def measure_finetuning(cell: Cell, ancestry: str) -> None:
@@ -315,6 +338,14 @@ def extract_learngene(method: str, ancestry: str, task: str = "") -> Learngene:
     """Return a method's learngene of the ancestry model; of texts of a task if one is named."""
     run = Run(threads=1, device=machine.DEVICE, ancestry=ancestry)
     tasks = (task,) if task else ()
+    if method == "lsamd":
+        search = {"top": NUM_BLOCKS, "epochs": 1, "images": SEARCH_TEXTS}
+        extractor = with_settings(METHODS.load(method).preset("mini"), search)
+        learngene = lifecycle.extract(
+            method, ancestries=(ancestry,), tasks=SEARCH_TASKS, extractor=extractor, run=run
+        )
+        # Without a head, whose features are the pooler's.
+        return learngene.with_config(purpose=None)
     return lifecycle.extract(method, ancestries=(ancestry,), tasks=tasks, run=run)
 
 
@@ -332,6 +363,21 @@ def make_finetuning_table() -> str:
                 else ["", ""]
             )
         lines.append(f"| {text} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def make_block_table() -> str:
+    """Return the accuracies of 4 blocks in Markdown, per cent, with their intervals."""
+    lines = [
+        f"| method, {NUM_BLOCKS} layers | blocks | {' | '.join(BLOCK_TASKS)} |",
+        "|---|---|" + "---:|" * len(BLOCK_TASKS),
+    ]
+    for method in CHOICES:
+        own = {row["task"]: row for row in find_rows("probe", method=method, layers=NUM_BLOCKS)}
+        if own:
+            blocks = " ".join(map(str, next(iter(own.values()))["blocks"]))
+            cells = [describe(own[task]) if task in own else "" for task in BLOCK_TASKS]
+            lines.append(f"| `{method}` | {blocks} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

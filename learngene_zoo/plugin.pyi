@@ -31,6 +31,8 @@ from learngene_zoo.families.forward import embed_tokens as embed_tokens
 from learngene_zoo.families.forward import find_table as find_table
 from learngene_zoo.families.forward import get_blocks as get_blocks
 from learngene_zoo.families.forward import get_classifier as get_classifier
+from learngene_zoo.families.forward import pool_words as pool_words
+from learngene_zoo.families.forward import spread_pooled as spread_pooled
 from learngene_zoo.families.spec import LIMITS as LIMITS
 from learngene_zoo.families.spec import InputFormat as InputFormat
 from learngene_zoo.families.spec import Segment as Segment
@@ -169,6 +171,8 @@ from learngene_zoo.training.loop import parameter_groups as parameter_groups
 from learngene_zoo.training.loop import train as train
 from learngene_zoo.training.objectives import CLASS_LOSS as CLASS_LOSS
 from learngene_zoo.training.objectives import attribute_loss as attribute_loss
+from learngene_zoo.training.objectives import evaluation_batch_size as evaluation_batch_size
 from learngene_zoo.training.objectives import metric_for as metric_for
 from learngene_zoo.training.objectives import objective_for as objective_for
 from learngene_zoo.training.objectives import training_images as training_images
+from learngene_zoo.training.probes import compute_features as compute_features

@@ -12,8 +12,8 @@ Taking turns beyond that is this package's reading; the other candidate, all add
 stage, contradicts the printed order of 7 layers.
 
 Blocks are counted from 1, as we read the paper. A learngene's tensors keep their names in the
-ancestry model (timm's, blocks counted from 0): for the kept blocks 1, 4 and 5 it has `blocks.0.*`,
-`blocks.3.*` and `blocks.4.*`.
+ancestry model, whose blocks are counted from 0: of a timm model and the kept blocks 1, 4 and 5 it
+has `blocks.0.*`, `blocks.3.*` and `blocks.4.*`.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Method,
     Part,
+    TextSpec,
     Work,
     WrongCall,
     derive_seed,
@@ -226,7 +227,12 @@ def search(
         "router_token": settings.router_token,
     }
     start = supernet.attach_head(ancestry, task, run)
-    model = supernet.build_super_net(start, **choices, specific=carried.state if carried else {})
+    model = supernet.build_super_net(
+        start,
+        text=ancestry.spec if isinstance(ancestry.spec, TextSpec) else None,
+        specific=carried.state if carried else {},
+        **choices,
+    )
     task_objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
     objective = supernet.SearchObjective(task_objective, settings.balance_weight)
     loader = training_images(task, ancestry.input_format, recipe, run)
@@ -270,7 +276,7 @@ LSAMD = Method(
             each=SearchSettings(training=replace(POLY, epochs=1, images=32, batch_size=16, lr=5e-4))
         ),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="many",
     details=LsamdDetails,
     plot="lgzoo_lsamd.plot:draw_picture",

@@ -57,8 +57,8 @@ class SearchSettings:
     )
     router_token: Annotated[
         Literal["class", "patches", "constant"],
-        "input of the routers: the class token, the mean of the patch tokens, or "
-        "a constant (placebo)",
+        "input of the routers: the class token (of texts, the token that the head reads), "
+        "the mean of the patch tokens (of texts, all but padding), or a constant (placebo)",
     ] = field(default="class", metadata=OMIT_DEFAULT)
     tie: Annotated[
         Literal["base", "random"],

@@ -2,8 +2,10 @@
 
 LSAMD, section "Learngene Search Across Multiple Datasets", eq. 1-2: every layer has a frozen base
 block, a dataset-specific block that is trained on one data set, and a router between them. The net
-is timm's module with each block replaced by a `RoutedBlock`. This module also has its objective,
-its parameter groups, and the measurement of the routers' preferences (eq. 3).
+is timm's or transformers' module with each block replaced by a `RoutedBlock`. This module also has
+its objective, its parameter groups, and the measurement of the routers' preferences (eq. 3).
+Everything that is said of images holds for texts, with these differences: routers read no padding,
+and the class token is the token that the head reads, the first of a BERT and the last of a GPT-2.
 
 The paper prints its router as `softmax(x W1 + softplus(x W2))` and calls W2 "noisy", after Shazeer
 et al. 2017, whose gate is `x W1 + eps * softplus(x W2)` with eps ~ N(0, 1). As printed there is no
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,16 +28,22 @@ from torch.nn import functional
 
 from learngene_zoo.plugin import (
     Loader,
+    TextSpec,
     WrongCall,
+    compute_logits,
     derive_seed,
+    evaluation_batch_size,
     fill_missing_tensors,
     gather_values,
+    get_blocks,
+    get_classifier,
     join,
     metric_for,
     model_of,
     only,
     open_device,
     parameter_groups,
+    pool_words,
     shapes,
     without_head,
     world,
@@ -43,8 +51,18 @@ from learngene_zoo.plugin import (
 from lgzoo_lsamd.blocks import SearchResult
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Batches, InputFormat, Model, Recipe, Run, Task
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Batches,
+        InputFormat,
+        Model,
+        Recipe,
+        Run,
+        Task,
+        TextFormat,
+    )
 
+SPREAD_TEXTS = 256  # training texts whose features are measured before a search
 SPECIFIC, BASE = (
     0,
     1,
@@ -133,15 +151,37 @@ class Gate(torch.autograd.Function):
         return gradient_BND, by_image_B.to(ctx.kind), None  # type: ignore[attr-defined]
 
 
+class Arguments(NamedTuple):
+    """The arguments of a block beside the tokens: rotary positions, or the mask of texts."""
+
+    by_place: tuple[Any, ...]
+    by_name: dict[str, Any]
+
+    def select(self, rows: torch.Tensor, count: int) -> Arguments:
+        """Return the arguments for these rows of a batch of `count` texts.
+
+        In transformers the first axis of every tensor is that of the texts, or has the size 1.
+        """
+
+        def cut(value: Any) -> Any:
+            is_by_text = isinstance(value, torch.Tensor) and value.ndim and len(value) == count
+            return value[rows] if is_by_text else value
+
+        named = {name: cut(value) for name, value in self.by_name.items()}
+        return Arguments(tuple(cut(value) for value in self.by_place), named)
+
+
 class RoutedBlock(nn.Module):
     """One layer of the super net.
 
-    `preferences_B2` holds the probabilities of the last forward pass.
+    `preferences_B2` holds the probabilities of the last forward pass. `mask_BN` is 0 for the
+    padding of its texts, and None for images.
 
     Args:
         base: the frozen block, which the specific block starts as a copy of.
         width: of the tokens.
-        router_tokens: the tokens whose mean the router reads; None: it reads ones.
+        router_tokens: the tokens whose mean the router reads; of texts a pooling of `pool_words`;
+            None: it reads ones.
         routing, gate, noise: as in `SearchSettings`.
     """
 
@@ -149,7 +189,7 @@ class RoutedBlock(nn.Module):
         self,
         base: nn.Module,
         width: int,
-        router_tokens: slice | None,
+        router_tokens: slice | str | None,
         *,
         routing: str = "batch",
         gate: str = "update",
@@ -162,40 +202,68 @@ class RoutedBlock(nn.Module):
         self.router_tokens = router_tokens
         self.routing, self.gate = routing, gate
         self.preferences_B2 = torch.empty(0, 2)
+        self.mask_BN: torch.Tensor | None = None
+        self.returns_tuple = False  # as blocks do in some versions of transformers
 
-    def forward(self, x_BND: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    def forward(self, x_BND: torch.Tensor, *by_place: Any, **by_name: Any) -> Any:
         """Return the tokens after the chosen block.
 
-        Only that block runs, unless the gate is "both" and this is training. `arguments` are those
-        that timm passes to every block beside the tokens, as rotary positions.
+        Only that block runs, unless the gate is "both" and this is training. The other arguments
+        are those that timm or transformers pass to every block beside the tokens.
         """
+        arguments = Arguments(by_place, by_name)
         self.preferences_B2 = p_B2 = self.router(self._read_tokens(x_BND))
         if self.training and self.gate == "both":
-            return self._run_both(x_BND, p_B2, arguments)
-        if self.routing == "image":
-            return self._run_by_image(x_BND, p_B2, arguments)
-        return self._run_gated(vote(p_B2), x_BND, p_B2, arguments)
+            h_BND = self._run_both(x_BND, p_B2, arguments)
+        elif self.routing == "image":
+            h_BND = self._run_by_image(x_BND, p_B2, arguments)
+        else:
+            h_BND = self._run_gated(vote(p_B2), x_BND, p_B2, arguments)
+        return (h_BND,) if self.returns_tuple else h_BND
+
+    def abstain(self) -> None:
+        """Take part in the vote on a batch of which this process has no texts."""
+        self.preferences_B2 = self.router.preference.new_empty(0, 2)
+        if self.routing == "batch":
+            vote(self.preferences_B2)
 
     def _read_tokens(self, x_BND: torch.Tensor) -> torch.Tensor:
         """Return the router's input, (B, D)."""
         if self.router_tokens is None:
             return torch.ones_like(x_BND[:, 0])
+        if isinstance(self.router_tokens, str):
+            assert self.mask_BN is not None, "call the super net of texts by `compute_logits`"
+            return pool_words(x_BND, self.mask_BN, self.router_tokens)
         return x_BND[:, self.router_tokens].mean(dim=1)
 
+    def _run(self, side: int, x_BND: torch.Tensor, arguments: Arguments) -> torch.Tensor:
+        block = self.base if side == BASE else self.specific
+        output = block(x_BND, *arguments.by_place, **arguments.by_name)
+        self.returns_tuple = isinstance(output, tuple)
+        h_BND: torch.Tensor = output[0] if self.returns_tuple else output
+        return h_BND
+
     def _run_gated(
-        self, side: int, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: dict[str, Any]
+        self, side: int, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: Arguments
     ) -> torch.Tensor:
-        h_BND = (self.base if side == BASE else self.specific)(x_BND, **arguments)
+        h_BND = self._run(side, x_BND, arguments)
         return Gate.apply(h_BND, p_B2[:, side], x_BND if self.gate == "update" else None)
 
     def _run_by_image(
-        self, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: dict[str, Any]
+        self, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: Arguments
     ) -> torch.Tensor:
         """Run each image through the block that it prefers, and put the outputs back in order."""
         base_B = prefers_base(p_B2)
         groups = {BASE: base_B.nonzero().flatten(), SPECIFIC: (~base_B).nonzero().flatten()}
+        # timm passes no argument by image, and one of N tokens could be mistaken for one of B.
+        is_text, count = self.mask_BN is not None, len(x_BND)
         parts = [
-            self._run_gated(side, x_BND[rows], p_B2[rows], arguments)
+            self._run_gated(
+                side,
+                x_BND[rows],
+                p_B2[rows],
+                arguments.select(rows, count) if is_text else arguments,
+            )
             for side, rows in groups.items()
             if len(rows)
         ]
@@ -203,52 +271,71 @@ class RoutedBlock(nn.Module):
         return torch.cat(parts)[order] if parts else x_BND
 
     def _run_both(
-        self, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: dict[str, Any]
+        self, x_BND: torch.Tensor, p_B2: torch.Tensor, arguments: Arguments
     ) -> torch.Tensor:
         """Mix both updates of the stream by their probabilities: x + sum_k p_k (h_k - x)."""
         p_B211 = p_B2.to(x_BND.dtype)[:, :, None, None]
-        specific_BND, base_BND = self.specific(x_BND, **arguments), self.base(x_BND, **arguments)
+        specific_BND, base_BND = (self._run(side, x_BND, arguments) for side in (SPECIFIC, BASE))
         return p_B211[:, SPECIFIC] * specific_BND + p_B211[:, BASE] * base_BND
 
 
 def build_super_net(
     model: Model,
     *,
+    text: TextSpec | None = None,
     specific: Mapping[str, torch.Tensor] | None = None,
     router_token: str = "class",
     **choices: str,
 ) -> Model:
-    """Turn a timm model into its super net, in place.
+    """Turn a model into its super net, in place. It is called by `compute_logits`.
 
     The specific blocks, the routers and the head are trained; patch embedding, tokens, positions
     and the final norm stay the ancestry's, so that all data sets judge the same base blocks.
 
     Args:
         model: the ancestry model.
+        text: its spec, if it is a model of texts.
         specific: the specific blocks and routers of an earlier search to continue from, as
             `collect_specific` returns them.
         router_token: the tokens that routers read, see `select_router_tokens`.
         choices: those of `RoutedBlock`.
     """
     model.requires_grad_(False)
-    tokens, width = select_router_tokens(model, router_token), model.embed_dim
-    blocks = [RoutedBlock(block, width, tokens, **choices) for block in model.blocks]
-    model.blocks = nn.Sequential(*blocks)
-    model.get_classifier().requires_grad_(True)
+    tokens = select_router_tokens(model, router_token, text)
+    width, blocks = model.embed_dim if text is None else text.width, get_blocks(model)
+    for number, block in enumerate(blocks):
+        blocks[number] = RoutedBlock(block, width, tokens, **choices)  # type: ignore[index]
+    if text is not None:
+        model.register_forward_pre_hook(pass_mask, with_kwargs=True)
+    get_classifier(model).requires_grad_(True)
     for name, tensor in (specific or {}).items():
         model.get_parameter(name).data.copy_(tensor)
     return model
 
 
-def select_router_tokens(model: Model, router_token: str) -> slice | None:
-    """Return the tokens whose mean the routers of a model read.
+def pass_mask(model: nn.Module, _: tuple[Any, ...], arguments: dict[str, Any]) -> None:
+    """Give the mask of the texts to every layer of a super net: a hook before its forward pass."""
+    for block in iterate_routed_blocks(model):
+        block.mask_BN = arguments["attention_mask"]
 
-    class     the class token; where there is none, all tokens
-    patches   the patches, without class token and registers
+
+def select_router_tokens(
+    model: Model, router_token: str, text: TextSpec | None = None
+) -> slice | str | None:
+    """Return the tokens whose mean the routers of a model read; of texts their pooling.
+
+    class     the class token; where there is none, all tokens; of texts the token that the head
+              reads, the first or the last
+    patches   the patches, without class token and registers; of texts all tokens but padding
     constant  None: the routers read ones, nothing of the image
     """
     if router_token == "constant":
         return None
+    if text is not None:
+        # A head reads the first token, also where the pooling of a model without a head is the
+        # mean.
+        head = "last" if text.pool == "last" else "token"
+        return "mean" if router_token == "patches" else head
     if router_token == "patches":
         return slice(model.num_prefix_tokens, None)
     return slice(0, 1) if model.cls_token is not None else slice(None)
@@ -273,11 +360,25 @@ def collect_specific(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def attach_head(ancestry: Ancestry, task: Task, run: Run) -> Model:
-    """Build a copy of the ancestry model with a new head for the task's classes."""
+    """Build a copy of the ancestry model with a new head for the task's classes.
+
+    The features of texts get a spread that a head can be trained on, if they have none: see
+    `spread_pooled`.
+    """
     spec = ancestry.spec.with_(classes=task.classes, dense=task.dense)
     # Without pooling, if the head is for pixels.
     body = only(without_head(ancestry.state, spec), shapes(spec).__contains__)
-    return model_of(spec, fill_missing_tensors(spec, body, derive_seed(run.seed, "head")))
+    model = model_of(spec, fill_missing_tensors(spec, body, derive_seed(run.seed, "head")))
+    if task.is_text:
+        # Imported here: a search on images runs none of it.
+        from learngene_zoo.plugin import compute_features, spread_pooled
+
+        features = compute_features(
+            model, task, "train", ancestry.input_format, run, images=SPREAD_TEXTS
+        )
+        spread = spread_pooled(model, torch.from_numpy(features.values))
+        model.load_state_dict({**model.state_dict(), **spread})
+    return model
 
 
 class SearchObjective(nn.Module):
@@ -348,10 +449,19 @@ def check_pieces(loader: Batches, recipe: Recipe) -> None:
         )
 
 
+def compute_or_abstain(model: nn.Module, inputs: Any, classes: int) -> torch.Tensor:
+    """Return the logits of a super net; transformers' modules cannot compute those of no text."""
+    if len(inputs) or isinstance(inputs, torch.Tensor):
+        return compute_logits(model, inputs)
+    for block in iterate_routed_blocks(model):
+        block.abstain()
+    return torch.empty(0, classes, device=inputs.ids.device)
+
+
 def measure_preferences(
     model: nn.Module,
     task: Task,
-    input_format: InputFormat,
+    input_format: InputFormat | TextFormat,
     run: Run,
     *,
     tie: str = "base",
@@ -376,7 +486,7 @@ def measure_preferences(
     """
     device, metric = open_device(run), metric_for(task)
     join(run.device_name)
-    size = batch_size or metric.batch_size(input_format.image_size)
+    size = batch_size or evaluation_batch_size(metric, input_format)
     loader = Loader(
         task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False
     )
@@ -392,7 +502,8 @@ def measure_preferences(
         for batch in loader.epoch(0):
             # A process without images in this batch takes part all the same: the votes are counted
             # over all processes.
-            rows_BR = metric.rows(model(batch.inputs.to(device)), batch.labels.to(device))
+            logits = compute_or_abstain(model, batch.inputs.to(device), task.classes)
+            rows_BR = metric.rows(logits, batch.labels.to(device))
             for_base_L = torch.stack(
                 [
                     prefers_base(block.preferences_B2, strictly=bool(x)).sum()
