@@ -19,6 +19,8 @@ from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import stamp_task
+from learngene_zoo.tasks.unlabelled.opening import open_images
 from learngene_zoo.training.healing.objective import PATCHES, TOKEN
 from learngene_zoo.training.healing.recovery import build_objective
 from learngene_zoo.training.healing.settings import HEALING
@@ -160,3 +162,19 @@ def test_tables_without_labels_are_taken(
         open_task(f"csv:{tmp_path / 'plain.csv'}")
     with pytest.raises(BadData, match="several columns of texts"):
         lifecycle.heal(pair[0], f"jsonl:{tmp_path / 'plain.jsonl'}", run=RUN)
+
+
+def test_a_folder_of_texts_needs_no_labels(tmp_path: Path) -> None:
+    for name in ("flat", "few"):
+        (tmp_path / name).mkdir()
+        for number, text in enumerate(TEXTS[: 30 if name == "flat" else 2]):
+            (tmp_path / name / f"{number}.txt").write_text(text)
+    task = open_images(f"folder:{tmp_path / 'flat'}")
+    assert (task.kind, task.is_labelled) == ("text", False)
+    assert task.sizes == {"train": 27, "validation": 3, "test": 0}
+    assert set(task.split("train").__getitems__(range(27))) < set(TEXTS[:30])
+    stamp = stamp_task(task)
+    (tmp_path / "flat" / "0.txt").write_text("another text")
+    assert stamp_task(open_images(f"folder:{tmp_path / 'flat'}")) != stamp
+    with pytest.raises(BadData, match="few has 2 texts to train on; give at least 20"):
+        open_images(f"folder:{tmp_path / 'few'}")
