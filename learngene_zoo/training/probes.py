@@ -156,19 +156,19 @@ def compute_features(
     )
     model = model.to(device).eval()
     parts: list[tuple[Array, Array, Array]] = []
-    title = f"features of {split} images of {task.name}, batch"
+    title = f"features of {split} {task.sample_noun}s of {task.name}, batch"
     with report_activity(title, loader.steps) as activity:
         for activity.num_done, part in enumerate(iterate_features(model, loader), start=1):
             parts.append(tuple(tensor.numpy() for tensor in part))  # type: ignore[arg-type]
     parts = [part for process in gather_values(parts) for part in process]
     if not parts:
-        raise BadData(f"the split {split} of {task.name} has no images")
+        raise BadData(f"the split {split} of {task.name} has no {task.sample_noun}s")
     values_ND, labels_N, indices_N = (np.concatenate(column) for column in zip(*parts))
     num_bad = int((~np.isfinite(values_ND)).any(axis=1).sum())
     if num_bad:
         raise TrainingFailed(
-            f"the model's features are not finite for {num_bad} of {len(values_ND)} images of"
-            f" {task.name}"
+            f"the model's features are not finite for {num_bad} of {len(values_ND)} "
+            f"{task.sample_noun}s of {task.name}"
         )
     order_N = np.argsort(indices_N, kind="stable")
     return Features(values_ND[order_N], labels_N[order_N])
