@@ -81,6 +81,7 @@ from learngene_zoo.pretrained.ancestry import reopen_ancestry as reopen_ancestry
 from learngene_zoo.pretrained.timm_model import TimmModel as TimmModel
 from learngene_zoo.runs.cache import Part as Part
 from learngene_zoo.runs.cache import once as once
+from learngene_zoo.runs.progress import print_note as print_note
 from learngene_zoo.runs.progress import progress as progress
 from learngene_zoo.runs.run import Run as Run
 from learngene_zoo.runs.run import gather_values as gather_values

@@ -109,8 +109,8 @@ command = SettingsCommand(
             ["--images"],
             required=True,
             shell_complete=complete_tasks,
-            help="Images without labels: folder:PATH (of any depth), parquet:PATH, wds:PATTERN, or "
-            "a task, whose training images are used.",
+            help="Images or texts without labels: folder:PATH (of any depth), parquet:PATH, "
+            "wds:PATTERN, csv:PATH, or a task, whose training split is used.",
         ),
         click.Option(
             ["--task"],

@@ -33,6 +33,7 @@ from learngene_zoo.cli.options import (
 from learngene_zoo.cli.plan import size_rows
 from learngene_zoo.cli.sections import DetailOption, SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.cli.train import DECAY, RATE
+from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.shrinking.request import ShrinkConfig
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.run import is_first
@@ -82,14 +83,15 @@ def shrink(
 def _print_plan(model: str, request: dict[str, Any], job: Job) -> None:
     """Print the candidates and the estimated time."""
     candidates, seconds = lifecycle.plan_shrink(model, **request)
+    noun = "text" if isinstance(candidates[0].member.spec, TextSpec) else "image"
     rows: list[Row] = [
         {"method": candidate.method, **size_rows([candidate.member], "exact")[0]}
         for candidate in candidates
     ]
     print_rows(rows, job.as_json, "candidates", quiet=job.quiet)
     say(
-        f"about {human_seconds(seconds)} of passes of images through these models, as fast as the "
-        "original is on this machine now; solving equations and reading images come on top",
+        f"about {human_seconds(seconds)} of passes of {noun}s through these models, as fast as the "
+        f"original is on this machine now; solving equations and reading {noun}s come on top",
         job,
     )
 
@@ -121,7 +123,8 @@ def _print_result(result: Any, job: Job) -> None:
     for text in filter(None, (table.describe_test(), table.describe_drop())):
         say(text, job)
     if table.task is not None:
-        advise(f"lgzoo predict {shell_word(str(job.out))} PICTURE", job.quiet)
+        sample = "--text TEXT" if table.noun == "text" else "PICTURE"
+        advise(f"lgzoo predict {shell_word(str(job.out))} {sample}", job.quiet)
 
 
 def _row(table: Any, row: Any, paths: dict[str, str | None]) -> Row:
@@ -138,24 +141,25 @@ command = SettingsCommand(
     "are built without training and probed, the best ones are fine-tuned (without labels: healed), "
     "and the best of these is exported.\n\n"
     "MODEL is timm:NAME, hf-hub:ORG/REPO[@REV], a folder or a .safetensors file (default: the "
-    "bundled model). Give at least one bound.",
+    "bundled model). A model of texts takes tasks of texts. Give at least one bound.",
     epilog="\b\nExamples:\n"
     "  lgzoo shrink --task digits --max-params 500K\n"
     "  lgzoo shrink timm:vit_small_patch14_dinov2 --task folder:mine --max-drop 1\n"
     "  lgzoo shrink timm:deit_small_patch16_224 --task folder:mine --max-params 5M\n"
     "  lgzoo shrink timm:deit_tiny_patch16_224 --images folder:mine --max-flops 1G\n"
+    "  lgzoo shrink folder/of/a/bert --task csv:reviews.csv --max-params 15M\n"
     "  lgzoo shrink --task digits --max-params 500K --plan",
     params=[
         click.Argument(["model"], required=False, default=BUNDLED),
-        task_option("Task to fine-tune on; also folder:PATH (lgzoo list tasks)."),
+        task_option("Task to fine-tune on; also folder:PATH or csv:PATH (lgzoo list tasks)."),
         DetailOption(
             ["--images"],
             metavar="TASK",
             shell_complete=complete_tasks,
-            help="Images without labels that extractions and healing use, as for `lgzoo heal` "
-            "(default: the training images of --task). Without --task, candidates are compared by "
-            "how well they predict the original's features of these images, and the best ones are "
-            "healed instead of fine-tuned.",
+            help="Images or texts without labels that extractions and healing use, as for `lgzoo "
+            "heal` (default: the training images of --task). Without --task, candidates are "
+            "compared by how well they predict the original's features of these images, and the "
+            "best ones are healed instead of fine-tuned.",
         ),
         *budget_options(),
         image_size_option(),
@@ -167,7 +171,7 @@ command = SettingsCommand(
             default="auto",
             show_default=True,
             help="Format of the exported file beside the model; auto: onnx, if its packages are "
-            "installed.",
+            "installed. A model of texts is a folder that transformers opens, and is not exported.",
         ),
         click.Option(
             ["--plan", "only_plan"],

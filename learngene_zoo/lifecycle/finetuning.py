@@ -13,6 +13,7 @@ from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.lifecycle.opening import find_origins, open_task_for, own_run
 from learngene_zoo.lifecycle.rates import (
     FINETUNE,
+    check_text_recipe,
     choose_fit,
     choose_rates,
     describe_rates,
@@ -168,8 +169,8 @@ def finetune(
     if data.is_text:
         usual_settings |= {"augment": "none", "layer_decay": 1.0}
     recipe, tuning, _ = _named_settings(replace(named.recipe, **usual_settings), tuning, settings)
-    if data.is_text and recipe.augment != "none":
-        raise WrongCall(f"augment is {recipe.augment!r}, but texts are not augmented; leave it out")
+    if data.is_text:
+        check_text_recipe(recipe)
     request = {"recipe": {**to_json(recipe), **automatic}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:

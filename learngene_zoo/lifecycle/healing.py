@@ -17,7 +17,7 @@ from learngene_zoo.artifacts.own_data import (
 from learngene_zoo.artifacts.records import AncestryRecord, is_own_data, read_provenance
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.opening import own_run, recall_origins
-from learngene_zoo.lifecycle.rates import choose_fit, choose_heal_rate
+from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
 from learngene_zoo.lifecycle.round_sizes import check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remove_work
 from learngene_zoo.pretrained.sources import check_source
@@ -107,12 +107,9 @@ def heal(
             check_inputs(samples, start.input_format)
     opened = {images: data} if task is None or probed is None else {images: data, task: probed}
     if data.is_text:
-        resolved = _without_augmentation(resolved, recipe is not None or "augment" in settings)
-        if healing.rounds > 1:
-            raise WrongCall(
-                f"rounds is {healing.rounds}; models of texts are healed in one round, so leave it"
-                " out"
-            )
+        if recipe is None and "augment" not in settings:
+            resolved = replace(resolved, augment="none")
+        check_text_recipe(resolved)
     ancestry, records, located = _open_teacher(start, recorded, teacher, run)
     check_comparable(start.spec, ancestry.spec)
     plan = plan_rounds(start, ancestry.spec, healing.rounds) if healing.rounds > 1 else None
@@ -163,13 +160,6 @@ def heal(
     if out is not None:
         remove_work(locate_run(out))
     return remember(result, origins, load_descendant, out)
-
-
-def _without_augmentation(recipe: Recipe, is_named: bool) -> Recipe:
-    """Return the recipe for texts. Raises `WrongCall` for an augmentation that the user names."""
-    if is_named and recipe.augment != "none":
-        raise WrongCall(f"augment is {recipe.augment!r}, but texts are not augmented; leave it out")
-    return replace(recipe, augment="none")
 
 
 def _open_data(images: str, task: str | None, run: Run) -> tuple[Task, Task | None]:

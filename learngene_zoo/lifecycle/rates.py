@@ -1,9 +1,10 @@
-"""Defaults of `finetune` and `heal` that depend on the model: rates, layer decay and fit."""
+"""Settings of `finetune` and `heal` that depend on the model: rates, layer decay, fit, augment."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Recipe
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
     if has_trained_head(model, task):
         return None
     return "stretch"
+
+
+def check_text_recipe(recipe: Recipe) -> None:
+    """Raise `WrongCall` for a recipe with an augmentation, which texts do not have."""
+    if recipe.augment != "none":
+        raise WrongCall(f"augment is {recipe.augment!r}, but texts are not augmented; leave it out")
 
 
 def is_pretrained(model: Descendant | TimmModel) -> bool:

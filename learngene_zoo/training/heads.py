@@ -113,9 +113,19 @@ def find_linear_heads(model: Any) -> list[str]:
     classifier: Any = find_classifier(model)
     layers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
     names = {module: name for name, module in model.named_modules()}
-    if not all(isinstance(layer, nn.Linear) and layer.bias is not None for layer in layers):
+    if not all(isinstance(layer, nn.Linear) for layer in layers):
         return []
     return [names[layer] for layer in layers]
+
+
+def list_head_tensors(model: Any) -> list[str]:
+    """Return the names of the weights and biases of the linear heads of a model."""
+    modules = dict(model.named_modules())
+    return [
+        f"{layer}.{name}"
+        for layer in find_linear_heads(model)
+        for name, _ in modules[layer].named_parameters()
+    ]
 
 
 def count_patches(model: Any) -> int:
@@ -148,7 +158,8 @@ def _fit_part(
         model.load_state_dict({**model.state_dict(), **spread})
         passes = [measure(kind) for kind in kinds]
     features = Features(*(np.concatenate(column) for column in zip(*passes)))
-    ridge = fit_ridge(features, task.classes, copies=len(passes))
+    has_bias = any(name.endswith(".bias") for name in list_head_tensors(model))
+    ridge = fit_ridge(features, task.classes, copies=len(passes), intercept=has_bias)
     if task.is_text:
         model.load_state_dict({**model.state_dict(), **_scale_head(model, ridge, 1.0)})
         form: Any = start.input_format
@@ -172,13 +183,10 @@ def _fit_part(
 
 def _scale_head(model: Any, ridge: Ridge, scale: float) -> StateDict:
     """Return the tensors of all linear heads of a model, by name."""
-    weight_KD, bias_K = (
-        torch.from_numpy(scale * part).float() for part in (ridge.weight, ridge.bias)
-    )
+    parts = {"weight": ridge.weight, "bias": ridge.bias}
     return {
-        name: tensor.clone()
-        for layer in find_linear_heads(model)
-        for name, tensor in ((f"{layer}.weight", weight_KD), (f"{layer}.bias", bias_K))
+        name: torch.from_numpy(scale * parts[name.rpartition(".")[2]]).float()
+        for name in list_head_tensors(model)
     }
 
 
@@ -213,9 +221,7 @@ def measure_sensitivity(
     batch, device = next(iter(loader.epoch(0))), open_device(run)
     sums: list[float] = []
     if len(batch.inputs):  # under torchrun the processes share the texts
-        heads = {
-            f"{layer}.{kind}" for layer in find_linear_heads(model) for kind in ("weight", "bias")
-        }
+        heads = set(list_head_tensors(model))
         parameters = [
             parameter
             for name, parameter in model.to(device).named_parameters()
@@ -255,11 +261,7 @@ def calibrate_head(model: M, record: Mapping[str, Any]) -> M:
     if "calibrated_scale" not in record:
         return model
     factor = record["calibrated_scale"] / record["scale"]
-    names = [
-        f"{layer}.{kind}"
-        for layer in find_linear_heads(model.model())
-        for kind in ("weight", "bias")
-    ]
+    names = list_head_tensors(model.model())
     return cast(
         M, model.with_state({**model.state, **{name: factor * model.state[name] for name in names}})
     )

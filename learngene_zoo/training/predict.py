@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -66,58 +66,45 @@ def predict(
         )
     device, module = open_device(run), model.model()
     module.to(device)
-    if isinstance(model.input_format, TextFormat):
-        yield from _predict_texts(model, module, images, run, top, batch_size)
-        return
+    read, collate = _choose_reader(model.input_format)
     names = model.class_names or tuple(map(str, range(model.classes)))
     waiting = iter(images)
-    while paths := list(islice(waiting, batch_size)):
-        read = [_read_image(str(path), model.input_format) for path in paths]
-        good = [picture for picture in read if isinstance(picture, torch.Tensor)]
-        shares: Iterator[torch.Tensor] = iter(())
-        if good:
-            with evaluation_mode(module, device, run):
-                logits_BK = module(torch.cat(good).to(device))
-            shares = iter(logits_BK.float().softmax(dim=1).cpu())
-        for path, picture in zip(paths, read):
-            if isinstance(picture, BadData):
-                yield Prediction(image=str(path), error=str(picture))
-                continue
-            most, numbers = next(shares).topk(min(top, model.classes))
-            classes = tuple(names[number] for number in numbers.tolist())
-            yield Prediction(image=str(path), classes=classes, probabilities=tuple(most.tolist()))
-
-
-def _predict_texts(
-    model: Any, module: Any, texts: Iterable[Any], run: Run, top: int, batch_size: int
-) -> Iterator[Prediction]:
-    """Yield a prediction for each text or pair of texts; an empty one gets an error."""
-    encoder, device = Encoder.of(model.input_format), open_device(run)
-    names, waiting = model.class_names or tuple(map(str, range(model.classes))), iter(texts)
     while batch := list(islice(waiting, batch_size)):
-        good = [text for text in batch if not _is_empty(text)]
+        samples = [read(image) for image in batch]
+        good = [sample for sample in samples if not isinstance(sample, BadData)]
         shares: Iterator[torch.Tensor] = iter(())
         if good:
-            inputs = encoder(good, [_name_text(text) for text in good]).to(device)
+            inputs = collate(good).to(device)
             with evaluation_mode(module, device, run):
                 shares = iter(compute_logits(module, inputs).float().softmax(dim=1).cpu())
-        for text in batch:
-            if _is_empty(text):
-                yield Prediction(image=_name_text(text), error="an empty text; write a text")
+        for name, sample in zip(map(_name, batch), samples):
+            if isinstance(sample, BadData):
+                yield Prediction(image=name, error=str(sample))
                 continue
             most, numbers = next(shares).topk(min(top, model.classes))
             classes = tuple(names[number] for number in numbers.tolist())
-            yield Prediction(
-                image=_name_text(text), classes=classes, probabilities=tuple(most.tolist())
-            )
+            yield Prediction(image=name, classes=classes, probabilities=tuple(most.tolist()))
 
 
-def _is_empty(text: str | tuple[str, str]) -> bool:
-    return any(not part.strip() for part in (text if isinstance(text, tuple) else (text,)))
+def _choose_reader(
+    input_format: InputFormat | TextFormat,
+) -> tuple[Callable[[Any], Any], Callable[[list[Any]], Any]]:
+    """Return a function that reads a sample or returns a `BadData`, and one that makes a batch."""
+    if not isinstance(input_format, TextFormat):
+        return lambda path: _read_image(str(path), input_format), torch.cat
+    encoder = Encoder.of(input_format)
+    return _read_text, lambda texts: encoder(texts, [_name(text) for text in texts])
 
 
-def _name_text(text: str | tuple[str, str]) -> str:
-    return text if isinstance(text, str) else "\t".join(text)
+def _read_text(text: str | tuple[str, str]) -> str | tuple[str, str] | BadData:
+    """Return the text or the pair of texts; an error for an empty one."""
+    parts = text if isinstance(text, tuple) else (text,)
+    return text if all(map(str.strip, parts)) else BadData("an empty text; write a text")
+
+
+def _name(image: str | Path | tuple[str, str]) -> str:
+    """Return the path of an image, or the text; a tab separates the texts of a pair."""
+    return "\t".join(image) if isinstance(image, tuple) else str(image)
 
 
 def _read_image(path: str, input_format: InputFormat) -> torch.Tensor | BadData:

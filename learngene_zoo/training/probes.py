@@ -156,19 +156,19 @@ def compute_features(
     )
     model = model.to(device).eval()
     parts: list[tuple[Array, Array, Array]] = []
-    title = f"features of {split} images of {task.name}, batch"
+    title = f"features of {split} {task.sample_noun}s of {task.name}, batch"
     with report_activity(title, loader.steps) as activity:
         for activity.num_done, part in enumerate(iterate_features(model, loader), start=1):
             parts.append(tuple(tensor.numpy() for tensor in part))  # type: ignore[arg-type]
     parts = [part for process in gather_values(parts) for part in process]
     if not parts:
-        raise BadData(f"the split {split} of {task.name} has no images")
+        raise BadData(f"the split {split} of {task.name} has no {task.sample_noun}s")
     values_ND, labels_N, indices_N = (np.concatenate(column) for column in zip(*parts))
     num_bad = int((~np.isfinite(values_ND)).any(axis=1).sum())
     if num_bad:
         raise TrainingFailed(
-            f"the model's features are not finite for {num_bad} of {len(values_ND)} images of"
-            f" {task.name}"
+            f"the model's features are not finite for {num_bad} of {len(values_ND)} "
+            f"{task.sample_noun}s of {task.name}"
         )
     order_N = np.argsort(indices_N, kind="stable")
     return Features(values_ND[order_N], labels_N[order_N])
@@ -178,7 +178,7 @@ def compute_features(
 class Ridge:
     """A ridge regression of standardised features onto one-hot classes.
 
-    The intercept is not penalised.
+    The intercept is not penalised; without one, `bias` is 0.
     """
 
     weight: Array  # float64 (K, D), for features that are not standardised
@@ -194,7 +194,12 @@ class Ridge:
 
 
 def fit_ridge(
-    features: Features, num_classes: int, penalty: float | None = None, copies: int = 1
+    features: Features,
+    num_classes: int,
+    penalty: float | None = None,
+    copies: int = 1,
+    *,
+    intercept: bool = True,
 ) -> Ridge:
     """Fit a ridge regression onto the classes, in closed form by one eigendecomposition.
 
@@ -213,6 +218,9 @@ def fit_ridge(
             photographs of 12 classes 66.1 % of others, against 68.5 %.)
         copies: how many rows show the same image, differently augmented: with N images, rows i, N +
             i, 2 N + i and so on.
+        intercept: whether the regression has an intercept. Without one the features are divided by
+            their standard deviations and not centred, so that their mean takes the place of a
+            constant, and the targets are one-hot classes minus 1/K.
 
     Raises:
         BadData: if the images show fewer than two classes.
@@ -222,8 +230,13 @@ def fit_ridge(
         raise BadData("the images show one class; a linear probe needs at least two")
     num_rows, num_images = len(labels_R), len(labels_R) // copies
     targets_RK = np.eye(num_classes)[labels_R]
-    target_mean_K = targets_RK.mean(axis=0)
     mean_D, scale_D, standard_RD = standardise(features.values)
+    target_mean_K, constant = targets_RK.mean(axis=0), 1 / num_rows  # and its share of the leverage
+    if not intercept:
+        targets_RK -= 1 / num_classes
+        target_mean_K, constant = np.zeros(num_classes), 0.0
+        scale_D = np.where(scale_D > 0, scale_D, 1 / np.maximum(np.abs(mean_D), 1.0))
+        mean_D, standard_RD = np.zeros_like(mean_D), features.values * scale_D
     directions_DE, coordinates_RE, eigenvalues_E = decompose(standard_RD)
     products_EK = coordinates_RE.T @ targets_RK
     coordinates_NCE = coordinates_RE.reshape(copies, num_images, -1).transpose(1, 0, 2)
@@ -234,9 +247,7 @@ def fit_ridge(
         coefficients_EK = products_EK / damped_E[:, None]
         fitted_RK = target_mean_K + coordinates_RE @ coefficients_EK
         errors_NCK = (targets_RK - fitted_RK).reshape(copies, num_images, -1).transpose(1, 0, 2)
-        leverage_NCC = 1 / num_rows + (coordinates_NCE / damped_E) @ coordinates_NCE.transpose(
-            0, 2, 1
-        )
+        leverage_NCC = constant + (coordinates_NCE / damped_E) @ coordinates_NCE.transpose(0, 2, 1)
         error_NK = np.linalg.solve((1 + 1e-9) * np.eye(copies) - leverage_NCC, errors_NCK)[:, 0]
         left_out_NK = targets_RK[:num_images] - error_NK
         scale, loss = calibrate_scale(left_out_NK, labels_R[:num_images])

@@ -103,8 +103,7 @@ class Ghn3Extractor(Extractor):
         ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
         if self.released is not None:
             return import_checkpoint(self.released, "conv", config, run)
-        curriculum = self.curriculum.for_inputs(ancestry.spec)
-        source, other_tasks = split_tasks(curriculum, tasks, run)
+        source, other_tasks = split_tasks(self.curriculum, ancestry.spec, tasks, run)
         embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
         stage_1, stage_2 = self.build_stages(ancestry.spec)
         first = meta_train_on_source(stage_1, ancestry, source, run)

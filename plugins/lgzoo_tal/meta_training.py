@@ -27,6 +27,7 @@ from learngene_zoo.plugin import (
     model_of,
     once,
     open_task,
+    print_note,
     state_of,
     train,
     training_images,
@@ -52,20 +53,37 @@ Groups = Mapping[str | None, tuple[Task, ...]]  # the tasks of a hypernetwork, b
 
 
 def split_tasks(
-    curriculum: Curriculum, tasks: Sequence[Task], run: Run
+    curriculum: Curriculum, ancestry: Spec, tasks: Sequence[Task], run: Run
 ) -> tuple[Task | None, tuple[Task, ...]]:
     """Return the task of stage 1 and those of stage 2.
 
-    The source task is opened unless it is among the tasks. Raises `WrongCall` without any task
-    and for a segmentation task.
+    The source task is opened unless it is among the tasks. A note says if there is no stage 1
+    because the default source task does not suit the model.
+
+    Args:
+        curriculum: the tasks of both stages.
+        ancestry: the shape of the ancestry model.
+        tasks: the opened tasks.
+        run: whether the network may be used.
+
+    Raises:
+        WrongCall: without any task, for a segmentation task, and for tasks of images and of texts.
     """
+    named = curriculum.source
+    curriculum = curriculum.for_inputs(ancestry)
+    if curriculum.source != named:
+        print_note(
+            f"there is no stage 1: {named} is a task of images, and the model takes texts; "
+            "--source takes a task of texts",
+            "no stage 1",
+        )
     if not tasks and curriculum.source is None:
         raise WrongCall("there is no task to train on; add some with --task, or a --source")
     _check_dense(tasks)
     if curriculum.source is None:
         return None, tuple(tasks)
-    named = [task for task in tasks if task.name == curriculum.source]
-    source = named[0] if named else open_task(curriculum.source, offline=run.offline)
+    given = [task for task in tasks if task.name == curriculum.source]
+    source = given[0] if given else open_task(curriculum.source, offline=run.offline)
     _check_dense([source])
     other = next((task for task in tasks if task.is_text != source.is_text), None)
     if other is not None:

@@ -130,7 +130,7 @@ class PithExtractor(Extractor):
         from lgzoo_tal.modules.inheritance import collect_inherited
 
         ancestry = ancestries[0]
-        source, other_tasks = split_tasks(self.curriculum, tasks, run)
+        source, other_tasks = split_tasks(self.curriculum, ancestry.spec, tasks, run)
         embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
         stage_1, stage_2 = self.build_stages(ancestry.spec)
         directions = self._measure_directions(ancestry, source or other_tasks[0], run)

@@ -156,8 +156,7 @@ class TalExtractor(Extractor):
         )
 
         ancestry = ancestries[0]
-        curriculum = self.curriculum.for_inputs(ancestry.spec)
-        source, other_tasks = split_tasks(curriculum, tasks, run)
+        source, other_tasks = split_tasks(self.curriculum, ancestry.spec, tasks, run)
         embeddings = embed_tasks(self.curriculum, ancestry, source, other_tasks, run)
         stage_1, stage_2 = self.build_stages(ancestry.spec)
         first: Part | None

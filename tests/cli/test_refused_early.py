@@ -118,6 +118,10 @@ CALLS = {
         2,
         "error: no task named 'sings'; did you mean signs? ",
     ),
+    "shrink --task sentiment --max-params 1K -o new": (
+        2,
+        "error: sentiment is a task of texts, and the model takes images; give a task of images\n",
+    ),
     "expand --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
     "train --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
     "evaluate --task sings": (2, "error: no task named 'sings'; did you mean signs? "),

@@ -416,7 +416,7 @@ def test_a_task_without_labels_is_refused_with_the_option_that_takes_it(
 
 def test_the_estimate_counts_what_is_done(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With FLOPs of 1 a second, the estimate is the number of FLOPs of all passes."""
-    monkeypatch.setattr(estimate, "_measure_rate", lambda request, flops, run: 1.0)
+    monkeypatch.setattr(estimate, "_measure_rate", lambda *_: 1.0)
 
     def count(**changes: Any) -> float:
         settings = {"task": f"folder:{data / 'photos'}", "max_params": 30_000, "candidates": 2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from text_models_toy import BERT, SPECS, WORDS, draw_words, write_tokenizer
 
 from learngene_zoo import lifecycle
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.bert.spec import BertSpec
 from learngene_zoo.families.forward import compute_pooled, spread_pooled
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.runs.run import Run
@@ -105,9 +105,6 @@ def test_the_scale_of_a_head_suits_all_weights(learngene: Path, tmp_path: Path) 
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     task, run = open_task(f"csv:{tmp_path / 'mine.csv'}"), Run(threads=1)
     model = lifecycle.expand(learngene, layers=2, task=task.name, run=run)
-    if not isinstance(model.spec, BertSpec):
-        assert initialise_head(model, task, Recipe(), run)[1]["init"] == "random"
-        return
     recipe = Recipe(lr=0.01)
     headed, record = initialise_head(model, task, recipe, run)
     module, seed = headed.model(), derive_seed(run.seed, "data")
@@ -116,6 +113,21 @@ def test_the_scale_of_a_head_suits_all_weights(learngene: Path, tmp_path: Path) 
     assert record["calibrated_scale"] > record["scale"]
     _, gentle = initialise_head(model, task, replace(recipe, lr=1e-9), run)
     assert gentle["scale"] == pytest.approx(record["calibrated_scale"])
+
+
+def test_a_new_head_is_better_than_a_random_one_before_training(
+    learngene: Path, tmp_path: Path
+) -> None:
+    rows = [f"{text},{'yes' if 'dog' in text else 'no'}" for text in TEXTS]
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    task, run = f"csv:{tmp_path / 'mine.csv'}", Run(threads=1)
+    model = lifecycle.expand(learngene, layers=2, task=task, run=run)
+    accuracies = []
+    for head in ("ridge", "random"):
+        tuned = lifecycle.finetune(model, task=task, epochs=0, head=head, run=run)
+        metrics: Any = tuned.provenance["metrics"]
+        accuracies.append(metrics["test_accuracy"])
+    assert accuracies[0] > accuracies[1] + 0.1
 
 
 def test_texts_that_are_too_long_are_counted(learngene: Path) -> None:

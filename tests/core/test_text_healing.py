@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,17 +13,20 @@ from text_models_toy import SPECS, WORDS, write_tokenizer
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.family import table_of
 from learngene_zoo.families.forward import pool_words
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.text_format import Tokens
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import stamp_task
+from learngene_zoo.tasks.unlabelled.opening import open_images
 from learngene_zoo.training.healing.objective import PATCHES, TOKEN
 from learngene_zoo.training.healing.recovery import build_objective
 from learngene_zoo.training.healing.settings import HEALING
 from learngene_zoo.training.probes import compute_features
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 RUN = Run(threads=1, device="cpu")
 TEXTS = [f"{a} {b} {c}" + " cat" * (len(c) % 3) for a in WORDS for b in WORDS[2:9] for c in WORDS]
 
@@ -111,11 +114,33 @@ def test_a_text_is_pooled_as_its_head_reads_it() -> None:
     assert pool_words(tokens, mask, "pooler").tolist() == [[0, 1]]
 
 
-def test_rounds_and_augmentations_are_refused(
-    pair: tuple[Descendant, Descendant], table: str
+def test_rounds_go_through_sizes_between(
+    pair: tuple[Descendant, Descendant], table: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(WrongCall, match="rounds is 2; models of texts are healed in one round"):
-        lifecycle.heal(pair[0], table, rounds=2, run=RUN)
+    source = str(tmp_path / "ancestry")
+    method = "closed_form" if pair[0].spec.pool == "mean" else "first_k"
+    gene = lifecycle.extract(method, ancestries=source, tasks=table, run=RUN)
+    start = lifecycle.expand(gene, layers=1, task=table, run=RUN)
+    settings: dict[str, Any] = {"lr": 3e-3, "batch_size": 16, "max_images": 100, "run": RUN}
+    settings["teacher"] = source
+    once = lifecycle.heal(start, table, epochs=0, **settings)
+    healed = lifecycle.heal(start, table, rounds=2, epochs=1, out=tmp_path / "healed", **settings)
+    record, other = (cast(Any, model.provenance["healed"]) for model in (healed, once))
+    assert [(entry["layers"], entry["width"]) for entry in record["rounds"]] == [(2, 32), (1, 32)]
+    first, alone = (entry["metrics"]["history"][0]["held_out_loss"] for entry in (record, other))
+    assert first < alone  # the weights come from the healed model of two layers
+    assert healed.spec == start.spec
+    assert healed.files == start.files
+    table_of_start = table_of(start.spec)
+    head = [name for name in start.state if table_of_start.is_head(name)]
+    assert head
+    assert all(torch.equal(healed.state[name], start.state[name]) for name in head)
+    kind = transformers.AutoModelForSequenceClassification
+    opened = kind.from_pretrained(tmp_path / "healed").state_dict()
+    assert all(torch.equal(opened[name], healed.state[name]) for name in healed.state)
+
+
+def test_augmentations_are_refused(pair: tuple[Descendant, Descendant], table: str) -> None:
     with pytest.raises(WrongCall, match="augment is 'light', but texts are not augmented"):
         lifecycle.heal(pair[0], table, augment="light", run=RUN)
 
@@ -137,3 +162,19 @@ def test_tables_without_labels_are_taken(
         open_task(f"csv:{tmp_path / 'plain.csv'}")
     with pytest.raises(BadData, match="several columns of texts"):
         lifecycle.heal(pair[0], f"jsonl:{tmp_path / 'plain.jsonl'}", run=RUN)
+
+
+def test_a_folder_of_texts_needs_no_labels(tmp_path: Path) -> None:
+    for name in ("flat", "few"):
+        (tmp_path / name).mkdir()
+        for number, text in enumerate(TEXTS[: 30 if name == "flat" else 2]):
+            (tmp_path / name / f"{number}.txt").write_text(text)
+    task = open_images(f"folder:{tmp_path / 'flat'}")
+    assert (task.kind, task.is_labelled) == ("text", False)
+    assert task.sizes == {"train": 27, "validation": 3, "test": 0}
+    assert set(task.split("train").__getitems__(range(27))) < set(TEXTS[:30])
+    stamp = stamp_task(task)
+    (tmp_path / "flat" / "0.txt").write_text("another text")
+    assert stamp_task(open_images(f"folder:{tmp_path / 'flat'}")) != stamp
+    with pytest.raises(BadData, match="few has 2 texts to train on; give at least 20"):
+        open_images(f"folder:{tmp_path / 'few'}")

@@ -93,6 +93,39 @@ def test_predictions_without_an_image_are_those_of_a_regression_on_the_others(
         assert np.allclose(predictions[index], extended[index] @ solved, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(24, 5), (12, 30)])
+def test_without_an_intercept_the_mean_of_the_features_is_not_removed(
+    shape: tuple[int, int],
+) -> None:
+    """Weights and leave-one-out predictions follow from the normal equations."""
+    features = draw_features(*shape)
+    values = features.values.astype(np.float64) + 2
+    ridge = fit_ridge(Features(values, features.labels), 3, 0.1, intercept=False)
+    rows, std = values / values.std(axis=0), values.std(axis=0)
+    targets, damping = np.eye(3)[features.labels] - 1 / 3, 0.1 * len(values)
+
+    def solve(kept: np.ndarray) -> np.ndarray:
+        gram = rows[kept].T @ rows[kept] + damping * np.eye(rows.shape[1])
+        return np.linalg.solve(gram, rows[kept].T @ targets[kept])
+
+    everything = np.ones(len(values), dtype=bool)
+    assert np.allclose(ridge.weight, (solve(everything) / std[:, None]).T, atol=1e-7)
+    assert np.array_equal(ridge.bias, np.zeros(3))
+    for index in range(len(values)):
+        others = np.arange(len(values)) != index
+        assert np.allclose(ridge.left_out[index], rows[index] @ solve(others), atol=1e-6)
+
+
+def test_a_constant_feature_takes_the_place_of_an_intercept() -> None:
+    features = draw_features(200, 4)
+    labels = np.where(features.labels == 2, 1, features.labels)  # classes of unequal sizes
+    constant = np.concatenate([features.values, np.full((200, 1), 5.0, dtype=np.float32)], axis=1)
+    plain = fit_ridge(Features(features.values, labels), 2, 1e-4)
+    folded = fit_ridge(Features(constant, labels), 2, 1e-4, intercept=False)
+    difference = plain.predict(features.values) - folded.predict(constant)
+    assert np.abs(difference - difference.mean(axis=1, keepdims=True)).max() < 1e-3
+
+
 def test_the_penalty_is_the_one_whose_predictions_are_most_likely() -> None:
     features = draw_features(60, 40)
     chosen = fit_ridge(features, 3)

@@ -393,6 +393,26 @@ def test_a_source_of_images_is_refused_in_one_line() -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_default_source_of_images_is_left_out_with_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lgzoo_tal import meta_training
+
+    notes: list[str] = []
+    monkeypatch.setattr(meta_training, "print_note", lambda text, key: notes.append(text))
+    tasks = tuple(build_texts()[1])
+    assert meta_training.split_tasks(Curriculum(source="forms"), TINY, tasks, Run()) == (
+        None,
+        tasks,
+    )
+    assert notes == [
+        "there is no stage 1: forms is a task of images, and the model takes texts; --source takes "
+        "a task of texts"
+    ]
+    meta_training.split_tasks(Curriculum(source=None), TINY, tasks, Run())
+    assert len(notes) == 1
+
+
 def test_a_step_trains_the_hypernetwork_through_a_model_of_texts() -> None:
     from learngene_zoo.families.text_format import Tokens
 

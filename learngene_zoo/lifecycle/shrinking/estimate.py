@@ -1,11 +1,16 @@
-"""Estimate of the time of `shrink`, from FLOPs and a measurement of about a second."""
+"""Estimate of the time of `shrink`, from FLOPs and a measurement of about a second.
+
+Texts count with the number of tokens to which batches of training texts are padded.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from learngene_zoo.families.family import cost
+from learngene_zoo.families.spec import Spec, TextSpec
 from learngene_zoo.lifecycle.rates import FINETUNE
 from learngene_zoo.lifecycle.shrinking.candidates import ShrinkCandidate
 from learngene_zoo.lifecycle.shrinking.request import ShrinkRequest
@@ -18,6 +23,7 @@ from learngene_zoo.training.healing.settings import HEALING, MAX_HELD_OUT, MAX_P
 # descendants of the bundled model in batches of 64.
 TRAINING_COST = 3.4
 HEAD_PASSES = 2  # of the images that the ridge regression of a new head is fitted to
+MEASURED_TEXTS = 512  # whose tokens are counted
 MEASURED_TOKENS = 1024  # in a batch of the measurement; images of larger ones are not faster
 
 
@@ -29,8 +35,11 @@ def estimate_seconds(
     Only passes of images through models count: those of extractions, expansions, probes, healing
     and fine-tuning. The equations of closed-form methods and reading of images come on top.
     """
-    original = cost(request.ancestry.spec).flops
-    sizes = sorted((candidate.member.cost().flops for candidate in candidates), reverse=True)
+    length = _measure_length(request)
+    spec = _shorten(request.ancestry.spec, length)
+    original = cost(spec).flops
+    shapes = [_shorten(candidate.member.spec, length) for candidate in candidates]
+    sizes = sorted((cost(shape).flops for shape in shapes), reverse=True)
     tries = min(request.config.tries, len(sizes))
     # With `max_drop` sizes differ, and it is not known which ones are tried.
     is_spread = request.config.max_drop is not None
@@ -41,7 +50,23 @@ def estimate_seconds(
         flops += tries * _count_healing(request, tried, original)
     if request.task is not None:
         flops += tries * _count_finetuning(request) * tried
-    return flops / _measure_rate(request, original, run)
+    return flops / _measure_rate(request, spec, original, run)
+
+
+def _measure_length(request: ShrinkRequest) -> int | None:
+    """Return the usual number of tokens of a text in a batch; None for images."""
+    if not request.images.is_text:
+        return None
+    from learngene_zoo.tasks.texts.encoding import measure_length
+
+    split: Any = request.images.split("train")
+    texts = split.__getitems__(range(min(MEASURED_TEXTS, len(split))))
+    return measure_length(texts, request.ancestry.input_format, FINETUNE.batch_size)
+
+
+def _shorten(spec: Spec, length: int | None) -> Spec:
+    """Return the shape of a model for texts of at most `length` tokens, or of images."""
+    return spec.with_(positions=length) if isinstance(spec, TextSpec) else spec
 
 
 def _count_building(
@@ -98,15 +123,25 @@ def _count_finetuning(request: ShrinkRequest) -> float:
     return trained + (recipe.epochs + 1) * sizes["validation"] + sizes["test"]
 
 
-def _measure_rate(request: ShrinkRequest, flops: float, run: Run, seconds: float = 1.0) -> float:
-    """Return the FLOPs per second of forward passes of the original model."""
+def _measure_rate(
+    request: ShrinkRequest, spec: Spec, flops: float, run: Run, seconds: float = 1.0
+) -> float:
+    """Return the FLOPs per second of forward passes of the original model.
+
+    Args:
+        request: the request, with the model.
+        spec: its shape for inputs of the usual size, as for `example_inputs`.
+        flops: of one input.
+        run: the run, for its device.
+        seconds: at least so long is measured.
+    """
     import torch
 
     from learngene_zoo.families.forward import compute_logits
     from learngene_zoo.families.tensors import example_inputs
     from learngene_zoo.runs.run import open_device
 
-    device, spec = open_device(run), request.ancestry.spec
+    device = open_device(run)
     model = request.ancestry.model().to(device)
     batch = max(1, min(FINETUNE.batch_size, MEASURED_TOKENS // spec.tokens))
     images = example_inputs(spec, batch, device)

@@ -29,7 +29,8 @@ class FinishedCandidate:
     """A candidate after healing and fine-tuning."""
 
     path: Path
-    value: float | None = None  # validation accuracy; without a task, R² after healing
+    # Accuracy, or the task's metric, on validation images; without a task, R² after healing.
+    value: float | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)  # of the fine-tuning
 
 
@@ -85,8 +86,10 @@ def _finetune(
     model = finetune(
         start, task=request.reference, out=path, run=resume_if_begun(path, run), **request.tuning
     )
+    assert request.task is not None, "without one, nothing is fine-tuned"
     metrics: Any = model.provenance["metrics"]
-    return FinishedCandidate(path=path, value=metrics["validation_accuracy"], metrics=metrics)
+    value = metrics[f"validation_{request.task.metric}"]
+    return FinishedCandidate(path=path, value=value, metrics=metrics)
 
 
 def _measure_healed(

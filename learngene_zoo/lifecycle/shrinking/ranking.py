@@ -1,7 +1,8 @@
 """Comparison of the original with the candidates of `shrink` before any training.
 
 With labels, by a linear probe of the training images. Without labels, by how well a ridge map
-predicts the original's features of held-out images from the candidate's.
+predicts the original's features of held-out images from the candidate's. Models of texts are
+compared in the same ways.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from learngene_zoo.lifecycle.recommendation import RankedDescendant, sort_candid
 from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.progress import say
 from learngene_zoo.text import count_noun
+from learngene_zoo.training.evaluate import rows_of_metric
 from learngene_zoo.training.feature_map import measure_map_errors
+from learngene_zoo.training.objectives import metric_for
 from learngene_zoo.training.probes import compute_features, fit_ridge, is_right_left_out
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ class Ranking:
     candidates: Sequence[RankedDescendant]  # `learngene` is the name of the candidate
     probe: float  # of the original
     interval: tuple[float, float]
-    validation: float | None  # accuracy of the original's probe on validation images
+    validation: float | None  # accuracy, or the task's metric, of the original's probe
     validation_images: int
 
 
@@ -49,6 +52,9 @@ def rank_by_probe(
     request: ShrinkRequest, original: Descendant, models: Models, run: Run
 ) -> Ranking:
     """Rank the candidates by a linear probe of the same training images.
+
+    The probe reads the inputs of the head. The validation result of the original is that of a probe
+    of the features that it has without a head.
 
     Args:
         request: the request, with a task.
@@ -62,7 +68,13 @@ def rank_by_probe(
     task, images = request.task, request.config.probe_images
     assert task is not None, "without one, candidates are ranked by features"
     original_part = _probe_once(ORIGINAL, original, task, images, run, is_validated=True)
-    right_N, right_M = (original_part.state[name].numpy() for name in ("right", "validation"))
+    right_N, answers_M2 = (original_part.state[name].numpy() for name in ("right", "answers"))
+    if task.is_text:  # a head may read other features than those of a model without one
+        headed = original.for_task(task.name, task.class_names, seed=run.seed)
+        headed_part = _probe_once(f"{ORIGINAL}-with-head", headed, task, images, run)
+        right_N = headed_part.state["right"].numpy()
+    metric = metric_for(task)
+    rows_MR = rows_of_metric(metric, answers_M2)
     say(run, f"original: linear probe {right_N.mean():.3f}")
     probes = []
     for candidate, model in models:
@@ -73,8 +85,8 @@ def rank_by_probe(
         candidates=sort_candidates(probes),
         probe=float(right_N.mean()),
         interval=proportion(int(right_N.sum()), len(right_N)),
-        validation=float(right_M.mean()),
-        validation_images=len(right_M),
+        validation=metric.value(rows_MR.sum(axis=0), len(rows_MR)),
+        validation_images=len(rows_MR),
     )
 
 
@@ -150,15 +162,15 @@ def _probe_once(
     part_run = _at_same_images(run, f"probes/{name}")
     model = model.with_fit(choose_fit(model, task))
     inputs = [model, task, images, is_validated]
-    return once(part_run, "shrink.probe", _probe_part, None, inputs)
+    return once(part_run, "shrink.probes", _probe_part, None, inputs)
 
 
 def _probe_part(
     _: None, model: Descendant, task: Task, images: int, is_validated: bool, run: Run
 ) -> tuple[StateDict, None]:
-    """Return which images are classified correctly: training images, each left out of the fit.
+    """Return which training images are classified correctly, each left out of the fit (`right`).
 
-    If `is_validated`, also which validation images.
+    If `is_validated`, also class and predicted class of each validation image, int64 (M, 2).
     """
     module, image_format = model.model(), model.input_format
     train = compute_features(module, task, "train", image_format, run, images=images)
@@ -166,7 +178,7 @@ def _probe_part(
     if is_validated:
         held_out = compute_features(module, task, "validation", image_format, run)
         predicted_M = fit_ridge(train, task.classes).predict(held_out.values).argmax(axis=1)
-        state["validation"] = torch.from_numpy(np.asarray(predicted_M == held_out.labels))
+        state["answers"] = torch.from_numpy(np.stack([held_out.labels, predicted_M], axis=1))
     return state, None
 
 

@@ -24,7 +24,7 @@ def write_report(table: ShrinkTable, path: Path) -> None:
         title=f"Shrunk for {table.task}" if table.task else "Shrunk without labels",
         facts=(
             f"{winner.method}, {winner.layers} layers of width {winner.width}, {size}, "
-            f"{1000 * winner.latency:.1f} ms for one image"
+            f"{1000 * winner.latency:.1f} ms for one {_describe_input(table)}"
         ),
         results=[text for text in (table.describe_test(), table.describe_drop()) if text],
         note=describe_columns(table),
@@ -38,18 +38,23 @@ def write_report(table: ShrinkTable, path: Path) -> None:
 
 def describe_columns(table: ShrinkTable) -> str:
     """Describe the measurements of the columns."""
+    noun, sizes = table.noun, f"MB are of fp32 weights, ms of one {_describe_input(table)}"
     if table.task is None:
         return (
             "R² is the share of the variance of the original's features that a ridge map predicts "
-            f"from the candidate's, on {table.images} held-out images, before and after healing. "
-            "The size is layers x width, MB are of fp32 weights, ms of one image on this machine."
+            f"from the candidate's, on {table.images} held-out {noun}s, before and after healing. "
+            f"The size is layers x width, {sizes} on this machine."
         )
     return (
-        f"The probe is a leave-one-out linear probe of {table.images} training images, before any "
-        f"training. Validation is the accuracy on {table.validation_images} images after "
-        "fine-tuning; of the original, that of its linear probe. The size is layers x width, MB "
-        "are of fp32 weights, ms of one image on this machine."
+        f"The probe is a leave-one-out linear probe of {table.images} training {noun}s, before any "
+        f"training. Validation is the {table.metric} on {table.validation_images} {noun}s after "
+        "fine-tuning; of the original, that of its linear probe. The size is layers x width, "
+        f"{sizes} on this machine."
     )
+
+
+def _describe_input(table: ShrinkTable) -> str:
+    return "text of the largest length" if table.noun == "text" else table.noun
 
 
 def list_cells(table: ShrinkTable, row: ShrinkRow) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from learngene_zoo.artifacts.own_data import name_option
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.family import Cost, cost
+from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.lifecycle.finetuning import FinetuneConfig
 from learngene_zoo.lifecycle.latency import describe_bounds, refuse_all, select_fitting
 from learngene_zoo.lifecycle.rates import FINETUNE
@@ -19,8 +20,8 @@ from learngene_zoo.method.sizes import Budget, Target, parse_sizes
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.settings import Bounds, Json, check_bounds, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.task import check_inputs
+from learngene_zoo.tasks.catalogue import find_entry, open_task
+from learngene_zoo.tasks.task import check_inputs, check_kind
 from learngene_zoo.text import human_count
 from learngene_zoo.training.healing.settings import HEAL
 
@@ -151,17 +152,39 @@ def split_settings(
     return budget, config, tuning
 
 
-def choose_export(export: str) -> ExportFormat:
+def takes_texts(source: str, run: Run) -> bool:
+    """Return whether a pretrained model takes texts. Its weights are not read.
+
+    Raises as `open_ancestry` does.
+    """
+    from learngene_zoo.pretrained.ancestry import ancestry_spec
+
+    check_source(source)
+    return isinstance(ancestry_spec(source, offline=run.offline), TextSpec)
+
+
+def choose_export(export: str, is_text: bool = False) -> ExportFormat:
     """Return the format of the exported file; "auto" is ONNX if its packages are installed.
 
-    Raises `WrongCall` for an unknown format.
+    Models of texts are not exported. Raises `WrongCall` for an unknown format, and for a format of
+    such a model.
     """
     formats = get_args(ExportFormat)
+    if export not in ("auto", *formats):
+        raise unknown("format", export, ("auto", *formats))
+    if is_text and export not in ("auto", "none"):
+        raise WrongCall(
+            f"export is {export!r}, but models of texts are not exported; leave it out: "
+            "transformers opens the folder of the model"
+        )
+    if is_text and export == "auto":
+        print_note(
+            "no file is exported: the model is a folder that transformers opens", "texts exported"
+        )
+        return "none"
     if export in formats:
         chosen: ExportFormat = export  # type: ignore[assignment]
         return chosen
-    if export != "auto":
-        raise unknown("format", export, ("auto", *formats))
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if missing:
         print_note(
@@ -188,7 +211,8 @@ def open_request(
     Args:
         source: the pretrained model.
         task: the task of the descendants. None: they have no head.
-        images: images without labels that extractions see, as for `open_images`. None: the task's.
+        images: images or texts without labels that extractions see, as for `open_images`. None:
+            the task's.
         budget: bounds of the descendants.
         config: the other settings.
         tuning: settings of the fine-tuning, by name.
@@ -198,20 +222,26 @@ def open_request(
 
     Raises:
         WrongCall: if there is no bound, no task and no images, if nothing fits the budget or the
-            model itself does, and for a task with a class per pixel.
+            model itself does, for a task with a class per pixel, and for texts with a model of
+            images or the reverse.
         BadData: for a task with too few images or one class, and for too few images.
     """
     bounds = config.tighten(budget)
-    _check_bounds_given(bounds, config, task, images, tuning)
-    check_source(source)
+    _check_bounds_given(bounds, config)
+    is_text = takes_texts(source, run)
+    _check_data_given(config, task, images, tuning, "text" if is_text else "image")
+    for entry in map(find_entry, filter(None, (task, images))):
+        if entry is not None:
+            check_kind(entry, is_text)
     from learngene_zoo.pretrained.ancestry import open_ancestry
     from learngene_zoo.tasks.unlabelled.opening import open_images
 
-    data = None if task is None else _open_labelled(task, run)
+    data = None if task is None else _open_labelled(task, is_text, run)
     pictures = data if images is None else open_images(images, offline=run.offline)
     assert pictures is not None, "checked above"
-    check_inputs(pictures)
+    check_kind(pictures, is_text)
     ancestry = open_ancestry(source, image_size=image_size, offline=run.offline)
+    check_inputs(pictures, ancestry.input_format)
     offers = list_offers(
         ancestry.spec, data.classes if data else 0, has_labels=pictures.is_labelled
     )
@@ -235,21 +265,29 @@ def open_request(
     )
 
 
-def _check_bounds_given(
-    budget: Budget,
-    config: ShrinkConfig,
-    task: str | None,
-    images: str | None,
-    tuning: Mapping[str, Any],
-) -> None:
+def _check_bounds_given(budget: Budget, config: ShrinkConfig) -> None:
     if not budget and config.max_drop is None:
         raise WrongCall(
             "no bound is given; give at least one of --max-params, --max-flops, --max-latency, "
             "--max-megabytes and --max-drop"
         )
+
+
+def _check_data_given(
+    config: ShrinkConfig,
+    task: str | None,
+    images: str | None,
+    tuning: Mapping[str, Any],
+    noun: str,
+) -> None:
+    """Check that there is a task, or data without labels and no setting that needs labels.
+
+    `noun` names a sample of the model. Raises `WrongCall`.
+    """
     if task is None and images is None:
+        kind = "csv" if noun == "text" else "folder"
         raise WrongCall(
-            "no images are given; give --task folder:PATH, or --images folder:PATH for images "
+            f"no {noun}s are given; give --task {kind}:PATH, or --images {kind}:PATH for {noun}s "
             "without labels"
         )
     if task is None and config.max_drop is not None:
@@ -263,8 +301,11 @@ def _check_bounds_given(
         )
 
 
-def _open_labelled(reference: str, run: Run) -> Task:
-    """Open a task that descendants can be fine-tuned on; it has validation images."""
+def _open_labelled(reference: str, is_text: bool, run: Run) -> Task:
+    """Open a task that descendants can be fine-tuned on; it has validation images.
+
+    Its samples are texts if `is_text`, else images.
+    """
     from learngene_zoo.tasks.splits import ensure_validation
 
     try:
@@ -274,11 +315,7 @@ def _open_labelled(reference: str, run: Run) -> Task:
             raise
         hint = name_option("images", reference)
         raise BadData(f"{error}; or shrink without labels: {hint} instead") from error
-    if data.is_text:
-        raise WrongCall(
-            f"{data.name} is a task of texts, and shrink builds models of images; for texts use"
-            " lgzoo extract, expand and finetune"
-        )
+    check_kind(data, is_text)
     if data.dense:
         raise WrongCall(
             f"{data.name} has a class for every pixel; shrink needs one class for every image"
@@ -287,8 +324,8 @@ def _open_labelled(reference: str, run: Run) -> Task:
         raise BadData(f"{data.name} has one class; a classifier needs at least two")
     if data.sizes["train"] < MIN_TRAINING_IMAGES:
         raise BadData(
-            f"{data.name} has {data.sizes['train']} training images; expected at least "
-            f"{MIN_TRAINING_IMAGES}: add some"
+            f"{data.name} has {data.sizes['train']} training {data.sample_noun}s; expected at "
+            f"least {MIN_TRAINING_IMAGES}: add some"
         )
     return ensure_validation(data)
 

@@ -41,6 +41,7 @@ from learngene_zoo.lifecycle.shrinking.request import (
     choose_export,
     open_request,
     split_settings,
+    takes_texts,
 )
 from learngene_zoo.lifecycle.shrinking.table import (
     ShrinkTable,
@@ -88,12 +89,13 @@ def shrink(
         model: the pretrained model, as for `extract`; default: the bundled one.
         task: the task that the model is fine-tuned on. None: the model keeps no head, and
             candidates are compared by how well they predict the original's features.
-        images: images without labels that extractions see, as for `heal`. None: the training
-            images of `task`.
+        images: images or texts without labels that extractions see, as for `heal`. None: those of
+            the training split of `task`.
         budget: bounds of the descendants.
         config: the other settings.
         image_size: in pixels. None: the pretrained model's default.
-        export: "onnx", "pt2" or "none"; "auto": ONNX if its packages are installed.
+        export: "onnx", "pt2" or "none"; "auto": ONNX if its packages are installed. Models of
+            texts are not exported.
         out: the folder of the model.
         run: how to compute. None: see `own_run`.
         force: replace existing content of `out` and of the files beside it.
@@ -107,8 +109,8 @@ def shrink(
     if world() > 1:
         raise WrongCall("shrink runs in one process; start it without torchrun")
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
-    export_format = choose_export(export)
     check_start(out, run, force)
+    export_format = choose_export(export, takes_texts(model, run))
     for path in list_outputs(out, export_format):
         check_file(path, force or run.resume)
     request = open_request(

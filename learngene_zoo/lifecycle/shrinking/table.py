@@ -36,18 +36,18 @@ class ShrinkRow:
     width: int
     heads: int
     params: int
-    flops: int  # of one image
+    flops: int  # of one image, or of one text of the largest length
     megabytes: float  # 10^6 bytes of fp32 weights
-    latency: float  # seconds of one image on this machine
+    latency: float  # seconds of one such input on this machine
     # Leave-one-out accuracy of a linear probe; without a task, R² of the original's features.
     probe: float
     low: float  # 95 % interval
     high: float
     tied: bool | None = None  # whether the images do not distinguish it from the best candidate
-    # Accuracy on validation images after fine-tuning, of the original with its probe. Without a
-    # task, R² after healing.
+    # Accuracy (or the task's metric) on validation images after fine-tuning, of the original with
+    # its probe. Without a task, R² after healing.
     validation: float | None = None
-    test: float | None = None  # accuracy of the winner on test images
+    test: float | None = None  # the same of the winner on test images
     test_low: float | None = None
     test_high: float | None = None
     kept: bool = False
@@ -63,6 +63,8 @@ class ShrinkTable:
     rows: tuple[ShrinkRow, ...]
     max_drop: float | None = None  # in points
     exported: str | None = None  # name of the file beside the model's folder
+    noun: str = "image"  # or "text"
+    metric: str = "accuracy"
 
     @property
     def winner(self) -> ShrinkRow:
@@ -76,12 +78,12 @@ class ShrinkTable:
         return None if original is None or winner is None else 100 * (original - winner)
 
     def describe_test(self) -> str:
-        """Describe the accuracy on test images; "" if none was measured."""
+        """Describe the result on test images; "" if none was measured."""
         row = self.winner
         if row.test is None:
             return ""
         return (
-            f"accuracy {row.test:.4f} on test images of {self.task} (95 % interval "
+            f"{self.metric} {row.test:.4f} on test {self.noun}s of {self.task} (95 % interval "
             f"{row.test_low:.4f} to {row.test_high:.4f})"
         )
 
@@ -91,8 +93,8 @@ class ShrinkTable:
             return ""
         change = f"{abs(self.drop):.1f} points {'below' if self.drop > 0 else 'above'}"
         text = (
-            f"on {self.validation_images} validation images the model is {change} a linear probe "
-            "of the original"
+            f"on {self.validation_images} validation {self.noun}s the model is {change} a linear "
+            "probe of the original"
         )
         if self.max_drop is None:
             return text
@@ -171,7 +173,7 @@ def tabulate(
             high=item.interval[1],
             tied=bool(item.is_tied),
             validation=finished[item.learngene].value if item.learngene in finished else None,
-            **(_list_test(finished[winner].metrics) if item.learngene == winner else {}),
+            **(_list_test(request, finished[winner]) if item.learngene == winner else {}),
             kept=item.learngene == winner,
         )
         for item, latency in zip(ranking.candidates, seconds[1:], strict=True)
@@ -184,6 +186,8 @@ def tabulate(
         rows=(original, *rows),
         max_drop=request.config.max_drop,
         exported=files[1].name if len(files) > 1 else None,
+        noun=request.images.sample_noun,
+        metric=request.task.metric if request.task else "accuracy",
     )
 
 
@@ -200,11 +204,12 @@ def _list_sizes(spec: Spec, latency: float) -> dict[str, Any]:
     }
 
 
-def _list_test(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    if not metrics:
+def _list_test(request: ShrinkRequest, winner: FinishedCandidate) -> dict[str, Any]:
+    if request.task is None:
         return {}
-    low, high = metrics["test_interval"]
-    return {"test": metrics["test_accuracy"], "test_low": low, "test_high": high}
+    low, high = winner.metrics["test_interval"]
+    value = winner.metrics[f"test_{request.task.metric}"]
+    return {"test": value, "test_low": low, "test_high": high}
 
 
 def _measure_part(_: None, specs: Sequence[Spec], run: Run) -> tuple[StateDict, Json]:

@@ -167,6 +167,15 @@ def describe_truncation(texts: Sequence[Text], form: TextFormat) -> str:
     )
 
 
+def measure_length(texts: Sequence[Text], form: TextFormat, batch_size: int) -> int:
+    """Return the mean number of tokens to which batches of these texts are padded, at least 1."""
+    encoder = Encoder.of(form)
+    starts = range(0, len(texts), batch_size)
+    batches = [texts[start : start + batch_size] for start in starts]
+    lengths = [encoder(batch, [""] * len(batch)).ids.shape[1] for batch in batches]
+    return max(1, round(sum(lengths) / max(1, len(lengths))))
+
+
 def shorten_pair(first: int, second: int, most: int) -> tuple[int, int]:
     """Return lengths of two texts with a sum of at most `most`; the longer one is cut first."""
     over = first + second - most

@@ -99,14 +99,15 @@ def _list_classes(folders: Sequence[Path]) -> dict[str, list[str]]:
         if not folder.is_dir():
             raise BadData(f"there is no folder {folder}; name folders of texts")
         for child in FolderNode(folder).folders:
-            paths = [
-                entry.path
-                for inner in child.walk()
-                for entry in inner.entries
-                if _is_text(entry.name)
-            ]
-            classes.setdefault(normalize_name(child.path.name), []).extend(sorted(paths))
+            paths = list_texts(child.path)
+            classes.setdefault(normalize_name(child.path.name), []).extend(paths)
     return classes
+
+
+def list_texts(folder: Path) -> list[str]:
+    """Return the paths of all texts in a folder and below it, sorted."""
+    entries = (entry for inner in FolderNode(folder).walk() for entry in inner.entries)
+    return sorted(entry.path for entry in entries if _is_text(entry.name))
 
 
 def _list_others(folders: Sequence[Path]) -> list[str]:
@@ -152,8 +153,15 @@ def _read(by_class: Mapping[str, Sequence[str]], names: Sequence[str]) -> Labell
     """
     paths = [path for name in names for path in by_class.get(name, ())]
     counts = [len(by_class.get(name, ())) for name in names]
-    rows = check_texts(TextRows([_read_text(path) for path in paths], "", paths))
-    return Labelled(rows, np.repeat(np.arange(len(names), dtype=np.int64), counts))
+    return Labelled(read_texts(paths), np.repeat(np.arange(len(names), dtype=np.int64), counts))
+
+
+def read_texts(paths: Sequence[str]) -> TextRows:
+    """Return the texts of files.
+
+    Raises `BadData` for a file that cannot be read, is not in UTF-8, or is empty.
+    """
+    return check_texts(TextRows([_read_text(path) for path in paths], "", paths))
 
 
 def _read_text(path: str) -> str:

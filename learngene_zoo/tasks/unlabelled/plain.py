@@ -1,13 +1,14 @@
 """Open data without labels: pictures in folders of any depth, in tables, or in tars, and texts in
-tables.
+folders or tables.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ from learngene_zoo.tasks.tables import (
 )
 from learngene_zoo.tasks.task import HubSource, Sample, Stream, Task
 from learngene_zoo.tasks.texts.files import parse_columns, read_tables
+from learngene_zoo.tasks.texts.folders import list_texts, read_texts
+from learngene_zoo.tasks.texts.rows import TextRows
 from learngene_zoo.tasks.texts.tables import check_text_columns, find_text_columns, read_rows
 
 CLASS_NAMES = ("image",)  # a task has at least one class
@@ -52,7 +55,8 @@ SHARE = 0.1  # of the pictures that are held out
 def open_plain_folder(path: str, offline: bool) -> Task:
     """Open all pictures below a folder, or below those that `PATH:train=a+b` names.
 
-    Raises `BadData` for a folder that is missing or without pictures, and for broken links.
+    Without any picture these are all texts, .txt files. Raises `BadData` for a folder that is
+    missing or without either, and for broken links.
     """
     top, roles = split_reference(path)
     folders = [top / name for name in roles["train"]] if roles else [top]
@@ -65,6 +69,8 @@ def open_plain_folder(path: str, offline: bool) -> Task:
     if dangling:
         more = f" (and {len(dangling) - 1} more)" if dangling[1:] else ""
         raise BadData(f"link {dangling[0]} is broken{more}; correct or remove it")
+    if not files and (texts := [path for folder in folders for path in list_texts(folder)]):
+        return _open_text_files(f"folder:{path}", top, texts)
     if not files:
         raise BadData(f"{top} contains no images; give a folder of images")
     stamp = FileStamp([(os.path.relpath(file, top), file) for file in files], _list_no_facts)
@@ -129,9 +135,18 @@ def open_plain_rows(kind: str, reference: str, offline: bool) -> Task:
     table = select_known_splits(name, tables, {})["train"]
     columns = named.get("texts") or find_text_columns(table.features, None, name)
     rows = read_rows(table, check_text_columns(table.features, columns, name), f"{name} train")
+    return stamp_files(text_task(name, CLASS_NAMES, _cut_texts(rows), {}), files)
+
+
+def _open_text_files(name: str, top: Path, paths: Sequence[str]) -> Task:
+    """Open files of texts. Raises `BadData` as `read_texts` does."""
+    stamp = FileStamp([(os.path.relpath(path, top), path) for path in paths], _list_no_facts)
+    return text_task(name, CLASS_NAMES, _cut_texts(read_texts(paths)), {"stamp": stamp})
+
+
+def _cut_texts(rows: TextRows) -> dict[str, TextSplit]:
     labels, members = _cut_rows(len(rows))
-    splits = {split: TextSplit(rows, rows_N, labels[rows_N]) for split, rows_N in members.items()}
-    return stamp_files(text_task(name, CLASS_NAMES, splits, {}), files)
+    return {split: TextSplit(rows, rows_N, labels[rows_N]) for split, rows_N in members.items()}
 
 
 PLAIN: Mapping[str, Callable[[str, bool], Task]] = {

@@ -1,0 +1,191 @@
+"""`shrink` of models of texts: candidates, both ways of comparison, and messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from text_models_toy import SPECS, WORDS, write_tokenizer
+
+import learngene_zoo as lg
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant, load_descendant
+from learngene_zoo.cli.main import main
+from learngene_zoo.families.family import cost
+from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, request
+from learngene_zoo.method.contract import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
+from learngene_zoo.storage import fingerprint_of_state
+from learngene_zoo.tasks.task import Task
+
+transformers = pytest.importorskip("transformers")
+
+RUN = Run(threads=1, device="cpu")
+TEXTS = [f"{a} {b} {c}" for a in WORDS[4:7] for b in WORDS[2:9] for c in WORDS[3:9]]
+BUDGET = {"gpt2": 25_000, "bert": 26_000}
+SMALL: dict[str, Any] = {"candidates": 3, "epochs": 1, "batch_size": 16, "probe_images": 40}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a model of each family, texts with and without labels, and a folder of texts."""
+    monkeypatch.chdir(tmp_path)
+    for name, spec in SPECS.items():
+        shape = spec.with_(classes=0)
+        module = model_of(shape, initial(shape, 0, "fan_in"))
+        getattr(module, module.base_model_prefix).save_pretrained(name)
+        write_tokenizer(Path(name))
+    labels = ["yes" if "dog" in text else "no" for text in TEXTS]
+    rows = [f"{text},{label}" for text, label in zip(TEXTS, labels)]
+    Path("mine.csv").write_text("\n".join(["text,label", *rows]))
+    Path("plain.csv").write_text("\n".join(["text", *TEXTS]))
+    for label in ("yes", "no"):
+        Path("two", label).mkdir(parents=True)
+        Path("two", label, "1.txt").write_text("the cat sees a dog")
+    return tmp_path
+
+
+def call(line: str) -> Result:
+    return CliRunner().invoke(main, [*line.split(), "--device", "cpu", "--threads", "1"])
+
+
+@pytest.mark.parametrize("family", SPECS)
+def test_the_winner_is_what_the_verbs_make_by_hand(family: str) -> None:
+    result = lg.shrink(
+        family, task="csv:mine.csv", max_params=BUDGET[family], out="small", run=RUN, **SMALL
+    )
+    table, winner = result.table, result.table.winner
+    assert (table.noun, result.exported) == ("text", None)
+    assert winner.params == result.model.cost().params <= BUDGET[family]
+    assert {row.method for row in table.rows} >= {"original", "closed_form", "first_k"}
+    assert "ms of one text of the largest length" in Path("small.html").read_text()
+    names = {"layers": winner.layers, "width": winner.width}
+    sizes = names if winner.width != SPECS[family].width else {"layers": winner.layers}
+    method = METHODS.load(winner.method)
+    extractor = with_settings(method.extractor, building.keep_streams(method.extractor))
+    tasks = [] if method.tasks == "none" else ["csv:mine.csv"]
+    settings: dict[str, Any] = {"tasks": tasks, "extractor": extractor, "run": RUN}
+    lifecycle.extract(winner.method, ancestries=family, out="gene", **settings)
+    start = lifecycle.expand("gene", task="csv:mine.csv", run=RUN, **sizes)
+    tuned = lifecycle.finetune(start, task="csv:mine.csv", run=RUN, epochs=1, batch_size=16)
+    assert fingerprint_of_state(tuned.state) == fingerprint_of_state(result.model.state)
+    opened = transformers.AutoModelForSequenceClassification.from_pretrained("small")
+    assert opened.config.id2label == {0: "no", 1: "yes"}
+
+
+def test_without_labels_the_best_candidate_is_healed() -> None:
+    names = {"candidates": 2, "tries": 1, "probe_images": 40, "heal_epochs": 1}
+    result = lg.shrink(
+        "bert", images="csv:plain.csv", max_params=26_000, out="small", run=RUN, **names
+    )
+    assert isinstance(result.model, Descendant)
+    record: Any = result.model.provenance["healed"]
+    assert record["images"]["kind"] == "text"
+    assert result.model.spec.classes == 0
+    assert result.table.task is None
+    probes = [row.probe for row in result.table.rows]
+    assert probes == sorted(probes, reverse=True)
+
+
+def test_an_interrupted_call_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "shrink gpt2 --task csv:mine.csv --max-params 25K --candidates 2 --epochs 1 -o"
+
+    def interrupt(*arguments: Any, **named: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finishing, "finetune", interrupt)
+        assert call(f"{words} small").exit_code != 0
+    assert not Path("small").exists()
+    resumed, whole = call(f"{words} small --resume"), call(f"{words} whole")
+    assert resumed.exit_code == whole.exit_code == 0, resumed.stderr
+    assert "transformers opens" in whole.stderr
+    assert "next: lgzoo predict whole --text TEXT" in whole.stderr
+    models = [load_descendant(name) for name in ("small", "whole")]
+    assert len({fingerprint_of_state(model.state) for model in models}) == 1
+    again = call(f"{words} whole --resume --json")
+    (winner,) = (row for row in json.loads(again.stdout) if row["kept"])
+    assert (winner["exported"], winner["report"]) == (None, "whole.html")
+
+
+def test_a_task_with_another_metric_is_compared_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_labelled = request._open_labelled
+
+    def open_other(*arguments: Any) -> Task:
+        task = open_labelled(*arguments)
+        return Task(**{**vars(task), "metric": "matthews"})
+
+    monkeypatch.setattr(request, "_open_labelled", open_other)
+    tune = finishing.finetune
+
+    def tune_for_accuracy(*arguments: Any, **named: Any) -> Any:
+        model = tune(*arguments, **named)
+        metrics: Any = model.provenance["metrics"]
+        for split in ("validation", "test"):
+            metrics[f"{split}_matthews"] = metrics.pop(f"{split}_accuracy") / 2
+        return model
+
+    monkeypatch.setattr(finishing, "finetune", tune_for_accuracy)
+    result = lg.shrink("gpt2", task="csv:mine.csv", max_params=25_000, out="s", run=RUN, **SMALL)
+    assert result.table.describe_test().startswith("matthews 0.")
+    validation, probe = result.table.rows[0].validation, result.table.rows[0].probe
+    assert validation is not None
+    assert -1 <= validation < probe
+
+
+def test_the_estimate_counts_the_tokens_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def measure(request: Any, spec: Any, flops: float, run: Run) -> float:
+        measured.append((spec.positions, flops == cost(spec).flops))
+        return 1.0
+
+    monkeypatch.setattr(estimate, "_measure_rate", measure)
+    lifecycle.plan_shrink("bert", task="csv:mine.csv", max_params=26_000, run=RUN)
+    assert measured == [(8, True)]  # three words, padded to 8 of at most 12 tokens
+    Path("long.csv").write_text(Path("mine.csv").read_text().replace("cat", "cat " * 9))
+    lifecycle.plan_shrink("bert", task="csv:long.csv", max_params=26_000, run=RUN)
+    assert measured[1] == (12, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("gpt2 --task digits --max-params 25K", 2, "digits is a task of images, and the model "),
+        ("bert --images digits --max-params 25K", 2, "digits is a task of images, and the model "),
+        ("--task csv:mine.csv --max-params 25K", 2, "csv:mine.csv is a task of texts, and the "),
+        ("--task sentiment --max-params 25K", 2, "sentiment is a task of texts, and the model "),
+        ("--images csv:plain.csv --max-params 25K", 2, "csv:plain.csv is a task of texts, and "),
+        ("bert --task csv:mine.csv --max-params 9", 2, "no descendant fits within 9 parameters; "),
+        ("bert --task csv:mine.csv --max-params 9M", 2, "the model itself is within the budget"),
+        ("bert --task folder:two --max-params 25K", 1, "folder:two has too few training texts"),
+        ("bert --images folder:two --max-params 25K", 1, "folder:two has 2 texts to train on"),
+        ("bert --max-params 25K", 2, "no texts are given; give --task csv:PATH, or --images "),
+        ("bert --task csv:plain.csv --max-params 25K", 1, "csv:plain.csv has no label column"),
+        (
+            "bert --task csv:mine.csv --max-params 25K --export onnx",
+            2,
+            "export is 'onnx', but models of texts are not exported; ",
+        ),
+        (
+            "bert --task csv:mine.csv --max-params 25K --image-size 32",
+            2,
+            "models of the family 'bert' have no image_size",
+        ),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_writes_nothing(
+    line: str, code: int, message: str, place: Path
+) -> None:
+    before = sorted(path.name for path in place.iterdir())
+    result = call(f"shrink {line}")
+    errors = [text for text in result.stderr.splitlines() if not text.startswith("note: no file")]
+    assert len(errors) == 1, result.stderr
+    assert errors[0].startswith(f"error: {message}")
+    assert result.exit_code == code
+    assert sorted(path.name for path in place.iterdir()) == before
