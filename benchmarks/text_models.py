@@ -63,7 +63,7 @@ from pages import DOCS, replace_between
 
 ROWS = machine.RESULTS / "text_models.jsonl"
 TEXTS, TEST_TEXTS = 500, 1000
-TASKS = ("acceptability", "sentiment", "debian_sections", "wordnet")
+TASKS = ("sentiment", "debian_sections", "wordnet", "acceptability")
 LAYERS, WIDTH = 6, 384  # of the ancestry model
 HEAD_WIDTH = 32
 SIZES = ((3, 384), (6, 256), (3, 256))
