@@ -14,12 +14,12 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
 from lgzoo_closed_form.modules.solve import (
-    StreamTeacher,
     copy_blocks,
     measure_costs,
     solve_descendant,
 )
 from lgzoo_closed_form.modules.streams import estimate_size, record_streams
+from lgzoo_closed_form.modules.teacher import StreamTeacher
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 
 
@@ -127,7 +127,7 @@ def check_the_last_block(
     spec = teacher.spec.with_(layers=2, width=heads * SPEC.head_width, heads=heads)
     columns, _ = compute_directions(teacher.streams, teacher.pictures)
     narrowing = build_projection(columns, spec.width) if heads == 1 else None
-    copied, heads_of_blocks, neurons_of_blocks = copy_blocks(teacher, spec, runs, narrowing)
+    copied, heads_of_blocks, neurons_of_blocks, _ = copy_blocks(teacher, spec, runs, narrowing)
     before, model = (
         model_of(spec, fill_missing_tensors(spec, parts, seed=0))
         for parts in (copied, solve_descendant(teacher, spec, runs, narrowing, rho=rho))
