@@ -87,11 +87,11 @@ def _measure_errors(
         later: functions of some rows to each of the K streams (R, D) to reach.
         rho: the relative penalty.
     """
-    streams = teacher.streams
+    streams, weights_R = teacher.streams, teacher.pictures.weights
     _, mlp = teacher.split_block(number)
     # A share of the rows is enough to compare runs, and each block is compared with all later ones.
     num_rows = max(MIN_COST_ROWS, 5 * teacher.spec.hidden)
-    every = max(round(len(teacher.pictures.weights) / num_rows), 1)
+    every = max(round(len(weights_R) / num_rows), 1)
 
     def iterate_rows() -> Iterator[Rows]:
         for rows, weights in islice(teacher.pictures.iterate_rows(), None, None, every):
@@ -101,7 +101,16 @@ def _measure_errors(
 
     start = mlp.writer.weight if mlp.gamma is None else mlp.gamma[:, None] * mlp.writer.weight
     sums = Sums.from_rows(iterate_rows(), dtype=choose_precision(rho))
-    return sums.compute_errors(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
+    errors = sums.compute_errors(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
+    errors = errors * float(weights_R.sum() / sums.weight)  # as of all rows
+    if len(weights_R) >= num_rows:
+        return errors
+    # Few rows are fitted too well. Generalised cross-validation (Golub, Heath and Wahba, 1979)
+    # estimates the error on others; it is relative to that at `num_rows`, so that costs of few and
+    # of many rows compare.
+    freedom = sums.count_degrees(rho)
+    optimism = (1 - freedom / num_rows) / max(1 - freedom / len(weights_R), 1e-3)
+    return errors * optimism**2
 
 
 class CopiedBlocks(NamedTuple):
