@@ -48,7 +48,7 @@ TASKS = {"bundled": truncation.TASKS["bundled"], "dinov2": ("emoji",)}
 SIZES = {"bundled": ((6, 96), (3, 64), (6, 64), (6, 32)), "dinov2": ((6, 256),)}
 ARMS = {  # images and tokens
     "bundled": ((25, 32), (2000, 32), (100, 32), (50, 32), (600, 32), (600, 5), (2000, 5)),
-    "dinov2": ((100, 32), (500, 32), (500, 8)),
+    "dinov2": ((100, 32), (500, 32)),
 }
 
 
