@@ -41,7 +41,8 @@ from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.probes import compute_features, run_probe
 from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.descendant_size import MAX_COST, find_best_cuts
-from lgzoo_closed_form.modules.solve import StreamTeacher, measure_costs, solve_descendant
+from lgzoo_closed_form.modules.solve import measure_costs, solve_descendant
+from lgzoo_closed_form.modules.teacher import StreamTeacher
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 from pages import DOCS, replace_between
 from rows import append_row, read_rows
@@ -152,9 +153,16 @@ def list_cells(name: str, task: str, ancestry_layers: int) -> Iterator[Cell]:
 
 
 def build_model(
-    teacher: StreamTeacher, cell: Cell, runs: Sequence[int], settings: Calibration
+    teacher: StreamTeacher,
+    cell: Cell,
+    runs: Sequence[int],
+    settings: Calibration,
+    heads: int | None = None,
 ) -> Any:
-    """Return the descendant that stands for the first blocks of the ancestry model."""
+    """Return the descendant that stands for the first blocks of the ancestry model.
+
+    Its heads have all channels unless another number of them is given.
+    """
     whole = teacher.spec
     spec = whole.with_(layers=cell.depth)
     state = take_blocks(teacher.state, whole, range(cell.depth))
@@ -164,7 +172,7 @@ def build_model(
     if cell.width != whole.width:
         directions, _ = compute_directions(streams, teacher.pictures)
         projection = build_projection(directions, cell.width)
-    heads = cell.width // whole.head_width
+    heads = heads or cell.width // whole.head_width
     body = whole.with_(layers=cell.layers, width=cell.width, heads=heads)
     parts = solve_descendant(first, body, runs, projection, rho=settings.ridge)
     return model_of(body, fill_missing_tensors(body, dict(parts), seed=0))

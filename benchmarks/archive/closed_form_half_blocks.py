@@ -45,11 +45,11 @@ from lgzoo_closed_form.modules.anatomy import split_block
 from lgzoo_closed_form.modules.ridge import Sums, choose_precision, measure_spread
 from lgzoo_closed_form.modules.solve import (
     BranchProblem,
-    StreamTeacher,
     measure_costs,
     solve_branch,
 )
 from lgzoo_closed_form.modules.streams import embed_images
+from lgzoo_closed_form.modules.teacher import StreamTeacher
 
 PRICES = (1, 2)  # of an attention and of an MLP
 LAYERS = (3, 6, 9)
@@ -229,12 +229,13 @@ def build_from_units(
             continue
         is_exact = False
         teacher_branch = teacher.split_block(block)[is_mlp]
-        outputs = list(range(teacher.spec.hidden if is_mlp else teacher.spec.width))
 
         def target(rows: slice, end: int = end) -> torch.Tensor:
             return streams[end][rows]
 
-        problem = BranchProblem(branch, teacher_branch, outputs, streams[unit], target)
+        problem = BranchProblem(
+            branch, teacher_branch.norm, teacher_branch.readers, streams[unit], target
+        )
         solve_branch(problem, pictures, rho, tokens_BND)
     return model  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ A descendant of k layers and width d is built block by block, on its own inputs:
     4  take the most blocks T of the ancestry model that can be cut into k runs at a low cost, and
        the best cut of them                                             (descendant_size.py)
     5  copy the first block of each run, narrowed to d: stream projected, LayerNorm exact, heads and
-       neurons selected                                                           (width.py)
+       neurons selected, heads narrowed if asked            (width.py, narrow_attention.py)
     6  solve queries, keys and values towards the ancestry model's by weighted ridge regression,
        then the projection, so that the stream equals the ancestry model's after that attention,
        then fc1 towards the ancestry model's hidden values,
@@ -58,7 +58,7 @@ from lgzoo_closed_form.calibration import (
 from lgzoo_closed_form.descendant_size import (
     derive_spec,
     find_best_cuts,
-    list_fixed_width_features,
+    list_sizes,
     list_unsolvable_features,
     select_cut,
 )
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     import torch
 
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
-    from lgzoo_closed_form.modules.solve import StreamTeacher
+    from lgzoo_closed_form.modules.teacher import StreamTeacher
 
 # The learngene's tensor (D, D): principal directions of the streams, by falling variance.
 DIRECTIONS = "directions"
@@ -204,34 +204,35 @@ class ClosedFormExpander(Expander):
         "one direction for each head",
     ] = False
 
+    head_dim: Annotated[
+        int | None,
+        "channels of every head (none: as in the ancestry model, unless width and heads are named)",
+        Bounds(least=1),
+    ] = None
+
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every depth up to the ancestry model's.
 
-        Where the stream can be narrowed, each with every width of whole heads.
+        Where the stream can be narrowed, each with every number of heads of `head_dim` channels.
         """
-        spec = config.spec
-        counts = [spec.heads] if list_fixed_width_features(spec) else range(1, spec.heads + 1)
-        return [
-            Member(spec=spec.with_(layers=layers, width=heads * spec.head_width, heads=heads))
-            for layers in range(1, spec.layers + 1)
-            for heads in counts
-        ]
+        sizes = list_sizes(config.spec, is_nested=self.nested, head_dim=self.head_dim)
+        return [Member(spec=size) for size in sizes]
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
-        """Raise `WrongCall` for a size beyond the ancestry model's, and for parts of heads."""
-        derive_spec(target, config.spec, is_nested=self.nested)
+        """Raise `WrongCall` for a size that cannot be built."""
+        derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 4 to 6.
 
-        Raises `WrongCall` for a size beyond the ancestry model's, and for other than whole heads.
+        Raises `WrongCall` for a size beyond the ancestry model's.
         """
         from learngene_zoo.plugin import assemble, only, resize_positions, shapes
         from lgzoo_closed_form.modules.solve import solve_descendant
 
         config = learngene.config
         details = details_of(config, ClosedFormDetails)
-        spec = derive_spec(target, config.spec, is_nested=self.nested)
+        spec = derive_spec(target, config.spec, is_nested=self.nested, head_dim=self.head_dim)
         depth = config.spec.layers if self.nested else self.teacher_depth
         cut = select_cut(details.costs, details.runs, config.spec.layers, spec.layers, depth)
         task = open_calibration_task(self.calibration, details.task, target, run)

@@ -18,35 +18,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from learngene_zoo.plugin import BadFile, WrongCall, table_of
+from learngene_zoo.plugin import BadFile, Target, WrongCall, table_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Spec, Target
+    from learngene_zoo.plugin import Spec
 
 Costs = Sequence[Sequence[float]]  # C[i][j - i] for j >= i
 MAX_COST = 0.1  # of a cut that is chosen without being asked for
 
 
-def derive_spec(target: Target, ancestry: Spec, *, is_nested: bool) -> Spec:
+def derive_spec(
+    target: Target, ancestry: Spec, *, is_nested: bool, head_dim: int | None = None
+) -> Spec:
     """Return the shape of a target; if only its width or heads are given, heads keep their width.
 
     Args:
         target: the sizes to build.
         ancestry: the shape of the ancestry model.
         is_nested: whether the stream is turned even at the ancestry model's width.
+        head_dim: the channels of each head; None: as the target's width and heads have it.
 
     Raises:
         WrongCall: for sizes that cannot be built.
     """
-    head_dim = ancestry.head_width
+    if head_dim is not None:
+        target = _complete_target(target, ancestry, head_dim)
     spec = target.whole_heads(ancestry).apply(ancestry)
-    if spec.head_width != head_dim or spec.width > ancestry.width:
-        widths = ", ".join(str(heads * head_dim) for heads in range(1, ancestry.heads + 1))
+    if spec.head_width < ancestry.head_width:
+        check_narrow_heads(ancestry, is_nested=is_nested)
+    most = ancestry.head_width, ancestry.heads, ancestry.width
+    if any(size > limit for size, limit in zip((spec.head_width, spec.heads, spec.width), most)):
+        widths = ", ".join(str(heads * most[0]) for heads in range(1, most[1] + 1))
         raise WrongCall(
-            f"width is {spec.width} with {spec.heads} heads; this learngene has heads of "
-            f"{head_dim} and a width of {ancestry.width}: choose width {widths}"
+            f"width is {spec.width} with {spec.heads} heads; this learngene has {most[1]} heads of "
+            f"{most[0]} and a width of {most[2]}: choose width {widths}, or at most {most[1]} "
+            "heads of fewer channels"
         )
     if spec.layers > ancestry.layers:
         raise WrongCall(
@@ -59,6 +68,71 @@ def derive_spec(target: Target, ancestry: Spec, *, is_nested: bool) -> Spec:
             change = "narrowed; leave out the width" if is_narrower else "turned; leave out nested"
             raise WrongCall(f"the ancestry model has {feature}, so its stream cannot be {change}")
     return spec
+
+
+def _complete_target(target: Target, ancestry: Spec, head_dim: int) -> Target:
+    """Return the target with width and heads for heads of so many channels.
+
+    Without both it has the ancestry model's number of heads.
+    """
+    heads = target.heads
+    if heads is None and target.width is not None:
+        heads = max(target.width // head_dim, 1)
+    heads = heads or ancestry.heads
+    if target.width not in (None, heads * head_dim):
+        raise WrongCall(
+            f"width is {target.width}, but {heads} heads of {head_dim} channels have a width of "
+            f"{heads * head_dim}; choose that width, or another head_dim"
+        )
+    return replace(target, width=heads * head_dim, heads=heads)
+
+
+def list_sizes(ancestry: Spec, *, is_nested: bool, head_dim: int | None) -> list[Spec]:
+    """Return the shapes of every depth and of every number of heads of so many channels.
+
+    Args:
+        ancestry: the shape of the ancestry model.
+        is_nested: whether the stream is turned even at the ancestry model's width.
+        head_dim: the channels of each head; None: the ancestry model's.
+
+    Raises:
+        WrongCall: if its heads cannot have so many channels.
+    """
+    if head_dim not in (None, ancestry.head_width):
+        derive_spec(Target(), ancestry, is_nested=is_nested, head_dim=head_dim)
+    dim = head_dim or ancestry.head_width
+    is_fixed = dim == ancestry.head_width and list_fixed_width_features(ancestry)
+    counts = [ancestry.heads] if is_fixed else range(1, ancestry.heads + 1)
+    return [
+        ancestry.with_(layers=layers, width=heads * dim, heads=heads)
+        for layers in range(1, ancestry.layers + 1)
+        for heads in counts
+    ]
+
+
+def check_narrow_heads(ancestry: Spec, *, is_nested: bool) -> None:
+    """Raise `WrongCall` if the heads of a model cannot have fewer channels.
+
+    Args:
+        ancestry: its shape.
+        is_nested: whether the streams of its descendants are nested, in groups as wide as a head.
+    """
+    features = {
+        "rotary positions, which turn pairs of channels": hasattr(ancestry, "rotary"),
+        "norms of queries and keys": getattr(ancestry, "qk_norm", False),
+        "heads narrower than its width": ancestry.heads_width != ancestry.width,
+    }
+    for feature in features:
+        if features[feature]:
+            raise WrongCall(
+                f"the ancestry model has {feature}, so its heads keep their {ancestry.head_width} "
+                "channels; choose a width in whole heads"
+            )
+    if is_nested:
+        raise WrongCall(
+            f"nested models keep heads of {ancestry.head_width} channels; leave out nested, or "
+            "choose a width in whole heads"
+        )
 
 
 def list_unsolvable_features(spec: Spec) -> list[str]:

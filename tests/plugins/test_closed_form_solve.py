@@ -1,6 +1,7 @@
 """Closed form: recorded streams, costs of runs, and layers that solve their regressions."""
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
+from lgzoo_closed_form.modules.ridge import Sums
 from lgzoo_closed_form.modules.solve import (
-    StreamTeacher,
     copy_blocks,
     measure_costs,
     solve_descendant,
 )
-from lgzoo_closed_form.modules.streams import estimate_size, record_streams
+from lgzoo_closed_form.modules.streams import Streams, estimate_size, record_streams
+from lgzoo_closed_form.modules.teacher import StreamTeacher
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 
 
@@ -51,6 +53,10 @@ def test_the_costs_of_runs_are_errors_of_ridge_regressions() -> None:
             hidden = centred(block.mlp.act(block.mlp.fc1(block.norm2(middle))))
             start = (block.ls2.gamma[:, None] * block.mlp.fc2.weight).double()
         penalty = (rho * hidden.square().sum(dim=0).mean()).sqrt()
+        squares = torch.linalg.svdvals(hidden).square()
+        freedom = float((squares / (squares + penalty.square())).sum())
+        # Generalised cross-validation, relative to 8,192 rows
+        optimism = ((1 - freedom / 8192) / (1 - freedom / len(hidden))) ** 2
         wide = torch.cat([hidden, penalty * torch.eye(SPEC.hidden, dtype=torch.float64)])
         assert costs[first][0] == 0
         for last in range(first + 1, SPEC.layers):
@@ -60,7 +66,31 @@ def test_the_costs_of_runs_are_errors_of_ridge_regressions() -> None:
             expected = float(
                 (hidden @ weight - target).square().sum() / centred(leaving).square().sum()
             )
-            assert costs[first][last - first] == pytest.approx(expected, rel=1e-4)
+            assert costs[first][last - first] == pytest.approx(optimism * expected, rel=1e-4)
+
+
+def test_the_costs_of_many_rows_are_those_of_a_share_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    teacher = record_toy()
+    rows = len(teacher.pictures.weights)
+    many = replace(
+        teacher,
+        pictures=replace(teacher.pictures, weights=teacher.pictures.weights.repeat(COPIES)),
+        streams=Streams(
+            *(
+                [stream.repeat(COPIES, 1) for stream in getattr(teacher.streams, kind.name)]
+                for kind in fields(Streams)
+            )
+        ),
+    )
+    monkeypatch.setattr("lgzoo_closed_form.modules.streams.ROWS_AT_ONCE", rows)
+    monkeypatch.setattr("lgzoo_closed_form.modules.solve.MIN_COST_ROWS", 0)
+    assert rows < 5 * SPEC.hidden < 3 * rows * COPIES / 4
+    # Without the correction for few rows
+    monkeypatch.setattr(Sums, "count_degrees", lambda self, rho: 0.0)
+    for few_costs, many_costs in zip(measure_costs(teacher, 1e-2), measure_costs(many, 1e-2)):
+        assert many_costs == pytest.approx(few_costs, rel=1e-4)
 
 
 def measure_gradient(inputs, targets, weights, layer, start, rho):  # type: ignore[no-untyped-def]
@@ -85,6 +115,7 @@ def measure_gradient(inputs, targets, weights, layer, start, rho):  # type: igno
     return float(gradients[0].norm() / gradients[1].norm())
 
 
+COPIES = 16  # of the rows of a toy
 KINDS: list[dict[str, object]] = [
     {},
     {"layer_scale": 0.1},
@@ -127,7 +158,7 @@ def check_the_last_block(
     spec = teacher.spec.with_(layers=2, width=heads * SPEC.head_width, heads=heads)
     columns, _ = compute_directions(teacher.streams, teacher.pictures)
     narrowing = build_projection(columns, spec.width) if heads == 1 else None
-    copied, heads_of_blocks, neurons_of_blocks = copy_blocks(teacher, spec, runs, narrowing)
+    copied, heads_of_blocks, neurons_of_blocks, _ = copy_blocks(teacher, spec, runs, narrowing)
     before, model = (
         model_of(spec, fill_missing_tensors(spec, parts, seed=0))
         for parts in (copied, solve_descendant(teacher, spec, runs, narrowing, rho=rho))

@@ -20,7 +20,8 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.closed_form import ClosedFormExtractor
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
-from lgzoo_closed_form.modules.solve import StreamTeacher, solve_descendant
+from lgzoo_closed_form.modules.solve import solve_descendant
+from lgzoo_closed_form.modules.teacher import StreamTeacher
 from lgzoo_closed_form.modules.width import build_projection, narrow_parts
 
 pytest.importorskip("transformers")

@@ -130,6 +130,18 @@ class Sums:
         errors_O = copied_O - (change_OI * right_IO.T).sum(dim=1)
         return (errors_O - penalty * change_OI.square().sum(dim=1)).clamp_min(0)
 
+    def count_degrees(self, rho: float) -> float:
+        """Return the effective degrees of freedom of the solution, trace of G (G + lambda)^-1."""
+        gram = self.gram
+        penalty = self._find_penalty(gram, rho)
+        gram.diagonal().add_(penalty)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        return len(gram) - penalty * float(inverse.diagonal().sum())
+
+    @staticmethod
+    def _find_penalty(gram_II: torch.Tensor, rho: float) -> float:
+        return max(rho * float(gram_II.diagonal().mean()), torch.finfo(torch.float64).tiny)
+
     def _solve_weight(
         self, start_OI: torch.Tensor, rho: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
@@ -139,7 +151,7 @@ class Sums:
         """
         start, gram = start_OI.double(), self.gram
         right_IO = self.cross_IO - gram @ start.T
-        penalty = max(rho * float(gram.diagonal().mean()), torch.finfo(torch.float64).tiny)
+        penalty = self._find_penalty(gram, rho)
         gram.diagonal().add_(penalty)
         change = torch.cholesky_solve(right_IO, torch.linalg.cholesky(gram)).T
         return start + change, change, right_IO, penalty

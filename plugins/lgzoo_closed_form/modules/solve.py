@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from learngene_zoo.plugin import (
-    Model,
     Spec,
     StateDict,
     fill_missing_tensors,
@@ -24,6 +25,12 @@ from learngene_zoo.plugin import (
     take_blocks,
 )
 from lgzoo_closed_form.modules.anatomy import Branch, Linear, run_stem, split_block
+from lgzoo_closed_form.modules.head_dims import HeadMaps
+from lgzoo_closed_form.modules.narrow_attention import (
+    list_channels,
+    map_readers,
+    narrow_copied_heads,
+)
 from lgzoo_closed_form.modules.ridge import (
     Rows,
     Sums,
@@ -32,66 +39,11 @@ from lgzoo_closed_form.modules.ridge import (
     select_heads,
     select_neurons,
 )
-from lgzoo_closed_form.modules.streams import Pictures, Streams, embed_images, iterate_batches
+from lgzoo_closed_form.modules.streams import Pictures, embed_images, iterate_batches
+from lgzoo_closed_form.modules.teacher import StreamTeacher
 from lgzoo_closed_form.modules.width import narrow_parts
 
 MIN_COST_ROWS = 8192  # of recorded tokens by which runs are compared
-
-
-@dataclass(frozen=True)
-class StreamTeacher:
-    """The ancestry model with its recorded streams."""
-
-    spec: Spec
-    state: StateDict
-    model: Model
-    pictures: Pictures
-    streams: Streams
-
-    def split_block(self, block: int) -> tuple[Branch, Branch]:
-        """Return attention and MLP of a block.
-
-        The attention does not turn queries and keys, so its `inner` must not be used.
-        """
-        return split_block(self.model, block)
-
-    def sum_after_attention(self, block: int) -> Callable[[slice], torch.Tensor]:
-        """Return a function of some rows to the sum (R, D) of a block's attention and its input.
-
-        It is the stream after the attention, unless a norm comes after the sum.
-        """
-        attention, _ = self.split_block(block)
-        if attention.norm_after is None:
-            return lambda rows: self.streams.middle[block][rows]
-        before, heads = self.streams.before[block], self.streams.heads[block]
-        return lambda rows: before[rows] + attention.compute_update(heads[rows])
-
-    def sum_after_block(self, block: int) -> Callable[[slice], torch.Tensor]:
-        """Return a function of some rows to the sum (R, D) of a block's MLP and its input.
-
-        It is the stream after the block, unless a norm comes after the sum.
-        """
-        _, mlp = self.split_block(block)
-        if mlp.norm_after is None:
-            return lambda rows: self.streams.before[block + 1][rows]
-        middle = self.streams.middle[block]
-
-        def compute(rows: slice) -> torch.Tensor:
-            inputs = middle[rows]
-            return inputs + mlp.compute_update(mlp.compute_inputs(inputs))
-
-        return compute
-
-    def weigh_channels(self, block: int) -> torch.Tensor | float:
-        """Return the weight of an error in each channel of the sum after a block.
-
-        It is 1 unless a norm comes after the sum, which multiplies the channels by its gains.
-        """
-        _, mlp = self.split_block(block)
-        if mlp.norm_after is None:
-            return 1.0
-        gains_D: torch.Tensor = mlp.norm_after.get_parameter("weight").detach().double()
-        return gains_D.square()
 
 
 @torch.no_grad()
@@ -135,11 +87,11 @@ def _measure_errors(
         later: functions of some rows to each of the K streams (R, D) to reach.
         rho: the relative penalty.
     """
-    streams = teacher.streams
+    streams, weights_R = teacher.streams, teacher.pictures.weights
     _, mlp = teacher.split_block(number)
     # A share of the rows is enough to compare runs, and each block is compared with all later ones.
     num_rows = max(MIN_COST_ROWS, 5 * teacher.spec.hidden)
-    every = max(round(len(teacher.pictures.weights) / num_rows), 1)
+    every = max(round(len(weights_R) / num_rows), 1)
 
     def iterate_rows() -> Iterator[Rows]:
         for rows, weights in islice(teacher.pictures.iterate_rows(), None, None, every):
@@ -149,13 +101,31 @@ def _measure_errors(
 
     start = mlp.writer.weight if mlp.gamma is None else mlp.gamma[:, None] * mlp.writer.weight
     sums = Sums.from_rows(iterate_rows(), dtype=choose_precision(rho))
-    return sums.compute_errors(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
+    errors = sums.compute_errors(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
+    errors = errors * float(weights_R.sum() / sums.weight)  # as of all rows
+    if len(weights_R) >= num_rows:
+        return errors
+    # Few rows are fitted too well. Generalised cross-validation (Golub, Heath and Wahba, 1979)
+    # estimates the error on others; it is relative to that at `num_rows`, so that costs of few and
+    # of many rows compare.
+    freedom = sums.count_degrees(rho)
+    optimism = (1 - freedom / num_rows) / max(1 - freedom / len(weights_R), 1e-3)
+    return errors * optimism**2
+
+
+class CopiedBlocks(NamedTuple):
+    """The copied tensors of a descendant, and what each block keeps of the ancestry model's."""
+
+    state: StateDict
+    heads: list[list[int]]  # the selected heads
+    neurons: list[list[int]]  # the selected hidden neurons
+    maps: list[HeadMaps | None]  # to fewer channels of the heads; None if they keep all
 
 
 @torch.no_grad()
 def copy_blocks(
     teacher: StreamTeacher, spec: Spec, runs: Sequence[int], P_dD: torch.Tensor | None
-) -> tuple[StateDict, list[list[int]], list[list[int]]]:
+) -> CopiedBlocks:
     """Return a descendant's copied tensors, and the selected heads and neurons of every block.
 
     Args:
@@ -166,16 +136,25 @@ def copy_blocks(
             a projection the norms of the stream are plain, and are not among the tensors.
     """
     heads, neurons = list(range(teacher.spec.heads)), list(range(teacher.spec.hidden))
+    count = len(runs)
     if P_dD is None:
         blocks = {
             **take_blocks(teacher.state, teacher.spec, runs),
             **_take_last_norms(teacher, runs),
         }
-        return blocks, [heads] * len(runs), [neurons] * len(runs)
+        return CopiedBlocks(blocks, [heads] * count, [neurons] * count, [None] * count)
     selected_heads = [_select_heads(teacher, source, P_dD, spec.heads) for source in runs]
     selected_neurons = [_select_neurons(teacher, source, spec.hidden) for source in runs]
-    parts = narrow_parts(teacher.state, teacher.spec, P_dD, runs, selected_heads, selected_neurons)
-    return parts, selected_heads, selected_neurons
+    parts = dict(
+        narrow_parts(teacher.state, teacher.spec, P_dD, runs, selected_heads, selected_neurons)
+    )
+    maps: list[HeadMaps | None] = [None] * count
+    if spec.head_width != teacher.spec.head_width:
+        maps = [
+            narrow_copied_heads(parts, number, teacher, source, selected, spec.head_width)
+            for number, (source, selected) in enumerate(zip(runs, selected_heads))
+        ]
+    return CopiedBlocks(parts, selected_heads, selected_neurons, maps)
 
 
 def _take_last_norms(teacher: StreamTeacher, runs: Sequence[int]) -> StateDict:
@@ -240,11 +219,11 @@ def solve_descendant(
         rho: the relative penalty of every regression.
         solve: whether layers are solved, or stay as they are copied.
     """
-    copied, heads, neurons = copy_blocks(teacher, spec, runs, P_dD)
+    copies = copy_blocks(teacher, spec, runs, P_dD)
     if not solve:
-        return copied
-    pictures, streams, head_dim = teacher.pictures, teacher.streams, spec.head_width
-    model = model_of(spec, fill_missing_tensors(spec, copied, seed=0))
+        return copies.state
+    pictures, streams = teacher.pictures, teacher.streams
+    model = model_of(spec, fill_missing_tensors(spec, copies.state, seed=0))
     tokens_BNd = embed_images(model, pictures.images)
     # The turns of images are those of any image; a mask is of all texts.
     is_text = not pictures.images.is_floating_point()
@@ -258,26 +237,53 @@ def solve_descendant(
                 batch.copy_(mlp(attention(batch, first)))
             continue
         teacher_attention, teacher_mlp = teacher.split_block(source)
-        channels = [
-            head * head_dim + channel for head in heads[number] for channel in range(head_dim)
-        ]
         before, middle = streams.before[source], streams.middle[source]
         sums = teacher.sum_after_attention(source), teacher.sum_after_block(end - 1)
         after_attention, after_block = (_narrow(compute, P_dD) for compute in sums)
         solve_branch(
-            BranchProblem(attention, teacher_attention, channels, before, after_attention),
+            BranchProblem(
+                attention,
+                teacher_attention.norm,
+                _select_readers(teacher, teacher_attention, copies, number),
+                before,
+                after_attention,
+            ),
             pictures,
             rho,
             tokens_BNd,
         )
         solve_branch(
-            BranchProblem(mlp, teacher_mlp, neurons[number], middle, after_block),
+            BranchProblem(
+                mlp,
+                teacher_mlp.norm,
+                [reader.select_outputs(copies.neurons[number]) for reader in teacher_mlp.readers],
+                middle,
+                after_block,
+            ),
             pictures,
             rho,
             tokens_BNd,
         )
-    names = set(copied)
+    names = set(copies.state)
     return only(state_of(model), names.__contains__)
+
+
+def _select_readers(
+    teacher: StreamTeacher, attention: Branch, copies: CopiedBlocks, number: int
+) -> Sequence[Linear]:
+    """Return the ancestry model's queries, keys and values that a block is solved towards.
+
+    Args:
+        teacher: the ancestry model.
+        attention: of the block that this block is copied from.
+        copies: the copied blocks.
+        number: of the block.
+    """
+    heads, maps, head_dim = copies.heads[number], copies.maps[number], teacher.spec.head_width
+    if maps is not None:
+        return map_readers(attention.readers, heads, head_dim, maps)
+    channels = list_channels(heads, head_dim)
+    return [reader.select_outputs(channels) for reader in attention.readers]
 
 
 def _narrow(
@@ -301,9 +307,9 @@ class BranchProblem:
     """A branch of a descendant's block, and the targets of its layers."""
 
     branch: Branch
-    teacher_branch: Branch
-    outputs: Sequence[int]  # the selected outputs of each of the teacher's readers
-    inputs: torch.Tensor  # the stream (R, D) that the teacher's branch reads
+    teacher_norm: nn.Module  # of the teacher's branch
+    sources: Sequence[Linear]  # the layers after it whose outputs the readers are solved towards
+    inputs: torch.Tensor  # the stream (R, D) that this norm reads
     # Some rows (R, d) of the stream after the branch, before a norm that comes after the sum
     target: Callable[[slice], torch.Tensor]
 
@@ -353,15 +359,11 @@ def _solve_readers(
 
     Readers with a bias and readers without have separate sums.
     """
-    branch, teacher_branch = problem.branch, problem.teacher_branch
-    pairs = [
-        (reader, source.select_outputs(problem.outputs))
-        for reader, source in zip(branch.readers, teacher_branch.readers)
-    ]
+    branch, pairs = problem.branch, list(zip(problem.branch.readers, problem.sources))
 
     def iterate_rows(sources: Sequence[Linear]) -> Iterator[Rows]:
         for rows, weights in pictures.iterate_rows():
-            inputs = teacher_branch.norm(problem.inputs[rows])
+            inputs = problem.teacher_norm(problem.inputs[rows])
             targets = torch.cat([source(inputs) for source in sources], dim=1)
             yield branch.norm(rows_Rd[rows]), targets, weights
 
