@@ -42,7 +42,7 @@ from learngene_zoo.training.probes import compute_features, run_probe
 from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.descendant_size import MAX_COST, find_best_cuts
 from lgzoo_closed_form.modules.solve import measure_costs, solve_descendant
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import StreamTeacher
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 from pages import DOCS, replace_between
 from rows import append_row, read_rows

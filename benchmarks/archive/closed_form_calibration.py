@@ -39,7 +39,7 @@ from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.descendant_size import choose_cut
 from lgzoo_closed_form.modules.ridge import Sums
 from lgzoo_closed_form.modules.solve import MIN_COST_ROWS, measure_costs
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import StreamTeacher
 from pages import DOCS, replace_between
 from rows import append_row, read_rows
 

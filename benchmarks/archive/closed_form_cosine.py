@@ -57,8 +57,7 @@ from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.descendant_size import choose_cut, find_best_cuts
 from lgzoo_closed_form.modules.ridge import Rows, Sums, choose_precision, compute_weighted_mean
 from lgzoo_closed_form.modules.solve import measure_costs, solve_descendant
-from lgzoo_closed_form.modules.streams import Pictures, record_streams
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import Pictures, StreamTeacher, record_streams
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 from pages import DOCS, replace_between
 from probes import hold_out_images

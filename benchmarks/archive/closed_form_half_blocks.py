@@ -48,8 +48,7 @@ from lgzoo_closed_form.modules.solve import (
     measure_costs,
     solve_branch,
 )
-from lgzoo_closed_form.modules.streams import embed_images
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import StreamTeacher, embed_images
 
 PRICES = (1, 2)  # of an attention and of an MLP
 LAYERS = (3, 6, 9)

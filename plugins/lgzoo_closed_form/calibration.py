@@ -37,8 +37,7 @@ if TYPE_CHECKING:
         TextFormat,
         Tokens,
     )
-    from lgzoo_closed_form.modules.streams import Pictures, Recording
-    from lgzoo_closed_form.modules.teacher import StreamTeacher
+    from lgzoo_closed_form.modules.streams import Pictures, Recording, StreamTeacher
 
 PART = "statistics"  # of an extraction's run
 TEXT_PENALTY = 1000  # of the penalty for texts; docs/text.md has a measurement
@@ -247,8 +246,7 @@ def record_teacher(
         folder: where the streams are written; None keeps them in memory.
     """
     from learngene_zoo.plugin import model_of, open_device
-    from lgzoo_closed_form.modules.streams import record_streams
-    from lgzoo_closed_form.modules.teacher import StreamTeacher
+    from lgzoo_closed_form.modules.streams import StreamTeacher, record_streams
 
     open_device(replace(run, device="cpu"))  # sets the number of threads
     headless = spec.with_(classes=0)
@@ -294,7 +292,7 @@ def open_first_blocks(
         run: seed, threads and progress.
     """
     from learngene_zoo.plugin import inherited_weights, model_of, open_device, take_blocks
-    from lgzoo_closed_form.modules.teacher import StreamTeacher
+    from lgzoo_closed_form.modules.streams import StreamTeacher
 
     config = learngene.config
     spec = config.spec.with_(layers=depth, classes=0)

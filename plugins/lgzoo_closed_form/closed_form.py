@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     import torch
 
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
-    from lgzoo_closed_form.modules.teacher import StreamTeacher
+    from lgzoo_closed_form.modules.streams import StreamTeacher
 
 # The learngene's tensor (D, D): principal directions of the streams, by falling variance.
 DIRECTIONS = "directions"

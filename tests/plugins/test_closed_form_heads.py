@@ -19,8 +19,7 @@ from lgzoo_closed_form.closed_form import ClosedFormExpander, ClosedFormExtracto
 from lgzoo_closed_form.modules import solve
 from lgzoo_closed_form.modules.narrow_attention import narrow_copied_heads
 from lgzoo_closed_form.modules.solve import CopiedBlocks, solve_descendant
-from lgzoo_closed_form.modules.streams import record_streams
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import StreamTeacher, record_streams
 from lgzoo_closed_form.modules.width import build_basis, build_projection, compute_directions
 
 WIDE = SPEC.with_(width=48, heads=3, layers=2, classes=0)  # heads of 16 channels

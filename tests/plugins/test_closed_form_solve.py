@@ -20,8 +20,7 @@ from lgzoo_closed_form.modules.solve import (
     measure_costs,
     solve_descendant,
 )
-from lgzoo_closed_form.modules.streams import Streams, estimate_size, record_streams
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import Streams, StreamTeacher, estimate_size, record_streams
 from lgzoo_closed_form.modules.width import build_projection, compute_directions
 
 

@@ -21,7 +21,7 @@ from lgzoo_closed_form.calibration import Calibration, record_teacher
 from lgzoo_closed_form.closed_form import ClosedFormExtractor
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
 from lgzoo_closed_form.modules.solve import solve_descendant
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import StreamTeacher
 from lgzoo_closed_form.modules.width import build_projection, narrow_parts
 
 pytest.importorskip("transformers")

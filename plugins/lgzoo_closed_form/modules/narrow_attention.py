@@ -18,7 +18,7 @@ from learngene_zoo.plugin import table_of
 from lgzoo_closed_form.modules.anatomy import Linear
 from lgzoo_closed_form.modules.head_dims import HeadMaps, narrow_heads
 from lgzoo_closed_form.modules.ridge import Sums
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import StreamTeacher
 
 
 def measure_head_maps(

@@ -39,8 +39,7 @@ from lgzoo_closed_form.modules.ridge import (
     select_heads,
     select_neurons,
 )
-from lgzoo_closed_form.modules.streams import Pictures, embed_images, iterate_batches
-from lgzoo_closed_form.modules.teacher import StreamTeacher
+from lgzoo_closed_form.modules.streams import Pictures, StreamTeacher, embed_images, iterate_batches
 from lgzoo_closed_form.modules.width import narrow_parts
 
 MIN_COST_ROWS = 8192  # of recorded tokens by which runs are compared

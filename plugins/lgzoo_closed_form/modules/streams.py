@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import Model, Spec, get_blocks, progress, read_json, write_json
-from lgzoo_closed_form.modules.anatomy import run_stem, split_block
+from learngene_zoo.plugin import (
+    Model,
+    Spec,
+    StateDict,
+    get_blocks,
+    progress,
+    read_json,
+    write_json,
+)
+from lgzoo_closed_form.modules.anatomy import Branch, run_stem, split_block
 
 AT_ONCE = 16  # images that go through a model together
 ROWS_AT_ONCE = 2048  # recorded tokens that enter sums together
@@ -267,3 +275,59 @@ def load_recording(folder: Path, directions_DD: torch.Tensor, spec: Spec) -> Rec
 
 def _hash_directions(directions_DD: torch.Tensor) -> str:
     return hashlib.sha256(directions_DD.float().contiguous().numpy().tobytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class StreamTeacher:
+    """The ancestry model with its recorded streams."""
+
+    spec: Spec
+    state: StateDict
+    model: Model
+    pictures: Pictures
+    streams: Streams
+
+    def split_block(self, block: int) -> tuple[Branch, Branch]:
+        """Return attention and MLP of a block.
+
+        The attention does not turn queries and keys, so its `inner` must not be used.
+        """
+        return split_block(self.model, block)
+
+    def sum_after_attention(self, block: int) -> Callable[[slice], torch.Tensor]:
+        """Return a function of some rows to the sum (R, D) of a block's attention and its input.
+
+        It is the stream after the attention, unless a norm comes after the sum.
+        """
+        attention, _ = self.split_block(block)
+        if attention.norm_after is None:
+            return lambda rows: self.streams.middle[block][rows]
+        before, heads = self.streams.before[block], self.streams.heads[block]
+        return lambda rows: before[rows] + attention.compute_update(heads[rows])
+
+    def sum_after_block(self, block: int) -> Callable[[slice], torch.Tensor]:
+        """Return a function of some rows to the sum (R, D) of a block's MLP and its input.
+
+        It is the stream after the block, unless a norm comes after the sum.
+        """
+        _, mlp = self.split_block(block)
+        if mlp.norm_after is None:
+            return lambda rows: self.streams.before[block + 1][rows]
+        middle = self.streams.middle[block]
+
+        def compute(rows: slice) -> torch.Tensor:
+            inputs = middle[rows]
+            return inputs + mlp.compute_update(mlp.compute_inputs(inputs))
+
+        return compute
+
+    def weigh_channels(self, block: int) -> torch.Tensor | float:
+        """Return the weight of an error in each channel of the sum after a block.
+
+        It is 1 unless a norm comes after the sum, which multiplies the channels by its gains.
+        """
+        _, mlp = self.split_block(block)
+        if mlp.norm_after is None:
+            return 1.0
+        gains_D: torch.Tensor = mlp.norm_after.get_parameter("weight").detach().double()
+        return gains_D.square()
