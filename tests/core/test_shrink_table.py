@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from learngene_zoo.cli.shrink import DROPS, SHORT
-from learngene_zoo.lifecycle.shrinking.report import list_cells
+from learngene_zoo.lifecycle.shrinking.report import DODGE, dodge_sizes, list_cells, write_report
 from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
 from learngene_zoo.terminal import choose_columns
 
@@ -50,3 +53,23 @@ def test_the_table_shows_parameters_in_80_columns() -> None:
     right = [index for index, name in enumerate(columns) if name not in ("", "method")]
     chosen = choose_columns(columns, [[text for _, text in row] for row in cells], right, 80, DROPS)
     assert {columns[index] for index in chosen} >= {"size", "params", "val", "test"}
+
+
+def test_similar_sizes_are_moved_apart_and_keep_their_order() -> None:
+    params = [1_363_498, 464_140, 436_710, *[468_780] * 5]
+    positions = np.log(dodge_sizes(params))
+    step = DODGE * np.log(1_363_498 / 436_710)
+    assert np.diff(np.sort(positions)).min() >= step * (1 - 1e-9)
+    assert np.argsort(positions, kind="stable").tolist() == [2, 1, 3, 4, 5, 6, 7, 0]
+    assert dodge_sizes([10, 1000]) == pytest.approx([10, 1000])
+    assert len(set(dodge_sizes([7, 7, 7]))) == 3
+
+
+def test_every_cell_of_the_report_has_its_heading(tmp_path: Path) -> None:
+    write_report(toy_table(0.9), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for name in ("params", "validation", "test"):
+        assert page.count(f'<td data-name="{name}">') == 2
+    assert ">accuracy</text>" in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
