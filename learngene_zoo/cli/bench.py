@@ -27,6 +27,7 @@ from learngene_zoo.cli.options import check_tasks
 from learngene_zoo.cli.sections import RunningOption, SettingsCommand
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.pretrained.sources import check_source
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.settings import to_json
 from learngene_zoo.tasks.catalogue import tasks_named
 
@@ -71,7 +72,8 @@ def _measure(
 
     anew = job.force
     say = partial(say_now, job=job)
-    cells = build_cells(suite, options, job, say)
+    with report_activity("planning the cells"):
+        cells = build_cells(suite, options, job)
     cells = (
         cost_cells(cells, tasks_named(split_words(options["extract_task"])))
         if options["cost"]
@@ -143,7 +145,8 @@ def _report(job: Job) -> None:
         raise BadFile(f"{job.out} contains no results; run the bench without --report")
     if not summary.rows:
         raise TrainingFailed(f"all {len(failures)} cells failed; the first: {failures[0].error}")
-    page = write_report(job.out)[0]
+    with report_activity("writing the report"):
+        page = write_report(job.out)[0]
     if job.as_json:
         print_rows([to_json(row) for row in summary.read], as_json=True)
     else:

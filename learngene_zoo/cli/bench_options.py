@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import click
 
 from learngene_zoo.bench.grid.grid import AUGMENTS, BUDGETS, RATES, RECIPE, tasks_of_budget
 from learngene_zoo.cli.extract import ancestry_option
-from learngene_zoo.cli.job import Job, WholeNumber, job_options
+from learngene_zoo.cli.job import Job, WholeNumber, job_options, note
 from learngene_zoo.cli.options import (
     complete_tasks,
     list_typed,
@@ -81,16 +81,21 @@ def choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool)
     return GridTuning(cells, tuple(rates), augments, small=small)
 
 
-def build_cells(
-    suite: str, options: dict[str, Any], job: Job, say: Callable[[str], None]
-) -> list[Cell]:
-    """Return the cells of the grid that the command line describes."""
+def build_cells(suite: str, options: dict[str, Any], job: Job) -> list[Cell]:
+    """Return the cells of the grid that the command line describes.
+
+    Prints a note for sizes that a method cannot build, and for a method that is given twice.
+    """
     from learngene_zoo.bench.grid.grid import cells, standard_arms, targets
 
     budget = BUDGETS[options["budget"]]
     tasks = targets(suite, split_words(options["task"]))
+    methods = split_words(options["method"]) or COMPARED
+    for name in dict.fromkeys(methods):
+        if methods.count(name) > 1:
+            note(f"{name} is given {methods.count(name)} times; it is measured once")
     arms = standard_arms(
-        split_words(options["method"]) or COMPARED,
+        methods,
         preset=options["preset"],
         settings=_settings(options["set"], options["preset"]),
         ancestries=options["ancestry"],
@@ -110,7 +115,7 @@ def build_cells(
         split=options["split"],
         head=options["head"],
         offline=job.run.offline,
-        say=say,
+        say=note,
     )
 
 

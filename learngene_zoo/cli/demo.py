@@ -21,6 +21,7 @@ from learngene_zoo.cli.job import (
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.text import human_count
 
 COUNTS = {"params": "params", "flops": "FLOPs"}  # keys, and their names in the table
@@ -56,7 +57,8 @@ def _measure_rows(job: Job, full: bool, workers: int | None) -> list[Any]:
     from learngene_zoo.bench.report.report import note_grid, write_report
     from learngene_zoo.bench.running.runner import run_grid
 
-    cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
+    with report_activity("planning the cells"):
+        cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
     executor, say = executor_for(job, workers, len(cells)), partial(say_now, job=job)
     begin = partial(note_grid, cells, job.out)
     # Checked before minutes are spent on a result that could not be written.
@@ -68,7 +70,8 @@ def _measure_rows(job: Job, full: bool, workers: int | None) -> list[Any]:
             f"{len(failed)} of {len(rows)} cells failed; the same command retries them; the "
             f"first: {failed[0].error}"
         )
-    write_report(job.out)
+    with report_activity("writing the report"):
+        write_report(job.out)
     with new_folder(job.out / "learngene", force=True) as draft:
         shutil.copytree(cells[0].extraction.folder(job.out), draft, dirs_exist_ok=True)
     return rows

@@ -307,6 +307,13 @@ def on_task(task: str | None) -> str:
     return f" --task {shell_word(task)}" if task else ""
 
 
+def note(text: str) -> None:
+    """Print one line on stderr about a part of the call that is not done, also with --quiet."""
+    if is_first():
+        mark_printed()
+        click.echo(f"note: {printable(text)}", err=True)
+
+
 def say(text: str, job: Job) -> None:
     """Print one line of progress on stderr."""
     if is_first() and not job.quiet:

@@ -41,6 +41,7 @@ from learngene_zoo.settings import to_json
 from learngene_zoo.text import human_seconds, shell_word
 
 DROPS = ("MB", "ms", "params")  # columns that a narrow terminal may omit
+SHORT = {"validation": "val"}  # headings, so that the parameters fit into 80 columns
 BOUNDS = ("max_megabytes", "max_drop")
 COUNTS = ("candidates", "tries", "heal", "heal_epochs", "probe_images")
 LEFT_OUT = ("images", "teacher", "share", "temperature", "answers")  # settings of `finetune`
@@ -112,7 +113,7 @@ def _print_result(result: Any, job: Job) -> None:
     cells = [list_cells(table, row) for row in table.rows]
     numeric = [name not in ("", "method") for name, _ in cells[0]]
     print_table(
-        [name for name, _ in cells[0]],
+        [SHORT.get(name, name) for name, _ in cells[0]],
         [[text for _, text in row] for row in cells],
         numeric,
         describe_columns(table),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 PERIOD = 20.0  # seconds without a line after which one is printed
 FIRST = 2.0  # the same on a terminal, before the first line about a step
-MAX_TITLE = 60  # characters
+MAX_TITLE = 60  # characters of a title or a note
 MIN_SECONDS_BETWEEN_LINES = 5.0  # between the lines of two epochs
 MIN_TITLE_LENGTH = 15  # characters of a progress bar's title
 METRICS = "metrics.jsonl"  # one line of JSON per step
@@ -52,11 +52,16 @@ class Activity:
 
     def describe(self) -> str:
         """Return the title and, of items, the number that is done."""
-        title = printable(self.title)
-        if len(title) > MAX_TITLE:
-            title = f"{title[: MAX_TITLE // 2]}…{title[-MAX_TITLE // 2 + 1 :]}"
         count = f" {self.num_done}/{self.total}" if self.total else ""
-        return f"{title}{count}{f', {self.note}' if self.note else ''}"
+        return f"{_shorten(self.title)}{count}{f', {_shorten(self.note)}' if self.note else ''}"
+
+
+def _shorten(text: str) -> str:
+    """Return a printable text of at most `MAX_TITLE` characters; the middle is left out."""
+    text = printable(text)
+    if len(text) <= MAX_TITLE:
+        return text
+    return f"{text[: MAX_TITLE // 2]}…{text[-MAX_TITLE // 2 + 1 :]}"
 
 
 class _Printer:

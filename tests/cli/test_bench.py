@@ -87,6 +87,17 @@ def test_a_bench_prints_its_means_and_continues_by_itself(
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
 
 
+def test_notes_about_the_call_are_printed_with_quiet_too(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
+    more = ("--method", "lsamd", "--layers", "3,9", "--epochs", "0", "--quiet")
+    result = call(*words(world, tmp_path / "out", *more))
+    assert result.exit_code == 0, result.stderr
+    twice, size = result.stderr.splitlines()
+    assert twice == "note: lsamd is given 2 times; it is measured once"
+    assert re.fullmatch(r"note: lsamd builds .*, not 9 layers; skipped", size)
+
+
 def remove_options(given: list[str]) -> list[str]:
     """Remove the learning rate and the augmentation from a command line."""
     for option in ("--lr", "--augment"):

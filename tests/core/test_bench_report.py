@@ -371,7 +371,7 @@ def test_no_line_joins_means_of_different_tasks() -> None:
     points = {
         line.get_label(): len(line.get_xdata()) for line in drawn["pareto"].axes[0].get_lines()
     }
-    assert points["lsamd"] == points["Pareto front"] == 1
+    assert points["lsamd"] == points["Pareto front of the means"] == 1
     assert sorted(drawn) == ["curves-12", "curves-9", "pareto"]
     assert [panel.get_title() for panel in drawn["curves-12"].axes] == ["digits"]
 
@@ -540,7 +540,7 @@ def test_controls_are_drawn_beside_one_method_only() -> None:
         "tal",
         "scratch timm",
         "scratch fan_in",
-        "Pareto front",
+        "Pareto front of the means",
     }
 
 

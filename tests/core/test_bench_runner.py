@@ -20,13 +20,14 @@ from learngene_zoo.bench.grid.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.grid.grid import cells
 from learngene_zoo.bench.results.rows import Results, Row, pack_flags, read_rows, unpack_flags
 from learngene_zoo.bench.running import trial
-from learngene_zoo.bench.running.executors import Failure, perform
+from learngene_zoo.bench.running.executors import Failure, InProcess, Outcome, perform
 from learngene_zoo.bench.running.extraction import extract_once, is_finished, read_cost
 from learngene_zoo.bench.running.runner import Schedule, TimeLeft, format_progress, run_grid
 from learngene_zoo.bench.running.trial import run_cell
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, shapes
+from learngene_zoo.runs import progress
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
@@ -439,6 +440,21 @@ def test_results_of_another_ancestry_are_not_mixed(tmp_path: Path) -> None:
         run_grid(cells, tmp_path / "out", RUN)
     rows = run_grid(cells, tmp_path / "out", RUN, anew=True)
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == len(rows) == 2
+
+
+def test_lines_of_progress_name_the_running_cell(world: World, tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    class Watching(InProcess):
+        def wait(self) -> tuple[Cell | Extraction, Outcome]:
+            lines.extend(activity.describe() for activity in progress._printer.activities)
+            return super().wait()
+
+    cells = toy_cells(world)[:1]
+    run_grid(cells, tmp_path, Run(device="cpu", threads=1), Watching())
+    assert lines[0] == "cells 0/1, extracting lsamd, seed 0"
+    assert lines[1].startswith("cells 0/1, lsamd on folder:")
+    assert len(lines) == 2
 
 
 def test_one_grid_at_a_time_writes(world: World, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_the_pareto_front_lies_behind_everything_else() -> None:
     panel = pictures.subplots(1, 1, (3, 3))[1][0]
     pictures._pareto_panel(panel, lines, {"one": look, "two": look})  # type: ignore[arg-type, dict-item]
     by_name = {line.get_label(): line.get_zorder() for line in panel.lines}
-    front = by_name.pop("Pareto front")
+    front = by_name.pop("Pareto front of the means")
     assert by_name
     assert all(front < other for other in by_name.values())
 

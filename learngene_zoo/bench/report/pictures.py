@@ -32,6 +32,7 @@ MAX_ARMS = 8  # arms with their controls in one picture: of more arms, controls 
 MAX_LETTERS = 36  # of a name in a picture
 # sizes with learning curves; of more the smallest, the middle and the largest are drawn
 MAX_SIZES = 4
+ONE_SIZE = 2.0  # the axis of a single size reaches from its half to its double
 MIN_DESCENDANTS, MAX_DESCENDANTS = 12, 60  # descendants on the axis of a cost curve
 SCALES: dict[CostUnit, tuple[float, str]] = {
     "seconds": (60.0, "minutes"),
@@ -151,7 +152,7 @@ def pareto(averages: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
     for panel, epochs in zip(panels, panel_epochs):
         _pareto_panel(panel, [line for line in averages if line.condition.epochs == epochs], looks)
         panel.set_title(f"after {epochs} epoch" + ("s" if epochs != 1 else ""))
-        panel.set_xlabel("parameters of the model")
+        panel.set_xlabel(_describe_parameters([line.params for line in averages]))
     low, high = (
         min(panel.get_ylim()[0] for panel in panels),
         max(panel.get_ylim()[1] for panel in panels),
@@ -163,16 +164,25 @@ def pareto(averages: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
     return settle(figure)
 
 
+def _describe_parameters(params: Sequence[int]) -> str:
+    """Return the label of the axis of parameters; of a single size it says so."""
+    if len(set(params)) > 1:
+        return "parameters of the model"
+    return f"all models have {_count(params[0])} parameters; points are moved apart"
+
+
 def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look]) -> None:
     arms = list(dict.fromkeys(line.arm for line in lines))
     drawn_at: dict[tuple[float, float], float] = {}
+    is_one_size = len({line.params for line in lines}) == 1
+    step = ONE_SIZE ** min(0.1, 1 / len(arms)) if is_one_size else 1.012
     for index, arm in enumerate(arms):
         lines_of_arm = sorted(
             (line for line in lines if line.arm == arm), key=lambda line: line.params
         )
-        # Arms of one size have equal numbers of parameters: moving each by 1 % keeps their
+        # Arms of one size have equal numbers of parameters: moving each a little keeps their
         # intervals apart.
-        xs = [line.params * 1.012 ** (index - (len(arms) - 1) / 2) for line in lines_of_arm]
+        xs = [line.params * step ** (index - (len(arms) - 1) / 2) for line in lines_of_arm]
         panel.plot(
             xs,
             [100 * line.value.value for line in lines_of_arm],
@@ -190,7 +200,7 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look])
     front = [(drawn_at[point], point[1]) for point in pareto_front(list(drawn_at))]
     panel.plot(
         *zip(*front), color=INK, alpha=0.16, linewidth=9, solid_capstyle="round", marker="o",
-        markersize=14, markeredgewidth=0, zorder=1, label="Pareto front",
+        markersize=14, markeredgewidth=0, zorder=1, label="Pareto front of the means",
     )  # fmt: skip
     parameter_axis(panel, sorted({line.params for line in lines}))
 
@@ -209,9 +219,15 @@ def parameter_axis(panel: Axes, params: Sequence[int]) -> None:
     for value in params:
         if not ticks or value / ticks[-1] > (params[-1] / params[0]) ** 0.14 * 1.02:
             ticks.append(value)
-    panel.set_xticks(ticks, [f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}K" for n in ticks])
+    panel.set_xticks(ticks, [_count(value) for value in ticks])
     panel.set_xticks([], minor=True)
     panel.margins(x=0.12, y=0.08)
+    if len(ticks) == 1:
+        panel.set_xlim(ticks[0] / ONE_SIZE, ticks[0] * ONE_SIZE)
+
+
+def _count(params: int) -> str:
+    return f"{params / 1e6:.3g}M" if params >= 1e6 else f"{params / 1e3:.3g}K"
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -366,11 +382,10 @@ def caption(name: str) -> str:
     if kind == "pareto":
         return (
             "Models by their parameters, with the smallest and the largest budget: average over "
-            "tasks, with 95 % intervals (of one "
-            "task over its images, of several over three or more seeds; ranges are not drawn). "
-            "Arms of one size are drawn slightly "
-            "apart; an average that lacks a task is not drawn, nor are controls where there are "
-            "more than eight arms."
+            "tasks, with 95 % intervals (of one task over its images, of several over three or "
+            "more seeds; ranges are not drawn). Arms of one size are drawn slightly apart. The "
+            "front compares means only: an arm beside it may be level with it. An average that "
+            "lacks a task is not drawn, nor are controls where there are more than eight arms."
         )
     if kind == "cost":
         return (

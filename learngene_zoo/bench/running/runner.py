@@ -31,6 +31,7 @@ from learngene_zoo.ownership import (
     mark_workspace,
     remove_below,
 )
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.text import count_noun, human_count, human_seconds
 
@@ -225,7 +226,7 @@ class _Conductor:
         )
         self.estimate = TimeLeft(cells, len(self.schedule.unstarted_extractions), executor.slots)
         self.run, self.executor, self.results, self.say = run, executor, results, say
-        self.begun: dict[str, float] = {}  # when, by the key of the job
+        self.running: dict[str, tuple[Job, float]] = {}  # and when they began, by their keys
         todo = self.schedule.unstarted_extractions
         work = sum(map(_work, cells)) + sum(
             estimate_work(extraction, run.offline) for extraction in todo
@@ -235,22 +236,25 @@ class _Conductor:
 
     def conduct(self) -> None:
         """Keep every slot busy until all jobs have ended."""
-        while self._fill():
-            job, outcome = self.executor.wait()
-            seconds = time.monotonic() - self.begun.pop(job.key)
-            if isinstance(job, Extraction):
-                self._record_extraction(job, outcome, seconds)
-            else:
-                self._record_cell(job, outcome, seconds)
+        with report_activity("cells", self.estimate.total) as activity:
+            while self._fill():
+                activity.num_done = self.estimate.done
+                activity.note = describe_jobs([job for job, _ in self.running.values()])
+                job, outcome = self.executor.wait()
+                seconds = time.monotonic() - self.running.pop(job.key)[1]
+                if isinstance(job, Extraction):
+                    self._record_extraction(job, outcome, seconds)
+                else:
+                    self._record_cell(job, outcome, seconds)
 
     def _fill(self) -> bool:
         """Start jobs while there is a slot for one, and return whether any is running."""
-        while len(self.begun) < self.executor.slots and (job := self.schedule.next()):
+        while len(self.running) < self.executor.slots and (job := self.schedule.next()):
             if isinstance(job, Extraction):
-                self.say(f"extracting {job.arm.method}, seed {job.seed}")
-            self.begun[job.key] = time.monotonic()
+                self.say(describe_jobs([job]))
+            self.running[job.key] = job, time.monotonic()
             self.executor.start(job)
-        return bool(self.begun)
+        return bool(self.running)
 
     def _record_extraction(self, extraction: Extraction, outcome: Outcome, seconds: float) -> None:
         self.estimate.extractions.record(1, seconds)
@@ -321,6 +325,17 @@ class Schedule:
 def _work(cell: Cell) -> float:
     """Return training images times layers over all epochs; the evaluation counts as one more."""
     return cell.layers * (cell.recipe.epochs + 1) * (cell.recipe.images or 1)
+
+
+def describe_jobs(jobs: Sequence[Job]) -> str:
+    """Describe the first of the running jobs, and give the number of the others."""
+    job = jobs[0]
+    first = (
+        f"{job.arm.name} on {job.task}"
+        if isinstance(job, Cell)
+        else f"extracting {job.arm.method}, seed {job.seed}"
+    )
+    return f"{first} and {len(jobs) - 1} more" if len(jobs) > 1 else first
 
 
 def format_progress(row: Row, time: TimeLeft) -> str:

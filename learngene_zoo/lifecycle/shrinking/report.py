@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
 from learngene_zoo.text import human_count
+
+# The sizes in inches of the pictures for wide and for narrow windows: letters keep their size.
+PICTURES = {"wide": (7.0, 3.6), "narrow": (3.6, 3.2)}
+DODGE = 0.022  # least distance of two models, as a share of the axis
 
 
 def write_report(table: ShrinkTable, path: Path) -> None:
@@ -29,8 +35,9 @@ def write_report(table: ShrinkTable, path: Path) -> None:
         results=[text for text in (table.describe_test(), table.describe_drop()) if text],
         note=describe_columns(table),
         columns=[name for name, _ in list_cells(table, table.rows[0])],
-        rows=[(row.kept, [text for _, text in list_cells(table, row)]) for row in table.rows],
-        picture=draw_sizes(table),
+        rows=[(row.kept, list_cells(table, row)) for row in table.rows],
+        pictures=[(name, draw_sizes(table, name, size)) for name, size in PICTURES.items()],
+        caption=describe_picture(table),
     )
     with new_file(path, force=True) as draft:
         draft.write_text(page, encoding="utf-8")
@@ -78,21 +85,35 @@ def _fraction(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def draw_sizes(table: ShrinkTable) -> str:
-    """Return a picture of accuracy over parameters as an `<svg>` element."""
+def describe_picture(table: ShrinkTable) -> str:
+    """Return the caption of the picture."""
+    bars = "Points with bars are {} with 95 % intervals; models of similar size are moved apart."
+    if table.task is None:
+        return f"{bars.format('R² before healing')} Stars are R² after healing."
+    stars = f"Stars are the {table.metric} on validation images after fine-tuning."
+    return f"{bars.format('linear probes')} {stars}"
+
+
+def draw_sizes(table: ShrinkTable, name: str, size: tuple[float, float]) -> str:
+    """Return a picture of accuracy over parameters as an `<svg>` element.
+
+    Args:
+        table: the models.
+        name: prefix of the ids of the element.
+        size: width and height in inches.
+    """
     from learngene_zoo import plotting
 
     with plotting.style():
-        figure, (axes,) = plotting.subplots(1, 1, (7.0, 3.6))
+        figure, (axes,) = plotting.subplots(1, 1, size)
+        positions = dodge_sizes([row.params for row in table.rows])
+        drawn = list(zip(table.rows, positions))
         methods = list(dict.fromkeys(row.method for row in table.rows[1:]))
         for number, method in enumerate(methods):
-            rows = [row for row in table.rows[1:] if row.method == method]
-            _draw_points(axes, rows, label=method, **plotting.mark(number))
-        original = table.rows[0]
-        _draw_points(axes, [original], label="original", color=plotting.GREY, marker="o")
-        tuned = [
-            (row.params, row.validation) for row in table.rows[1:] if row.validation is not None
-        ]
+            points = [(row, x) for row, x in drawn[1:] if row.method == method]
+            _draw_points(axes, points, label=method, **plotting.mark(number))
+        _draw_points(axes, drawn[:1], label="original", color=plotting.GREY, marker="o")
+        tuned = [(x, row.validation) for row, x in drawn[1:] if row.validation is not None]
         if tuned:
             look: dict[str, Any] = {
                 "linestyle": "none",
@@ -105,9 +126,28 @@ def draw_sizes(table: ShrinkTable) -> str:
             )
         _scale_parameters(axes)
         axes.set_xlabel("parameters")
-        axes.set_ylabel("linear probe" if table.task else "R² of the original's features")
+        axes.set_ylabel(table.metric if table.task else "R² of the original's features")
         plotting.legend(figure, [axes], 4)
-        return plotting.svg_text(plotting.settle(figure), "sizes", "accuracy over parameters")
+        return plotting.svg_text(plotting.settle(figure), name, "accuracy over parameters")
+
+
+def dodge_sizes(params: Sequence[int]) -> list[float]:
+    """Return positions on a logarithmic axis: similar sizes are moved apart.
+
+    The positions are the nearest ones (in squared distance) that keep the order and a distance of
+    `DODGE` of the axis: an isotonic regression, by pooling adjacent violators.
+    """
+    logs = [math.log(max(1, count)) for count in params]
+    step = DODGE * (max(logs) - min(logs)) or 0.02
+    order = sorted(range(len(logs)), key=lambda index: logs[index])
+    pools: list[list[float]] = []  # values less their rank times the step; ascending means
+    for rank, index in enumerate(order):
+        pools.append([logs[index] - rank * step])
+        while len(pools) > 1 and fmean(pools[-2]) >= fmean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    means = [fmean(pool) for pool in pools for _ in pool]
+    positions = dict(zip(order, (mean + rank * step for rank, mean in enumerate(means))))
+    return [math.exp(positions[index]) for index in range(len(logs))]
 
 
 def _scale_parameters(axes: Any) -> None:
@@ -122,11 +162,9 @@ def _scale_parameters(axes: Any) -> None:
     )
 
 
-def _draw_points(axes: Any, rows: Sequence[ShrinkRow], **look: Any) -> None:
-    """Draw probes with their intervals."""
-    values = [row.probe for row in rows]
-    below = [max(0.0, row.probe - row.low) for row in rows]
-    above = [max(0.0, row.high - row.probe) for row in rows]
-    axes.errorbar(
-        [row.params for row in rows], values, yerr=[below, above], linestyle="none", **look
-    )
+def _draw_points(axes: Any, points: Sequence[tuple[ShrinkRow, float]], **look: Any) -> None:
+    """Draw probes with their intervals at these positions."""
+    values = [row.probe for row, _ in points]
+    below = [max(0.0, row.probe - row.low) for row, _ in points]
+    above = [max(0.0, row.high - row.probe) for row, _ in points]
+    axes.errorbar([x for _, x in points], values, yerr=[below, above], linestyle="none", **look)

@@ -91,14 +91,19 @@ class ShrinkTable:
         """Describe the drop on validation images, and whether it is within the bound."""
         if self.drop is None:
             return ""
-        change = f"{abs(self.drop):.1f} points {'below' if self.drop > 0 else 'above'}"
+        is_within = self.max_drop is None or self.drop <= self.max_drop
+        size = f"{abs(self.drop):.1f}"
+        if size == "0.0" and is_within:
+            change = "level with"
+        else:
+            change = f"{size} points {'below' if self.drop > 0 else 'above'}"
         text = (
             f"on {self.validation_images} validation {self.noun}s the model is {change} a linear "
             "probe of the original"
         )
         if self.max_drop is None:
             return text
-        word = "within" if self.drop <= self.max_drop else "more than"
+        word = "within" if is_within else "more than"
         return f"{text}, {word} the accepted drop of {self.max_drop:g}"
 
 

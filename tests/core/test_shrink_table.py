@@ -1,0 +1,75 @@
+"""The table of a shrink and its report: sentences, columns and positions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learngene_zoo.cli.shrink import DROPS, SHORT
+from learngene_zoo.lifecycle.shrinking.report import DODGE, dodge_sizes, list_cells, write_report
+from learngene_zoo.lifecycle.shrinking.table import ShrinkRow, ShrinkTable
+from learngene_zoo.terminal import choose_columns
+
+
+@pytest.mark.parametrize(
+    ("validation", "max_drop", "text"),
+    [
+        (0.90004, None, "is level with a linear"),
+        (0.89996, 0.1, "is level with a linear probe of the original, within the accepted drop"),
+        (0.89996, 0.0, "is 0.0 points below a linear probe of the original, more than the"),
+        (0.91, None, "is 1.0 points above a linear"),
+    ],
+)
+def test_a_drop_that_rounds_to_zero_is_level(
+    validation: float, max_drop: float | None, text: str
+) -> None:
+    table = toy_table(validation, max_drop)
+    assert text in table.describe_drop()
+
+
+def toy_table(validation: float, max_drop: float | None = None) -> ShrinkTable:
+    """Return a table of an original and a candidate of the same size."""
+    facts: dict[str, Any] = {
+        "layers": 12, "width": 96, "heads": 3, "params": 1_363_498, "flops": 10**7,
+        "megabytes": 5.4, "latency": 0.004, "probe": 0.9, "low": 0.88, "high": 0.92,
+    }  # fmt: skip
+    original = ShrinkRow(method="original", **facts, validation=0.9)
+    pruned = ShrinkRow(
+        method="weight_subcloning", **{**facts, "params": 436_714}, validation=validation,
+        test=0.9, test_low=0.88, test_high=0.92, kept=True,
+    )  # fmt: skip
+    return ShrinkTable(
+        task="digits", images=100, validation_images=50, rows=(original, pruned), max_drop=max_drop
+    )
+
+
+def test_the_table_shows_parameters_in_80_columns() -> None:
+    cells = [list_cells(toy_table(0.9), row) for row in toy_table(0.9).rows]
+    columns = [SHORT.get(name, name) for name, _ in cells[0]]
+    right = [index for index, name in enumerate(columns) if name not in ("", "method")]
+    chosen = choose_columns(columns, [[text for _, text in row] for row in cells], right, 80, DROPS)
+    assert {columns[index] for index in chosen} >= {"size", "params", "val", "test"}
+
+
+def test_similar_sizes_are_moved_apart_and_keep_their_order() -> None:
+    params = [1_363_498, 464_140, 436_710, *[468_780] * 5]
+    positions = np.log(dodge_sizes(params))
+    step = DODGE * np.log(1_363_498 / 436_710)
+    assert np.diff(np.sort(positions)).min() >= step * (1 - 1e-9)
+    assert np.argsort(positions, kind="stable").tolist() == [2, 1, 3, 4, 5, 6, 7, 0]
+    assert dodge_sizes([10, 1000]) == pytest.approx([10, 1000])
+    assert len(set(dodge_sizes([7, 7, 7]))) == 3
+
+
+def test_every_cell_of_the_report_has_its_heading(tmp_path: Path) -> None:
+    write_report(toy_table(0.9), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for name in ("params", "validation", "test"):
+        assert page.count(f'<td data-name="{name}">') == 2
+    assert ">accuracy</text>" in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
