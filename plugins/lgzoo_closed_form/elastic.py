@@ -35,6 +35,7 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     Work,
+    WrongCall,
     details_of,
     from_json,
     once,
@@ -54,6 +55,7 @@ from lgzoo_closed_form.pruned import (
     choose_task,
     collect_learngene,
     derive_selected_spec,
+    derive_uncut_spec,
     name_importances,
     select_shares,
 )
@@ -63,6 +65,13 @@ from lgzoo_closed_form.sizes import (
     derive_minimum,
     list_uneven_members,
     map_shares,
+)
+from lgzoo_closed_form.uniform import (
+    check_pruned_sizes,
+    derive_uniform_spec,
+    is_uniform,
+    list_uniform_members,
+    select_uniform,
 )
 
 if TYPE_CHECKING:
@@ -104,6 +113,10 @@ class ElasticExtractor(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape."""
         check_prunable(ancestries[0], "elastic")
+        if self.scores is not None and is_uniform(ancestries[0]):
+            raise WrongCall(
+                f"scores is {self.scores}; such files are for models of images, leave out --scores"
+            )
         details = ElasticDetails(search=self.each, stored=self.store)
         return LearngeneConfig(spec=ancestries[0]).with_details(details)
 
@@ -115,6 +128,8 @@ class ElasticExtractor(Extractor):
         crops = min(search.images, images[0]) * (2 + search.crops)
         comparisons = len(evolution.sparsities) * evolution.evaluations
         compared = min(evolution.compared, images[0]) * comparisons
+        if is_uniform(ancestries[0]):  # no factor changes the order within a block
+            compared = min(search.images, images[0])
         pruned = Work(images=compared, trained=0, frozen=layers)
         return [Work(images=crops, trained=layers), pruned]
 
@@ -155,7 +170,7 @@ def read_ranking(
     details = ElasticDetails(
         search=settings, task=task.name, heads=heads, hidden=hidden, scores=sha256(Path(path))
     )
-    return name_importances(*ranks), to_json(details)
+    return name_importances(heads=ranks[0], hidden=ranks[1]), to_json(details)
 
 
 def _count_kept(
@@ -185,12 +200,14 @@ def rank_units(
     from learngene_zoo.plugin import derive_seed, model_of, without_head
     from lgzoo_closed_form.modules.agreement import Agreement, evolve_factors, scale_scores
     from lgzoo_closed_form.modules.curvature import measure_curvatures
+    from lgzoo_closed_form.modules.importance import measure_influences
 
     spec, sensitivity = ancestry.spec.with_(classes=0), settings.sensitivity
     evolution = settings.evolution
     model = model_of(spec, without_head(ancestry.state, ancestry.spec))
     calibration = Calibration(images=max(sensitivity.images, evolution.compared))
-    images = sample_pictures(spec, calibration, task, ancestry.input_format, run).images
+    pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
+    images = pictures.images
     scores = measure_curvatures(
         model,
         spec,
@@ -199,6 +216,10 @@ def rank_units(
         seed=derive_seed(run.seed, "crops"),
         has_progress=run.progress,
     )
+    if is_uniform(spec):
+        blocks = measure_influences(model, pictures).float()
+        details = ElasticDetails(search=settings, task=task.name)
+        return name_importances(hidden=scores[1].float(), blocks=blocks), to_json(details)
     shares = [settings.compute_shares(1 - sparsity) for sparsity in evolution.sparsities]
     compared = images[: evolution.compared]
     agreement = Agreement.from_images(model, spec, scores, compared, shares, evolution.components)
@@ -217,7 +238,7 @@ def rank_units(
         heads=heads,
         hidden=hidden,
     )
-    return name_importances(*ranks), to_json(details)
+    return name_importances(heads=ranks[0], hidden=ranks[1]), to_json(details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,21 +258,33 @@ class ElasticExpander(Expander):
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every fiftieth of the ranking from a fifth on; before it is known, the whole."""
+        if is_uniform(config.spec):
+            return list_uniform_members(config.spec)
         details = details_of(config, ElasticDetails)
         cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
         return list_uneven_members(config.spec, cuts)
+
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for blocks and heads that cannot be built."""
+        check_pruned_sizes(config.spec, target)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, step 4.
 
         Raises `WrongCall` for sizes of blocks, which follow from the ranking.
         """
+        self.check_target(learngene.config, target)
         details, keep = details_of(learngene.config, ElasticDetails), self.keep or 1.0
-        cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
-        shares = details.search.compute_shares(keep)
-        selection, task = select_shares(learngene, shares, cuts.get(keep)), None
-        reason = "each block keeps what the ranking leaves it"
-        spec = derive_selected_spec(learngene, target, selection, reason)
+        if is_uniform(learngene.config.spec):
+            spec = derive_uniform_spec(derive_uncut_spec(learngene, target), target, keep)
+            selection = select_uniform(learngene, spec)
+        else:
+            cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
+            shares = details.search.compute_shares(keep)
+            selection = select_shares(learngene, shares, cuts.get(keep))
+            reason = "each block keeps what the ranking leaves it"
+            spec = derive_selected_spec(learngene, target, selection, reason)
+        task = None
         if self.compensate:
             task = choose_task(learngene, target, selection, self.calibration, details.task, run)
         return build_pruned(learngene, spec, selection, run, Calibration(), task, self.damping)
@@ -283,7 +316,7 @@ ELASTIC = Method(
             )
         ),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="one",
     uses_labels=False,
     details=ElasticDetails,

@@ -72,6 +72,14 @@ from lgzoo_closed_form.sizes import (
     list_uneven_members,
     map_shares,
 )
+from lgzoo_closed_form.uniform import (
+    check_pruned_sizes,
+    derive_uniform_spec,
+    is_uniform,
+    list_uniform_members,
+    refuse_uneven,
+    select_uniform,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
@@ -151,18 +159,23 @@ def score_units(
         task: whose training images are seen.
         run: the part of the run.
     """
-    from lgzoo_closed_form.modules.importance import measure_importances
+    from learngene_zoo.plugin import model_of
+    from lgzoo_closed_form.modules.importance import measure_importances, measure_influences
 
     spec, calibration = ancestry.spec, settings.calibration
     pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
     importances = measure_importances(settings.criterion, ancestry, pictures, settings.group)
     scores = [rows.float() for rows in importances]
+    if is_uniform(spec):
+        details = PruningDetails(scoring=settings, task=task.name)
+        blocks = measure_influences(model_of(spec, ancestry.state), pictures).float()
+        return name_importances(hidden=scores[1], blocks=blocks), to_json(details)
     heads, hidden = (
         count_by_share(rows.tolist(), SHARES, minimum)
         for rows, minimum in zip(scores, derive_minimum(spec))
     )
     details = PruningDetails(scoring=settings, task=task.name, heads=heads, hidden=hidden)
-    return name_importances(*scores), to_json(details)
+    return name_importances(heads=scores[0], hidden=scores[1]), to_json(details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,18 +211,27 @@ class PruningExpander(Expander):
         """
         spec = config.spec
         self.check_target(config, Target())
+        if is_uniform(spec) and self.keep is None:
+            return list_uniform_members(spec)
         if self.ranking == "global":
             details = details_of(config, PruningDetails)
             cuts = map_shares(SHARES, details.heads, details.hidden)
             return list_uneven_members(spec, cuts, self.head_dim)
         if self.keep is None:
             return list_even_members(spec, self.head_dim)
+        if is_uniform(spec):
+            return [Member(spec=derive_uniform_spec(spec, Target(), self.keep))]
         return [Member(spec=self._derive_spec(spec, Target()))]
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
-        """Raise `WrongCall` for a width of heads that cannot be built."""
+        """Raise `WrongCall` for blocks and heads that cannot be built."""
+        check_pruned_sizes(config.spec, target)
+        if is_uniform(config.spec) and self.ranking == "global":
+            raise refuse_uneven(config.spec, "ranking is global", "ranking")
         if self.head_dim is None:
             return
+        if is_uniform(config.spec):
+            raise refuse_uneven(config.spec, f"head_dim is {self.head_dim}", "head-dim")
         check_head_dim(config.spec, self.head_dim)
         if self.head_dim < config.spec.head_width and not self.compensate:
             raise WrongCall(
@@ -230,6 +252,9 @@ class PruningExpander(Expander):
             selection = select_shares(learngene, (share, share), cuts.get(share))
             reason = "--ranking global gives each block its own"
             spec = derive_selected_spec(learngene, target, selection, reason, self.head_dim)
+        elif is_uniform(learngene.config.spec):
+            spec = derive_uniform_spec(derive_uncut_spec(learngene, target), target, self.keep)
+            selection = select_uniform(learngene, spec)
         else:
             spec = self._derive_spec(derive_uncut_spec(learngene, target), target)
             selection = select_within_blocks(learngene, spec)
@@ -277,7 +302,7 @@ PRUNING = Method(
         "paper": PruningExtractor(each=Scoring(criterion="magnitude")),
         "smoke": PruningExtractor(each=Scoring(calibration=Calibration(images=24))),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="one",
     uses_labels=False,
     details=PruningDetails,
