@@ -12,7 +12,8 @@ Retraining. NeurIPS 2025.
     4  cut       the last ones, and compensate as `pruning` does       (pruned.py, cutting.py)
 
 The learngene is the ancestry model, or its name, with the ranking. Descendants have its stream and
-depth, and everything that a smaller one keeps a larger one keeps, too.
+depth, and everything that a smaller one keeps a larger one keeps, too. Models of texts have blocks
+of one size (uniform.py), so no factor changes what they keep, and step 2 is left out.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     Work,
-    WrongCall,
     details_of,
     from_json,
     once,
     sha256,
     to_json,
 )
+from lgzoo_closed_form import uniform
 from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
     DAMPING,
@@ -55,31 +56,17 @@ from lgzoo_closed_form.pruned import (
     choose_task,
     collect_learngene,
     derive_selected_spec,
-    derive_uncut_spec,
     name_importances,
     select_shares,
 )
-from lgzoo_closed_form.ranking import Evolution, RankingSettings, Sensitivity
+from lgzoo_closed_form.ranking import FIFTIETHS, Evolution, RankingSettings, Sensitivity
 from lgzoo_closed_form.sizes import (
-    count_by_share,
-    derive_minimum,
     list_uneven_members,
     map_shares,
 )
-from lgzoo_closed_form.uniform import (
-    check_pruned_sizes,
-    derive_uniform_spec,
-    is_uniform,
-    list_uniform_members,
-    select_uniform,
-)
 
 if TYPE_CHECKING:
-    import torch
-
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
-
-FIFTIETHS = tuple(step / 50 for step in range(10, 51))  # the grid of shares: 0.2, 0.22, ..., 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +100,7 @@ class ElasticExtractor(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape."""
         check_prunable(ancestries[0], "elastic")
-        if self.scores is not None and is_uniform(ancestries[0]):
-            raise WrongCall(
-                f"scores is {self.scores}; such files are for models of images, leave out --scores"
-            )
+        uniform.check_scores(ancestries[0], self.scores)
         details = ElasticDetails(search=self.each, stored=self.store)
         return LearngeneConfig(spec=ancestries[0]).with_details(details)
 
@@ -128,7 +112,7 @@ class ElasticExtractor(Extractor):
         crops = min(search.images, images[0]) * (2 + search.crops)
         comparisons = len(evolution.sparsities) * evolution.evaluations
         compared = min(evolution.compared, images[0]) * comparisons
-        if is_uniform(ancestries[0]):  # no factor changes the order within a block
+        if uniform.is_uniform(ancestries[0]):  # no factor changes the order within a block
             compared = min(search.images, images[0])
         pruned = Work(images=compared, trained=0, frozen=layers)
         return [Work(images=crops, trained=layers), pruned]
@@ -166,22 +150,11 @@ def read_ranking(
     from lgzoo_closed_form.modules.score_files import read_scores
 
     ranks = [(rows / rows.mean()).float() for rows in read_scores(path, spec)]
-    heads, hidden = _count_kept(ranks, settings, spec)
+    heads, hidden = settings.count_kept(ranks, spec)
     details = ElasticDetails(
         search=settings, task=task.name, heads=heads, hidden=hidden, scores=sha256(Path(path))
     )
     return name_importances(heads=ranks[0], hidden=ranks[1]), to_json(details)
-
-
-def _count_kept(
-    ranks: Sequence[torch.Tensor], settings: RankingSettings, spec: Spec
-) -> list[tuple[tuple[int, ...], ...]]:
-    """Return how many heads, and neurons, each block keeps of each of `FIFTIETHS`."""
-    grids = zip(*(settings.compute_shares(keep) for keep in FIFTIETHS))
-    return [
-        count_by_share(rows.tolist(), grid, minimum)
-        for rows, grid, minimum in zip(ranks, grids, derive_minimum(spec))
-    ]
 
 
 def rank_units(
@@ -216,7 +189,7 @@ def rank_units(
         seed=derive_seed(run.seed, "crops"),
         has_progress=run.progress,
     )
-    if is_uniform(spec):
+    if uniform.is_uniform(spec):
         blocks = measure_influences(model, pictures).float()
         details = ElasticDetails(search=settings, task=task.name)
         return name_importances(hidden=scores[1].float(), blocks=blocks), to_json(details)
@@ -229,7 +202,7 @@ def rank_units(
         agreement, start_N, evaluations=evolution.evaluations, spread=evolution.spread, run=run
     )
     ranks = [(rows / rows.mean()).float() for rows in scale_scores(scores, result.best)]
-    heads, hidden = _count_kept(ranks, settings, spec)
+    heads, hidden = settings.count_kept(ranks, spec)
     details = ElasticDetails(
         search=settings,
         task=task.name,
@@ -258,26 +231,24 @@ class ElasticExpander(Expander):
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every fiftieth of the ranking from a fifth on; before it is known, the whole."""
-        if is_uniform(config.spec):
-            return list_uniform_members(config.spec)
+        if uniform.is_uniform(config.spec):
+            return uniform.list_members(config.spec, self.keep)
         details = details_of(config, ElasticDetails)
         cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
         return list_uneven_members(config.spec, cuts)
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for blocks and heads that cannot be built."""
-        check_pruned_sizes(config.spec, target)
+        uniform.check_sizes(config.spec, target)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, step 4.
 
         Raises `WrongCall` for sizes of blocks, which follow from the ranking.
         """
-        self.check_target(learngene.config, target)
         details, keep = details_of(learngene.config, ElasticDetails), self.keep or 1.0
-        if is_uniform(learngene.config.spec):
-            spec = derive_uniform_spec(derive_uncut_spec(learngene, target), target, keep)
-            selection = select_uniform(learngene, spec)
+        if uniform.is_uniform(learngene.config.spec):
+            spec, selection = uniform.select(learngene, target, keep)
         else:
             cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
             shares = details.search.compute_shares(keep)

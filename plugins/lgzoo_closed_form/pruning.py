@@ -14,7 +14,7 @@ Representation-Preserving Structured Pruning for Transformers. arXiv 2602.05243,
        together                                                                     (head_dims.py)
 
 The learngene is the ancestry model, or its name, with the importances. Descendants have its stream
-and depth.
+and depth; those of texts have all heads, and can have fewer blocks (uniform.py).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
+from lgzoo_closed_form import uniform
 from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
     DAMPING,
@@ -71,14 +72,6 @@ from lgzoo_closed_form.sizes import (
     list_even_members,
     list_uneven_members,
     map_shares,
-)
-from lgzoo_closed_form.uniform import (
-    check_pruned_sizes,
-    derive_uniform_spec,
-    is_uniform,
-    list_uniform_members,
-    refuse_uneven,
-    select_uniform,
 )
 
 if TYPE_CHECKING:
@@ -166,7 +159,7 @@ def score_units(
     pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
     importances = measure_importances(settings.criterion, ancestry, pictures, settings.group)
     scores = [rows.float() for rows in importances]
-    if is_uniform(spec):
+    if uniform.is_uniform(spec):
         details = PruningDetails(scoring=settings, task=task.name)
         blocks = measure_influences(model_of(spec, ancestry.state), pictures).float()
         return name_importances(hidden=scores[1], blocks=blocks), to_json(details)
@@ -211,27 +204,21 @@ class PruningExpander(Expander):
         """
         spec = config.spec
         self.check_target(config, Target())
-        if is_uniform(spec) and self.keep is None:
-            return list_uniform_members(spec)
+        if uniform.is_uniform(spec):
+            return uniform.list_members(spec, self.keep)
         if self.ranking == "global":
             details = details_of(config, PruningDetails)
             cuts = map_shares(SHARES, details.heads, details.hidden)
             return list_uneven_members(spec, cuts, self.head_dim)
         if self.keep is None:
             return list_even_members(spec, self.head_dim)
-        if is_uniform(spec):
-            return [Member(spec=derive_uniform_spec(spec, Target(), self.keep))]
         return [Member(spec=self._derive_spec(spec, Target()))]
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for blocks and heads that cannot be built."""
-        check_pruned_sizes(config.spec, target)
-        if is_uniform(config.spec) and self.ranking == "global":
-            raise refuse_uneven(config.spec, "ranking is global", "ranking")
+        uniform.check_sizes(config.spec, target, ranking=self.ranking, head_dim=self.head_dim)
         if self.head_dim is None:
             return
-        if is_uniform(config.spec):
-            raise refuse_uneven(config.spec, f"head_dim is {self.head_dim}", "head-dim")
         check_head_dim(config.spec, self.head_dim)
         if self.head_dim < config.spec.head_width and not self.compensate:
             raise WrongCall(
@@ -246,15 +233,14 @@ class PruningExpander(Expander):
         """
         self.check_target(learngene.config, target)
         details = details_of(learngene.config, PruningDetails)
-        if self.ranking == "global":
+        if uniform.is_uniform(learngene.config.spec):
+            spec, selection = uniform.select(learngene, target, self.keep)
+        elif self.ranking == "global":
             share = self.keep or 1.0
             cuts = map_shares(SHARES, details.heads, details.hidden)
             selection = select_shares(learngene, (share, share), cuts.get(share))
             reason = "--ranking global gives each block its own"
             spec = derive_selected_spec(learngene, target, selection, reason, self.head_dim)
-        elif is_uniform(learngene.config.spec):
-            spec = derive_uniform_spec(derive_uncut_spec(learngene, target), target, self.keep)
-            selection = select_uniform(learngene, spec)
         else:
             spec = self._derive_spec(derive_uncut_spec(learngene, target), target)
             selection = select_within_blocks(learngene, spec)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from learngene_zoo.plugin import Member, Spec, Target, WrongCall
-from lgzoo_closed_form.pruned import read_importance
+from lgzoo_closed_form.pruned import derive_uncut_spec, read_importance
 from lgzoo_closed_form.sizes import derive_even_spec, derive_mlp_ratio, list_even_ratios
 
 if TYPE_CHECKING:
@@ -24,12 +24,16 @@ def is_uniform(spec: Spec) -> bool:
     return not hasattr(spec, "front")
 
 
-def check_pruned_sizes(spec: Spec, target: Target) -> None:
+def check_sizes(
+    spec: Spec, target: Target, *, ranking: str = "local", head_dim: int | None = None
+) -> None:
     """Raise `WrongCall` for removed blocks or heads that cannot be built.
 
     Args:
         spec: the ancestry model's shape.
         target: the sizes that the user names.
+        ranking: "global" gives each block another size.
+        head_dim: channels that every head keeps; None: all.
     """
     if not is_uniform(spec):
         if target.layers not in (None, spec.layers):
@@ -43,25 +47,28 @@ def check_pruned_sizes(spec: Spec, target: Target) -> None:
             f"layers is {target.layers}; the ancestry model has {spec.layers}, and pruning only "
             "takes away"
         )
-    if target.heads not in (None, spec.heads):
-        raise refuse_uneven(spec, f"heads is {target.heads}", "heads")
+    for name, value, free in (
+        ("heads", target.heads, (None, spec.heads)),
+        ("ranking", ranking, ("local",)),
+        ("head_dim", head_dim, (None, spec.head_width)),
+    ):
+        if value not in free:
+            raise WrongCall(
+                f"{name} is {value}, but the format of {spec.family} has {spec.heads} heads of "
+                f"equal width, and one MLP ratio for all blocks; leave out "
+                f"--{name.replace('_', '-')}, and name --mlp-ratio or --layers"
+            )
 
 
-def refuse_uneven(spec: Spec, given: str, option: str) -> WrongCall:
-    """Return the error for a size that the format of a model cannot express.
-
-    Args:
-        spec: the ancestry model's shape.
-        given: the given size, for the message.
-        option: the name of the option to leave out.
-    """
-    return WrongCall(
-        f"{given}, but the format of {spec.family} has {spec.heads} heads of equal width, and one "
-        f"MLP ratio for all blocks; leave out --{option}, and name --mlp-ratio or --layers"
-    )
+def check_scores(spec: Spec, scores: str | None) -> None:
+    """Raise `WrongCall` for a file of scores, which are of heads and neurons of any block."""
+    if is_uniform(spec) and scores is not None:
+        raise WrongCall(
+            f"scores is {scores}; such files are for models of images, leave out --scores"
+        )
 
 
-def derive_uniform_spec(uncut: Spec, target: Target, keep: float | None) -> Spec:
+def derive_spec(uncut: Spec, target: Target, keep: float | None) -> Spec:
     """Return the shape with the named sizes; without an MLP ratio keep a share of the neurons.
 
     Args:
@@ -75,22 +82,32 @@ def derive_uniform_spec(uncut: Spec, target: Target, keep: float | None) -> Spec
     return derive_even_spec(uncut, uncut.heads, mlp_ratio).with_(layers=target.layers)
 
 
-def list_uniform_members(spec: Spec) -> list[Member]:
-    """Return every number of blocks with every eighth of the hidden neurons."""
+def list_members(spec: Spec, keep: float | None) -> list[Member]:
+    """Return every number of blocks with a share of the hidden neurons; None: with every eighth."""
+    ratios = list_even_ratios(spec) if keep is None else [None]
     return [
-        Member(spec=derive_even_spec(spec, spec.heads, ratio).with_(layers=layers))
+        Member(spec=derive_spec(spec, Target(layers=layers, mlp_ratio=ratio), keep))
         for layers in range(1, spec.layers + 1)
-        for ratio in list_even_ratios(spec)
+        for ratio in ratios
     ]
 
 
-def select_uniform(learngene: Learngene, spec: Spec) -> Selection:
-    """Select the best blocks, and the best hidden neurons of each block, as many as a shape has."""
+def select(learngene: Learngene, target: Target, keep: float | None) -> tuple[Spec, Selection]:
+    """Return the shape of a descendant, with the best blocks and the best neurons of each block.
+
+    Args:
+        learngene: with the importances.
+        target: the sizes that the user names.
+        keep: the share of hidden neurons that is kept, without an MLP ratio; None: all.
+    """
     from lgzoo_closed_form.modules.cutting import Selection, select_best
 
-    full = learngene.config.spec
-    hidden_LM, blocks_L = (read_importance(learngene, axis) for axis in ("hidden", "blocks"))
-    return Selection(
+    full, spec = (
+        learngene.config.spec,
+        derive_spec(derive_uncut_spec(learngene, target), target, keep),
+    )
+    hidden_LM, blocks_L = read_importance(learngene, "hidden"), read_importance(learngene, "blocks")
+    return spec, Selection(
         heads=[list(range(full.heads)) for _ in range(full.layers)],
         hidden=select_best(hidden_LM, [spec.hidden] * full.layers),
         blocks=select_best(blocks_L[None], [spec.layers])[0],
