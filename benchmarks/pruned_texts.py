@@ -1,7 +1,7 @@
 """How good are pruned models of texts, before any training?
 
 Varied: the size of MiniLM-L6, three quarters or half of its hidden neurons, or three of its six
-blocks, and how it is cut: `pruning` and `elastic` with and without compensation, `weight_selection`
+blocks, and how it is cut: `pruning` with and without compensation, `elastic`, `weight_selection`
 and `first_k`. Importances and compensation see 600 training texts of the task without labels.
 
 Measured: test accuracy of a ridge regression of the features (the mean of the tokens) of 500
@@ -41,21 +41,27 @@ from rows import append_row, find_missing, read_rows
 ROWS = machine.RESULTS / "pruned_texts.jsonl"
 TASKS = ("sentiment", "wordnet")
 TRAINING_TEXTS, TEST_TEXTS, SIMILAR_TEXTS = 500, 1000, 500
-# Method, and whether it compensates; the first is the ancestry model itself.
-ARMS = {
+# Options of the size, and the models of that size: method, and whether it compensates.
+SIZES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "--mlp-ratio 2": {"mlp_ratio": 2.0},
+    "--mlp-ratio 3": {"mlp_ratio": 3.0},
+    "--layers 3": {"layers": 3},
+}
+ARMS: dict[str, tuple[str, bool | None]] = {
     "MiniLM-L6 itself": ("first_k", None),
     "`pruning`": ("pruning", True),
     "`pruning --no-compensate`": ("pruning", False),
-    "`elastic`": ("elastic", True),
-    "`elastic --no-compensate`": ("elastic", False),
     "`weight_selection`": ("weight_selection", None),
+    "`elastic`": ("elastic", True),
     "`first_k`": ("first_k", None),
 }
-SIZES = {
-    "full": {},
-    "--mlp-ratio 3": {"mlp_ratio": 3.0},
-    "--mlp-ratio 2": {"mlp_ratio": 2.0},
-    "--layers 3": {"layers": 3},
+_PRUNED = ("`pruning`", "`pruning --no-compensate`", "`weight_selection`")
+ARMS_OF = {
+    "full": ("MiniLM-L6 itself",),
+    "--mlp-ratio 2": (*_PRUNED, "`elastic`"),
+    "--mlp-ratio 3": _PRUNED,
+    "--layers 3": ("`pruning`", "`first_k`"),
 }
 
 
@@ -90,17 +96,7 @@ def main() -> None:
 
 def list_cells() -> list[Cell]:
     """Return all cells in the order in which they are measured."""
-    cells = []
-    for task, size, arm in product(TASKS, SIZES, ARMS):
-        is_full = arm == "MiniLM-L6 itself"
-        is_cut_by_layers = "`elastic" not in arm and arm != "`weight_selection`"
-        is_compared = {
-            "full": is_full,
-            "--layers 3": is_cut_by_layers and "--no" not in arm,
-        }.get(size, arm != "`first_k`")
-        if is_compared and is_full == (size == "full"):
-            cells.append(Cell(task, size, arm))
-    return sorted(cells, key=lambda cell: "elastic" in cell.arm)
+    return [Cell(task, size, arm) for size in SIZES for task in TASKS for arm in ARMS_OF[size]]
 
 
 def measure(cell: Cell, ancestry: str) -> dict[str, Any]:

@@ -60,10 +60,7 @@ from lgzoo_closed_form.pruned import (
     select_shares,
 )
 from lgzoo_closed_form.ranking import FIFTIETHS, Evolution, RankingSettings, Sensitivity
-from lgzoo_closed_form.sizes import (
-    list_uneven_members,
-    map_shares,
-)
+from lgzoo_closed_form.sizes import list_uneven_members, map_shares
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
@@ -230,7 +227,10 @@ class ElasticExpander(Expander):
     damping: CompensationDamping = DAMPING
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Return every fiftieth of the ranking from a fifth on; before it is known, the whole."""
+        """Return every fiftieth of the ranking from a fifth on; before it is known, the whole.
+
+        Of texts return every number of blocks with every eighth of the hidden neurons.
+        """
         if uniform.is_uniform(config.spec):
             return uniform.list_members(config.spec, self.keep)
         details = details_of(config, ElasticDetails)

@@ -200,7 +200,7 @@ class PruningExpander(Expander):
         """Return every number of heads with every eighth of the hidden neurons.
 
         Of the ranking through all blocks, which is known after the extraction, return every
-        twentieth.
+        twentieth; of texts every number of blocks with every eighth of the hidden neurons.
         """
         spec = config.spec
         self.check_target(config, Target())
