@@ -12,6 +12,7 @@ Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `w
 installed (`lgzoo show wordnet` prints how).
 
     python benchmarks/pruned_texts.py --ancestry MINILM
+    python benchmarks/pruned_texts.py --ancestry MINILM wordnet elastic
     python benchmarks/pruned_texts.py          write the page from the results
 
 Results: benchmarks/results/pruned_texts.jsonl; the last digits of a row depend on the machine.
@@ -84,9 +85,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ancestry", help="the folder of MiniLM-L6; without it only the page")
+    parser.add_argument("words", nargs="*", help="only cells with all of these words")
     given = parser.parse_args()
     if given.ancestry:
-        for cell in find_missing(ROWS, list_cells(), ()):
+        for cell in find_missing(ROWS, list_cells(), given.words):
             row = measure(cell, given.ancestry)
             append_row(ROWS, row)
             print(row, file=sys.stderr, flush=True)
