@@ -61,7 +61,7 @@ class Calibration:
     ridge: Annotated[
         float,
         "penalty on the change of the copied weights, relative to the mean square of the inputs "
-        "(for texts 1,000 times this)",
+        "(closed_form: for texts 1,000 times this)",
         Bounds(least=0),
     ] = 1e-3
 

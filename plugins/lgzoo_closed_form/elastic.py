@@ -12,7 +12,8 @@ Retraining. NeurIPS 2025.
     4  cut       the last ones, and compensate as `pruning` does       (pruned.py, cutting.py)
 
 The learngene is the ancestry model, or its name, with the ranking. Descendants have its stream and
-depth, and everything that a smaller one keeps a larger one keeps, too.
+depth, and everything that a smaller one keeps a larger one keeps, too. Models of texts have blocks
+of one size (uniform.py), so no factor changes what they keep, and step 2 is left out.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from learngene_zoo.plugin import (
     sha256,
     to_json,
 )
+from lgzoo_closed_form import uniform
 from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
     DAMPING,
@@ -57,20 +59,11 @@ from lgzoo_closed_form.pruned import (
     name_importances,
     select_shares,
 )
-from lgzoo_closed_form.ranking import Evolution, RankingSettings, Sensitivity
-from lgzoo_closed_form.sizes import (
-    count_by_share,
-    derive_minimum,
-    list_uneven_members,
-    map_shares,
-)
+from lgzoo_closed_form.ranking import FIFTIETHS, Evolution, RankingSettings, Sensitivity
+from lgzoo_closed_form.sizes import list_uneven_members, map_shares
 
 if TYPE_CHECKING:
-    import torch
-
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
-
-FIFTIETHS = tuple(step / 50 for step in range(10, 51))  # the grid of shares: 0.2, 0.22, ..., 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +97,7 @@ class ElasticExtractor(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape."""
         check_prunable(ancestries[0], "elastic")
+        uniform.check_scores(ancestries[0], self.scores)
         details = ElasticDetails(search=self.each, stored=self.store)
         return LearngeneConfig(spec=ancestries[0]).with_details(details)
 
@@ -115,6 +109,8 @@ class ElasticExtractor(Extractor):
         crops = min(search.images, images[0]) * (2 + search.crops)
         comparisons = len(evolution.sparsities) * evolution.evaluations
         compared = min(evolution.compared, images[0]) * comparisons
+        if uniform.is_uniform(ancestries[0]):  # no factor changes the order within a block
+            compared = min(search.images, images[0])
         pruned = Work(images=compared, trained=0, frozen=layers)
         return [Work(images=crops, trained=layers), pruned]
 
@@ -151,22 +147,11 @@ def read_ranking(
     from lgzoo_closed_form.modules.score_files import read_scores
 
     ranks = [(rows / rows.mean()).float() for rows in read_scores(path, spec)]
-    heads, hidden = _count_kept(ranks, settings, spec)
+    heads, hidden = settings.count_kept(ranks, spec)
     details = ElasticDetails(
         search=settings, task=task.name, heads=heads, hidden=hidden, scores=sha256(Path(path))
     )
-    return name_importances(*ranks), to_json(details)
-
-
-def _count_kept(
-    ranks: Sequence[torch.Tensor], settings: RankingSettings, spec: Spec
-) -> list[tuple[tuple[int, ...], ...]]:
-    """Return how many heads, and neurons, each block keeps of each of `FIFTIETHS`."""
-    grids = zip(*(settings.compute_shares(keep) for keep in FIFTIETHS))
-    return [
-        count_by_share(rows.tolist(), grid, minimum)
-        for rows, grid, minimum in zip(ranks, grids, derive_minimum(spec))
-    ]
+    return name_importances(heads=ranks[0], hidden=ranks[1]), to_json(details)
 
 
 def rank_units(
@@ -185,12 +170,14 @@ def rank_units(
     from learngene_zoo.plugin import derive_seed, model_of, without_head
     from lgzoo_closed_form.modules.agreement import Agreement, evolve_factors, scale_scores
     from lgzoo_closed_form.modules.curvature import measure_curvatures
+    from lgzoo_closed_form.modules.importance import measure_influences
 
     spec, sensitivity = ancestry.spec.with_(classes=0), settings.sensitivity
     evolution = settings.evolution
     model = model_of(spec, without_head(ancestry.state, ancestry.spec))
     calibration = Calibration(images=max(sensitivity.images, evolution.compared))
-    images = sample_pictures(spec, calibration, task, ancestry.input_format, run).images
+    pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
+    images = pictures.images
     scores = measure_curvatures(
         model,
         spec,
@@ -199,6 +186,10 @@ def rank_units(
         seed=derive_seed(run.seed, "crops"),
         has_progress=run.progress,
     )
+    if uniform.is_uniform(spec):
+        blocks = measure_influences(model, pictures).float()
+        details = ElasticDetails(search=settings, task=task.name)
+        return name_importances(hidden=scores[1].float(), blocks=blocks), to_json(details)
     shares = [settings.compute_shares(1 - sparsity) for sparsity in evolution.sparsities]
     compared = images[: evolution.compared]
     agreement = Agreement.from_images(model, spec, scores, compared, shares, evolution.components)
@@ -208,7 +199,7 @@ def rank_units(
         agreement, start_N, evaluations=evolution.evaluations, spread=evolution.spread, run=run
     )
     ranks = [(rows / rows.mean()).float() for rows in scale_scores(scores, result.best)]
-    heads, hidden = _count_kept(ranks, settings, spec)
+    heads, hidden = settings.count_kept(ranks, spec)
     details = ElasticDetails(
         search=settings,
         task=task.name,
@@ -217,7 +208,7 @@ def rank_units(
         heads=heads,
         hidden=hidden,
     )
-    return name_importances(*ranks), to_json(details)
+    return name_importances(heads=ranks[0], hidden=ranks[1]), to_json(details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,10 +227,19 @@ class ElasticExpander(Expander):
     damping: CompensationDamping = DAMPING
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Return every fiftieth of the ranking from a fifth on; before it is known, the whole."""
+        """Return every fiftieth of the ranking from a fifth on; before it is known, the whole.
+
+        Of texts return every number of blocks with every eighth of the hidden neurons.
+        """
+        if uniform.is_uniform(config.spec):
+            return uniform.list_members(config.spec, self.keep)
         details = details_of(config, ElasticDetails)
         cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
         return list_uneven_members(config.spec, cuts)
+
+    def check_target(self, config: LearngeneConfig, target: Target) -> None:
+        """Raise `WrongCall` for blocks and heads that cannot be built."""
+        uniform.check_sizes(config.spec, target)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, step 4.
@@ -247,11 +247,15 @@ class ElasticExpander(Expander):
         Raises `WrongCall` for sizes of blocks, which follow from the ranking.
         """
         details, keep = details_of(learngene.config, ElasticDetails), self.keep or 1.0
-        cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
-        shares = details.search.compute_shares(keep)
-        selection, task = select_shares(learngene, shares, cuts.get(keep)), None
-        reason = "each block keeps what the ranking leaves it"
-        spec = derive_selected_spec(learngene, target, selection, reason)
+        if uniform.is_uniform(learngene.config.spec):
+            spec, selection = uniform.select(learngene, target, keep)
+        else:
+            cuts = map_shares(FIFTIETHS, details.heads, details.hidden)
+            shares = details.search.compute_shares(keep)
+            selection = select_shares(learngene, shares, cuts.get(keep))
+            reason = "each block keeps what the ranking leaves it"
+            spec = derive_selected_spec(learngene, target, selection, reason)
+        task = None
         if self.compensate:
             task = choose_task(learngene, target, selection, self.calibration, details.task, run)
         return build_pruned(learngene, spec, selection, run, Calibration(), task, self.damping)
@@ -283,7 +287,7 @@ ELASTIC = Method(
             )
         ),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="one",
     uses_labels=False,
     details=ElasticDetails,

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from lgzoo_closed_form.modules.cutting import Selection
     from lgzoo_closed_form.modules.ridge import Damping
 
-IMPORTANCE = "importance."  # tensors: `importance.heads` (L, H), `importance.hidden` (L, M)
-PRUNED_AXES = frozenset({"heads", "mlp_ratio", "classes", "image_size"})
+# Tensors: `importance.heads` (L, H), `importance.hidden` (L, M); of models of one size for all
+# blocks (uniform.py) `importance.blocks` (L,) instead of that of heads.
+IMPORTANCE = "importance."
+PRUNED_AXES = frozenset({"layers", "heads", "mlp_ratio", "classes", "image_size"})
 
 # Settings of extractors and expanders.
 StoreWeights = Annotated[
@@ -83,9 +85,9 @@ def check_prunable(spec: Spec, method: str) -> None:
             )
 
 
-def name_importances(heads_LH: torch.Tensor, hidden_LM: torch.Tensor) -> StateDict:
-    """Return the importances under their names in a learngene."""
-    return {f"{IMPORTANCE}heads": heads_LH, f"{IMPORTANCE}hidden": hidden_LM}
+def name_importances(**importances: torch.Tensor) -> StateDict:
+    """Return the importances of `heads`, `hidden` or `blocks` under their names in a learngene."""
+    return {f"{IMPORTANCE}{axis}": importances[axis] for axis in importances}
 
 
 def collect_learngene(
@@ -106,21 +108,30 @@ def collect_learngene(
     return Learngene(config=config, state={**weights, **scores})
 
 
+def read_importance(
+    learngene: Learngene, axis: Literal["heads", "hidden", "blocks"]
+) -> torch.Tensor:
+    """Return the importance of heads (L, H), hidden neurons (L, M) or blocks (L,).
+
+    Raises `BadFile` if it is missing.
+    """
+    name, spec = f"{IMPORTANCE}{axis}", learngene.config.spec
+    sizes = {"heads": (spec.heads,), "hidden": (spec.hidden,), "blocks": ()}
+    shape = (spec.layers, *sizes[axis])
+    if name not in learngene.state or tuple(learngene.state[name].shape) != shape:
+        raise BadFile(
+            f"the {learngene.config.method} learngene lacks {name} of shape {shape}; extract it "
+            "again"
+        )
+    return learngene.state[name]
+
+
 def read_importances(learngene: Learngene) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the importances of heads (L, H) and hidden neurons (L, M).
 
     Raises `BadFile` if they are missing.
     """
-    spec, scores = learngene.config.spec, []
-    for axis, size in (("heads", spec.heads), ("hidden", spec.hidden)):
-        name, shape = f"{IMPORTANCE}{axis}", (spec.layers, size)
-        if name not in learngene.state or tuple(learngene.state[name].shape) != shape:
-            raise BadFile(
-                f"the {learngene.config.method} learngene lacks {name} of shape {shape}; extract "
-                "it again"
-            )
-        scores.append(learngene.state[name])
-    return scores[0], scores[1]
+    return read_importance(learngene, "heads"), read_importance(learngene, "hidden")
 
 
 def select_shares(
@@ -150,7 +161,7 @@ def select_shares(
 
 def derive_uncut_spec(learngene: Learngene, target: Target) -> Spec:
     """Return the ancestry model's shape with the target's image size and classes."""
-    return replace(target, heads=None, mlp_ratio=None).apply(learngene.config.spec)
+    return replace(target, layers=None, heads=None, mlp_ratio=None).apply(learngene.config.spec)
 
 
 def check_head_dim(spec: Spec, head_dim: int) -> None:
@@ -266,6 +277,7 @@ def build_pruned(
         only,
         resize_positions,
         shapes,
+        take_blocks,
     )
     from lgzoo_closed_form.modules.cutting import Absorption, compensate_model, cut_model
 
@@ -278,11 +290,14 @@ def build_pruned(
     if task is None:
         parts = cut_model(state, body, selection)
     else:
-        pictures = sample_pictures(body, settings, task, derive_input_format(config), run)
+        input_format = derive_input_format(config, learngene.files)
+        pictures = sample_pictures(body, settings, task, input_format, run)
         model = model_of(body, state)
         head_dim = None if spec.head_width == body.head_width else spec.head_width
         absorption = Absorption(settings.ridge, damping, head_dim)
         parts = compensate_model(model, state, body, selection, pictures, absorption)
+    if selection.blocks is not None:
+        parts = take_blocks(parts, body, selection.blocks)
     parts = resize_positions(parts, body, spec)
     parts = only(parts, shapes(spec).__contains__)  # without pooling, if the head is for pixels
     mean, std = config.normalisation
@@ -290,5 +305,10 @@ def build_pruned(
         "heads": count_by_block(selection.heads),
         "hidden": count_by_block(selection.hidden),
     }
+    if selection.blocks is not None:
+        counts = {
+            axis: [rows[block] for block in selection.blocks] for axis, rows in counts.items()
+        }
+        counts["blocks"] = selection.blocks
     provenance = {"kept": counts, **({"calibration": task.name} if task is not None else {})}
     return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)

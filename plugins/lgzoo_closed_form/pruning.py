@@ -14,7 +14,7 @@ Representation-Preserving Structured Pruning for Transformers. arXiv 2602.05243,
        together                                                                     (head_dims.py)
 
 The learngene is the ancestry model, or its name, with the importances. Descendants have its stream
-and depth.
+and depth; those of texts have all heads, and can have fewer blocks (uniform.py).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
+from lgzoo_closed_form import uniform
 from lgzoo_closed_form.calibration import Calibration, sample_pictures
 from lgzoo_closed_form.pruned import (
     DAMPING,
@@ -151,18 +152,23 @@ def score_units(
         task: whose training images are seen.
         run: the part of the run.
     """
-    from lgzoo_closed_form.modules.importance import measure_importances
+    from learngene_zoo.plugin import model_of
+    from lgzoo_closed_form.modules.importance import measure_importances, measure_influences
 
     spec, calibration = ancestry.spec, settings.calibration
     pictures = sample_pictures(spec, calibration, task, ancestry.input_format, run)
     importances = measure_importances(settings.criterion, ancestry, pictures, settings.group)
     scores = [rows.float() for rows in importances]
+    if uniform.is_uniform(spec):
+        details = PruningDetails(scoring=settings, task=task.name)
+        blocks = measure_influences(model_of(spec, ancestry.state), pictures).float()
+        return name_importances(hidden=scores[1], blocks=blocks), to_json(details)
     heads, hidden = (
         count_by_share(rows.tolist(), SHARES, minimum)
         for rows, minimum in zip(scores, derive_minimum(spec))
     )
     details = PruningDetails(scoring=settings, task=task.name, heads=heads, hidden=hidden)
-    return name_importances(*scores), to_json(details)
+    return name_importances(heads=scores[0], hidden=scores[1]), to_json(details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,10 +200,12 @@ class PruningExpander(Expander):
         """Return every number of heads with every eighth of the hidden neurons.
 
         Of the ranking through all blocks, which is known after the extraction, return every
-        twentieth.
+        twentieth; of texts every number of blocks with every eighth of the hidden neurons.
         """
         spec = config.spec
         self.check_target(config, Target())
+        if uniform.is_uniform(spec):
+            return uniform.list_members(spec, self.keep)
         if self.ranking == "global":
             details = details_of(config, PruningDetails)
             cuts = map_shares(SHARES, details.heads, details.hidden)
@@ -207,7 +215,8 @@ class PruningExpander(Expander):
         return [Member(spec=self._derive_spec(spec, Target()))]
 
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
-        """Raise `WrongCall` for a width of heads that cannot be built."""
+        """Raise `WrongCall` for blocks and heads that cannot be built."""
+        uniform.check_sizes(config.spec, target, ranking=self.ranking, head_dim=self.head_dim)
         if self.head_dim is None:
             return
         check_head_dim(config.spec, self.head_dim)
@@ -224,7 +233,9 @@ class PruningExpander(Expander):
         """
         self.check_target(learngene.config, target)
         details = details_of(learngene.config, PruningDetails)
-        if self.ranking == "global":
+        if uniform.is_uniform(learngene.config.spec):
+            spec, selection = uniform.select(learngene, target, self.keep)
+        elif self.ranking == "global":
             share = self.keep or 1.0
             cuts = map_shares(SHARES, details.heads, details.hidden)
             selection = select_shares(learngene, (share, share), cuts.get(share))
@@ -277,7 +288,7 @@ PRUNING = Method(
         "paper": PruningExtractor(each=Scoring(criterion="magnitude")),
         "smoke": PruningExtractor(each=Scoring(calibration=Calibration(images=24))),
     },
-    families=("vit", "eva"),
+    families=("vit", "eva", "gpt2", "bert"),
     tasks="one",
     uses_labels=False,
     details=PruningDetails,

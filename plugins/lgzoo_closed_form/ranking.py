@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import FLAT, Bounds, WrongCall, check_bounds
+from learngene_zoo.plugin import FLAT, Bounds, Spec, WrongCall, check_bounds
+from lgzoo_closed_form.sizes import count_by_share, derive_minimum
+
+if TYPE_CHECKING:
+    import torch
+
+FIFTIETHS = tuple(step / 50 for step in range(10, 51))  # the grid of shares: 0.2, 0.22, ..., 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +74,18 @@ class RankingSettings:
     def compute_shares(self, keep: float) -> tuple[float, float]:
         """Return the shares of heads and of hidden neurons. Rounded: 0.85 and 0.15 make 1."""
         return min(round(keep + self.lead, 6), 1.0), keep
+
+    def count_kept(
+        self, ranks: Sequence[torch.Tensor], spec: Spec
+    ) -> list[tuple[tuple[int, ...], ...]]:
+        """Return how many heads, and neurons, each block keeps of each of `FIFTIETHS`.
+
+        Args:
+            ranks: the importances of heads (L, H) and of hidden neurons (L, M).
+            spec: the shape of the ancestry model.
+        """
+        grids = zip(*(self.compute_shares(keep) for keep in FIFTIETHS))
+        return [
+            count_by_share(rows.tolist(), grid, minimum)
+            for rows, grid, minimum in zip(ranks, grids, derive_minimum(spec))
+        ]

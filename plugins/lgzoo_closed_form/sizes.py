@@ -236,13 +236,17 @@ def _fit_ratio(hidden: int, width: int) -> float:
 
 def list_even_members(spec: Spec, head_dim: int | None = None) -> list[Member]:
     """Return every number of heads, of `head_dim` channels, with every eighth of the neurons."""
-    hidden = sorted({max(spec.hidden * step // EIGHTHS, 1) for step in range(1, EIGHTHS + 1)})
-    ratios = [derive_mlp_ratio(spec, neurons) for neurons in hidden]
     return [
         Member(spec=derive_even_spec(spec, heads, ratio, head_dim))
         for heads in range(1, spec.heads + 1)
-        for ratio in ratios
+        for ratio in list_even_ratios(spec)
     ]
+
+
+def list_even_ratios(spec: Spec) -> list[float]:
+    """Return the MLP ratio of every eighth of the hidden neurons."""
+    hidden = sorted({max(spec.hidden * step // EIGHTHS, 1) for step in range(1, EIGHTHS + 1)})
+    return [derive_mlp_ratio(spec, neurons) for neurons in hidden]
 
 
 def list_uneven_members(

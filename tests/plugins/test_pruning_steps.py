@@ -9,6 +9,7 @@ from pruning_toy import SPEC, sample_toy_pictures
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.forward import observe_input
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.testing import tiny_ancestry
 from lgzoo_closed_form.modules.cutting import (
@@ -22,7 +23,7 @@ from lgzoo_closed_form.modules.cutting import (
 )
 from lgzoo_closed_form.modules.importance import measure_importances
 from lgzoo_closed_form.modules.ridge import Sums, compute_weighted_mean
-from lgzoo_closed_form.modules.streams import Pictures, record_inputs
+from lgzoo_closed_form.modules.streams import Pictures
 from lgzoo_closed_form.sizes import (
     SHARES,
     Counts,
@@ -48,8 +49,10 @@ def sum_inputs(inputs_RI: torch.Tensor, weights_R: torch.Tensor, centred: bool =
 @torch.no_grad()
 def record_rows(model: nn.Module, layer: nn.Module, pictures: Pictures) -> torch.Tensor:
     """Return a layer's inputs at the recorded tokens, with all images at once."""
-    with record_inputs(layer) as inputs:
-        model(pictures.images)
+    inputs: list[torch.Tensor] = []
+    handle = observe_input(layer, inputs.append)
+    model(pictures.images)
+    handle.remove()
     return pictures.select_rows(inputs[0])
 
 

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from learngene_zoo.plugin import Model, Run, Spec, derive_seed, progress
+from learngene_zoo.plugin import (
+    Model,
+    Run,
+    Spec,
+    derive_seed,
+    get_blocks,
+    progress,
+    table_of,
+)
 from lgzoo_closed_form.modules.curvature import Scores, extract_features
 from lgzoo_closed_form.modules.cutting import Selection
 from lgzoo_closed_form.modules.streams import iterate_batches
@@ -73,12 +81,11 @@ class Agreement:
         ]
         total = 0.0
         for shares in self.shares:
-            selection = Selection(
-                *(
-                    take_share(ranking, share, self.spec.layers, minimum)
-                    for (ranking, minimum), share in zip(rankings, shares)
-                )
+            heads, hidden = (
+                take_share(ranking, share, self.spec.layers, minimum)
+                for (ranking, minimum), share in zip(rankings, shares)
             )
+            selection = Selection(heads, hidden)
             with mask_model(self.model, self.spec, selection):
                 features_BD = _compute_features(self.model, self.spec, self.images)
             features_BP = (features_BD - self.mean) @ self.components
@@ -135,12 +142,12 @@ def compute_components(rows_BD: torch.Tensor, components: int) -> tuple[torch.Te
 def mask_model(model: Model, spec: Spec, selection: Selection) -> Iterator[None]:
     """Mask all heads and hidden neurons that are not selected, while the context is open."""
     handles = []
-    for number, block in enumerate(model.blocks):
-        for layer, indices in (
-            (block.attn.proj, selection.list_channels(number, spec.head_width)),
-            (block.mlp.fc2, selection.hidden[number]),
-        ):
-            mask = torch.zeros(layer.in_features)
+    for number, block in enumerate(get_blocks(model)):
+        inputs = (selection.list_channels(number, spec.head_width), selection.hidden[number])
+        for branch, indices in zip(table_of(spec).branches(spec), inputs):
+            layer = block.get_submodule(branch.writer)
+            size = spec.heads_width if branch.mixes else spec.hidden
+            mask = torch.zeros(size)
             mask[indices] = 1.0
             handles.append(
                 layer.register_forward_pre_hook(lambda _, inputs, mask=mask: (inputs[0] * mask,))

@@ -1,6 +1,7 @@
 """Curvature of a label-free loss along each head and hidden neuron, from gradients.
 
-The loss is the consistency of views: of every image two large and some small crops are seen. With
+The loss is the consistency of views: of every image two large and some small crops are seen, and of
+every text spans with the same shares of its words (a reading of ours for models of texts). With
 the features f of a crop, divided by their length, and p = softmax(f),
 
     L_i = sum over large t, all s != t of  - sum_d p_d(t) log p_d(s)      (DINO's objective)
@@ -19,7 +20,16 @@ import math
 import torch
 from torch.nn import functional
 
-from learngene_zoo.plugin import Model, Spec, StateDict, progress, table_of, uniform
+from learngene_zoo.plugin import (
+    Model,
+    Spec,
+    StateDict,
+    TextSpec,
+    compute_pooled,
+    progress,
+    table_of,
+    uniform,
+)
 
 Scores = tuple[torch.Tensor, torch.Tensor]  # of heads (L, H) and of hidden neurons (L, M)
 LARGE, SMALL = (0.25, 1.0), (0.05, 0.25)  # shares of an image's area that crops have
@@ -54,12 +64,44 @@ def draw_crops(image_CHW: torch.Tensor, seed: int, number: int, num_small: int) 
     return torch.cat(crops)
 
 
+def draw_spans(
+    words_N: torch.Tensor, seed: int, number: int, num_small: int, pad: int
+) -> torch.Tensor:
+    """Return the large spans of a text and then the small ones, (V, N), padded on the right.
+
+    A span is consecutive words of the text; its share of them is drawn as that of an image's area.
+    The first and the last word of the text, which may be markers, stay in each span.
+
+    Args:
+        words_N: the ids of the text, with or without padding.
+        seed: of all draws.
+        number: of the text; spans are a function of seed and number.
+        num_small: how many small spans follow the large ones.
+        pad: the id of padding.
+    """
+    (places,) = (words_N != pad).nonzero(as_tuple=True)
+    words = words_N[: int(places[-1]) + 1] if len(places) else words_N[:1]
+    inner = len(words) - 2
+    if inner < 1:
+        return words.repeat(GLOBAL + num_small, 1)
+    draws_V2 = uniform(seed, [number], 2 * (GLOBAL + num_small)).reshape(-1, 2).tolist()
+    spans = []
+    for view, (share, place) in enumerate(draws_V2):
+        smallest, largest = LARGE if view < GLOBAL else SMALL
+        length = max(round(inner * (smallest + share * (largest - smallest))), 1)
+        start = 1 + int(place * (inner - length + 1))
+        spans.append(torch.cat([words[:1], words[start : start + length], words[-1:]]))
+    return torch.nn.utils.rnn.pad_sequence(spans, batch_first=True, padding_value=pad)
+
+
 def extract_features(model: Model, spec: Spec, images_BCHW: torch.Tensor) -> torch.Tensor:
     """Return the class token after the last block and its norm, (B, D).
 
     Where the head reads patches, return the mean of the patches; where an attention layer pools
-    them, return its output.
+    them, return its output. Of texts return the feature that the head reads.
     """
+    if isinstance(spec, TextSpec):
+        return compute_pooled(model, images_BCHW)
     tokens_BND = model.forward_features(images_BCHW)
     if spec.pools_by_attention:
         pooled_BD: torch.Tensor = model.forward_head(tokens_BND, pre_logits=True)
@@ -92,7 +134,7 @@ def measure_curvatures(
     Args:
         model: the ancestry model.
         spec: its shape.
-        images_BCHW: unlabelled images.
+        images_BCHW: unlabelled images, or ids of texts (B, N).
         num_small: small crops of each image.
         seed: of the crops.
         has_progress: whether a progress bar is shown.
@@ -101,7 +143,10 @@ def measure_curvatures(
     sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
     label = "curvature of the features' agreement"
     for number, image_CHW in progress(enumerate(images_BCHW), label, has_progress):
-        crops_VCHW = draw_crops(image_CHW, seed, number, num_small)
+        if isinstance(spec, TextSpec):
+            crops_VCHW = draw_spans(image_CHW, seed, number, num_small, spec.pad_token or 0)
+        else:
+            crops_VCHW = draw_crops(image_CHW, seed, number, num_small)
         loss = compute_consistency_loss(extract_features(model, spec, crops_VCHW))
         for name, slope in zip(sums, torch.autograd.grad(loss, list(weights.values()))):
             sums[name] += slope.double().square()
@@ -110,9 +155,16 @@ def measure_curvatures(
 
 def _is_writer(spec: Spec, name: str) -> bool:
     """Return whether a tensor is the weight that writes a block's values or hidden neurons."""
-    if table_of(spec).block_of(name) is None or not name.endswith(".weight"):
-        return False
-    return table_of(spec).inner_name(name).startswith(("attn.qkv.", "attn.v_proj.", "mlp.fc1"))
+    table = table_of(spec)
+    # The values are last: in a layer with queries and keys, or in one after theirs.
+    layers = [
+        reader
+        for branch in table.branches(spec)
+        for reader in (branch.readers[-1:] if branch.mixes else branch.readers)
+    ]
+    return table.block_of(name) is not None and table.inner_name(name) in {
+        f"{layer}.weight" for layer in layers
+    }
 
 
 def average_curvatures(curvature: StateDict, spec: Spec) -> Scores:
@@ -124,13 +176,15 @@ def average_curvatures(curvature: StateDict, spec: Spec) -> Scores:
     heads = torch.zeros(spec.layers, spec.heads, dtype=torch.float64)
     hidden = torch.zeros(spec.layers, spec.hidden, dtype=torch.float64)
     for name in curvature:
-        block = table.block_of(name)
-        if table.inner_name(name).startswith("attn."):
-            parts = 3 if table.inner_name(name).startswith("attn.qkv.") else 1
-            values_HCD = curvature[name].unflatten(0, (parts, spec.heads, -1))[-1]
+        block, kind = table.block_of(name), table.find(name)
+        assert kind is not None, name
+        rows = curvature[name].movedim(kind.writes, 0)
+        if "heads" in kind.axes[kind.writes]:
+            parts = len(rows) // spec.heads_width  # 3 with queries and keys
+            values_HCD = rows.unflatten(0, (parts, spec.heads, -1))[-1]
             heads[block] = values_HCD.flatten(1).mean(dim=1)
         else:
-            rows_GMD = curvature[name].unflatten(0, (-1, spec.hidden))  # G: gate and values
+            rows_GMD = rows.unflatten(0, (-1, spec.hidden))  # G: gate and values
             hidden[block] += rows_GMD.sum(dim=0).mean(dim=1)
     tiny = torch.finfo(heads.dtype).tiny
     return heads / heads.mean().clamp_min(tiny), hidden / hidden.mean().clamp_min(tiny)

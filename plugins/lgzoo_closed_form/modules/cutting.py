@@ -1,7 +1,8 @@
 """Cut heads and hidden neurons out of a model, and let the layers that read them absorb the loss.
 
-Of a block, `attn.proj` reads the outputs of its heads and `mlp.fc2` its hidden neurons. With the
-kept inputs k and the removed inputs r of such a layer, over the tokens of some unlabelled images,
+Of a block, the writer of the attention (`attn.proj` in timm) reads the outputs of its heads, and
+that of the MLP (`mlp.fc2`) its hidden neurons. With the kept inputs k and the removed inputs r of
+such a layer, over the tokens of some unlabelled images or texts,
 
     a_r ~ B a_k + c                         by weighted ridge regression on the whole model's inputs
     W_k <- W_k + W_r B,   b <- b + W_r c    if the layer has a bias; else a_r ~ B a_k
@@ -36,15 +37,21 @@ from learngene_zoo.plugin import (
     Spec,
     StateDict,
     axis_of_layers,
+    get_blocks,
     map_axes,
     only,
     progress,
     table_of,
 )
-from lgzoo_closed_form.modules.anatomy import run_stem
+from lgzoo_closed_form.modules.anatomy import Linear, split_block
 from lgzoo_closed_form.modules.head_dims import narrow_heads
 from lgzoo_closed_form.modules.ridge import Damping, Sums, choose_penalty
-from lgzoo_closed_form.modules.streams import Pictures, iterate_batches, record_inputs
+from lgzoo_closed_form.modules.streams import (
+    Pictures,
+    embed_images,
+    find_turns,
+    iterate_batches,
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,7 @@ class Selection:
 
     heads: list[list[int]]
     hidden: list[list[int]]
+    blocks: list[int] | None = None  # the blocks to keep, ascending; None: all
 
     def list_channels(self, block: int, head_width: int) -> list[int]:
         """Return the inputs of the block's projection that belong to its heads."""
@@ -122,16 +130,14 @@ def compensate_model(
         absorption: penalty, and channels of the kept heads.
     """
     table, parts = table_of(spec), dict(cut_model(state, spec, selection))
+    names = table.branches(spec)
     reads_qkv = absorption.head_dim is not None
     recordings_by_block = groupby(
         record_blocks(model, pictures, reads_qkv=reads_qkv), key=attrgetter("block")
     )
     for number, recordings in recordings_by_block:
-        block = model.blocks[number]
-        layers = {"attn.proj": block.attn.proj, "mlp.fc2": block.mlp.fc2}
-        sums = [
-            Sums(layer.in_features, centred=layer.bias is not None) for layer in layers.values()
-        ]
+        writers = [branch.writer for branch in split_block(model, number)]
+        sums = [Sums(writer.weight.shape[1], centred=writer.bias is not None) for writer in writers]
         logits = HeadSums(spec.heads_width)
         for recording in recordings:
             for layer_sums, rows in zip(sums, (recording.outputs, recording.hidden)):
@@ -139,27 +145,32 @@ def compensate_model(
             if recording.qkv is not None:
                 logits.add(recording.qkv, recording.weights)
         inputs = (selection.list_channels(number, spec.head_width), selection.hidden[number])
-        for (name, layer), layer_sums, indices in zip(layers.items(), sums, inputs):
-            if name == "attn.proj" and absorption.head_dim is not None:
+        for branch, writer, layer_sums, indices in zip(names, writers, sums, inputs):
+            if branch.mixes and absorption.head_dim is not None:
+                attn: Model = get_blocks(model)[number].get_submodule("attn")
                 narrowed, weight, bias = narrow_attention(
-                    block.attn, logits, layer_sums, selection.heads[number], absorption
+                    attn, logits, layer_sums, selection.heads[number], absorption
                 )
                 parts |= {
-                    table.block_name(number, f"attn.qkv.{part}"): narrowed[part]
+                    table.block_name(number, f"{branch.readers[0]}.{part}"): narrowed[part]
                     for part in narrowed
                 }
             else:
                 weight, bias = absorb_inputs(
-                    layer, layer_sums, indices, absorption.rho, absorption.damping
+                    writer, layer_sums, indices, absorption.rho, absorption.damping
                 )
-            parts[table.block_name(number, f"{name}.weight")] = weight
+            name = table.block_name(number, f"{branch.writer}.weight")
+            kind = table.find(name)
+            assert kind is not None, name
+            # The matrix of transformers' `Conv1D` has its inputs first.
+            parts[name] = weight if kind.reads else weight.T.contiguous()
             if bias is not None:
-                parts[table.block_name(number, f"{name}.bias")] = bias
+                parts[table.block_name(number, f"{branch.writer}.bias")] = bias
     return parts
 
 
 def absorb_inputs(
-    layer: nn.Linear,
+    layer: nn.Linear | Linear,
     sums: Sums,
     indices: Sequence[int],
     rho: float,
@@ -174,7 +185,7 @@ def absorb_inputs(
         rho: the relative penalty.
         damping: that it is relative to.
     """
-    removed = sorted(set(range(layer.in_features)) - set(indices))
+    removed = sorted(set(range(layer.weight.shape[1])) - set(indices))
     weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
     if not removed:
         return weight, bias
@@ -257,7 +268,7 @@ def _take_diagonal_blocks(gram_AA: torch.Tensor, heads: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class BlockRecording:
-    """Inputs of a block's `attn.proj` and `mlp.fc2` at some recorded tokens."""
+    """Inputs of the writers of a block's attention and MLP at some recorded tokens."""
 
     block: int
     outputs: torch.Tensor  # of its heads (R, A)
@@ -277,27 +288,25 @@ def record_blocks(
         pictures: the images, and which of their tokens are recorded.
         reads_qkv: whether queries, keys and values are recorded, too.
     """
-    stems = [run_stem(model, batch) for _, batch in iterate_batches(pictures.images)]
-    tokens_BND, turns = torch.cat([tokens for tokens, _ in stems]), stems[0][1]
+    tokens_BND, turns = embed_images(model, pictures.images), find_turns(model, pictures.images)
     weights_BK = pictures.weights.view_as(pictures.tokens)
-    blocks = progress(enumerate(model.blocks), "passing through blocks", pictures.has_progress)
-    for number, block in blocks:
-        options = {} if turns[number] is None else {"rope": turns[number]}
+    blocks = progress(enumerate(turns), "passing through blocks", pictures.has_progress)
+    for number, turn in blocks:
+        attention, mlp = split_block(model, number, turn)
         after = []
         for first, batch_BND in iterate_batches(tokens_BND):
-            with (
-                record_inputs(block.attn.proj) as outputs,
-                record_inputs(block.mlp.fc2) as hidden,
-                record_inputs(block.attn) as inputs,
-            ):
-                after.append(block(batch_BND, **options))
+            outputs_BNA = attention.compute_inputs(batch_BND, first)
+            middle_BND = attention.add(batch_BND, outputs_BNA)
+            hidden_BNM = mlp.compute_inputs(middle_BND, first)
+            after.append(mlp.add(middle_BND, hidden_BNM))
             qkv = None
             if reads_qkv:
-                qkv = block.attn.qkv(pictures.select_rows(inputs[0], first))
+                attn: Model = get_blocks(model)[number].get_submodule("attn")
+                qkv = attn.qkv(pictures.select_rows(attention.norm(batch_BND), first))
             yield BlockRecording(
                 number,
-                pictures.select_rows(outputs[0], first),
-                pictures.select_rows(hidden[0], first),
+                pictures.select_rows(outputs_BNA, first),
+                pictures.select_rows(hidden_BNM, first),
                 weights_BK[first : first + len(batch_BND)].flatten(),
                 qkv,
             )

@@ -7,6 +7,9 @@
     energy       sum_d Var(w_d a)    of its update of the D channels of the stream, over the tokens
                                      of some images
 
+    influence    1 - E cos(x, y)     of a block that reads the stream x and leaves y, at each token;
+                                     ShortGPT's criterion for blocks (Men et al., 2024, section 3)
+
 The first two are those of Torch-Pruning (Fang, Ma, Song, Bi Mi, Wang, DepGraph, CVPR 2023):
 matrices only, no biases; all entries of a group count alike, and scores are divided by their mean.
 There the labels are in L. `energy` is ours: the variance, because a layer's bias takes the constant
@@ -18,16 +21,27 @@ D width, C width of a head.
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch.nn import functional
 
-from learngene_zoo.plugin import Model, Spec, StateDict, WrongCall, model_of, state_of, table_of
+from learngene_zoo.plugin import (
+    Model,
+    Spec,
+    StateDict,
+    WrongCall,
+    compute_logits,
+    model_of,
+    state_of,
+    table_of,
+)
+from lgzoo_closed_form.modules.anatomy import split_block
 from lgzoo_closed_form.modules.cutting import record_blocks
 from lgzoo_closed_form.modules.ridge import Sums
-from lgzoo_closed_form.modules.streams import Pictures, iterate_batches
+from lgzoo_closed_form.modules.streams import Pictures, iterate_batches, trace_streams
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry
@@ -82,7 +96,7 @@ def compute_slopes(model: Model, spec: Spec, images_BCHW: torch.Tensor) -> State
             "the criterion taylor needs an ancestry model with classes; choose energy or magnitude"
         )
     for _, batch in iterate_batches(images_BCHW):
-        logits = model(batch)
+        logits = compute_logits(model, batch)
         labels = logits.detach().argmax(dim=1)
         torch.nn.functional.cross_entropy(logits, labels).backward()
     return {
@@ -128,17 +142,34 @@ def measure_energies(model: Model, spec: Spec, pictures: Pictures) -> Scores:
     """
     heads, hidden = [], []
     for number, recordings in groupby(record_blocks(model, pictures), key=attrgetter("block")):
-        proj, fc2 = model.blocks[number].attn.proj, model.blocks[number].mlp.fc2
-        output_sums, hidden_sums = Sums(proj.in_features), Sums(0, fc2.in_features)
+        proj, fc2 = (branch.writer.weight.detach() for branch in split_block(model, number))
+        output_sums, hidden_sums = Sums(proj.shape[1]), Sums(0, fc2.shape[1])
         for recording in recordings:
             outputs, neurons = recording.outputs, recording.hidden
             output_sums.add(outputs, outputs[:, :0], recording.weights)
             hidden_sums.add(neurons[:, :0], neurons, recording.weights)
         # Var(w a) = w Cov(a) w': of a head with the block of the Gram matrix for its channels.
         gram_AA, width = output_sums.gram, spec.head_width
-        starts = range(0, proj.in_features, width)
+        starts = range(0, proj.shape[1], width)
         moment_HCC = torch.stack([gram_AA[i : i + width, i : i + width] for i in starts])
-        writer_DHC = proj.weight.detach().double().unflatten(1, (spec.heads, -1))
+        writer_DHC = proj.double().unflatten(1, (spec.heads, -1))
         heads.append(torch.einsum("dhc,hce,dhe->h", writer_DHC, moment_HCC, writer_DHC))
-        hidden.append(hidden_sums.square_O * fc2.weight.detach().double().square().sum(dim=0))
+        hidden.append(hidden_sums.square_O * fc2.double().square().sum(dim=0))
     return torch.stack(heads), torch.stack(hidden)
+
+
+@torch.no_grad()
+def measure_influences(model: Model, pictures: Pictures) -> torch.Tensor:
+    """Return 1 minus the mean cosine of the stream before and after each block, (L,)."""
+    sums_L: torch.Tensor | float = 0.0
+    weights_BK = pictures.weights.view_as(pictures.tokens)
+    for first, batch in iterate_batches(pictures.images):
+        streams = [
+            pictures.select_rows(tokens_BND, first).double()
+            for kind, _, tokens_BND in trace_streams(model, batch)
+            if kind == "before"
+        ]
+        weights_R = weights_BK[first : first + len(batch)].flatten()
+        cosines = [functional.cosine_similarity(*pair, dim=1) for pair in pairwise(streams)]
+        sums_L = sums_L + torch.stack([weights_R @ (1 - cosine_R) for cosine_R in cosines])
+    return torch.as_tensor(sums_L / pictures.weights.sum())

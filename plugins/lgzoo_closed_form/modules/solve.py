@@ -24,7 +24,7 @@ from learngene_zoo.plugin import (
     table_of,
     take_blocks,
 )
-from lgzoo_closed_form.modules.anatomy import Branch, Linear, run_stem, split_block
+from lgzoo_closed_form.modules.anatomy import Branch, Linear, split_block
 from lgzoo_closed_form.modules.head_dims import HeadMaps
 from lgzoo_closed_form.modules.narrow_attention import (
     list_channels,
@@ -39,7 +39,13 @@ from lgzoo_closed_form.modules.ridge import (
     select_heads,
     select_neurons,
 )
-from lgzoo_closed_form.modules.streams import Pictures, StreamTeacher, embed_images, iterate_batches
+from lgzoo_closed_form.modules.streams import (
+    Pictures,
+    StreamTeacher,
+    embed_images,
+    find_turns,
+    iterate_batches,
+)
 from lgzoo_closed_form.modules.width import narrow_parts
 
 MIN_COST_ROWS = 8192  # of recorded tokens by which runs are compared
@@ -224,9 +230,7 @@ def solve_descendant(
     pictures, streams = teacher.pictures, teacher.streams
     model = model_of(spec, fill_missing_tensors(spec, copies.state, seed=0))
     tokens_BNd = embed_images(model, pictures.images)
-    # The turns of images are those of any image; a mask is of all texts.
-    is_text = not pictures.images.is_floating_point()
-    _, turns = run_stem(model, pictures.images if is_text else pictures.images[:1])
+    turns = find_turns(model, pictures.images)
     ends = [*runs[1:], teacher.spec.layers]
     blocks = enumerate(zip(turns, runs, ends))
     for number, (turn, source, end) in progress(blocks, "solving blocks", pictures.has_progress):

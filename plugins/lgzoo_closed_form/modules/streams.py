@@ -23,11 +23,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
-from torch import nn
 
 from learngene_zoo.plugin import (
     Model,
@@ -120,6 +119,15 @@ def embed_images(model: Model, images_BCHW: torch.Tensor) -> torch.Tensor:
     return torch.cat([run_stem(model, batch)[0] for _, batch in iterate_batches(images_BCHW)])
 
 
+def find_turns(model: Model, images_BCHW: torch.Tensor) -> list[Any]:
+    """Return the turn of each block (see `run_stem`).
+
+    Those of images are those of any image; a mask is of all texts.
+    """
+    is_text = not images_BCHW.is_floating_point()
+    return run_stem(model, images_BCHW if is_text else images_BCHW[:1])[1]
+
+
 @torch.no_grad()
 def record_streams(model: Model, pictures: Pictures, folder: Path | None = None) -> Streams:
     """Record the streams of all blocks, in one pass over the images.
@@ -134,7 +142,7 @@ def record_streams(model: Model, pictures: Pictures, folder: Path | None = None)
     batches = iterate_batches(pictures.images)
     label = "recording what blocks read and write"
     for first, images_BCHW in progress(batches, label, pictures.has_progress):
-        for kind, number, tokens_BND in _trace_streams(model, images_BCHW):
+        for kind, number, tokens_BND in trace_streams(model, images_BCHW):
             rows = pictures.select_rows(tokens_BND, first)
             widths[kind] = rows.shape[1]
             if folder is None:
@@ -171,7 +179,7 @@ def open_streams(folder: Path, layers: int, rows: int, width: int, heads_width: 
     )
 
 
-def _trace_streams(
+def trace_streams(
     model: Model, images_BCHW: torch.Tensor
 ) -> Iterator[tuple[str, int, torch.Tensor]]:
     """Yield the kind of stream, the number of the block, and all its tokens, in a model's order."""
@@ -185,17 +193,6 @@ def _trace_streams(
         yield "middle", number, tokens_BND
         tokens_BND = mlp(tokens_BND)
     yield "before", len(turns), tokens_BND
-
-
-@contextmanager
-def record_inputs(layer: nn.Module) -> Iterator[list[torch.Tensor]]:
-    """Record the inputs of a layer while the context is open."""
-    inputs: list[torch.Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
-    try:
-        yield inputs
-    finally:
-        handle.remove()
 
 
 def estimate_size(spec: Spec, images: int, tokens: int) -> int:
