@@ -13,7 +13,7 @@ function show() {
   for (const cell of document.querySelectorAll("[data-task]"))
     cell.hidden = Boolean(task) && cell.dataset.task !== task;
   const figures = [...document.querySelectorAll("figure")];
-  figures.forEach((figure, index) => { figure.hidden = task ? figure.dataset.of !== task : index > 0; });
+  figures.forEach((figure, index) => { figure.hidden = task ? figure.dataset.of !== task : index > 1; });
   for (const point of document.querySelectorAll("[data-row]"))
     point.classList.toggle("off", rows[Number(point.dataset.row)].hidden);
   document.querySelector("output").textContent = `${count} of ${rows.length} sizes`;

@@ -7,6 +7,7 @@ nothing from anywhere.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,9 +24,10 @@ from learngene_zoo.text import hash_script, human_count, render_page, shell_word
 TEMPLATE = "lifecycle/shelf_page.html.jinja"
 SCRIPT = Path(__file__).with_name("shelf_page.js")
 BOUNDS = (100_000, 300_000, 1_000_000, 10_000_000, 100_000_000)  # parameters, to choose from
-# The picture, in units of its coordinates.
-LABEL_WIDTH, LABEL_HEIGHT = 130, 16
+# The picture, in units of its coordinates. Letters are 13 high, in narrow windows 18.
+LETTER_WIDTH, LABEL_HEIGHT, RADIUS = 10.5, 20, 4
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 44, 12, 14, 34
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,8 @@ def _describe(size: MeasuredSize, tasks: Sequence[str]) -> dict[str, Any]:
             (task, f"{100 * size.accuracy[task]:.1f}" if task in size.accuracy else "-")
             for task in tasks
         ],
-        "command": size.command,
+        # A line of a command does not end within a word or between an option and its value.
+        "command": re.split(r" (?=--)", size.command),
     }
 
 
@@ -135,7 +138,7 @@ def _draw(task: str, sizes: Sequence[MeasuredSize]) -> dict[str, Any]:
     """Return the points of a task's picture, and the ticks of its axes.
 
     Parameters are on a logarithmic axis. A name is written at sizes that no smaller one equals,
-    where it does not touch the one before.
+    where there is space for it.
     """
     measured = sorted(
         (
@@ -154,24 +157,21 @@ def _draw(task: str, sizes: Sequence[MeasuredSize]) -> dict[str, Any]:
     def place_y(accuracy: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - accuracy)
 
+    places = [(place_x(params), place_y(size.accuracy[task])) for _, size, params in measured]
+    boxes = [(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS) for x, y in places]
     points: list[dict[str, Any]] = []
-    best, last_x, last_y = -1.0, -math.inf, -math.inf
-    for index, size, params in measured:
-        accuracy = size.accuracy[task]
-        x, y = place_x(params), place_y(accuracy)
-        label = ""
+    best = -1.0
+    for (index, size, params), (x, y) in zip(measured, places):
+        accuracy, label = size.accuracy[task], None
         if accuracy > best:
             best = accuracy
-            if x - last_x > LABEL_WIDTH or abs(y - last_y) > LABEL_HEIGHT:
-                label, last_x, last_y = size.learngene, x, y
+            label = _place_label(size.learngene, x, y, boxes)
         points.append(
             {
                 "row": index,
                 "x": f"{x:.1f}",
                 "y": f"{y:.1f}",
-                "label": label,
-                "label_y": f"{y - 8 if y > 2 * TOP else y + 16:.1f}",
-                "anchor": "end" if x > WIDTH * 0.7 else "start",
+                "label": label and {"text": size.learngene, **label},
                 "title": f"{size.learngene}, {size.layers} x {size.width}: "
                 f"{human_count(params)} parameters, {100 * accuracy:.1f} %",
             }
@@ -184,6 +184,36 @@ def _draw(task: str, sizes: Sequence[MeasuredSize]) -> dict[str, Any]:
         ],
         "y_ticks": [(f"{place_y(part / 4):.1f}", f"{25 * part}") for part in range(5)],
     }
+
+
+def _place_label(text: str, x: float, y: float, boxes: list[Box]) -> dict[str, str] | None:
+    """Return the position of a label beside its point, and add its box to the others.
+
+    Args:
+        text: the label.
+        x: horizontal centre of the point.
+        y: vertical centre of the point.
+        boxes: the boxes of all points and of the earlier labels, which the label may not touch.
+
+    Returns:
+        None if there is no space on any side.
+    """
+    width, gap, below = LETTER_WIDTH * len(text), 2 * RADIUS, LABEL_HEIGHT
+    sides = [(x - gap - width, y, "end"), (x + gap, y, "start")]
+    sides += [(x - width, y + shift, "end") for shift in (-below, below)]
+    sides += [(x, y + shift, "start") for shift in (-below, below)]
+    for left, middle, anchor in sides:
+        box = (left, middle - below / 2, left + width, middle + below / 2)
+        is_inside = box[0] >= LEFT and box[2] <= WIDTH and box[1] >= 0 and box[3] <= HEIGHT - BOTTOM
+        if is_inside and not any(_overlap(box, other) for other in boxes):
+            boxes.append(box)
+            label_x = left + width if anchor == "end" else left
+            return {"x": f"{label_x:.1f}", "y": f"{middle:.1f}", "anchor": anchor}
+    return None
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _choose_ticks(counts: Sequence[int]) -> list[int]:

@@ -20,7 +20,12 @@ from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CardRecord, CardResults, Measured
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.family import cost
-from learngene_zoo.lifecycle.shelf_page import build_shelf_page, list_sizes
+from learngene_zoo.lifecycle.shelf_page import (
+    _overlap,
+    _place_label,
+    build_shelf_page,
+    list_sizes,
+)
 from learngene_zoo.text import hash_script
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\x1b"
@@ -44,7 +49,8 @@ def page() -> str:
 
 
 def read_commands(page: str) -> list[str]:
-    return [unescape(text) for text in re.findall(r"<code>(.*?)</code>", page)]
+    codes = re.findall(r"<code>(.*?)</code>", page)
+    return [unescape(re.sub(r"</?span>", "", text)) for text in codes]
 
 
 def test_every_learngene_has_rows_with_its_results(page: str) -> None:
@@ -119,7 +125,7 @@ def test_text_of_cards_adds_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {tag for tag, _ in Reader(page).tags} <= {
         *("html", "head", "meta", "title", "style", "body", "h1", "p", "form", "label", "select"),
         *("option", "button", "output", "figure", "svg", "line", "text", "circle", "figcaption"),
-        *("div", "table", "thead", "tbody", "tr", "th", "td", "code", "script"),
+        *("div", "table", "thead", "tbody", "tr", "th", "td", "code", "span", "script"),
     }
 
 
@@ -147,3 +153,12 @@ def test_the_option_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.Monke
         result = CliRunner().invoke(main, words)
         assert (result.exit_code, "lgzoo list learngenes --html FILE" in result.stderr) == (2, True)
     assert not Path("x.html").exists()
+
+
+def test_labels_of_a_picture_touch_neither_points_nor_each_other() -> None:
+    taken = [(96.0, 96.0, 104.0, 104.0), (300.0, 50.0, 308.0, 58.0)]
+    for count in range(6):  # left, right, and four diagonals
+        assert _place_label("abc", 100, 100, taken) is not None, count
+    assert _place_label("abc", 100, 100, taken) is None
+    for number, box in enumerate(taken):
+        assert not any(_overlap(box, other) for other in taken[number + 1 :])
