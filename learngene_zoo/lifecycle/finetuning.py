@@ -19,6 +19,7 @@ from learngene_zoo.lifecycle.rates import (
     describe_rates,
     is_pretrained,
 )
+from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.method.contract import METHODS, Finetuning
 from learngene_zoo.pretrained.timm_model import load_model, open_model
 from learngene_zoo.runs.folder import check_start, produce
@@ -206,6 +207,7 @@ def finetune(
     result = produce(
         make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps
     )
+    warn_of_training(result)
     return remember(result, origins, load_model, out)
 
 

@@ -20,6 +20,7 @@ from learngene_zoo.lifecycle.opening import own_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
 from learngene_zoo.lifecycle.round_sizes import check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remove_work
+from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, locate_run, produce
@@ -122,7 +123,8 @@ def heal(
         if plan is not None:
             one_round = replace(healing, rounds=1)
             call = partial(heal, images=images, task=task, recipe=resolved, healing=one_round)
-            built, rounds = build_in_rounds(start, plan, ancestry, images, call, run)
+            with ignore_training_warnings():
+                built, rounds = build_in_rounds(start, plan, ancestry, images, call, run)
             blocks = {name: built.provenance.get(name) for name in BLOCK_RECORDS}
         fit = choose_fit(built, probed) if probed is not None else None
         healed = recover(
@@ -159,6 +161,8 @@ def heal(
     )
     if out is not None:
         remove_work(locate_run(out))
+    record: Any = result.provenance["healed"]
+    warn(str(record["metrics"].get("warning", "")))
     return remember(result, origins, load_descendant, out)
 
 

@@ -13,6 +13,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.pretrained.exported import check_format
 from learngene_zoo.pretrained.timm_model import open_model
 from learngene_zoo.runs.folder import check_start, produce
@@ -99,6 +100,7 @@ def train(
         force=force,
         data=stamps,
     )
+    warn_of_training(descendant)
     return remember(descendant, origins, load_descendant, out)
 
 

@@ -51,6 +51,7 @@ from learngene_zoo.lifecycle.shrinking.table import (
     tabulate,
     write_table,
 )
+from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn_of_training
 from learngene_zoo.method.sizes import Budget
 from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, locate_run, produce
@@ -132,9 +133,12 @@ def shrink(
     )
     shutil.rmtree(folder / WORK, ignore_errors=True)
     report, *exported = list_outputs(out, request.export_format)
+    descendant = load_descendant(out)
+    if request.task is not None:
+        warn_of_training(descendant)
     return replace(
         result,
-        model=load_descendant(out),
+        model=descendant,
         report=report,
         exported=exported[0] if exported else None,
     )
@@ -176,7 +180,8 @@ def _make(request: ShrinkRequest, out: Path, run: Run) -> Shrunk:
     methods = ", ".join(dict.fromkeys(candidate.method for candidate in candidates))
     say(run, f"{count_noun(len(candidates), 'candidate')}: {methods}")
     ranking = _rank(request, candidates, work, run)
-    finished = finish_candidates(request, ranking, candidates, work, run)
+    with ignore_training_warnings():  # those about the winner follow
+        finished = finish_candidates(request, ranking, candidates, work, run)
     winner = choose_winner(request, ranking, finished)
     table = tabulate(request, ranking, candidates, finished, winner, out, run)
     path = finished[winner].path
