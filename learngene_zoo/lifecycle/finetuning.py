@@ -22,6 +22,7 @@ from learngene_zoo.lifecycle.rates import (
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.method.contract import METHODS, Finetuning
 from learngene_zoo.pretrained.timm_model import load_model, open_model
+from learngene_zoo.references import parse_task
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -141,7 +142,7 @@ def finetune(
         WrongCall: if no task is given and the model was built without a task, or for data that only
             the caller may choose (`folder:mine`).
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
     check_start(out, run, force)
     from learngene_zoo.runs.progress import check_tracker, say
     from learngene_zoo.tasks.catalogue import say_notes

@@ -23,6 +23,7 @@ from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remov
 from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
+from learngene_zoo.references import SOURCES, TASKS, parse_reference, parse_task
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
@@ -84,7 +85,8 @@ def heal(
         BadFile: for a recorded ancestry model that is not the same any more.
         BadData: for fewer than 20 images.
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
+    images = parse_reference("images", images, TASKS)
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import load_descendant
     from learngene_zoo.runs.progress import check_tracker
@@ -95,6 +97,7 @@ def heal(
     check_tracker(run.tracker, run.folder if out is None else Path(out))
     resolved, healing = configure(recipe or HEAL, healing, settings)
     if teacher is not None:
+        teacher = parse_reference("teacher", teacher, SOURCES)
         check_source(teacher)
     start = check_healable(open_model(model, offline=run.offline))
     if healing.rounds > 1:

@@ -16,6 +16,7 @@ from learngene_zoo.lifecycle.opening import note_random_head, open_answering, op
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.pretrained.exported import check_format
 from learngene_zoo.pretrained.timm_model import open_model
+from learngene_zoo.references import TASKS, parse_reference, parse_task
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -59,7 +60,7 @@ def train(
     Raises:
         TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_reference("task", task, TASKS)
     check_start(out, run, force)
     require_pictures(spec).check_tiled()
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
@@ -129,7 +130,7 @@ def evaluate(
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
 
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)
     folder = getattr(opened, "folder", None)
@@ -176,7 +177,7 @@ def export(
         WrongCall: as `evaluate` does, and for a task without int8.
         ZooError: as `runtimes.export_descendant` does.
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
     check_file(Path(out), force)
     if task is not None and dtype != "int8":
         raise WrongCall(

@@ -53,6 +53,7 @@ from learngene_zoo.lifecycle.shrinking.table import (
 )
 from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn_of_training
 from learngene_zoo.method.sizes import Budget
+from learngene_zoo.references import SOURCES, parse_reference, parse_task
 from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import report_activity
@@ -107,6 +108,8 @@ def shrink(
         WrongCall, BadData: as `open_request` does.
     """
     run, out = run or models.own_run(), Path(out)
+    model = parse_reference("model", model, SOURCES)
+    task, images = parse_task(task), parse_task(images, "images")
     if world() > 1:
         raise WrongCall("shrink runs in one process; start it without torchrun")
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
@@ -165,6 +168,8 @@ def plan_shrink(
         WrongCall, BadData: as `open_request` does.
     """
     run = run or models.own_run()
+    model = parse_reference("model", model, SOURCES)
+    task, images = parse_task(task), parse_task(images, "images")
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
     request = open_request(model, task, images, bounds, config, tuning, image_size, "none", run)
     candidates = choose_within_budget(request.offers, request.budget, config, run)
