@@ -79,7 +79,7 @@ def entry(name: str) -> Callable[..., nn.Module]:
     function.__doc__ = (
         f"A Vision Transformer from a learngene of the method {method}.\n\n"
         "The same parameters as `descendant`; `learngene` is optional. Without a task and classes "
-        "the model has no head. A head\n"
+        "the model has the learngene's head, if it has one. A head\n"
         "that the learngene does not have for the task is random, and a warning says so; "
         "`model.label_names` are its classes."
     )

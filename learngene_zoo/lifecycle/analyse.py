@@ -55,7 +55,7 @@ def compare(
         task: default: the one that the first model was trained for.
         split: the images to evaluate on.
         timed: also measure latencies.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
         WrongCall: as `evaluate` does, for either model.
@@ -102,7 +102,7 @@ def probe(
         images: maximum number of training images. None: all.
         image_size: of an ancestry model, in pixels. None: its default.
         fit: treatment of pictures that are not square. None: as in `finetune`.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
         WrongCall: for a task with a class per pixel, and as `evaluate` does.
@@ -190,7 +190,7 @@ def predict(
             model of texts: texts, or pairs of them.
         top: number of classes for each picture.
         batch_size: pictures per forward pass.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
         WrongCall: for a model without a class per image, and for a folder without pictures.
@@ -243,7 +243,7 @@ def recommend(
         budget: bounds of the descendants.
         images: number of training images for the probe, the same for all. None: all.
         sizes: maximum number of descendants of each learngene.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         report: called after each probe with the learngene, the size, the result of the probe, the
             number of finished probes and their total.
         bounds: bounds of `budget` by name, as numbers or as on the command line

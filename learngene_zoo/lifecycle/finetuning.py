@@ -128,7 +128,8 @@ def finetune(
         model: a model or a reference to one.
         task: default: the task for which the model was built. A model from the bundled ancestry
             that was built without a task is trained on `digits`.
-        recipe: default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`.
+        recipe: default: `Recipe()` with a learning rate and a layer decay that depend on the width
+            of the model and on whether its weights are pretrained (`lgzoo finetune --help`).
         tuning: the other settings.
         preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
             model, with the paper's learning rate for the task, if there is one.
@@ -136,7 +137,7 @@ def finetune(
         run: how to compute.
         force: replace existing content of `out`.
         settings: fields of `recipe` and `tuning` by name (`epochs=5, patience=3`); `batch_size` and
-            `lr` may be "auto": see `training.automatic`.
+            `lr` may be "auto": then several values are tried first.
 
     Raises:
         WrongCall: if no task is given and the model was built without a task, or for data that only

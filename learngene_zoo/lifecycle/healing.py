@@ -68,10 +68,10 @@ def heal(
         teacher: source of another ancestry model with the same patches; rounds build from it. None:
             the one that the descendant records.
         task: a task whose validation images choose the epoch. None: the held-out losses do.
-        recipe: the training. None: `HEAL`, with the learning rate of `choose_heal_rate`.
+        recipe: the training. None: the defaults of `lgzoo heal --help`.
         healing: the other settings.
         out: folder to write the model to.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out`.
         settings: fields of `recipe` and `healing` by name (`epochs=3, maps="fixed"`).
 

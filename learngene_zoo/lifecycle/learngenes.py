@@ -273,7 +273,9 @@ def expand(
             named.
         budget: bounds, if the size is to be chosen.
         expander: the settings; default: the method's.
-        control: replaces inherited tensors, see `artifacts.descendant.apply_control`.
+        control: replaces inherited tensors: "shuffled" permutes the entries of each; "stem" keeps
+            only patch embedding, tokens, positions and final norm, "stem_fan_in" too, with blocks
+            of standard deviation 1/sqrt(fan in).
         out: folder to write the descendant to.
         run: how to compute.
         force: replace existing content of `out`.

@@ -54,7 +54,7 @@ def train(
         recipe: the training.
         init: the scheme of the initial weights.
         out: folder to write the model to.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out`.
 
     Raises:
@@ -121,7 +121,7 @@ def evaluate(
         split: the images to evaluate on.
         resolution: whether mIoU counts the pixels of the pictures as they are resized for the
             model, or the original ones.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
         WrongCall: as `finetune` does, and for the original resolution of a task without masks.
@@ -170,7 +170,7 @@ def export(
         task: the data for measuring an int8 file; default: as for `evaluate`.
         max_drop: the largest accepted fall of the metric of an int8 file.
         timed: also measure latencies.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out`.
 
     Raises:

@@ -99,13 +99,15 @@ def shrink(
         export: "onnx", "pt2" or "none"; "auto": ONNX if its packages are installed. Models of
             texts are not exported.
         out: the folder of the model.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out` and of the files beside it.
         settings: bounds, fields of `config`, and settings of `finetune` by name (`max_params="5M"`,
             `max_drop=1`, `epochs=5`).
 
     Raises:
-        WrongCall, BadData: as `open_request` does.
+        WrongCall: if there is no bound, no task and no images, if nothing fits the budget, and for
+            a task with a class per pixel.
+        BadData: for a task with too few images or one class.
     """
     run, out = run or models.own_run(), Path(out)
     model = parse_reference("model", model, SOURCES)
@@ -165,7 +167,9 @@ def plan_shrink(
     Args: as `shrink`.
 
     Raises:
-        WrongCall, BadData: as `open_request` does.
+        WrongCall: if there is no bound, no task and no images, if nothing fits the budget, and for
+            a task with a class per pixel.
+        BadData: for a task with too few images or one class.
     """
     run = run or models.own_run()
     model = parse_reference("model", model, SOURCES)
