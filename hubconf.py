@@ -108,8 +108,8 @@ def lsamd_vit(task: str | None = None, *, pretrained: bool = True, **options: _A
     """A Vision Transformer of any depth from an LSAMD learngene.
 
     task: a task of the catalogue ("digits"), or a folder of your own ("folder:PATH"), which sets
-        the number of classes. Without a task and without classes the model has no head, as with
-        timm's num_classes=0: its outputs are features.
+        the number of classes. Without a task and without classes the model has the head of the
+        learngene; if it has none, the outputs are features, as with timm's num_classes=0.
     pretrained: False gives the same size with random weights.
     options: layers (depth), classes (num_classes), image_size (img_size); max_params, max_flops,
         max_latency; learngene (a folder, a name on the shelf or organisation/name@revision;

@@ -42,7 +42,7 @@ LINKED = (
 NAVIGATION = {
     "Tutorials": ("first_model", "demo", "own_plugin", "hub", "text"),
     "How-to": (
-        *("shrink", "heal", "training", "export", "bench", "streaming", "formats"),
+        *("shrink", "heal", "training", "export", "bench", "streaming", "formats", "torch_hub"),
         *("resume", "gpus", "offline", "faq"),
     ),
     "Reference": (

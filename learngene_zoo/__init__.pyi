@@ -4,6 +4,7 @@ from learngene_zoo.artifacts.descendant import Descendant as Descendant
 from learngene_zoo.artifacts.learngene import Learngene as Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.shelf import load as load
+from learngene_zoo.errors import TrainingWarning as TrainingWarning
 from learngene_zoo.errors import ZooError as ZooError
 from learngene_zoo.families.eva.spec import EvaSpec as EvaSpec
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec

@@ -57,6 +57,13 @@ class TrainingFailed(ZooError):
     """A training that cannot continue: the loss is not finite, or stays at chance level."""
 
 
+class TrainingWarning(UserWarning):
+    """A training ended with a model that should not be used unseen.
+
+    It diverged, is no better than a constant answer, or few validation images chose its weights.
+    """
+
+
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space, or choose another path with -o",
     errno.EDQUOT: "the disk quota is used up; free some space, or choose another path with -o",

@@ -21,6 +21,7 @@ from learngene_zoo.errors import Unavailable, WrongCall, ZooError
 from learngene_zoo.families.family import table_of
 from learngene_zoo.families.text_format import TextFormat, read_tokenizer
 from learngene_zoo.method.contract import METHODS, Method, method_of
+from learngene_zoo.references import SOURCES, parse_reference
 from learngene_zoo.runs.run import DEVICES, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import find_entry, suite_of
@@ -78,7 +79,7 @@ def entry(name: str) -> Callable[..., nn.Module]:
     function.__doc__ = (
         f"A Vision Transformer from a learngene of the method {method}.\n\n"
         "The same parameters as `descendant`; `learngene` is optional. Without a task and classes "
-        "the model has no head. A head\n"
+        "the model has the learngene's head, if it has one. A head\n"
         "that the learngene does not have for the task is random, and a warning says so; "
         "`model.label_names` are its classes."
     )
@@ -145,23 +146,33 @@ def build(
         pretrained: False: all weights are random.
         seed: for the weights that are not inherited.
         device: the model's device; default: torch's. On `meta` it has no numbers.
-        ancestry: location of the ancestry model, for the methods that embed an unseen task with it
-            (see `Run.ancestry`).
+        ancestry: location of the ancestry model that the learngene records, for methods that read
+            it again. It does not replace that model: extract from another one with
+            `lg.extract(METHOD, ancestry=…, out="FOLDER")` and build from the folder.
         sizes: as of `lifecycle.expand`, by our names or timm's; errors too are the same.
+
+    Raises:
+        WrongCall: for an argument of another type, for another ancestry model, and as
+            `lifecycle.expand` does.
+        Unavailable: for a device that this machine does not have.
     """
     with _packages_named():
-        import torch
-
         from learngene_zoo.families.tensors import initial
 
-        model_device = torch.get_default_device() if device is None else torch.device(device)
+        if not isinstance(pretrained, bool):
+            raise WrongCall(f"pretrained is {pretrained!r:.40}; expected True or False")
+        model_device = _find_device(device)
         run = Run(
             seed=seed,
             device="cpu" if model_device.type not in DEVICES else str(model_device),
-            ancestry=ancestry,
+            ancestry=None if ancestry is None else str(ancestry),
         )
+        import torch
+
         with torch.device("cpu"):
             gene = shelf.open_learngene(learngene)
+            if ancestry is not None:
+                _check_ancestry(gene, ancestry)
             descendant = lifecycle.expand(
                 gene, run=run, **{"task": task, **_headless(gene, task, sizes), **sizes}
             )
@@ -179,6 +190,48 @@ def build(
         if isinstance(descendant.input_format, TextFormat):
             model.tokenizer = _build_tokenizer(descendant.input_format)
         return model.to(model_device)
+
+
+def _check_ancestry(gene: Learngene, source: str | Path) -> None:
+    """Raise `WrongCall` unless a source is an ancestry model that a learngene records."""
+    from learngene_zoo.pretrained.ancestry import open_ancestry
+
+    source = parse_reference("ancestry", source, SOURCES)
+    recorded = gene.config.ancestries
+    checksums = {record.sha256 for record in recorded}
+    if None in checksums or open_ancestry(source).record.sha256 in checksums:
+        return
+    names = ", ".join(record.source for record in recorded) or "none"
+    raise WrongCall(
+        f"{source} is not the ancestry model of this learngene ({names}); to build from {source}, "
+        f"extract first: lg.extract({gene.config.method!r}, ancestry={source!r}, out='FOLDER'), "
+        "then use the entry `descendant` or lg.expand with 'FOLDER'"
+    )
+
+
+def _find_device(device: str | torch.device | None) -> torch.device:
+    """Return the device of a model, by default torch's.
+
+    Raises `WrongCall` for a name that torch does not know, `Unavailable` for a GPU that this
+    machine does not have.
+    """
+    import torch
+
+    if device is None:
+        return torch.get_default_device()
+    try:
+        named = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise WrongCall(
+            f"device is {device!r:.40}; expected a device of torch, such as 'cpu', 'cuda' or 'mps'"
+        ) from None
+    count = {
+        "cuda": lambda: torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": lambda: int(torch.backends.mps.is_available()),
+    }.get(named.type)
+    if count is not None and (named.index or 0) >= count():
+        raise Unavailable(f"this machine has no device {named}; use device='cpu'")
+    return named
 
 
 def _build_tokenizer(form: TextFormat) -> Any:

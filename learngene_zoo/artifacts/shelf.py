@@ -25,6 +25,7 @@ from learngene_zoo.artifacts.records import (
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import LIMITS, PictureSpec
 from learngene_zoo.hub.client import SCHEME, cached_repository, reference_to_hub
+from learngene_zoo.references import LEARNGENES, parse_reference
 from learngene_zoo.storage import (
     CONFIG,
     read_json,
@@ -141,6 +142,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
     and for `hf-hub:organisation/name`. Raises `WrongCall` if there is nothing of that name, and as
     `fetch.fetch_repository` does.
     """
+    parse_reference("the reference", reference, LEARNGENES)
     path, text = Path(reference), str(reference)
     if text and (path / CONFIG).is_file() and not text.startswith(SCHEME):
         return path
@@ -231,12 +233,14 @@ def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descend
 
 
 def open_learngene(learngene: Learngene | Path | str, *, offline: bool = False) -> Learngene:
-    """Return a learngene object as it is, or load it from a reference that `find` resolves."""
-    return (
-        learngene
-        if isinstance(learngene, Learngene)
-        else load_learngene(find(learngene, offline=offline))
-    )
+    """Return a learngene object as it is, or load it from a reference that `find` resolves.
+
+    Raises `WrongCall` for an object of another type, and as `find` does.
+    """
+    if isinstance(learngene, Learngene):
+        return learngene
+    parse_reference("learngene", learngene, LEARNGENES)
+    return load_learngene(find(learngene, offline=offline))
 
 
 def open_descendant(model: Descendant | Path | str, *, offline: bool = False) -> Descendant:

@@ -16,6 +16,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +24,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import Exists, Unavailable, ZooError, explain_os_error, nearest, unknown
+from learngene_zoo.errors import (
+    Exists,
+    TrainingWarning,
+    Unavailable,
+    ZooError,
+    explain_os_error,
+    nearest,
+    unknown,
+)
 from learngene_zoo.text import printable, shell_word
 from learngene_zoo.version import __version__
 
@@ -147,9 +156,11 @@ class Root(LazyGroup):
         _open_streams()
         arguments = sys.argv[1:] if args is None else args
         run_command = super().main
-        code = run_guarded(
-            lambda words: run_command(words, prog_name or "lgzoo", **extra), arguments
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrainingWarning)  # commands print them as lines
+            code = run_guarded(
+                lambda words: run_command(words, prog_name or "lgzoo", **extra), arguments
+            )
         if code == INTERRUPTED and args is None:
             _end_now(code)
         sys.exit(code)

@@ -22,8 +22,9 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.cli.sections import SettingsCommand, SizeOption, TrainingOption
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import DEFAULT_FAMILY, LANGUAGE_FAMILY, TextSpec
+from learngene_zoo.families.spec import DEFAULT_FAMILY, LANGUAGE_FAMILY
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.training_warnings import describe_few, name_sample
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import settings_of
@@ -193,7 +194,7 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     facts = _facts(metrics)
     if facts:
         recipe: Any = finetuned.provenance["recipe"]
-        noun = "text" if isinstance(getattr(finetuned, "spec", None), TextSpec) else "image"
+        noun = name_sample(finetuned)
         kept_text = _describe_kept(facts.get("kept_epoch"), metrics, recipe["lr"], noun)
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test {noun}s"
         say(f"{kept_text}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
@@ -207,7 +208,6 @@ def finetune(model: str | None, task: str | None, preset: str | None, **options:
     return _warn(metrics)
 
 
-MIN_VALIDATION = 30  # fewer compare epochs too coarsely to be used without a note
 MIN_EPOCHS = 4  # fewer are advised to be more before another learning rate
 
 
@@ -215,12 +215,8 @@ def _describe_kept(epoch: int | None, metrics: Mapping[str, Any], lr: float, nou
     """Return which epoch is kept; with advice if it is the start, or if few images decided."""
     if epoch is None:
         return ""
-    epochs, samples = metrics["epochs"], metrics.get("validation_images", MIN_VALIDATION)
-    few = (
-        f", by only {samples} validation {noun}s, where one is {100 / samples:.0f} points"
-        if samples < MIN_VALIDATION
-        else ""
-    )
+    epochs, few = metrics["epochs"], describe_few(metrics, noun)
+    few = f", {few}" if few else ""
     if epoch:
         return f"epoch {epoch} of {epochs} is kept{few}; "
     advice = (

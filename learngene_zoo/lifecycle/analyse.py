@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.learngenes import expand
 from learngene_zoo.lifecycle.opening import open_answering, open_task_for, own_run
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.contract import family, method_of
-from learngene_zoo.method.sizes import Budget, Member, Target
+from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
 from learngene_zoo.pretrained.timm_model import open_model
+from learngene_zoo.references import TASKS, parse_reference, parse_task
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, to_json, with_settings
@@ -53,14 +55,14 @@ def compare(
         task: default: the one that the first model was trained for.
         split: the images to evaluate on.
         timed: also measure latencies.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
         WrongCall: as `evaluate` does, for either model.
     """
     from learngene_zoo.lifecycle.comparison import compare as compare_models
 
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
     first_model, second_model = (
         open_model(model, offline=run.offline) for model in (first, second)
     )
@@ -100,14 +102,14 @@ def probe(
         images: maximum number of training images. None: all.
         image_size: of an ancestry model, in pixels. None: its default.
         fit: treatment of pictures that are not square. None: as in `finetune`.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
         WrongCall: for a task with a class per pixel, and as `evaluate` does.
         BadData: if the training images show fewer than two classes.
         TrainingFailed: for features that are not finite.
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
     opened = _open_probed(model, image_size, run)
     from learngene_zoo.tasks.splits import ensure_validation
     from learngene_zoo.training.probes import compute_features, run_probe
@@ -183,21 +185,43 @@ def predict(
 
     Args:
         model: any model that `evaluate` takes.
-        images: paths of pictures. One that cannot be read has an `error` in its result.
+        images: paths of pictures, and folders, which are searched with their subfolders
+            ("folder:PATH" too). A picture that cannot be read has an `error` in its result. For a
+            model of texts: texts, or pairs of them.
         top: number of classes for each picture.
         batch_size: pictures per forward pass.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
-        WrongCall: for a model without a class per image.
+        WrongCall: for a model without a class per image, and for a folder without pictures.
     """
     from learngene_zoo.training.predict import predict as predict_files
 
     run = run or own_run()
-    paths = [images] if isinstance(images, (str, Path)) else images
-    return list(
-        predict_files(open_answering(model, run), paths, run, top=top, batch_size=batch_size)
-    )
+    opened = open_answering(model, run)
+    paths: Iterable[Any] = [images] if isinstance(images, (str, Path)) else images
+    if not isinstance(opened.input_format, TextFormat):
+        paths = [path for word in paths for path in _list_paths(word)]
+    return list(predict_files(opened, paths, run, top=top, batch_size=batch_size))
+
+
+def _list_paths(word: str | Path) -> Sequence[str | Path]:
+    """Return the pictures below a folder, or the path of a picture.
+
+    Raises `WrongCall` for a folder that does not exist or has no pictures.
+    """
+    from learngene_zoo.tasks.listing import list_pictures
+
+    is_folder = isinstance(word, str) and word.startswith("folder:")
+    path = Path(str(word).removeprefix("folder:")).expanduser() if is_folder else Path(word)
+    if is_folder and not path.is_dir():
+        raise WrongCall(f"no folder {path}; give an image or a folder of images")
+    if not path.is_dir():
+        return [word]
+    pictures = list_pictures(path).pictures
+    if not pictures:
+        raise WrongCall(f"no images in {path} or its subfolders; give a folder with images")
+    return pictures
 
 
 def recommend(
@@ -209,6 +233,7 @@ def recommend(
     sizes: int = 3,
     run: Run | None = None,
     report: Callable[[str, Member, float, int, int], None] = lambda *_: None,
+    **bounds: Any,
 ) -> list[RankedDescendant]:
     """Rank the descendants to build for a task by a probe, before any training.
 
@@ -218,9 +243,11 @@ def recommend(
         budget: bounds of the descendants.
         images: number of training images for the probe, the same for all. None: all.
         sizes: maximum number of descendants of each learngene.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         report: called after each probe with the learngene, the size, the result of the probe, the
             number of finished probes and their total.
+        bounds: bounds of `budget` by name, as numbers or as on the command line
+            (`max_params="500K"`).
 
     Returns:
         The descendants, best first; see `recommendation.rank_descendants`.
@@ -228,7 +255,8 @@ def recommend(
     Raises:
         WrongCall: if nothing fits, and for a task with a class per pixel.
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_reference("task", task, TASKS)
+    budget = parse_budget(budget or Budget(), bounds)
     listed = (
         [learngenes]
         if isinstance(learngenes, (str, Path))
@@ -240,7 +268,7 @@ def recommend(
     data = open_task(task, offline=run.offline)
     check_inputs(data)
     opened = [shelf.open_learngene(folder, offline=run.offline) for folder in folders]
-    members = _list_offers(opened, data, budget or Budget(), sizes)
+    members = _list_offers(opened, data, budget, sizes)
     if not members:
         raise WrongCall(
             f"none of {shelf.abbreviate_names([str(named) for named in listed])} "

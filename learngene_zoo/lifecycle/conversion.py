@@ -77,7 +77,7 @@ def convert(
         images: images without labels on which the tokens are compared with those of the ancestry
             model, as for `heal`; only with `keep_interface`.
         ancestry: source of the ancestry model. None: the one that the descendant records.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out`.
 
     Raises:

@@ -19,8 +19,10 @@ from learngene_zoo.lifecycle.rates import (
     describe_rates,
     is_pretrained,
 )
+from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.method.contract import METHODS, Finetuning
 from learngene_zoo.pretrained.timm_model import load_model, open_model
+from learngene_zoo.references import parse_task
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -126,7 +128,8 @@ def finetune(
         model: a model or a reference to one.
         task: default: the task for which the model was built. A model from the bundled ancestry
             that was built without a task is trained on `digits`.
-        recipe: default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`.
+        recipe: default: `Recipe()` with a learning rate and a layer decay that depend on the width
+            of the model and on whether its weights are pretrained (`lgzoo finetune --help`).
         tuning: the other settings.
         preset: replaces the recipe: "paper" is the recipe of the paper of the method that built the
             model, with the paper's learning rate for the task, if there is one.
@@ -134,13 +137,13 @@ def finetune(
         run: how to compute.
         force: replace existing content of `out`.
         settings: fields of `recipe` and `tuning` by name (`epochs=5, patience=3`); `batch_size` and
-            `lr` may be "auto": see `training.automatic`.
+            `lr` may be "auto": then several values are tried first.
 
     Raises:
         WrongCall: if no task is given and the model was built without a task, or for data that only
             the caller may choose (`folder:mine`).
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
     check_start(out, run, force)
     from learngene_zoo.runs.progress import check_tracker, say
     from learngene_zoo.tasks.catalogue import say_notes
@@ -206,6 +209,7 @@ def finetune(
     result = produce(
         make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps
     )
+    warn_of_training(result)
     return remember(result, origins, load_model, out)
 
 

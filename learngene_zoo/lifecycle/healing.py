@@ -20,8 +20,10 @@ from learngene_zoo.lifecycle.opening import own_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
 from learngene_zoo.lifecycle.round_sizes import check_unchanged, plan_rounds
 from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remove_work
+from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
+from learngene_zoo.references import SOURCES, TASKS, parse_reference, parse_task
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
@@ -66,10 +68,10 @@ def heal(
         teacher: source of another ancestry model with the same patches; rounds build from it. None:
             the one that the descendant records.
         task: a task whose validation images choose the epoch. None: the held-out losses do.
-        recipe: the training. None: `HEAL`, with the learning rate of `choose_heal_rate`.
+        recipe: the training. None: the defaults of `lgzoo heal --help`.
         healing: the other settings.
         out: folder to write the model to.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out`.
         settings: fields of `recipe` and `healing` by name (`epochs=3, maps="fixed"`).
 
@@ -83,7 +85,8 @@ def heal(
         BadFile: for a recorded ancestry model that is not the same any more.
         BadData: for fewer than 20 images.
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
+    images = parse_reference("images", images, TASKS)
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import load_descendant
     from learngene_zoo.runs.progress import check_tracker
@@ -94,6 +97,7 @@ def heal(
     check_tracker(run.tracker, run.folder if out is None else Path(out))
     resolved, healing = configure(recipe or HEAL, healing, settings)
     if teacher is not None:
+        teacher = parse_reference("teacher", teacher, SOURCES)
         check_source(teacher)
     start = check_healable(open_model(model, offline=run.offline))
     if healing.rounds > 1:
@@ -122,7 +126,8 @@ def heal(
         if plan is not None:
             one_round = replace(healing, rounds=1)
             call = partial(heal, images=images, task=task, recipe=resolved, healing=one_round)
-            built, rounds = build_in_rounds(start, plan, ancestry, images, call, run)
+            with ignore_training_warnings():
+                built, rounds = build_in_rounds(start, plan, ancestry, images, call, run)
             blocks = {name: built.provenance.get(name) for name in BLOCK_RECORDS}
         fit = choose_fit(built, probed) if probed is not None else None
         healed = recover(
@@ -159,6 +164,8 @@ def heal(
     )
     if out is not None:
         remove_work(locate_run(out))
+    record: Any = result.provenance["healed"]
+    warn(str(record["metrics"].get("warning", "")))
     return remember(result, origins, load_descendant, out)
 
 

@@ -75,7 +75,7 @@ def train_language(
         family: the family of the model, one whose models predict words.
         recipe: the training; a step has `batch_size` blocks of `positions` tokens.
         out: folder to write the model to; transformers opens it.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out`.
         sizes: the shape, by the names in `LANGUAGE_SIZES`, whose values are the defaults.
 

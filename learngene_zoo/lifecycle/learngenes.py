@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact, remember
 from learngene_zoo.artifacts.records import (
+    CONTROLS,
     Control,
     LearngeneConfig,
     TargetTask,
@@ -21,7 +22,7 @@ from learngene_zoo.artifacts.records import (
     versions,
 )
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
-from learngene_zoo.errors import BadPlugin, Refused, WrongCall
+from learngene_zoo.errors import BadPlugin, Refused, WrongCall, unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import TextSpec
 from learngene_zoo.method.contract import (
@@ -35,11 +36,24 @@ from learngene_zoo.method.contract import (
     family,
     method_of,
 )
-from learngene_zoo.method.sizes import Budget, Member, Target, parse_sizes
+from learngene_zoo.method.sizes import (
+    Budget,
+    Member,
+    Target,
+    merge_synonyms,
+    parse_sizes,
+)
 from learngene_zoo.pretrained.sources import check_source
+from learngene_zoo.references import (
+    LEARNGENES,
+    SOURCES,
+    TASKS,
+    parse_reference,
+    parse_references,
+)
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
-from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.settings import settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, locate_task, open_task, say_notes, tasks_named
 from learngene_zoo.tasks.task import Entry, check_inputs, check_kind, stamp_tasks
 
@@ -48,6 +62,8 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 T = TypeVar("T")
+# Words of the command line for arguments of `extract`.
+EXTRACT_SYNONYMS = {"ancestry": "ancestries", "task": "tasks", "img_size": "image_size"}
 
 
 def plan(
@@ -88,7 +104,7 @@ def plan(
         size = target.image_size if target else None
         specs = [
             ancestry_spec(source, offline=offline).with_(image_size=size).with_pool(pool)
-            for source in method.sources(_as_list(ancestries))
+            for source in method.sources(parse_references("ancestries", ancestries, SOURCES))
         ]
         for spec in specs:
             check_family(method, spec)
@@ -121,6 +137,7 @@ def extract(
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
+    **settings: Any,
 ) -> Learngene:
     """Condense ancestry models into a learngene by the method `name`.
 
@@ -141,11 +158,28 @@ def extract(
         out: folder to write the learngene to.
         run: how to compute.
         force: replace existing content of `out`.
+        settings: settings of the extractor by name (`top=3`), and the words of the command line:
+            `ancestry`, `task` and `img_size`.
+
+    Raises:
+        WrongCall: for an unknown setting, and for settings and models that do not fit each other.
     """
     run = run or Run()
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
-    named, sources = _as_list(tasks), method.sources(_as_list(ancestries))
+    typed = {
+        "ancestries": ancestries or None,
+        "tasks": tasks or None,
+        "image_size": image_size,
+        **settings,
+    }
+    typed = merge_synonyms(typed, EXTRACT_SYNONYMS)
+    ancestries, tasks = typed.pop("ancestries", ()), typed.pop("tasks", ())
+    image_size = typed.pop("image_size", None)
+    _check_setting_names(typed, extractor)
+    extractor = with_settings(extractor, typed)
+    named = parse_references("tasks", tasks, TASKS)
+    sources = method.sources(parse_references("ancestries", ancestries, SOURCES))
     if out is not None:
         _check_apart(out, *map(Path, sources))
     check_start(out, run, force)
@@ -239,7 +273,9 @@ def expand(
             named.
         budget: bounds, if the size is to be chosen.
         expander: the settings; default: the method's.
-        control: replaces inherited tensors, see `artifacts.descendant.apply_control`.
+        control: replaces inherited tensors: "shuffled" permutes the entries of each; "stem" keeps
+            only patch embedding, tokens, positions and final norm, "stem_fan_in" too, with blocks
+            of standard deviation 1/sqrt(fan in).
         out: folder to write the descendant to.
         run: how to compute.
         force: replace existing content of `out`.
@@ -252,6 +288,8 @@ def expand(
         BadPlugin: if the expander builds another size than the target's.
     """
     run = run or Run()
+    if control is not None and control not in CONTROLS:
+        raise unknown("control", control, CONTROLS)
     if out is not None:
         claim(Path(out), force or run.resume)
     source, config = _read_config(learngene, run.offline)
@@ -339,12 +377,22 @@ def plot(
     return path
 
 
+def _check_setting_names(names: Iterable[str], extractor: Extractor) -> None:
+    """Raise `WrongCall` for a name that is neither a setting nor an argument of `extract`."""
+    settings = {setting.name for setting in settings_of(extractor)}
+    arguments = {"ancestry", "task", "preset", "image_size", "pool", "out", "run", "force"}
+    for name in names:
+        if name not in settings:
+            raise unknown("setting", name, settings | arguments)
+
+
 def _read_config(
     learngene: str | Path | Learngene, offline: bool = False
 ) -> tuple[Path | Learngene, LearngeneConfig]:
     """Return a learngene or its folder, and its config, without opening its tensors."""
     if isinstance(learngene, Learngene):
         return learngene, learngene.config
+    parse_reference("learngene", learngene, LEARNGENES)
     folder = shelf.find(learngene, offline=offline)
     return folder, read_config(folder)
 
@@ -458,11 +506,6 @@ def _agree(target: Target, purpose: TargetTask) -> bool:
     """Return whether a target leaves its task to the learngene and has no other classes than it."""
     same = target.classes in (None, purpose.classes) and target.dense in (None, purpose.dense)
     return target.task is None and same
-
-
-def _as_list(references: str | Sequence[str]) -> Sequence[str]:
-    """Return a single reference as a list of one."""
-    return [references] if isinstance(references, str) else references
 
 
 def _provenance(

@@ -13,8 +13,10 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.pretrained.exported import check_format
 from learngene_zoo.pretrained.timm_model import open_model
+from learngene_zoo.references import TASKS, parse_reference, parse_task
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -52,13 +54,13 @@ def train(
         recipe: the training.
         init: the scheme of the initial weights.
         out: folder to write the model to.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out`.
 
     Raises:
         TrainingFailed: if the loss is still near that of guessing after a tenth of the steps.
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_reference("task", task, TASKS)
     check_start(out, run, force)
     require_pictures(spec).check_tiled()
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
@@ -99,6 +101,7 @@ def train(
         force=force,
         data=stamps,
     )
+    warn_of_training(descendant)
     return remember(descendant, origins, load_descendant, out)
 
 
@@ -118,7 +121,7 @@ def evaluate(
         split: the images to evaluate on.
         resolution: whether mIoU counts the pixels of the pictures as they are resized for the
             model, or the original ones.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
 
     Raises:
         WrongCall: as `finetune` does, and for the original resolution of a task without masks.
@@ -127,7 +130,7 @@ def evaluate(
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
 
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)
     folder = getattr(opened, "folder", None)
@@ -167,14 +170,14 @@ def export(
         task: the data for measuring an int8 file; default: as for `evaluate`.
         max_drop: the largest accepted fall of the metric of an int8 file.
         timed: also measure latencies.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out`.
 
     Raises:
         WrongCall: as `evaluate` does, and for a task without int8.
         ZooError: as `runtimes.export_descendant` does.
     """
-    run = run or own_run()
+    run, task = run or own_run(), parse_task(task)
     check_file(Path(out), force)
     if task is not None and dtype != "int8":
         raise WrongCall(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost
 from learngene_zoo.families.spec import LIMITS, TIMM_NAMES, Spec
+from learngene_zoo.references import parse_task
 from learngene_zoo.settings import (
     Bounds,
     Json,
@@ -127,9 +128,12 @@ def parse_sizes(
     """Return target, budget and expander with sizes and settings given by name.
 
     The names are ours or timm's, the values numbers or text. Raises `WrongCall` for an unknown
-    name, with the nearest known one, and for a value that is not a number.
+    name, with the nearest known one, for two names of one size, and for a value that is not a
+    number.
     """
-    rest = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
+    rest = merge_synonyms(sizes)
+    if "task" in rest:
+        rest["task"] = parse_task(rest["task"])
     rest = {name: _number(name, value) if name in _KINDS else value for name, value in rest.items()}
     named, bounds = (
         {f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest}
@@ -145,6 +149,41 @@ def parse_sizes(
             }
             raise unknown("size or setting", name, known_names)
     return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
+
+
+def merge_synonyms(
+    sizes: Mapping[str, Any], synonyms: Mapping[str, str] = SYNONYMS
+) -> dict[str, Any]:
+    """Return the arguments that are not None by our names.
+
+    Raises `WrongCall` for two names of one argument.
+    """
+    typed: dict[str, str] = {}
+    for name, value in sizes.items():
+        if value is None:
+            continue
+        ours = synonyms.get(name, name)
+        if ours in typed:
+            raise WrongCall(
+                f"{typed[ours]}={sizes[typed[ours]]!r:.40} and {name}={value!r:.40} have one "
+                "meaning; give one of them"
+            )
+        typed[ours] = name
+    return {ours: sizes[name] for ours, name in typed.items()}
+
+
+def parse_budget(budget: Budget, bounds: Mapping[str, Any]) -> Budget:
+    """Return a budget with bounds by name, as numbers or text.
+
+    Raises `WrongCall` for an unknown name, with the nearest known one, and for a value that is not
+    a number.
+    """
+    names = [f.name for f in fields(Budget)]
+    for name in bounds:
+        if name not in names:
+            raise unknown("bound", name, names)
+    given = {name: value for name, value in bounds.items() if value is not None}
+    return replace(budget, **{name: _number(name, value) for name, value in given.items()})
 
 
 def _number(name: str, value: Any) -> Any:

@@ -29,6 +29,7 @@ from learngene_zoo.pretrained.sources import (
     find_weights_on_hub,
     pretrained_of_timm,
 )
+from learngene_zoo.references import check_model
 from learngene_zoo.settings import Json, fingerprint, to_json
 from learngene_zoo.storage import (
     CONFIG,
@@ -386,9 +387,11 @@ def open_model(
     """Return a model object as it is, or open the model that a reference names.
 
     It is a descendant that `find` resolves, or any classifier of timm's, by name (`timm:NAME`,
-    `hf-hub:organisation/name`) or from a folder in timm's layout.
+    `hf-hub:organisation/name`) or from a folder in timm's layout. Raises `WrongCall` for an object
+    that is no model of this package.
     """
     if not isinstance(model, (str, Path)):
+        check_model("model", model)
         return model
     if is_timm_source(model) and not _is_ours(str(model), offline):
         return open_timm_model(str(model), offline=offline)

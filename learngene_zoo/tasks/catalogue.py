@@ -15,6 +15,7 @@ from typing import Any, Literal
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import BadData, WrongCall, ZooError, nearest, unknown
+from learngene_zoo.references import TASKS, parse_reference
 from learngene_zoo.registry import Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run
@@ -282,6 +283,7 @@ def open_task(reference: str, *, offline: bool = False, require_labels: bool = T
         BadData: for data that cannot be used.
         Unavailable: if the data must be downloaded and `offline` is set.
     """
+    reference = parse_reference("task", reference, TASKS)
     if not is_own_data(reference):
         return _open_named(reference, offline)
     if is_unnamed(reference):

@@ -4,12 +4,14 @@ refusals.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import learngene_zoo as lg
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.learngene import Learngene
@@ -134,3 +136,32 @@ def test_a_learngene_without_a_picture_is_not_drawn(tmp_path: Path) -> None:
     scratched = Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={})
     with pytest.raises(WrongCall, match="the method scratch cannot draw its learngenes"):
         lifecycle.plot(scratched, tmp_path / "x.png")
+
+
+def test_an_extraction_takes_the_words_of_the_command_line() -> None:
+    by_word = lg.extract("first_k", ancestry="bundled", task="digits", img_size=40)
+    by_argument = lg.extract("first_k", ancestries=["bundled"], tasks=["digits"], image_size=40)
+    assert by_word.config == by_argument.config
+    with pytest.raises(WrongCall, match="top is 0; it must be at least 1"):
+        lg.extract("lsamd", top=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tops": 3}, "no setting named 'tops'; did you mean top?"),
+        ({"ancestris": "bundled"}, "no setting named 'ancestris'; did you mean ancestry?"),
+        ({"task": "objects", "tasks": "signs"}, "have one meaning; give one of them"),
+        ({"top": "three"}, 'top is "three"; expected a value of type int'),
+    ],
+)
+def test_wrong_settings_of_an_extraction_are_refused(settings: Any, words: str) -> None:
+    with pytest.raises(WrongCall, match=re.escape(words)):
+        lg.extract("lsamd", **settings)
+
+
+def test_a_ranking_takes_bounds_by_name() -> None:
+    with pytest.raises(WrongCall, match="has a descendant within these budgets"):
+        lg.recommend(task="digits", learngenes="lsamd", max_params="1K")
+    with pytest.raises(WrongCall, match=r"no bound named 'max_parms'; did you mean max_params\?"):
+        lg.recommend("digits", max_parms="1K")

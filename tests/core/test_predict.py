@@ -15,6 +15,7 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
+import learngene_zoo as lg
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.cli.main import main
@@ -294,3 +295,13 @@ def test_the_default_number_of_classes_is_that_of_the_command_line() -> None:
     for name in ("top", "batch_size"):
         assert signature(predict).parameters[name].default == options[name]
     assert options["top"] == 5
+
+
+def test_python_takes_a_folder_of_pictures(at_hand: Path) -> None:
+    files = sorted(map(str, Path("ant").iterdir()))
+    for images in ("ant", Path("ant"), "folder:ant", ["ant"]):
+        assert sorted(p.image for p in lg.predict("finetuned", images)) == files  # type: ignore[arg-type]
+    Path("empty").mkdir()
+    for images, words in (("empty", "no images in empty"), ("folder:none", "no folder none")):
+        with pytest.raises(WrongCall, match=words):
+            lg.predict("finetuned", images)

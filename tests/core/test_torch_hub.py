@@ -16,6 +16,7 @@ import torch
 import learngene_zoo as lg
 from learngene_zoo import torch_hub
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.method.contract import METHODS
@@ -150,3 +151,55 @@ def test_a_learngene_of_texts_builds_a_model_of_transformers_with_a_tokenizer(
     texts["attention_mask"] = torch.tensor([first.attention_mask, second.attention_mask])
     with torch.no_grad():
         assert torch.equal(model(**texts).logits, expected.model()(**texts).logits)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"depth": 6, "layers": 7}, "depth=6 and layers=7 have one meaning; give one"),
+        ({"task": ["digits"]}, "task is of type list; expected a name such as"),
+        ({"learngene": 3}, "learngene is of type int; expected a folder, a name of the shelf"),
+        ({"control": "shufled"}, "did you mean shuffled?"),
+        ({"pretrained": "no"}, "pretrained is 'no'; expected True or False"),
+        ({"device": "gpu"}, "device is 'gpu'; expected a device of torch"),
+    ],
+)
+def test_wrong_arguments_are_named_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
+) -> None:
+    gene = torch_hub._on_shelf("lsamd")
+    monkeypatch.setattr("learngene_zoo.artifacts.descendant.Descendant.model", None)
+    with pytest.raises(WrongCall, match=words):
+        torch_hub.method_vit("lsamd", **{"learngene": gene, **options})
+
+
+def test_a_gpu_that_is_missing_is_refused_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("learngene_zoo.lifecycle.expand", None)
+    with pytest.raises(Unavailable, match="this machine has no device cuda:1; use device='cpu'"):
+        torch_hub.method_vit("lsamd", device="cuda:1")
+
+
+def test_paths_work_as_their_strings_and_other_objects_are_refused() -> None:
+    assert lg.expand(Path("lsamd"), layers=5, task=Path("digits")).spec.classes == 10  # type: ignore[arg-type]
+    module = torch.nn.Linear(2, 2)
+    for call, name in (
+        (lambda: lg.expand(module), "learngene"),  # type: ignore[arg-type]
+        (lambda: lg.expand("lsamd", task=module), "task"),
+        (lambda: lg.finetune(module), "model"),  # type: ignore[arg-type]
+        (lambda: lg.finetune("lsamd", task=3), "task"),  # type: ignore[arg-type]
+        (lambda: lg.shrink(module, task="digits", max_params="500K"), "model"),  # type: ignore[arg-type]
+        (lambda: lg.extract("first_k", ancestries=[3]), "ancestries"),  # type: ignore[list-item]
+    ):
+        with pytest.raises(WrongCall, match=f"^{name} is of type (Linear|int); expected "):
+            call()
+
+
+def test_another_ancestry_model_is_refused_with_the_way_that_works(tmp_path: Path) -> None:
+    ancestry = tiny_ancestry()
+    assemble(ancestry.spec, ancestry.state, seed=0).save(tmp_path / "other")
+    with pytest.raises(WrongCall, match=r"is not the ancestry model of .*lg.extract\('lsamd', anc"):
+        torch_hub.method_vit("lsamd", layers=5, ancestry=tmp_path / "other")
+    assert len(torch_hub.method_vit("lsamd", layers=5, ancestry="bundled").blocks) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import learngene_zoo as lg
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.training_warnings import warn, warn_of_training
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
@@ -260,3 +263,37 @@ def test_distillation_that_diverges_ends_in_one_line() -> None:
     tuned = tune(START, TASK, RECIPE, RUN, lesson=lesson)
     warning = str(tuned.provenance["metrics"]["warning"])  # type: ignore[index]
     assert warning.startswith("the training diverged: the loss distillation is nan at step 1 of ")
+
+
+def test_python_warns_once_and_the_command_prints_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.opening.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
+    script_values(monkeypatch, *[0.0] * 6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lg.finetune(START, task="tiny", epochs=2, run=RUN)
+    told = [warning for warning in caught if warning.category is lg.TrainingWarning]
+    (text,) = [str(warning.message) for warning in told]
+    assert text.startswith("the model is no better than a constant answer on ")
+    assert "a smaller lr (" in text
+    assert told[0].filename == __file__
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(call(tmp_path)[1]) == 1
+    assert not any(warning.category is lg.TrainingWarning for warning in caught)
+
+
+def test_few_validation_images_are_named() -> None:
+    metrics = {"kept_epoch": 2, "epochs": 5, "validation_images": 6}
+    words = "epoch 2 of 5 is kept, by only 6 validation images, where one is 17 points"
+    with pytest.warns(lg.TrainingWarning, match=words):
+        warn_of_training(replace(START, provenance={"metrics": metrics}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_training(
+            replace(START, provenance={"metrics": {**metrics, "validation_images": 30}})
+        )
+    with pytest.warns(lg.TrainingWarning, match="with a smaller lr, or with clip=1$"):
+        warn("train again with a smaller --lr, or with --clip 1")

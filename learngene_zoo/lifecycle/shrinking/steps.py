@@ -51,7 +51,9 @@ from learngene_zoo.lifecycle.shrinking.table import (
     tabulate,
     write_table,
 )
+from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn_of_training
 from learngene_zoo.method.sizes import Budget
+from learngene_zoo.references import SOURCES, parse_reference, parse_task
 from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import report_activity
@@ -97,15 +99,19 @@ def shrink(
         export: "onnx", "pt2" or "none"; "auto": ONNX if its packages are installed. Models of
             texts are not exported.
         out: the folder of the model.
-        run: how to compute. None: see `own_run`.
+        run: how to compute. None: `Run()`, with progress in a notebook.
         force: replace existing content of `out` and of the files beside it.
         settings: bounds, fields of `config`, and settings of `finetune` by name (`max_params="5M"`,
             `max_drop=1`, `epochs=5`).
 
     Raises:
-        WrongCall, BadData: as `open_request` does.
+        WrongCall: if there is no bound, no task and no images, if nothing fits the budget, and for
+            a task with a class per pixel.
+        BadData: for a task with too few images or one class.
     """
     run, out = run or models.own_run(), Path(out)
+    model = parse_reference("model", model, SOURCES)
+    task, images = parse_task(task), parse_task(images, "images")
     if world() > 1:
         raise WrongCall("shrink runs in one process; start it without torchrun")
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
@@ -132,9 +138,12 @@ def shrink(
     )
     shutil.rmtree(folder / WORK, ignore_errors=True)
     report, *exported = list_outputs(out, request.export_format)
+    descendant = load_descendant(out)
+    if request.task is not None:
+        warn_of_training(descendant)
     return replace(
         result,
-        model=load_descendant(out),
+        model=descendant,
         report=report,
         exported=exported[0] if exported else None,
     )
@@ -158,9 +167,13 @@ def plan_shrink(
     Args: as `shrink`.
 
     Raises:
-        WrongCall, BadData: as `open_request` does.
+        WrongCall: if there is no bound, no task and no images, if nothing fits the budget, and for
+            a task with a class per pixel.
+        BadData: for a task with too few images or one class.
     """
     run = run or models.own_run()
+    model = parse_reference("model", model, SOURCES)
+    task, images = parse_task(task), parse_task(images, "images")
     bounds, config, tuning = split_settings(budget or Budget(), config or ShrinkConfig(), settings)
     request = open_request(model, task, images, bounds, config, tuning, image_size, "none", run)
     candidates = choose_within_budget(request.offers, request.budget, config, run)
@@ -176,7 +189,8 @@ def _make(request: ShrinkRequest, out: Path, run: Run) -> Shrunk:
     methods = ", ".join(dict.fromkeys(candidate.method for candidate in candidates))
     say(run, f"{count_noun(len(candidates), 'candidate')}: {methods}")
     ranking = _rank(request, candidates, work, run)
-    finished = finish_candidates(request, ranking, candidates, work, run)
+    with ignore_training_warnings():  # those about the winner follow
+        finished = finish_candidates(request, ranking, candidates, work, run)
     winner = choose_winner(request, ranking, finished)
     table = tabulate(request, ranking, candidates, finished, winner, out, run)
     path = finished[winner].path

@@ -1,0 +1,71 @@
+"""Python warnings about a training: it failed, or few samples chose the weights.
+
+The command line prints its own lines about both and ignores these warnings.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.errors import TrainingWarning
+from learngene_zoo.families.spec import TextSpec
+from learngene_zoo.runs.run import is_first
+
+MIN_VALIDATION = 30  # fewer compare epochs too coarsely to be used without a note
+PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
+
+
+def warn_of_training(model: Any) -> None:
+    """Warn once if a training failed, else if few validation samples chose the weights.
+
+    The texts are those of the command line, with Python's arguments instead of options.
+    """
+    metrics = model.provenance.get("metrics") or {}
+    few, kept = describe_few(metrics, name_sample(model)), metrics.get("kept_epoch")
+    if metrics.get("warning"):
+        warn(str(metrics["warning"]))
+    elif few and kept is not None:
+        warn(f"epoch {kept} of {metrics['epochs']} is kept, {few}")
+
+
+def warn(text: str) -> None:
+    """Give a `TrainingWarning` that points at the caller of the package; none for an empty text."""
+    if text and is_first():
+        text = re.sub(r"--(\w+) (?=\d)", r"\1=", text)
+        text = re.sub(r"--(?=\w)", "", text)
+        warnings.warn(text, TrainingWarning, stacklevel=_count_own_frames())
+
+
+def name_sample(model: Any) -> str:
+    """Return the word for one sample of a model: "image" or "text"."""
+    return "text" if isinstance(getattr(model, "spec", None), TextSpec) else "image"
+
+
+def describe_few(metrics: Mapping[str, Any], noun: str) -> str:
+    """Return that few validation samples chose the epoch; "" if there are enough."""
+    samples = metrics.get("validation_images", MIN_VALIDATION)
+    if samples >= MIN_VALIDATION:
+        return ""
+    return f"by only {samples} validation {noun}s, where one is {100 / samples:.0f} points"
+
+
+@contextmanager
+def ignore_training_warnings() -> Iterator[None]:
+    """Ignore the warnings about trainings that are steps of another function."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        yield
+
+
+def _count_own_frames() -> int:
+    """Return the `stacklevel`, for a call in `warn`, of the first frame outside of the package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
