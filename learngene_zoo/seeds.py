@@ -106,13 +106,20 @@ def interleave_classes(labels_N: np.ndarray, seed: int) -> np.ndarray:
     """
     import numpy as np
 
-    return np.argsort(_places(labels_N, seed, proportional=True), kind="stable")
+    draws_N2 = uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
+    return np.argsort(_place_in_classes(labels_N, draws_N2, proportional=True), kind="stable")
 
 
-def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
+def _place_in_classes(
+    labels_N: np.ndarray, draws_N2: np.ndarray, *, proportional: bool
+) -> np.ndarray:
+    """Return the position of each image in its class, float64 (N,), by two uniform draws.
+
+    The first draws order the images of a class, the second are added to their ranks. If
+    `proportional`, positions are divided by the number of images of the class.
+    """
     import numpy as np
 
-    draws_N2 = uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
     # Sort by class, then within each class by the first draw.
     order = np.lexsort((draws_N2[:, 0], labels_N))
     _, firsts, counts = np.unique(labels_N[order], return_index=True, return_counts=True)
@@ -150,5 +157,42 @@ def draw_balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
     """
     import numpy as np
 
-    places_N = _places(labels_N, seed, proportional=False)
-    return np.sort(np.argpartition(places_N, min(count, len(places_N)) - 1)[:count])
+    key = derive_seed(seed, "order")
+    candidates = _find_candidates(labels_N, count, key)
+    draws_C2 = uniform(key, candidates, 2)
+    places_C = _place_in_classes(labels_N[candidates], draws_C2, proportional=False)
+    chosen = np.argpartition(places_C, min(count, len(places_C)) - 1)[:count]
+    return np.sort(candidates[chosen])
+
+
+def _find_candidates(labels_N: np.ndarray, count: int, key: int) -> np.ndarray:
+    """Return ascending indices that contain the images which `draw_balanced` selects.
+
+    They are the first ones of each class by the first draw, somewhat more than can be selected, so
+    that a task of a million images is not sorted for a few hundred of them.
+    """
+    import numpy as np
+
+    labels_N = labels_N - labels_N.min()  # classes of no image do no harm
+    sizes_K = np.bincount(labels_N)
+    ranks = _count_ranks(sizes_K[sizes_K > 0], count)
+    limits_K = (ranks + 6 * ranks**0.5 + 10) / np.maximum(sizes_K, 1)
+    draws_N = uniform(key, np.arange(len(labels_N)), 1)[:, 0]
+    candidates = np.flatnonzero(draws_N < limits_K[labels_N])
+    found_K = np.bincount(labels_N[candidates], minlength=len(sizes_K))
+    if (found_K < np.minimum(sizes_K, ranks)).any():  # hardly ever
+        return np.arange(len(labels_N))
+    return candidates
+
+
+def _count_ranks(sizes_K: np.ndarray, count: int) -> int:
+    """Return how many images of each class are enough for `count` in total."""
+    import numpy as np
+
+    sizes = np.sort(sizes_K)
+    # With m of each class, the classes of up to m images are used up.
+    for number, size in enumerate(sizes):
+        used, left = int(sizes[:number].sum()), len(sizes) - number
+        if used + left * int(size) >= count:
+            return max(-(-(count - used) // left), 1)
+    return int(sizes[-1])

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.seeds import draw_balanced, interleave_classes, stratified_parts
+from learngene_zoo.seeds import (
+    derive_seed,
+    draw_balanced,
+    interleave_classes,
+    stratified_parts,
+    uniform,
+)
 from learngene_zoo.tasks.splits import (
     Labelled,
     assign_roles,
@@ -176,3 +182,19 @@ def test_roles_of_stored_splits() -> None:
     stored = {"train": 1, "validation": 2, "test": 3, "extra": 4}
     assert assign_roles(stored, {"test": "validation"}) == {"train": 1, "extra": 4, "test": 2}
     assert assign_roles(stored, {"test": "missing"}) == stored
+
+
+def test_a_balanced_draw_is_that_of_all_images_sorted() -> None:
+    generator = np.random.default_rng(0)
+    for seed in range(300):
+        classes, images = generator.integers(1, 12), generator.integers(1, 300)
+        shares = generator.dirichlet(np.full(classes, generator.choice([0.1, 1.0, 10.0])))
+        labels_N = generator.choice(classes, images, p=shares) + 3
+        count = int(generator.integers(1, images + 1))
+        draws_N2 = uniform(derive_seed(seed, "order"), np.arange(images), 2)
+        ranks_N = [
+            np.sum(draws_N2[labels_N == label, 0] < first)
+            for label, first in zip(labels_N, draws_N2[:, 0], strict=True)
+        ]
+        expected = np.argsort(np.array(ranks_N) + draws_N2[:, 1])[:count]
+        assert draw_balanced(labels_N, count, seed).tolist() == sorted(expected)
