@@ -19,6 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -52,10 +53,18 @@ def pause_garbage_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # once: a process that calls `main` often frees its objects
-            gc.freeze()
+        _freeze_objects()
         if was_enabled:
             gc.enable()
+
+
+@cache
+def _freeze_objects() -> None:
+    """Exclude the objects of today from collections, once: later ones of a process are freed.
+
+    `gc.get_freeze_count` is no test for it: it walks over all of them at every call.
+    """
+    gc.freeze()
 
 
 class LazyGroup(click.Group):
