@@ -478,3 +478,22 @@ class Recipe:
                 f"accumulate is {self.accumulate}, which does not divide the batch size of"
                 f" {self.batch_size}; choose a divisor"
             )
+
+
+def merge_synonyms(values: Mapping[str, Any], synonyms: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments that are not None by their usual names.
+
+    Raises `WrongCall` for two names of one argument.
+    """
+    typed: dict[str, str] = {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        ours = synonyms.get(name, name)
+        if ours in typed:
+            raise WrongCall(
+                f"{typed[ours]}={values[typed[ours]]!r:.40} and {name}={value!r:.40} have one "
+                "meaning; give one of them"
+            )
+        typed[ours] = name
+    return {ours: values[name] for ours, name in typed.items()}

@@ -17,11 +17,11 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.own_data import in_python
+from learngene_zoo.artifacts.records import SOURCES, parse_reference
 from learngene_zoo.errors import Unavailable, WrongCall, ZooError
 from learngene_zoo.families.family import table_of
 from learngene_zoo.families.text_format import TextFormat, read_tokenizer
 from learngene_zoo.method.contract import METHODS, Method, method_of
-from learngene_zoo.references import SOURCES, parse_reference
 from learngene_zoo.runs.run import DEVICES, Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import find_entry, suite_of

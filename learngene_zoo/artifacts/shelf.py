@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Literal
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import (
     CONTROLS,
+    LEARNGENES,
     check_format,
     check_not_transformers,
     is_model_config,
     joint_licence,
+    parse_reference,
 )
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import LIMITS, PictureSpec
 from learngene_zoo.hub.client import SCHEME, cached_repository, reference_to_hub
-from learngene_zoo.references import LEARNGENES, parse_reference
 from learngene_zoo.storage import (
     CONFIG,
     read_json,

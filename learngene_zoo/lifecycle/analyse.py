@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.records import TASKS, parse_reference, parse_task
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.learngenes import expand
@@ -17,7 +18,6 @@ from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.contract import family, method_of
 from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
 from learngene_zoo.pretrained.timm_model import open_model
-from learngene_zoo.references import TASKS, parse_reference, parse_task
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, to_json, with_settings

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from learngene_zoo.artifacts.own_data import remember
+from learngene_zoo.artifacts.records import parse_task
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.lifecycle.opening import find_origins, open_task_for, own_run
 from learngene_zoo.lifecycle.rates import (
@@ -22,7 +23,6 @@ from learngene_zoo.lifecycle.rates import (
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.method.contract import METHODS, Finetuning
 from learngene_zoo.pretrained.timm_model import load_model, open_model
-from learngene_zoo.references import parse_task
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed

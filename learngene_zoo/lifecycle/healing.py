@@ -14,7 +14,15 @@ from learngene_zoo.artifacts.own_data import (
     open_for_artifact,
     remember,
 )
-from learngene_zoo.artifacts.records import AncestryRecord, is_own_data, read_provenance
+from learngene_zoo.artifacts.records import (
+    SOURCES,
+    TASKS,
+    AncestryRecord,
+    is_own_data,
+    parse_reference,
+    parse_task,
+    read_provenance,
+)
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.opening import own_run, recall_origins
 from learngene_zoo.lifecycle.rates import check_text_recipe, choose_fit, choose_heal_rate
@@ -23,7 +31,6 @@ from learngene_zoo.lifecycle.rounds import BLOCK_RECORDS, build_in_rounds, remov
 from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn
 from learngene_zoo.pretrained.sources import check_source
 from learngene_zoo.pretrained.timm_model import open_model
-from learngene_zoo.references import SOURCES, TASKS, parse_reference, parse_task
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run

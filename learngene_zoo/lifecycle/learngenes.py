@@ -15,10 +15,15 @@ from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_co
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact, remember
 from learngene_zoo.artifacts.records import (
     CONTROLS,
+    LEARNGENES,
+    SOURCES,
+    TASKS,
     Control,
     LearngeneConfig,
     TargetTask,
     is_own_data,
+    parse_reference,
+    parse_references,
     versions,
 )
 from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolve_path
@@ -40,20 +45,12 @@ from learngene_zoo.method.sizes import (
     Budget,
     Member,
     Target,
-    merge_synonyms,
     parse_sizes,
 )
 from learngene_zoo.pretrained.sources import check_source
-from learngene_zoo.references import (
-    LEARNGENES,
-    SOURCES,
-    TASKS,
-    parse_reference,
-    parse_references,
-)
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
-from learngene_zoo.settings import settings_of, to_json, with_settings
+from learngene_zoo.settings import merge_synonyms, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, locate_task, open_task, say_notes, tasks_named
 from learngene_zoo.tasks.task import Entry, check_inputs, check_kind, stamp_tasks
 

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts.own_data import find_origin, open_for_artifact, remember, remember_file
-from learngene_zoo.artifacts.records import is_own_data, versions
+from learngene_zoo.artifacts.records import (
+    TASKS,
+    is_own_data,
+    parse_reference,
+    parse_task,
+    versions,
+)
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec, require_pictures
@@ -16,7 +22,6 @@ from learngene_zoo.lifecycle.opening import note_random_head, open_answering, op
 from learngene_zoo.lifecycle.training_warnings import warn_of_training
 from learngene_zoo.pretrained.exported import check_format
 from learngene_zoo.pretrained.timm_model import open_model
-from learngene_zoo.references import TASKS, parse_reference, parse_task
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed

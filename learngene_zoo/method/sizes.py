@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from learngene_zoo.artifacts.records import parse_task
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost
 from learngene_zoo.families.spec import LIMITS, TIMM_NAMES, Spec
-from learngene_zoo.references import parse_task
 from learngene_zoo.settings import (
     Bounds,
     Json,
     check_bounds,
+    merge_synonyms,
     settings_of,
     with_settings,
 )
@@ -131,7 +132,7 @@ def parse_sizes(
     name, with the nearest known one, for two names of one size, and for a value that is not a
     number.
     """
-    rest = merge_synonyms(sizes)
+    rest = merge_synonyms(sizes, SYNONYMS)
     if "task" in rest:
         rest["task"] = parse_task(rest["task"])
     rest = {name: _number(name, value) if name in _KINDS else value for name, value in rest.items()}
@@ -149,27 +150,6 @@ def parse_sizes(
             }
             raise unknown("size or setting", name, known_names)
     return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
-
-
-def merge_synonyms(
-    sizes: Mapping[str, Any], synonyms: Mapping[str, str] = SYNONYMS
-) -> dict[str, Any]:
-    """Return the arguments that are not None by our names.
-
-    Raises `WrongCall` for two names of one argument.
-    """
-    typed: dict[str, str] = {}
-    for name, value in sizes.items():
-        if value is None:
-            continue
-        ours = synonyms.get(name, name)
-        if ours in typed:
-            raise WrongCall(
-                f"{typed[ours]}={sizes[typed[ours]]!r:.40} and {name}={value!r:.40} have one "
-                "meaning; give one of them"
-            )
-        typed[ours] = name
-    return {ours: sizes[name] for ours, name in typed.items()}
 
 
 def parse_budget(budget: Budget, bounds: Mapping[str, Any]) -> Budget:

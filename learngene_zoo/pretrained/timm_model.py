@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.records import FORMAT, check_format, read_provenance
+from learngene_zoo.artifacts.records import FORMAT, check_format, check_model, read_provenance
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
@@ -29,7 +29,6 @@ from learngene_zoo.pretrained.sources import (
     find_weights_on_hub,
     pretrained_of_timm,
 )
-from learngene_zoo.references import check_model
 from learngene_zoo.settings import Json, fingerprint, to_json
 from learngene_zoo.storage import (
     CONFIG,

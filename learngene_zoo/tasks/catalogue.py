@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
-from learngene_zoo.artifacts.records import is_own_data
+from learngene_zoo.artifacts.records import TASKS, is_own_data, parse_reference
 from learngene_zoo.errors import BadData, WrongCall, ZooError, nearest, unknown
-from learngene_zoo.references import TASKS, parse_reference
 from learngene_zoo.registry import Broken, PluginEntry, Plugins
 from learngene_zoo.runs.progress import say
 from learngene_zoo.runs.run import Run

@@ -40,7 +40,7 @@ HOT = {
 # go down, or stay in a folder.
 RINGS = (
     (
-        "atomic colours errors intervals ownership plotting references registry seeds settings storage"
+        "atomic colours errors intervals ownership plotting registry seeds settings storage"
         " terminal text version"
     ),
     "families",
@@ -206,7 +206,7 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
 # What only reads imports nothing hot: these modules, and every plugin's module that an entry point
 # names.
 COLD = (
-    "atomic colours errors intervals ownership plotting references registry seeds settings storage terminal"
+    "atomic colours errors intervals ownership plotting registry seeds settings storage terminal"
     " text version method lifecycle plugin torch_hub families.family families.spec"
     " families.timm_config families.vit runs hub artifacts pretrained publishing tasks.task tasks.catalogue bench cli"
 )

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.artifacts.records import SOURCES, parse_reference, parse_task
 from learngene_zoo.artifacts.shelf import BUNDLED
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall
@@ -53,7 +54,6 @@ from learngene_zoo.lifecycle.shrinking.table import (
 )
 from learngene_zoo.lifecycle.training_warnings import ignore_training_warnings, warn_of_training
 from learngene_zoo.method.sizes import Budget
-from learngene_zoo.references import SOURCES, parse_reference, parse_task
 from learngene_zoo.runs.cache import DONE
 from learngene_zoo.runs.folder import check_start, locate_run, produce
 from learngene_zoo.runs.progress import report_activity
