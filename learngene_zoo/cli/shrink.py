@@ -148,7 +148,7 @@ command = SettingsCommand(
     "  lgzoo shrink timm:vit_small_patch14_dinov2 --task folder:mine --max-drop 1\n"
     "  lgzoo shrink timm:deit_small_patch16_224 --task folder:mine --max-params 5M\n"
     "  lgzoo shrink timm:deit_tiny_patch16_224 --images folder:mine --max-flops 1G\n"
-    "  lgzoo shrink folder/of/a/bert --task csv:reviews.csv --max-params 15M\n"
+    "  lgzoo shrink folder/of/a/model --task csv:reviews.csv --max-params 15M\n"
     "  lgzoo shrink --task digits --max-params 500K --plan",
     params=[
         click.Argument(["model"], required=False, default=BUNDLED),
