@@ -20,7 +20,6 @@ Page: docs/results/closed_form.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -72,18 +71,7 @@ class Cell(NamedTuple):
 
 def main() -> None:
     """Measure what is missing, print the table, and keep it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ancestry", help="the folder of DINOv2-S (default: the bundled model)")
-    parser.add_argument("--only", nargs="*", default=[], help="tasks (default: all)")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    given = parser.parse_args()
-    if not given.table:
-        name = "dinov2" if given.ancestry else "bundled"
-        for task in TASKS[name]:
-            if not given.only or task in given.only:
-                measure_task(name, given.ancestry or "bundled", task)
+    truncation.measure_named_tasks(__doc__, TASKS, measure_task)
     table = make_table(read_rows(ROWS))
     replace_between(DOCS / "results" / "closed_form.md", "heads", table)
     print(table)

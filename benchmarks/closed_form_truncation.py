@@ -26,7 +26,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -84,22 +84,36 @@ class Cell(NamedTuple):
 
 def main() -> None:
     """Measure what is missing, print the tables, and keep them."""
+    measure_named_tasks(__doc__, TASKS, measure_task)
+    for name in TASKS:
+        table = make_table(name, read_rows(ROWS))
+        replace_between(DOCS / "results" / "closed_form.md", f"truncation-{name}", table)
+        print(f"{table}\n")
+
+
+def measure_named_tasks(
+    description: str | None,
+    tasks: Mapping[str, Sequence[str]],
+    measure: Callable[[str, str, str], None],
+) -> None:
+    """Measure the tasks that the command line names; none with `--table`.
+
+    Args:
+        description: of the program.
+        tasks: of "dinov2" and of "bundled".
+        measure: called with one of these names, the ancestry model and a task.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ancestry", help="the folder of DINOv2-S (default: the bundled model)")
     parser.add_argument("--only", nargs="*", default=[], help="tasks (default: all)")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
-    if not given.table:
-        name = "dinov2" if given.ancestry else "bundled"
-        for task in TASKS[name]:
-            if not given.only or task in given.only:
-                measure_task(name, given.ancestry or "bundled", task)
-    for name in TASKS:
-        table = make_table(name, read_rows(ROWS))
-        replace_between(DOCS / "results" / "closed_form.md", f"truncation-{name}", table)
-        print(f"{table}\n")
+    name = "dinov2" if given.ancestry else "bundled"
+    for task in () if given.table else tasks[name]:
+        if not given.only or task in given.only:
+            measure(name, given.ancestry or "bundled", task)
 
 
 def measure_task(name: str, ancestry: str, task_name: str) -> None:

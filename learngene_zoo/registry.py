@@ -196,7 +196,7 @@ class Plugins(Generic[T]):
     def describe_code(self, name: str) -> str:
         """Return package, version and a digest of the code of a plugin; "" for one of this project.
 
-        The code are the Python files of the plugin's top module or package, at this moment.
+        The digest is of the Python files of the plugin's top module or package as they are now.
         """
         reference = self.references().get(name)
         packages = self.package_of(name)

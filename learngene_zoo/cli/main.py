@@ -60,9 +60,10 @@ def pause_garbage_collection() -> Iterator[None]:
 
 @cache
 def _freeze_objects() -> None:
-    """Exclude the objects of today from collections, once: later ones of a process are freed.
+    """Exclude the objects that exist now from collections, at the first call only.
 
-    `gc.get_freeze_count` is no test for it: it walks over all of them at every call.
+    Later objects of a process are collected. `gc.get_freeze_count` would walk over all excluded
+    objects at every call.
     """
     gc.freeze()
 

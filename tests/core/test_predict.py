@@ -299,8 +299,9 @@ def test_the_default_number_of_classes_is_that_of_the_command_line() -> None:
 
 def test_python_takes_a_folder_of_pictures(at_hand: Path) -> None:
     files = sorted(map(str, Path("ant").iterdir()))
-    for images in ("ant", Path("ant"), "folder:ant", ["ant"]):
-        assert sorted(p.image for p in lg.predict("finetuned", images)) == files  # type: ignore[arg-type]
+    forms: list[Any] = ["ant", Path("ant"), "folder:ant", ["ant"]]
+    for images in forms:
+        assert sorted(p.image for p in lg.predict("finetuned", images)) == files
     Path("empty").mkdir()
     for images, words in (("empty", "no images in empty"), ("folder:none", "no folder none")):
         with pytest.raises(WrongCall, match=words):

@@ -183,14 +183,15 @@ def test_a_gpu_that_is_missing_is_refused_before_anything_is_built(
 
 
 def test_paths_work_as_their_strings_and_other_objects_are_refused() -> None:
-    assert lg.expand(Path("lsamd"), layers=5, task=Path("digits")).spec.classes == 10  # type: ignore[arg-type]
-    module = torch.nn.Linear(2, 2)
+    task: Any = Path("digits")
+    assert lg.expand(Path("lsamd"), layers=5, task=task).spec.classes == 10
+    module: Any = torch.nn.Linear(2, 2)
     for call, name in (
-        (lambda: lg.expand(module), "learngene"),  # type: ignore[arg-type]
+        (lambda: lg.expand(module), "learngene"),
         (lambda: lg.expand("lsamd", task=module), "task"),
-        (lambda: lg.finetune(module), "model"),  # type: ignore[arg-type]
+        (lambda: lg.finetune(module), "model"),
         (lambda: lg.finetune("lsamd", task=3), "task"),  # type: ignore[arg-type]
-        (lambda: lg.shrink(module, task="digits", max_params="500K"), "model"),  # type: ignore[arg-type]
+        (lambda: lg.shrink(module, task="digits", max_params="500K"), "model"),
         (lambda: lg.extract("first_k", ancestries=[3]), "ancestries"),  # type: ignore[list-item]
     ):
         with pytest.raises(WrongCall, match=f"^{name} is of type (Linear|int); expected "):

@@ -236,10 +236,8 @@ def test_curvature_is_the_mean_of_squares_over_texts(spec: TextSpec) -> None:
         reader, _, table = name_layers(spec, block)
         weight, total = model.get_parameter(f"{reader}.weight"), torch.zeros(spec.hidden)
         for number, text in enumerate(words):
-            unit = torch.nn.functional.normalize(
-                extract_features(model, spec, draw_spans(text, 9, number, 2, spec.pad_token)),  # type: ignore[arg-type]
-                dim=-1,
-            )
+            spans = draw_spans(text, 9, number, 2, spec.pad_token or 0)
+            unit = torch.nn.functional.normalize(extract_features(model, spec, spans), dim=-1)
             targets, logs = unit[:2].detach().softmax(dim=-1), unit.log_softmax(dim=-1)
             pairs = [(t, s) for t in range(2) for s in range(4) if t != s]
             loss = -sum((targets[t] * logs[s]).sum() for t, s in pairs)

@@ -144,7 +144,7 @@ def run_grid(
 
 
 def _list_changed(rows: Iterable[Row], codes: Mapping[str, str]) -> list[str]:
-    """Return the methods that have only rows of other code than that of today."""
+    """Return the methods whose rows all were measured with other code than the current one."""
     measured: dict[str, set[str]] = {}
     for row in rows:
         measured.setdefault(row.method, set()).add(row.code)

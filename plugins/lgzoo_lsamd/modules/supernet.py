@@ -163,12 +163,12 @@ class Arguments(NamedTuple):
         In transformers the first axis of every tensor is that of the texts, or has the size 1.
         """
 
-        def cut(value: Any) -> Any:
+        def select_rows(value: Any) -> Any:
             is_by_text = isinstance(value, torch.Tensor) and value.ndim and len(value) == count
             return value[rows] if is_by_text else value
 
-        named = {name: cut(value) for name, value in self.by_name.items()}
-        return Arguments(tuple(cut(value) for value in self.by_place), named)
+        named = {name: select_rows(value) for name, value in self.by_name.items()}
+        return Arguments(tuple(select_rows(value) for value in self.by_place), named)
 
 
 class RoutedBlock(nn.Module):
