@@ -179,7 +179,7 @@ def print_progress(is_wanted: bool = True) -> None:
     """Print lines about long steps until the command ends."""
     context = click.get_current_context(silent=True)
     if context is not None and is_wanted:
-        context.with_resource(print_activities())
+        context.with_resource(print_activities(is_command=True))
         context.with_resource(report_activity(context.command_path.removeprefix("lgzoo ")))
 
 

@@ -77,8 +77,10 @@ class _Printer:
         self.named: set[str] = set()  # titles of the activities that a line named last
         self._stop = threading.Event()
 
-    def start(self) -> None:
+    def start(self, is_command: bool) -> None:
         self.users += 1
+        if is_command:  # an interrupted pass of an earlier command may still count as a user
+            self._forget()
         if self.users == 1 and is_first():
             self.printed, self._stop = time.monotonic(), threading.Event()
             threading.Thread(target=self._watch, args=(self._stop,), daemon=True).start()
@@ -86,9 +88,12 @@ class _Printer:
     def stop(self) -> None:
         self.users -= 1
         if not self.users:
-            self.noted.clear()
-            self.named.clear()
+            self._forget()
             self._stop.set()
+
+    def _forget(self) -> None:
+        self.noted.clear()
+        self.named.clear()
 
     def _watch(self, stop: threading.Event) -> None:
         while not stop.wait(min(FIRST, PERIOD) / 5):
@@ -152,12 +157,13 @@ def report_activity(
 
 
 @contextmanager
-def print_activities(is_wanted: bool = True) -> Iterator[None]:
-    """Print a line about the current step whenever nothing was printed for `PERIOD` seconds."""
-    if not is_wanted:
-        yield
-        return
-    _printer.start()
+def print_activities(*, is_command: bool = False) -> Iterator[None]:
+    """Print a line about the current step whenever nothing was printed for `PERIOD` seconds.
+
+    Args:
+        is_command: whether a command begins here, which prints each of its notes once.
+    """
+    _printer.start(is_command)
     try:
         yield
     finally:

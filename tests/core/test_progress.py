@@ -66,8 +66,6 @@ def test_nothing_is_printed_where_nobody_asked_or_a_bar_is_drawn(
 ) -> None:
     with report_activity("library"):
         time.sleep(0.12)
-    with print_activities(is_wanted=False), report_activity("quiet"):
-        time.sleep(0.12)
     with print_activities(), report_activity("training", 10, has_bar=True):
         time.sleep(0.12)
     assert capsys.readouterr().err == ""
@@ -137,6 +135,19 @@ def test_a_note_is_printed_once_per_command_and_only_there(capsys: Any) -> None:
             print_note("grey of 12 bits", "a")
             print_note("again", "a")
     assert capsys.readouterr().err == "note: grey of 12 bits\n" * 2
+
+
+def test_an_interrupted_pass_takes_no_note_from_the_next_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(progress_module, "_draw_bar", lambda items, title: None)
+    left = progress(range(2), "left", True)  # its traceback may keep it alive
+    next(left)
+    for _ in range(2):
+        with print_activities(is_command=True):
+            print_note("grey of 12 bits", "a")
+    assert capsys.readouterr().err == "note: grey of 12 bits\n" * 2
+    left.close()
 
 
 @pytest.mark.parametrize(

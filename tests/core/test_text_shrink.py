@@ -18,7 +18,6 @@ from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.lifecycle.shrinking import building, estimate, finishing, request
 from learngene_zoo.method.contract import METHODS
-from learngene_zoo.runs import progress
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import fingerprint_of_state
@@ -103,7 +102,6 @@ def test_an_interrupted_call_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None
         patch.setattr(finishing, "finetune", interrupt)
         assert call(f"{words} small").exit_code != 0
     assert not Path("small").exists()
-    monkeypatch.setattr(progress._printer, "noted", set())  # notes of earlier tests
     resumed, whole = call(f"{words} small --resume"), call(f"{words} whole")
     assert resumed.exit_code == whole.exit_code == 0, resumed.stderr
     assert "transformers opens" in whole.stderr
