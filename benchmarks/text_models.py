@@ -13,6 +13,9 @@ Measured:
     blocks      the same for 4 of its blocks: the first, evenly spaced ones, and those of `lsamd`,
                 whose search has one epoch of 200 texts of each of three tasks
     finetune    `lgzoo finetune` with its defaults on 2,000 training texts, 6 epochs
+    arms        the same on 500 training texts, three seeds, for two methods of each size, random
+                weights and the shuffled control; the last two have the better of two rates on
+                validation texts (the defaults of inherited and of random weights)
     similarity  the correlation of the cosine similarities of 700 test texts of `debian_sections`
                 with those by MiniLM-L6: the first blocks, `closed_form` of 600 training texts, and
                 `heal` of that on 3,000 texts, 3 epochs
@@ -25,6 +28,7 @@ Command: resumable. MINILM is a folder of transformers with all-MiniLM-L6-v2; `d
     python benchmarks/text_models.py --ancestry MINILM probe
     python benchmarks/text_models.py --ancestry MINILM blocks
     python benchmarks/text_models.py --ancestry MINILM finetune
+    python benchmarks/text_models.py --ancestry MINILM arms
     python benchmarks/text_models.py --ancestry MINILM similarity
     python benchmarks/text_models.py --ancestry MINILM penalty
     python benchmarks/text_models.py table    write the page from the results
@@ -43,6 +47,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
+from statistics import mean
 from typing import Any, Literal
 
 import numpy as np
@@ -57,6 +62,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
+from learngene_zoo.text import count_noun
 from learngene_zoo.training.probes import compute_features, run_probe
 from lgzoo_closed_form.calibration import TEXT_PENALTY
 from pages import DOCS, replace_between
@@ -68,7 +74,7 @@ LAYERS, WIDTH = 6, 384  # of the ancestry model
 HEAD_WIDTH = 32
 SIZES = ((3, 384), (6, 256), (3, 256))
 BLOCKS = ("first_k", "evenly_spaced", "middle_k", "last_k", "stacked", "vanilla_lg")
-ANY_WIDTH = ("weight_selection", "weight_subcloning", "growth", "scratch")
+ANY_WIDTH = ("weight_selection", "weight_subcloning", "scratch")
 CALIBRATED = ("closed_form", "weight_subcloning")
 NUM_BLOCKS, BLOCK_TASKS = 4, ("sentiment", "wordnet")
 CHOICES = ("first_k", "evenly_spaced", "lsamd")
@@ -80,6 +86,26 @@ TUNED_MODELS = (
     ("first_k", 6, "MiniLM-L6 itself, 6 layers"),
     ("first_k", 3, "`first_k`, 3 layers"),
 )
+# Method, layers, width and control of the arms; the first is the ancestry model itself.
+ARMS: tuple[tuple[str, int, int, Control | None], ...] = (
+    ("first_k", LAYERS, WIDTH, None),
+    ("first_k", 3, WIDTH, None),
+    ("closed_form", 3, WIDTH, None),
+    ("weight_selection", 3, WIDTH, "shuffled"),
+    ("scratch", 3, WIDTH, None),
+    *(
+        (method, layers, 256, control)
+        for layers in (6, 3)
+        for method, control in (
+            ("weight_selection", None),
+            ("weight_subcloning", None),
+            ("weight_selection", "shuffled"),
+            ("scratch", None),
+        )
+    ),
+)
+ARM_TASKS = ("sentiment", "debian_sections", "wordnet", "acceptability")
+SEEDS = 3
 PENALTY_TASK, PENALTIES = "wordnet", (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 SIMILAR_TEXTS, HEAL_TEXTS, HEAL_EPOCHS = 700, 3000, 3
 SIMILAR = (
@@ -91,7 +117,7 @@ SIMILAR = (
 
 
 # What the first rows do not say.
-FIRST_ROWS = {"stage": "probe", "width": WIDTH, "control": None}
+FIRST_ROWS = {"stage": "probe", "width": WIDTH, "control": None, "seed": 0}
 
 
 @dataclass(frozen=True)
@@ -103,6 +129,7 @@ class Cell:
     task: str
     width: int = WIDTH
     control: Control | None = None
+    seed: int = 0
 
 
 def main() -> None:
@@ -111,7 +138,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "stage", choices=["probe", "blocks", "finetune", "similarity", "penalty", "table"]
+        "stage", choices=["probe", "blocks", "finetune", "arms", "similarity", "penalty", "table"]
     )
     parser.add_argument("--ancestry", help="the folder of MiniLM-L6")
     given = parser.parse_args()
@@ -128,6 +155,9 @@ def main() -> None:
         for task, (method, layers, _) in product(TUNED_TASKS, TUNED_MODELS):
             if not find_rows("finetune", task=task, method=method, layers=layers):
                 measure_finetuning(Cell(method, layers, task), given.ancestry)
+    if given.stage == "arms":
+        for cell in list_missing_arms():
+            measure_arm(cell, given.ancestry)
     if given.stage == "similarity":
         measure_similarities(given.ancestry)
     if given.stage == "penalty":
@@ -136,6 +166,7 @@ def main() -> None:
         ("text-models", make_table),
         ("text-blocks", make_block_table),
         ("text-finetuning", make_finetuning_table),
+        ("text-arms", make_arm_table),
         ("text-similarity", make_similarity_table),
         ("text-penalty", make_penalty_table),
     ):
@@ -149,6 +180,15 @@ def list_missing() -> Iterator[Cell]:
         for method, layers, width, control in list_models():
             cell = Cell(method, layers, task, width, control)
             if not find_rows("probe", **asdict(cell)):
+                yield cell
+
+
+def list_missing_arms() -> Iterator[Cell]:
+    """Yield the arms that have no row yet, the first seed first."""
+    for seed, task in product(range(SEEDS), ARM_TASKS):
+        for method, layers, width, control in ARMS:
+            cell = Cell(method, layers, task, width, control, seed)
+            if not find_rows("arms", **asdict(cell)):
                 yield cell
 
 
@@ -249,6 +289,42 @@ def measure_finetuning(cell: Cell, ancestry: str) -> None:
             "lr": tuned.provenance["recipe"]["lr"],
             "texts": metrics["test_images"],
             "training_texts": metrics["training_images"],
+            "seconds": round(time.monotonic() - start, 1),
+        }
+    )
+
+
+def measure_arm(cell: Cell, ancestry: str) -> None:
+    """Measure the test accuracy after fine-tuning on few texts, and append the row."""
+    import torch
+
+    torch.set_num_threads(1)
+    start = time.monotonic()
+    run = Run(seed=cell.seed, threads=1, device=machine.DEVICE, ancestry=ancestry)
+    model = build_model(cell, ancestry, run)
+    rates = [lifecycle.choose_rates(model)]
+    if cell.control or cell.method == "scratch":
+        random = (lifecycle.rate_for(model.width), 1.0)
+        rates = [(lifecycle.INHERITED_LR, lifecycle.INHERITED_DECAY), random]
+    best: Any = {}
+    for lr, layer_decay in rates:
+        recipe = {"lr": lr, "layer_decay": layer_decay, "epochs": EPOCHS}
+        tuned = lifecycle.finetune(model, task=cell.task, images=TEXTS, run=run, **recipe)
+        metrics: Any = tuned.provenance["metrics"]
+        if not best or metrics["validation_accuracy"] > best["validation_accuracy"]:
+            best = {**metrics, **recipe}
+    append(
+        {
+            "stage": "arms",
+            **asdict(cell),
+            "accuracy": best["test_accuracy"],
+            "validation": best["validation_accuracy"],
+            "start": best["history"][0]["validation_accuracy"],
+            "kept_epoch": best["kept_epoch"],
+            "lr": best["lr"],
+            "layer_decay": best["layer_decay"],
+            "texts": best["test_images"],
+            "training_texts": best["training_images"],
             "seconds": round(time.monotonic() - start, 1),
         }
     )
@@ -363,6 +439,24 @@ def make_finetuning_table() -> str:
                 else ["", ""]
             )
         lines.append(f"| {text} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def make_arm_table() -> str:
+    """Return the mean test accuracies of the arms in Markdown, per cent, with the number of seeds
+    where not all are there.
+    """
+    lines = [f"| model | {' | '.join(ARM_TASKS)} |", "|---|" + "---:|" * len(ARM_TASKS)]
+    for method, layers, width, control in ARMS:
+        found = find_rows("arms", method=method, layers=layers, width=width, control=control)
+        if found:
+            cells = []
+            for task in ARM_TASKS:
+                values = [100 * row["accuracy"] for row in found if row["task"] == task]
+                seeds = f" ({count_noun(len(values), 'seed')})" if len(values) < SEEDS else ""
+                cells.append(f"{mean(values):.1f}{seeds}" if values else "")
+            name = name_model(method, layers, width, control)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
