@@ -15,7 +15,7 @@ Command: a minute; with a real model some minutes more.
     python benchmarks/compensation_damping.py --ancestry DINOV2 --task stamps
 
 Results: benchmarks/results/compensation_damping.json.
-Page: docs/methods/pruning.md.
+Page: docs/results/pruning.md.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ LINKED = (
 NAVIGATION = {
     "Tutorials": ("first_model", "demo", "own_plugin", "hub", "text"),
     "How-to": (
-        *("shrink", "heal", "training", "export", "bench", "streaming", "formats", "torch_hub"),
-        *("resume", "gpus", "offline", "faq"),
+        *("shrink", "prune", "heal", "training", "export", "bench", "streaming", "formats"),
+        *("torch_hub", "resume", "gpus", "offline", "faq"),
     ),
     "Reference": (
         *("concepts", "cli", "json", "api/index", "api/plugin", "artifact", "tasks"),

@@ -133,6 +133,20 @@ def test_a_link_that_leads_nowhere_stops_the_site(checkout: Path) -> None:
     assert "nowhere" in result.stdout + result.stderr
 
 
+@pytest.mark.parametrize(
+    "page",
+    [page for page in sorted((ROOT / "docs/methods").glob("*.md")) if page.stem != "index"],
+    ids=lambda page: page.stem,
+)
+def test_a_page_of_a_method_is_short_and_has_the_common_headings(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    headings = re.findall(r"^(#+ .*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
+    assert re.fullmatch(r"# \S.*", headings[0])
+    names = ("Usage", "Algorithm", "Options", "Limits", "Results")
+    assert headings[1:] == [f"## {name}" for name in names]
+
+
 def test_the_list_of_plugins_is_that_of_the_entry_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,7 +18,7 @@ features f:
 One forward pass of H predicts a descendant of any size for any task. The encoder is the learngene.
 The norms are the predicted parameter regularization of Knyazev et al. (2023).
 
-Where paper and released code differ, each reading is a setting; docs/methods/tal.md lists them.
+Where paper and released code differ, each reading is a setting; docs/results/tal.md lists them.
 Eq. 3 prints gamma f + beta; (1 + gamma) f + beta is the code's. M is predicted, as in the paper, by
 an additional node of the graph; the code draws it at random in every step.
 """

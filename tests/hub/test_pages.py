@@ -251,14 +251,14 @@ METHODS_IN_CI = (
     "pool",
     "snnet",
     "tal",
-)  # the pages of the others take half a minute to minutes
+)  # the pages of the others, and of their results, take half a minute to minutes
 LONG_PAGES = ("export", "streaming")
 
 
 def as_parameter(page: Path) -> Any:
     """A page as a parameter; the long ones, most methods' among them, are run by hand."""
     is_long = page.stem in LONG_PAGES or (
-        page.parent.name == "methods" and page.stem not in METHODS_IN_CI
+        page.parent.name in ("methods", "results") and page.stem not in METHODS_IN_CI
     )
     return pytest.param(page, marks=pytest.mark.exhaustive if is_long else [])
 
