@@ -58,7 +58,7 @@ RECIPE = Recipe(
 )
 RUN = Run(seed=0, threads=1, progress=True, resume=True)
 LICENCE = "apache-2.0"
-NOTICE = """The corpus are the example sentences of WordNet 3.0 and the training texts of
+NOTICE = """The corpus is the example sentences of WordNet 3.0 and the training texts of
 `paraphrase` and `sentiment` without their labels (Apache-2.0). WordNet 3.0 is copyright 2006 by
 Princeton University, all rights reserved; its licence permits to use, copy, modify and distribute
 it for any purpose and without fee, as is and without warranty. None of its sentences is stored
