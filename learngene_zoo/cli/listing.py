@@ -81,7 +81,7 @@ def task_row(entry: Entry) -> Row:
 
 
 def ancestry_rows() -> list[Row]:
-    """Return rows of the bundled ancestry model and of well-known ones of timm."""
+    """Return rows of the bundled ancestry models and of well-known ones of timm."""
     from learngene_zoo.pretrained.known import list_known
 
     return [vars(ancestry) for ancestry in list_known()]

@@ -1,4 +1,4 @@
-"""The ancestry models that are listed: the bundled one, and widely used pretrained ViTs of timm.
+"""The ancestry models that are listed: the bundled ones, and widely used pretrained ViTs of timm.
 
 `known.json` beside this file holds timm's facts about each (`tools/ancestries.py` writes it),
 so that `lgzoo list ancestries` imports nothing. Any other source opens as well.
@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from learngene_zoo.errors import ZooError
+from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, parse_json, read_json
 
 TABLE = Path(__file__).with_name("known.json")
@@ -42,12 +44,12 @@ class KnownAncestry:
     group: str
     family: str | None  # that it opens to; None: it does not open
     params: int  # with its head, if it has one
-    image_size: int
+    image_size: int | None  # None for a model of texts
     licence: str
 
 
 def list_known() -> list[KnownAncestry]:
-    """Return the bundled ancestry model, if it is installed, and those of the table."""
+    """Return the bundled ancestry models that are installed, and those of the table."""
     return [*_iterate_bundled(), *_table()]
 
 
@@ -57,18 +59,27 @@ def _table() -> tuple[KnownAncestry, ...]:
 
 
 def _iterate_bundled() -> Iterator[KnownAncestry]:
-    from learngene_zoo.artifacts.shelf import BUNDLED, BUNDLED_CARD, cards_folder
-    from learngene_zoo.families.family import cost
-    from learngene_zoo.families.spec import require_pictures
-    from learngene_zoo.families.timm_config import spec_in
+    """Yield the ancestry models on the shelf, the default one first."""
+    from learngene_zoo.artifacts.shelf import BUNDLED, BUNDLED_CARD, cards_folder, learngenes, names
 
-    card = cards_folder() / BUNDLED_CARD
-    if card.is_dir():
-        # Not by `ancestry_spec`: its imports take longer than everything else here.
-        config = read_json(card / CONFIG)
-        spec, licence = spec_in(config, str(card)), config["pretrained_cfg"].get("license")
-        params, spec = cost(spec).params, require_pictures(spec)
-        yield _row(BUNDLED, BUNDLED, spec.family, params, spec.image_size, licence or "unknown")
+    models = sorted(set(names()) - set(learngenes()), key=lambda name: (name != BUNDLED_CARD, name))
+    for name in models:
+        shown = BUNDLED if name == BUNDLED_CARD else name
+        yield _describe_card(shown, read_json(cards_folder() / name / CONFIG), name)
+
+
+def _describe_card(name: str, config: dict[str, Json], where: str) -> KnownAncestry:
+    # Not by `ancestry_spec`: its imports take longer than everything else here.
+    from learngene_zoo.families import timm_config, transformers_config
+    from learngene_zoo.families.family import cost
+    from learngene_zoo.families.spec import PictureSpec
+
+    of_texts = "model_type" in config
+    record: Any = config.get("learngene" if of_texts else "pretrained_cfg")
+    spec = (transformers_config if of_texts else timm_config).spec_in(config, where)
+    size = spec.image_size if isinstance(spec, PictureSpec) else None
+    licence = record.get("license") or record.get("licence") or "unknown"
+    return _row(name, "bundled", spec.family, cost(spec).params, size, licence)
 
 
 def tags() -> list[tuple[str, str]]:
@@ -100,7 +111,7 @@ def describe_tag(group: str, tag: str) -> KnownAncestry:
 
 
 def _row(
-    name: str, group: str, family: str | None, params: int, image_size: int, licence: str
+    name: str, group: str, family: str | None, params: int, image_size: int | None, licence: str
 ) -> KnownAncestry:
     return KnownAncestry(
         name=name, group=group, family=family, params=params, image_size=image_size, licence=licence

@@ -20,6 +20,15 @@ def test_the_bundled_one_comes_first() -> None:
     assert first.params == cost(ancestry_spec("bundled")).params
 
 
+def test_the_other_bundled_ones_follow_it_by_their_names() -> None:
+    (narrow, words) = (ROWS[name] for name in ("ancestry-narrow", "ancestry-words"))
+    assert list_known()[1:3] == [narrow, words]
+    assert (words.image_size, words.licence, narrow.image_size) == (None, "apache-2.0", 32)
+    for row in (narrow, words):
+        assert row.params == cost(ancestry_spec(row.name)).params
+        assert row.family == ancestry_spec(row.name).family
+
+
 def test_the_table_has_every_tag_of_its_groups_once() -> None:
     assert [(row.group, row.name) for row in TIMM] == [
         (group, f"timm:{tag}") for group, tag in tags()
