@@ -16,7 +16,7 @@ from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.task import Task, check_inputs, stamp_tasks
+from learngene_zoo.tasks.task import Entry, Task, check_inputs, stamp_tasks
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
@@ -245,7 +245,7 @@ def _check_kinds(tasks: Collection[str], data: Iterable[Task]) -> None:
         WrongCall: some tasks have texts and some have images, or named ones have texts.
     """
     entries = [entry for entry in map(catalogue.find_entry, tasks) if entry is not None]
-    samples = [*entries, *(task for task in data if task.name in tasks)]
+    samples: list[Task | Entry] = [*entries, *(task for task in data if task.name in tasks)]
     texts = [task.name for task in samples if task.kind == "text"]
     images = [task.name for task in samples if task.kind != "text"]
     if texts and images:
