@@ -35,6 +35,7 @@ LINKED = (
     "benchmarks/claims/*.toml",
     "benchmarks/results/**/*",
     "tools/*.py",
+    "learngene_zoo/**/*.py",
     "cards/*/config.json",
 )
 

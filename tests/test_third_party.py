@@ -178,7 +178,16 @@ def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: 
         json.loads((tmp_path / "mine/config.json").read_text())["versions"]["lgzoo-first-blocks"]
         == "0.1.0"
     )
+    built = lgzoo("expand", "mine", "--layers", "2", "-o", "built", site=site, cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    record = json.loads((tmp_path / "built/config.json").read_text())["learngene"]
+    assert record["method_package"] == {"lgzoo-first-blocks": "0.1.0"}
     (tmp_path / "empty").mkdir()
+    how = ("--task", "digits", "--images", "16", "--epochs", "1", "-o", "tuned")
+    tuned = lgzoo("finetune", "built", *how, site=tmp_path / "empty", cwd=tmp_path)
+    assert tuned.returncode == 0, tuned.stderr
+    for name in ("mine", "built", "tuned"):
+        assert "pip install lgzoo-first-blocks" in (tmp_path / name / "README.md").read_text()
     for line in (["expand", "mine", "--layers", "2"], ["show", "mine"], ["plot", "mine"]):
         done = lgzoo(*line, site=tmp_path / "empty", cwd=tmp_path)
         assert done.returncode == 1

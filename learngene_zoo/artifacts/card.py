@@ -22,6 +22,7 @@ from learngene_zoo.artifacts.records import (
     TaskRecord,
     dataset_of,
     joint_licence,
+    package_of_method,
 )
 from learngene_zoo.artifacts.worth import METRICS, list_evaluations, worth_results, worth_section
 from learngene_zoo.errors import BadFile
@@ -97,6 +98,7 @@ def learngene_card(config: LearngeneConfig, location: ArtifactLocation = Artifac
         facts=to_json(facts),
         metrics=to_json(config.metrics),
         details=to_json(config.details),
+        packages=list_packages(package_of_method(config.versions)),
         version=str(config.versions.get("learngene_zoo", "")),
     )
 
@@ -153,6 +155,7 @@ def descendant_card(
         is_of_timm=host == "timm",
         is_of_texts=not of_images,
         method=method,
+        packages=list_packages(ours.get("method_package", {})),
         control=control,
         inherited=len(ours.get("inherited", ())),
         location=location,
@@ -271,6 +274,15 @@ def list_base_models(records: Iterable[AncestryRecord]) -> list[str]:
         if scheme in ("timm", "hf-hub") and re.fullmatch(HUB_ID, name):
             models.append(name)
     return sorted(set(models))
+
+
+def list_packages(versions: Mapping[str, str]) -> list[tuple[str, str, bool]]:
+    """Return packages with their versions, and whether `pip install` takes the name."""
+    name_of_package = re.compile("[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE | re.ASCII)
+    return [
+        (name, number, name_of_package.fullmatch(name) is not None)
+        for name, number in versions.items()
+    ]
 
 
 def list_datasets(records: Iterable[TaskRecord]) -> list[str]:

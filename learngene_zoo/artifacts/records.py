@@ -288,6 +288,8 @@ class Provenance:
     """
 
     method: str = "unknown"
+    # The package of a method that is not of this project, with its version at the extraction.
+    method_package: Mapping[str, str] = field(default_factory=dict)
     control: Control | None = None
     learngene: str = ""
     task: str | None = None
@@ -369,6 +371,14 @@ def versions() -> Mapping[str, str]:
         except PackageNotFoundError:
             continue
     return installed
+
+
+def package_of_method(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the package of a learngene's method with its version; {} for one of this project.
+
+    `versions` are those that the learngene records.
+    """
+    return {name: number for name, number in versions.items() if name not in OWN_PACKAGES}
 
 
 def is_own_data(reference: str) -> bool:

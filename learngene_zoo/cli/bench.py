@@ -1,4 +1,4 @@
-"""`lgzoo bench SUITE`: compare methods with their controls and with training from scratch."""
+"""`lgzoo bench SUITE...`: compare methods with their controls and with training from scratch."""
 
 from __future__ import annotations
 
@@ -42,13 +42,17 @@ MANY = 1_000_000  # cells, if their number is not known yet
 
 
 def bench(
-    suite: str | None, claim: tuple[str, ...], workers: int | None, ray: str | None, **options: Any
+    suites: tuple[str, ...],
+    claim: tuple[str, ...],
+    workers: int | None,
+    ray: str | None,
+    **options: Any,
 ) -> None:
     """Measure what is missing, then print the results."""
     job = job_of({**options, "workers": 0, "resume": False, "tracker": None})
     check_folder(job.out)
-    data = filter(is_own_data, [suite or "", *split_words(options["task"])])
-    check_tasks(*data)
+    references = split_words(suites)
+    check_tasks(*filter(is_own_data, [*references, *split_words(options["task"])]))
     for source in options["ancestry"]:
         check_source(source)
     executor = partial(executor_for, job, workers, ray=ray)
@@ -56,12 +60,12 @@ def bench(
         _claims(claim, options["budget"], job, executor)
         return
     if not options["report"]:
-        _measure(suite or "mini", options, job, executor)
+        _measure(references, options, job, executor)
     _report(job)
 
 
 def _measure(
-    suite: str, options: dict[str, Any], job: Job, executor: Callable[..., Executor]
+    suites: Sequence[str], options: dict[str, Any], job: Job, executor: Callable[..., Executor]
 ) -> None:
     """Run the grid that the command line describes."""
     from learngene_zoo.bench.grid.search import choose
@@ -73,7 +77,7 @@ def _measure(
     anew = job.force
     say = partial(say_now, job=job)
     with report_activity("planning the cells"):
-        cells = build_cells(suite, options, job)
+        cells = build_cells(suites, options, job)
     cells = (
         cost_cells(cells, tasks_named(split_words(options["extract_task"])))
         if options["cost"]
@@ -185,8 +189,10 @@ def _claims(
 
     context = click.get_current_context()
     for option in MEASURED:
-        typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-        if typed and option.name != "budget":
+        name = str(option.name)
+        # click states the command line as the source of an empty list of arguments.
+        is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_typed and context.params[name] != () and option.name != "budget":
             word = option.opts[0] if isinstance(option, click.Option) else "SUITE"
             raise WrongCall(
                 f"{word} cannot be combined with --claim, whose file sets it; leave {word} out"
@@ -225,13 +231,14 @@ command = SettingsCommand(
     "bench",
     callback=bench,
     help="Compare methods with their controls and with training from scratch, on every task of a "
-    "suite.\n\n"
-    "SUITE is a suite or a task (default: mini). Each combination of arm, size, task, budget and "
-    "seed is one cell, and one line in results.jsonl. The same command continues an interrupted "
-    "bench: finished cells are skipped, failed cells are retried.",
+    "suite or of several.\n\n"
+    "SUITE is a suite, a task or your own data (default: mini). Each combination of arm, size, "
+    "task, budget and seed is one cell, and one line in results.jsonl. The same command continues "
+    "an interrupted bench: finished cells are skipped, failed cells are retried.",
     epilog="\b\nExamples:\n"
     "  lgzoo bench --budget quick\n"
     "  lgzoo bench mini --method lsamd --layers 5,9 --epochs 1,4 --seeds 3\n"
+    "  lgzoo bench --task digits,stamps,textures -o three\n"
     "  lgzoo bench --claim lsamd-scratch",
     params=[
         click.Option(

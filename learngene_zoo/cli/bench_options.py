@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from learngene_zoo.bench.grid.grid import AUGMENTS, BUDGETS, RATES, RECIPE, tasks_of_budget
+from learngene_zoo.bench.grid.grid import AUGMENTS, BUDGETS, RATES, RECIPE
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, WholeNumber, job_options, note
 from learngene_zoo.cli.options import (
@@ -81,15 +81,15 @@ def choose_tuning(cells: Sequence[Cell], options: dict[str, Any], offline: bool)
     return GridTuning(cells, tuple(rates), augments, small=small)
 
 
-def build_cells(suite: str, options: dict[str, Any], job: Job) -> list[Cell]:
+def build_cells(suites: Sequence[str], options: dict[str, Any], job: Job) -> list[Cell]:
     """Return the cells of the grid that the command line describes.
 
     Prints a note for sizes that a method cannot build, and for a method that is given twice.
     """
-    from learngene_zoo.bench.grid.grid import cells, standard_arms, targets
+    from learngene_zoo.bench.grid.grid import cells, choose_tasks, standard_arms
 
     budget = BUDGETS[options["budget"]]
-    tasks = targets(suite, split_words(options["task"]))
+    tasks = choose_tasks(budget, suites, split_words(options["task"]))
     methods = split_words(options["method"]) or COMPARED
     for name in dict.fromkeys(methods):
         if methods.count(name) > 1:
@@ -104,7 +104,7 @@ def build_cells(suite: str, options: dict[str, Any], job: Job) -> list[Cell]:
     )
     seeds = budget.seeds if options["seeds"] is None else options["seeds"]
     return cells(
-        tasks if options["task"] else tasks_of_budget(budget, tasks),
+        tasks,
         arms,
         layers=options["layers"] or (() if options["size"] else budget.layers),
         sizes=[_size(text) for text in options["size"]],
@@ -186,7 +186,8 @@ def grid_options() -> list[click.Option]:
             ["--task"],
             shell_complete=complete_tasks,
             multiple=True,
-            help="Only this task of the suite; may be repeated.",
+            help="Only this task; may be repeated. Without SUITE: a task of any suite, or your "
+            "own data.",
         ),
         click.Option(
             ["--layers", "--depth"],
@@ -283,7 +284,7 @@ def bench_options(out: str) -> list[click.Option]:
 
 # Parameters that a claim's file sets.
 MEASURED = [
-    click.Argument(["suite"], required=False),
+    click.Argument(["suites"], metavar="[SUITE]...", nargs=-1),
     *grid_options(),
     *options_of(
         RECIPE,

@@ -22,6 +22,7 @@ from learngene_zoo.artifacts.records import (
     LearngeneConfig,
     TargetTask,
     is_own_data,
+    package_of_method,
     parse_reference,
     parse_references,
     versions,
@@ -508,8 +509,10 @@ def _agree(target: Target, purpose: TargetTask) -> bool:
 def _provenance(
     gene: Learngene, expander: Expander, control: Control | None, run: Run
 ) -> dict[str, Any]:
+    package = package_of_method(gene.config.versions)
     return {
         "method": gene.config.method,
+        **({"method_package": package} if package else {}),
         "learngene": shelf.reference(gene.folder) if gene.folder else "in memory",
         "settings": to_json(expander),
         **({"control": control} if control else {}),

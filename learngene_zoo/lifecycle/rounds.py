@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
 
 # Records of a descendant that do not depend on its method.
-COMMON = ("method", "learngene", "settings", "control", "ancestries", "seed", "versions")
+COMMON = (
+    *("method", "method_package", "learngene", "settings", "control", "ancestries", "seed"),
+    "versions",
+)
 BLOCK_RECORDS = ("runs", "teacher_depth")  # that `match_blocks` reads
 WORK = "rounds"  # folder of the rounds within that of the run; in each:
 LEARNGENE, MODEL, HEALED = "learngene", "model", "healed"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
-from learngene_zoo.artifacts.records import OWN_PACKAGES, LearngeneConfig
+from learngene_zoo.artifacts.records import LearngeneConfig, package_of_method
 from learngene_zoo.artifacts.shelf import BUNDLED as BUNDLED
 from learngene_zoo.artifacts.shelf import is_ours
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall, unknown
@@ -358,7 +358,7 @@ def method_of(config: LearngeneConfig, where: object) -> Method:
     if name not in METHODS.references() and name not in {
         plugin.name for plugin in METHODS.list_refused()
     }:
-        named = sorted(set(config.versions) - set(OWN_PACKAGES))
+        named = sorted(package_of_method(config.versions))
         package = (
             f"the package that it names ({', '.join(named)}), if you trust it"
             if named

@@ -87,6 +87,25 @@ def test_a_bench_prints_its_means_and_continues_by_itself(
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
 
 
+def test_tasks_of_several_suites_are_measured_in_one_call_and_continue(
+    world: tuple[str, str], tmp_path: Path
+) -> None:
+    first = call(*words(world, tmp_path, "textures"))
+    assert first.exit_code == 0, first.stderr
+    named = words(world, tmp_path)
+    del named[1]  # its folder, given with --task below
+    tasks = ("--task", "stamps,textures", "--task", world[1], "--json")
+    second = call(*named, *tasks)
+    assert second.exit_code == 0, second.stderr
+    assert "12 of 18 cells are finished already" in second.stderr, "the cells have the same keys"
+    rows = json.loads(second.stdout)
+    expected = {"textures", "stamps", world[1]}
+    assert {row["task"] for row in rows} == expected
+    assert {row["error"] for row in rows} == {None}
+    lines = json.loads((tmp_path / "summary.json").read_text())
+    assert {line["task"] for line in lines} - {"", None} == expected
+
+
 def test_notes_about_the_call_are_printed_with_quiet_too(
     world: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -254,6 +273,7 @@ def test_an_interruption_says_how_to_go_on(
 def test_claims_take_no_grid() -> None:
     assert "leave --layers out" in call("bench", "--claim", "lsamd-scratch", "--layers", "5").stderr
     assert "leave --lr out" in call("bench", "--claim", "lsamd-scratch", "--lr", "1").stderr
+    assert "leave SUITE out" in call("bench", "mini", "--claim", "lsamd-scratch").stderr
     assert "remove bench" in call("bench", "--claim", "lsamd-scratch", "--force").stderr
     assert (
         "no claim named 'lsamd-scrach'; did you mean"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from learngene_zoo.bench.grid.grid import (
     BUDGETS,
     SCRATCH,
     cells,
+    choose_tasks,
     family,
     select_members,
     size_at,
@@ -187,15 +189,48 @@ def test_methods_are_named_as_they_are_registered() -> None:
         standard_arms(["lsamd"], settings={"tal": {"top": 4}})
 
 
-def test_targets_are_a_suite_or_a_task() -> None:
+def test_targets_are_tasks_of_suites_in_the_order_of_the_catalogue() -> None:
     assert targets("mini") == suite("mini").tasks
-    assert targets("mini", ["signs", "objects"]) == ("objects", "signs")
+    assert targets("mini", only=["signs", "objects"]) == ("objects", "signs")
     assert targets("digits") == ("digits",)
     assert targets("folder:photos") == ("folder:photos",)
-    with pytest.raises(WrongCall, match="no task of mini named 'digits'"):
-        targets("mini", ["digits"])
+    assert targets("words", "mini", "mini") == suite("mini").tasks + suite("words").tasks
+    mixed = ["folder:b", "stamps", "digits", "textures", "folder:a", "objects"]
+    ordered = ("objects", "textures", "digits", "stamps", "folder:b", "folder:a")
+    assert targets(*mixed) == targets("pictures", *mixed, only=mixed) == ordered
+    with pytest.raises(WrongCall, match=r"no task of mini named 'digits'.*leave out mini and give"):
+        targets("mini", only=["digits"])
+    with pytest.raises(WrongCall, match="no task of mini and digits named 'sings'; did you mean s"):
+        targets("mini", "digits", only=["sings"])
     with pytest.raises(WrongCall, match="no suite or task named 'mni'; did you mean mini"):
-        targets("mni")
+        targets("digits", "mni")
+
+
+def test_tasks_are_chosen_by_suites_and_names() -> None:
+    quick, standard = BUDGETS["quick"], BUDGETS["standard"]
+    assert choose_tasks(standard, ()) == suite("mini").tasks
+    three = tuple(task for task in suite("mini").tasks if task in quick.tasks)
+    assert choose_tasks(quick, ()) == choose_tasks(quick, ["mini"]) == three
+    assert choose_tasks(quick, ["words", "mini"]) == three + suite("words").tasks[:3]
+    assert choose_tasks(quick, [], ["signs", "objects"]) == ("objects", "signs"), "as before"
+    names = ["stamps", "digits", "fashion_mnist", "textures", "folder:photos"]
+    assert choose_tasks(quick, [], names) == choose_tasks(quick, names)
+    assert set(choose_tasks(quick, names)) == set(names)
+    assert choose_tasks(quick, ["mini"], ["signs"]) == ("signs",)
+
+
+def test_tasks_of_texts_and_of_images_need_two_grids(tmp_path: Path) -> None:
+    message = "tasks of texts: entailment, sentiment; tasks of images: digits, stamps; an ancestry"
+    with pytest.raises(WrongCall, match=message):
+        grid(tasks=["digits", "entailment", "stamps", "sentiment"])
+    with pytest.raises(WrongCall, match="entailment is a task of texts"):
+        grid(tasks=["entailment", "sentiment"])
+    for label in ("good", "bad"):
+        (tmp_path / label).mkdir()
+        for number in range(8):
+            (tmp_path / label / f"{number}.txt").write_text(f"{label} {number}")
+    with pytest.raises(WrongCall, match=r"tasks of texts: folder:.*; tasks of images: digits;"):
+        grid(tasks=["digits", f"folder:{tmp_path}"])
 
 
 def test_a_small_budget_takes_its_own_tasks_or_the_first_ones() -> None:

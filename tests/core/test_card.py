@@ -18,6 +18,7 @@ from learngene_zoo.artifacts.records import (
     LearngeneConfig,
     Measured,
     TaskRecord,
+    versions,
 )
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -178,6 +179,33 @@ def test_a_descendant_of_which_nothing_is_known_still_has_a_card() -> None:
     )
     assert front(card)["license"] == "unknown"
     assert "model-index" not in front(card)
+
+
+def test_a_card_names_the_package_of_a_method_that_is_not_of_this_project() -> None:
+    ours = {"format": 1, "spec": to_json(SPEC), "method": "first_blocks"}
+    package = {"lgzoo-first-blocks": "0.1.0"}
+    cards = [
+        descendant_card({"learngene": {**ours, "method_package": package}}),
+        learngene_card(config(versions={"learngene_zoo": "1", "torch": "2", **package})),
+    ]
+    for card in cards:
+        assert "part of the package `lgzoo-first-blocks` (version `0.1.0`)" in card
+        assert "```\npip install lgzoo-first-blocks\n```" in card
+        assert "\n\n\n" not in card.partition("## How it was made")[2]
+    for card in (
+        descendant_card({"learngene": ours}),
+        learngene_card(config(versions=versions())),
+    ):
+        assert "part of the package" not in card
+
+
+@pytest.mark.parametrize("name", [NASTY, "--index-url=https://a.b", "a b", "a; b", "é", "a/b", ""])
+def test_a_card_shows_no_command_for_a_name_that_is_not_a_packages(name: str) -> None:
+    ours = {"format": 1, "spec": to_json(SPEC), "method_package": {name: NASTY}}
+    card = descendant_card({"learngene": ours})
+    assert "part of the package" in card
+    assert "pip install" not in card
+    assert front(card)["license"] == "unknown"
 
 
 def test_a_model_that_timm_lacks_is_listed_under_this_library() -> None:

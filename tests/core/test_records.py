@@ -143,6 +143,8 @@ def test_a_learngene_that_says_the_impossible_is_refused(
         ("trained_on", "digits", "trained_on"),
         ("ancestries", 3, "ancestries"),
         ("versions", {"torch": 2}, "versions: torch"),
+        ("method_package", {"lgzoo-mine": 2}, "method_package: lgzoo-mine"),
+        ("method_package", "lgzoo-mine", "method_package"),
         ("method", ["lsamd"], "method"),
         ("control", "half", "control"),
         ("recipe", None, "recipe"),

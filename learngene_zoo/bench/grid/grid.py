@@ -16,7 +16,7 @@ from learngene_zoo.method.contract import METHODS
 from learngene_zoo.method.sizes import Member, Target
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.task import check_inputs, stamp_tasks
+from learngene_zoo.tasks.task import Entry, Task, check_inputs, stamp_tasks
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
@@ -26,21 +26,43 @@ SCRATCH = (
 MAX_NAMED = 18  # sizes listed in an error
 
 
-def targets(reference: str, only: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the tasks of a suite, or one task by its name; `only` selects among them.
+def targets(*references: str, only: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the tasks of suites, and tasks by their names; `only` selects among them.
+
+    They are in the order of the catalogue, the user's own data last.
 
     Raises:
-        WrongCall: the suite or a task is unknown.
+        WrongCall: a suite or a task is unknown.
     """
-    task_names = [entry.name for entry in catalogue.entries()]
-    suites = {suite.name: suite.tasks for suite in catalogue.suites()[0]}
-    if reference not in suites and reference not in task_names and ":" not in reference:
-        raise unknown("suite or task", reference, [*suites, *task_names])
-    tasks = suites.get(reference, (reference,))
+    suites = catalogue.suites()[0]
+    names = [entry.name for entry in catalogue.entries()]
+    known = [*(suite.name for suite in suites), *names]
+    for reference in references:
+        if not is_own_data(reference) and reference not in known:
+            raise unknown("suite or task", reference, known)
+    tasks = catalogue.tasks_named(references)
     for name in only:
         if name not in tasks:
-            raise unknown(f"task of {reference}", name, tasks)
-    return tuple(task for task in tasks if not only or task in only)
+            raise _find_no_task(name, references, tasks, names)
+    order = [
+        task
+        for suite in suites
+        for task in (*suite.tasks, *(entry.name for entry in suite.entries))
+    ]
+    return tuple(sorted(dict.fromkeys(only or tasks), key=[*order, *tasks].index))
+
+
+def _find_no_task(
+    name: str, references: Sequence[str], tasks: Sequence[str], names: Sequence[str]
+) -> WrongCall:
+    """Return the error for a task that the suites do not run, with a remedy if it exists."""
+    suites = " and ".join(references)
+    if is_own_data(name) or name in names:
+        return WrongCall(
+            f"no task of {suites} named {name!r}; to combine tasks of any suites, leave out "
+            f"{suites} and give each with --task"
+        )
+    return unknown(f"task of {suites}", name, tasks)
 
 
 def standard_arms(
@@ -156,8 +178,8 @@ def cells(
     if duplicates:
         raise WrongCall(f"two arms are named {duplicates[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
-    for entry in filter(None, map(catalogue.find_entry, tasks)):
-        check_inputs(entry)
+    data = _open_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
+    _check_kinds(tasks, data)
     named_widths = [{} if width is None else {"width": width} for width in dict.fromkeys(widths)]
     plain = [
         {"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths
@@ -167,7 +189,7 @@ def cells(
         *_competitors(arms, plain, offline, say),
         *_competitors(arms, sizes, offline, say),
     ]
-    stamps = _stamp_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
+    stamps = _stamp_own_data(data)
     codes = {arm.method: METHODS.describe_code(arm.method) for arm in arms}
     return [
         Cell(
@@ -190,18 +212,49 @@ def cells(
     ]
 
 
-def _stamp_own_data(references: Sequence[str], offline: bool) -> dict[str, str]:
-    """Return the stamps of those tasks that are the user's own data.
+def _open_own_data(references: Iterable[str], offline: bool) -> list[Task]:
+    """Return those tasks that are the user's own data.
 
-    Cells of changed data are computed again. Data that cannot be opened has no stamp: its cells
-    fail with the reason.
+    Data that cannot be opened is left out: its cells fail with the reason.
     """
-    stamps: dict[str, str] = {}
+    opened = []
     for name in dict.fromkeys(references):
         if is_own_data(name):
             with suppress(ZooError):
-                stamps |= stamp_tasks([catalogue.open_task(name, offline=offline)])
+                opened.append(catalogue.open_task(name, offline=offline))
+    return opened
+
+
+def _stamp_own_data(data: Iterable[Task]) -> dict[str, str]:
+    """Return the stamps of data that can be read. Cells of changed data are computed again."""
+    stamps: dict[str, str] = {}
+    for task in data:
+        with suppress(ZooError):
+            stamps |= stamp_tasks([task])
     return stamps
+
+
+def _check_kinds(tasks: Collection[str], data: Iterable[Task]) -> None:
+    """Check that one ancestry model takes the samples of all tasks.
+
+    Args:
+        tasks: names of tasks.
+        data: the opened tasks that are the user's own data.
+
+    Raises:
+        WrongCall: some tasks have texts and some have images, or named ones have texts.
+    """
+    entries = [entry for entry in map(catalogue.find_entry, tasks) if entry is not None]
+    samples: list[Task | Entry] = [*entries, *(task for task in data if task.name in tasks)]
+    texts = [task.name for task in samples if task.kind == "text"]
+    images = [task.name for task in samples if task.kind != "text"]
+    if texts and images:
+        raise WrongCall(
+            f"tasks of texts: {', '.join(texts)}; tasks of images: {', '.join(images)}; an "
+            "ancestry model takes only one of the two, so leave out either"
+        )
+    for entry in entries:
+        check_inputs(entry)
 
 
 def set_epochs(recipe: Recipe, epochs: int) -> Recipe:
@@ -380,3 +433,22 @@ def tasks_of_budget(budget: GridBudget, tasks: Sequence[str]) -> tuple[str, ...]
     """
     selected = tuple(task for task in tasks if task in budget.tasks)
     return selected or tuple(tasks)[: budget.most_tasks]
+
+
+def choose_tasks(
+    budget: GridBudget, references: Sequence[str], only: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the tasks that `lgzoo bench SUITE... --task TASK` measures.
+
+    Args:
+        budget: selects among the tasks of each suite if `only` is empty.
+        references: suites and tasks; () for `only`, or for the default suite.
+        only: names of tasks.
+
+    Raises:
+        WrongCall: a suite or a task is unknown.
+    """
+    if references and only:
+        return targets(*references, only=only)
+    chosen = references or only or (catalogue.DEFAULT_SUITE,)
+    return targets(*(task for name in chosen for task in tasks_of_budget(budget, targets(name))))

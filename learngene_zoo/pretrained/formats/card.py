@@ -11,7 +11,10 @@ from learngene_zoo.pretrained.formats.layout import Convertible, LayoutFiles
 from learngene_zoo.settings import to_json
 from learngene_zoo.text import render_markdown
 
-_FACTS = ("method", "control", "learngene", "seed", "settings", "healed", "versions")
+_FACTS = (
+    *("method", "method_package", "control", "learngene", "seed", "settings", "healed"),
+    "versions",
+)
 
 
 def converted_card(model: Convertible, files: LayoutFiles, layout: str) -> str:
