@@ -33,6 +33,7 @@ from lgzoo_tal.architectures import draw_architectures, scale_rule
 from lgzoo_tal.config import Curriculum, Guidance, MetaStep, Stage, build_stages
 from lgzoo_tal.hypernet_spec import CUTOFF, HypernetSpec, LowRank, check_target
 from lgzoo_tal.logah import LOGAH
+from lgzoo_tal.modules import text_embeddings
 from lgzoo_tal.modules.graph import SINK, Graph
 from lgzoo_tal.modules.hypernet import Hypernet, build_graph_for
 from lgzoo_tal.modules.mixture import TaskBatch
@@ -241,6 +242,19 @@ def test_a_projection_keeps_the_norm_of_the_largest_directions() -> None:
         assert torch.allclose(gram, table @ table.T, atol=1e-3)
         assert narrowed[name].mean(dim=1).abs().max() < 1e-5
     assert torch.equal(Tables(tables).narrow(32)["words"], tables["words"])
+
+
+def test_few_narrowed_embeddings_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = Tables({"words": torch.randn(10, 32), "positions": torch.randn(6, 32)})
+    monkeypatch.setattr(text_embeddings, "MAX_STORED", 16 * (8 + 16))
+    first = tables.narrow(8)
+    assert tables.narrow(16) is tables.narrow(16)
+    assert tables.narrow(8) is first
+    assert tables.narrow(24)["words"].shape == (10, 24)
+    assert tables.narrow(24) is tables.narrow(24)  # alone above the limit, and there
+    again = tables.narrow(8)
+    assert again is not first
+    assert torch.equal(again["words"], first["words"])
 
 
 def test_a_learngene_without_its_embeddings_is_refused() -> None:

@@ -19,6 +19,8 @@ from lgzoo_tal.hypernet_spec import ANCESTRY
 from lgzoo_tal.modules.directions import sort_directions
 from lgzoo_tal.modules.narrowing import build_projection
 
+MAX_STORED = 2**26  # elements of narrowed embeddings in memory; a training has many widths
+
 
 def list_embeddings(spec: Spec) -> list[str]:
     """Return the names of a model's embeddings: of words, then of positions."""
@@ -63,11 +65,17 @@ class Tables:
             if self._directions is None:
                 self._directions = compute_directions(list(self.tables.values()))
             P_dD = build_projection(self._directions, width)
-            self._narrowed[width] = {
+            narrowed = {
                 name: table if len(P_dD) == table.shape[1] else table @ P_dD.T
                 for name, table in self.tables.items()
             }
+            self._narrowed[width] = narrowed
+            while len(self._narrowed) > 1 and self._count_stored() > MAX_STORED:
+                del self._narrowed[next(iter(self._narrowed))]  # the first that was built
         return self._narrowed[width]
+
+    def _count_stored(self) -> int:
+        return sum(table.numel() for state in self._narrowed.values() for table in state.values())
 
 
 @torch.no_grad()
