@@ -331,28 +331,23 @@ def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learn
 def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
     """Return a stage's accuracies in Markdown, per cent.
 
-    An arm and a task a row, a size a column.
+    A row is an arm at one size, a column is a task.
     """
     rows = [row for row in rows if row["stage"] == stage and "error" not in row]
-    sizes = [
-        size
-        for size in ((12, 384), *SIZES)
-        if any((row["layers"], row["width"]) == size for row in rows)
-    ]
     what = "ridge / nearest neighbours" if stage == "probe" else "test images"
-    heads = [f"{layers} x {width}" for layers, width in sizes]
     lines = [
-        f"| task | weights ({what}) | {' | '.join(heads)} |",
-        "|---|---|" + "---:|" * len(sizes),
+        f"| size | weights ({what}) | {' | '.join(TASKS)} |",
+        "|---|---|" + "---:|" * len(TASKS),
     ]
-    for task in TASKS:
-        for arm in dict.fromkeys(row["arm"] for row in rows if row["task"] == task):
-            own = [row for row in rows if (row["task"], row["arm"]) == (task, arm)]
+    order = list(dict.fromkeys(cell.arm for cell in list_cells(stage)))
+    for layers, width in ((12, 384), *SIZES):
+        size = [row for row in rows if (row["layers"], row["width"]) == (layers, width)]
+        for arm in sorted({row["arm"] for row in size}, key=order.index):
             cells = [
-                describe(stage, [row for row in own if (row["layers"], row["width"]) == size])
-                for size in sizes
+                describe(stage, [row for row in size if (row["arm"], row["task"]) == (arm, task)])
+                for task in TASKS
             ]
-            lines.append(f"| {task} | {arm} | {' | '.join(cells)} |")
+            lines.append(f"| {layers} x {width} | {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
