@@ -59,9 +59,9 @@ from lgzoo_closed_form.descendant_size import (
     derive_spec,
     find_best_cuts,
     list_sizes,
-    list_unsolvable_features,
     select_cut,
 )
+from lgzoo_closed_form.limits import list_unsolvable_features
 
 if TYPE_CHECKING:
     import torch

@@ -180,7 +180,7 @@ def check_head_dim(spec: Spec, head_dim: int) -> None:
         return
     for is_fixed, words in (
         (getattr(spec, "qk_norm", False), "norms of queries and keys"),
-        (hasattr(spec, "rotary"), "rotary positions, which turn pairs of channels,"),
+        (spec.supports_rotary, "rotary positions, which turn pairs of channels,"),
     ):
         if is_fixed:
             raise WrongCall(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def is_uniform(spec: Spec) -> bool:
     """Return whether the format of a model has one size for all blocks, and no removed heads."""
-    return not hasattr(spec, "front")
+    return not spec.varies_by_block
 
 
 def check_sizes(
