@@ -281,7 +281,7 @@ def _row(candidate: RankedDescendant) -> dict[str, Any]:
 def _call(candidate: RankedDescendant, task: str) -> str:
     """Return the command line that builds a candidate."""
     config = read_config(shelf.find(candidate.learngene))
-    free = method_of(config, candidate.learngene).expander.axes
+    free = method_of(config, candidate.learngene).expander.list_axes(config.spec)
     sizes = {
         name: getattr(candidate.member.spec, name)
         for name in ("layers", "width", "heads")

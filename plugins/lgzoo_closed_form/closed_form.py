@@ -61,7 +61,7 @@ from lgzoo_closed_form.descendant_size import (
     list_sizes,
     select_cut,
 )
-from lgzoo_closed_form.limits import list_unsolvable_features
+from lgzoo_closed_form.limits import can_narrow_heads, list_unsolvable_features
 
 if TYPE_CHECKING:
     import torch
@@ -209,6 +209,10 @@ class ClosedFormExpander(Expander):
         "channels of every head (none: as in the ancestry model, unless width and heads are named)",
         Bounds(least=1),
     ] = None
+
+    def list_size_settings(self, spec: Spec) -> tuple[str, ...]:
+        """Return `head_dim`, if heads can have fewer channels."""
+        return ("head_dim",) if can_narrow_heads(spec, is_nested=self.nested) else ()
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every depth up to the ancestry model's.

@@ -21,7 +21,7 @@ def complete_target(target: Target, ancestry: Spec, head_dim: int, *, is_nested:
 
     Without both it has the ancestry model's number of heads.
     """
-    most, can_narrow = ancestry.head_width, _can_narrow_heads(ancestry, is_nested=is_nested)
+    most, can_narrow = ancestry.head_width, can_narrow_heads(ancestry, is_nested=is_nested)
     if head_dim > most:
         choice = f"choose a head_dim of at most {most}" if can_narrow else "leave out head_dim"
         raise WrongCall(
@@ -76,7 +76,7 @@ def refuse_heads(width: int, heads: int | None, ancestry: Spec, *, is_nested: bo
         asked += f" with {_count_heads(heads)} of {width // heads} channels"
     widths = ", ".join(map(str, _list_whole_widths(ancestry)))
     choice = f"choose width {widths}"
-    if _can_narrow_heads(ancestry, is_nested=is_nested):
+    if can_narrow_heads(ancestry, is_nested=is_nested):
         choice += f", or at most {_count_heads(most)} of at most {dim} channels"
         counts = [count for count in range(1, most + 1) if _fits(width, count, ancestry)]
         if counts:
@@ -88,7 +88,7 @@ def refuse_heads(width: int, heads: int | None, ancestry: Spec, *, is_nested: bo
     )
 
 
-def _can_narrow_heads(ancestry: Spec, *, is_nested: bool) -> bool:
+def can_narrow_heads(ancestry: Spec, *, is_nested: bool) -> bool:
     """Return whether heads can have fewer channels than the ancestry model's."""
     fixed = (*list_fixed_head_features(ancestry), *list_fixed_width_features(ancestry))
     return not (is_nested or fixed)

@@ -59,6 +59,7 @@ from lgzoo_closed_form.pruned import (
     collect_learngene,
     derive_selected_spec,
     derive_uncut_spec,
+    list_fixed_head_features,
     name_importances,
     read_importances,
     select_shares,
@@ -195,6 +196,15 @@ class PruningExpander(Expander):
         Bounds(least=1),
     ] = None
     damping: CompensationDamping = DAMPING
+
+    def list_axes(self, spec: Spec) -> frozenset[str]:
+        """Return the sizes that can be changed; see `uniform.list_axes`."""
+        return uniform.list_axes(spec)
+
+    def list_size_settings(self, spec: Spec) -> tuple[str, ...]:
+        """Return `head_dim`, if heads can have fewer channels."""
+        is_fixed = uniform.is_uniform(spec) or list_fixed_head_features(spec)
+        return () if is_fixed else ("head_dim",)
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every number of heads with every eighth of the hidden neurons.
