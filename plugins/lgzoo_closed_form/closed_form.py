@@ -62,6 +62,7 @@ from lgzoo_closed_form.descendant_size import (
     select_cut,
 )
 from lgzoo_closed_form.limits import can_narrow_heads, list_unsolvable_features
+from lgzoo_closed_form.pruned import StoreWeights
 
 if TYPE_CHECKING:
     import torch
@@ -93,11 +94,7 @@ class ClosedFormDetails:
 class ClosedFormExtractor(Extractor):
     """Keep the ancestry model, the best cuts and the main directions of some hundred images."""
 
-    store: Annotated[
-        bool,
-        "store the ancestry model's weights in the learngene; otherwise every expansion opens that "
-        "model again and checks its checksum",
-    ] = True
+    store: StoreWeights = True
     keep_streams: Annotated[
         bool,
         "keep the recorded streams in the folder of the learngene's run, so that expansions do not "

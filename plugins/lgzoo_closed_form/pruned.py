@@ -164,12 +164,13 @@ def derive_uncut_spec(learngene: Learngene, target: Target) -> Spec:
     return replace(target, layers=None, heads=None, mlp_ratio=None).apply(learngene.config.spec)
 
 
-def check_head_dim(spec: Spec, head_dim: int) -> None:
+def check_head_dim(spec: Spec, head_dim: int, *, is_compensated: bool = True) -> None:
     """Raise `WrongCall` for a width of heads that a model cannot have.
 
     Args:
         spec: the ancestry model's shape.
         head_dim: the channels to keep of each head.
+        is_compensated: whether the removed channels are compensated for on images.
     """
     if head_dim > spec.head_width:
         raise WrongCall(
@@ -183,6 +184,8 @@ def check_head_dim(spec: Spec, head_dim: int) -> None:
             f"the heads of models with {words} keep all their channels; leave out --head-dim, "
             "and name --heads or --keep"
         )
+    if not is_compensated:
+        raise WrongCall("head_dim needs images; leave out --no-compensate, or leave out --head-dim")
 
 
 def list_fixed_head_features(spec: Spec) -> list[str]:

@@ -36,7 +36,6 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     Work,
-    WrongCall,
     check_bounds,
     details_of,
     from_json,
@@ -227,13 +226,8 @@ class PruningExpander(Expander):
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for blocks and heads that cannot be built."""
         uniform.check_sizes(config.spec, target, ranking=self.ranking, head_dim=self.head_dim)
-        if self.head_dim is None:
-            return
-        check_head_dim(config.spec, self.head_dim)
-        if self.head_dim < config.spec.head_width and not self.compensate:
-            raise WrongCall(
-                "head_dim needs images; leave out --no-compensate, or leave out --head-dim"
-            )
+        if self.head_dim is not None:
+            check_head_dim(config.spec, self.head_dim, is_compensated=self.compensate)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 2 to 4.
