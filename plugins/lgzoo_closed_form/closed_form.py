@@ -55,12 +55,7 @@ from lgzoo_closed_form.calibration import (
     open_first_blocks,
     open_teacher,
 )
-from lgzoo_closed_form.descendant_size import (
-    derive_spec,
-    find_best_cuts,
-    list_sizes,
-    select_cut,
-)
+from lgzoo_closed_form.descendant_size import derive_spec, find_best_cuts, list_sizes, select_cut
 from lgzoo_closed_form.limits import can_narrow_heads, list_unsolvable_features
 from lgzoo_closed_form.pruned import StoreWeights
 
