@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact, remember
 from learngene_zoo.artifacts.records import (
@@ -63,6 +64,7 @@ T = TypeVar("T")
 EXTRACT_SYNONYMS = {"ancestry": "ancestries", "task": "tasks", "img_size": "image_size"}
 
 
+@refuse_unknown_arguments
 def plan(
     name: str | Path,
     *,
@@ -344,6 +346,7 @@ def expand(
     return remember(_write_descendant(descendant, out, run, force), origins, load_descendant, out)
 
 
+@refuse_unknown_arguments
 def plot(
     learngene: str | Path | Learngene,
     path: str | Path,
