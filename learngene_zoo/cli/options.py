@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, missing_model
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.cli.sections import (
+    WORDS_KEY,
     SettingOption,
     SizeOption,
     TrainingOption,
@@ -206,6 +207,15 @@ def list_typed(settings: Any) -> dict[str, Any]:
                 _join_groups(context.params[name]) if setting.repeated else context.params[name]
             )
     return values
+
+
+def name_typed_option(name: str) -> str:
+    """Return the option of a setting as it was typed on this command line, else its first name."""
+    context = click.get_current_context()
+    parameters = context.command.get_params(context)
+    option = next(option for option in parameters if option.name == setting_parameter(name))
+    typed = [word.partition("=")[0] for word in context.meta.get(WORDS_KEY, ())]
+    return next((word for word in typed if word in option.opts), option.opts[0])
 
 
 def _join_groups(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | None:

@@ -182,12 +182,12 @@ def extract(
     if out is not None:
         _check_apart(out, *map(Path, sources))
     check_start(out, run, force)
+    for source in sources:
+        check_source(source)
     looks = method.tasks != "none"  # else a task is only the purpose of descendants
     references = (
         method.references(named, sources) if looks and (named or extractor.needs_tasks()) else []
     )
-    for source in sources:
-        check_source(source)
     _check_outline(method, extractor, sources, image_size, pool)
     from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models
 
