@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import (
     CONTROLS,
@@ -24,7 +25,7 @@ from learngene_zoo.artifacts.records import (
     joint_licence,
     parse_reference,
 )
-from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.errors import BadFile, WrongCall, nearest, unknown
 from learngene_zoo.families.spec import LIMITS, PictureSpec
 from learngene_zoo.hub.client import SCHEME, cached_repository, reference_to_hub
 from learngene_zoo.storage import (
@@ -169,6 +170,34 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
     raise unknown("folder or learngene", text, learngenes())
 
 
+def find_model(reference: str | Path, *, offline: bool = False) -> Path:
+    """Return the folder of a model as `find` does; the error for none tells how to build one."""
+    text = str(reference)
+    is_named = card_of(text) is not None or (
+        isinstance(reference, str) and reference_to_hub(text) is not None
+    )
+    if not is_named and not Path(reference).exists():
+        raise missing_model(reference)
+    return find(reference, offline=offline)
+
+
+def missing_model(reference: str | Path) -> WrongCall:
+    """Return the error for a reference to a model whose folder does not exist."""
+    folder = Path(reference)
+    run = folder.with_name(f"{folder.name}.run") if folder.name else folder
+    close = nearest(
+        folder.name, (config.parent.name for config in folder.parent.glob(f"*/{CONFIG}"))
+    )
+    hint = f"build one with `lgzoo expand --layers 7 -o {folder}`"
+    if may_be_on_hub(str(reference)):
+        hint = f"on the Hub it would be {SCHEME}{folder} or {folder}@main"
+    elif run.is_dir():
+        hint = f"the run in {run} has not finished: repeat its command with --resume"
+    elif close is not None:
+        hint = f"did you mean {folder.with_name(close)}?"
+    return WrongCall(f"there is no model at {folder}; {hint}")
+
+
 def reference(folder: Path) -> str:
     """Return a reference that `find` resolves to a folder.
 
@@ -220,6 +249,7 @@ def kind_of(folder: Path) -> Kind:
     return "model" if is_model_config(config) else "learngene"
 
 
+@refuse_unknown_arguments
 def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descendant:
     """Load a learngene or a model, from a folder, by its name on the shelf or on the Hub.
 

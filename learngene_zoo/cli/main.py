@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from learngene_zoo.errors import (
+    MIN_LETTERS,
     Exists,
     TrainingWarning,
     Unavailable,
@@ -359,6 +360,7 @@ def completion(shell: str) -> None:
 
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
+MAX_SUGGESTED = 5  # options that begin with a typed one
 INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
 RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
@@ -508,9 +510,21 @@ def _usage(error: click.UsageError) -> str:
             for option in options
             for word in (*option.opts, *option.secondary_opts)
         }
-        close = nearest(error.option_name.lstrip("-"), words)
+        typed = error.option_name.lstrip("-")
+        close = nearest(typed, words)
         hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
+        longer = [word for name, word in words.items() if name.startswith(typed)]
+        if len(typed) >= MIN_LETTERS and 1 < len(longer) <= MAX_SUGGESTED:
+            hint = f"did you mean {', '.join(longer[:-1])} or {longer[-1]}?"
         return f"no option named {error.option_name}; {hint}"
+    if isinstance(error, click.BadOptionUsage) and error.ctx and "requires an" in error.message:
+        for option in error.ctx.command.get_params(error.ctx):
+            choices = getattr(getattr(option.type, "setting", option.type), "choices", None)
+            if error.option_name in option.opts and choices:
+                return (
+                    f"option {error.option_name!r} requires an argument: {', '.join(choices)}; "
+                    f"see {command} --help"
+                )
     text = error.format_message().strip().rstrip(".")
     text = re.sub(
         r"^Got unexpected extra arguments? \((.*)\)$",

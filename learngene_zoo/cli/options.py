@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, may_be_on_hub
+from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, missing_model
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.cli.sections import (
+    WORDS_KEY,
     SettingOption,
     SizeOption,
     TrainingOption,
     rank_in_help,
     section_of,
 )
-from learngene_zoo.errors import WrongCall, nearest, unknown
+from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import TIMM_NAMES
 from learngene_zoo.families.timm_config import check_timm_source
-from learngene_zoo.hub.client import SCHEME, reference_to_hub
+from learngene_zoo.hub.client import reference_to_hub
 from learngene_zoo.method.contract import METHODS, Method
 from learngene_zoo.method.sizes import Target
 from learngene_zoo.pretrained.timm_model import is_timm_source
 from learngene_zoo.settings import Recipe, Setting, settings_of, to_json, with_settings
-from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import parse_count, parse_seconds
 
 if TYPE_CHECKING:
@@ -207,6 +207,15 @@ def list_typed(settings: Any) -> dict[str, Any]:
                 _join_groups(context.params[name]) if setting.repeated else context.params[name]
             )
     return values
+
+
+def name_typed_option(name: str) -> str:
+    """Return the option of a setting as it was typed on this command line, else its first name."""
+    context = click.get_current_context()
+    parameters = context.command.get_params(context)
+    option = next(option for option in parameters if option.name == setting_parameter(name))
+    typed = [word.partition("=")[0] for word in context.meta.get(WORDS_KEY, ())]
+    return next((word for word in typed if word in option.opts), option.opts[0])
 
 
 def _join_groups(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | None:
@@ -472,24 +481,8 @@ def model_of(named: str | None, *defaults: str, offline: bool = False) -> Path:
             f"{named} is a timm model, not a folder; create a folder with `lgzoo finetune {named} "
             "--task TASK -o FOLDER`"
         )
-    if not folder.is_dir() and may_be_on_hub(str(named)):
-        raise WrongCall(
-            f"there is no model at {folder}; on the Hub it would be {SCHEME}{folder} or "
-            f"{folder}@main"
-        )
     if not folder.is_dir():
-        run = folder.with_name(f"{folder.name}.run")
-        if run.is_dir():
-            raise WrongCall(
-                f"there is no model at {folder}; the run in {run} has not finished: repeat its "
-                "command with --resume"
-            )
-        close = nearest(
-            folder.name, (config.parent.name for config in folder.parent.glob(f"*/{CONFIG}"))
-        )
-        build = f"build one with `lgzoo expand --layers 7 -o {folder}`"
-        hint = build if close is None else f"did you mean {folder.with_name(close)}?"
-        raise WrongCall(f"there is no model at {folder}; {hint}")
+        raise missing_model(named or folder)
     if kind_of(folder) == "learngene":
         raise WrongCall(
             f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder} --layers "

@@ -36,6 +36,7 @@ from learngene_zoo.cli.options import (
     budget_options,
     check_tasks,
     complete_learngenes,
+    name_typed_option,
     options_of,
     settings_from_options,
     size_options,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from learngene_zoo.lifecycle.recommendation import RankedDescendant
 
 SHOWN = ("layers", "width", "heads")  # sizes in every row
+OF_ALL_SIZES = ("classes", "image_size")  # the listed models have those that are named
 FEW = 200  # training images, below which a ranking gets a note
 
 
@@ -142,7 +144,8 @@ def build(method: Method) -> click.Command:
             offline=offline,
         )
         if not members:
-            named = ", ".join(f"--{name.replace('_', '-')}" for name in target.axes())
+            axes = [name for name in target.axes() if name not in OF_ALL_SIZES]
+            named = ", ".join(map(name_typed_option, axes)) or "the settings"
             raise WrongCall(
                 f"{method.name} lists no size with these values; leave out {named} to see all sizes"
             )
@@ -281,7 +284,7 @@ def _row(candidate: RankedDescendant) -> dict[str, Any]:
 def _call(candidate: RankedDescendant, task: str) -> str:
     """Return the command line that builds a candidate."""
     config = read_config(shelf.find(candidate.learngene))
-    free = method_of(config, candidate.learngene).expander.axes
+    free = method_of(config, candidate.learngene).expander.list_axes(config.spec)
     sizes = {
         name: getattr(candidate.member.spec, name)
         for name in ("layers", "width", "heads")

@@ -29,7 +29,8 @@ from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, s
 from learngene_zoo.cli.sections import SettingsCommand
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
-from learngene_zoo.method.contract import METHODS
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.method.contract import METHODS, Method, method_of
 from learngene_zoo.method.sizes import AXES, Member
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
@@ -75,7 +76,11 @@ def show(
     elif kind_of(folder) == "learngene":
         _learngene(folder, convention, show_all, as_json)
     else:
-        print_row(_model(folder, convention), as_json)
+        row = _model(folder, convention)
+        is_text = row["image_size"] is None
+        print_row(
+            {key: row[key] for key in row if as_json or key != "image_size" or not is_text}, as_json
+        )
 
 
 def _is_named(name: str) -> bool:
@@ -141,6 +146,7 @@ def _method(name: str, convention: Convention, show_all: bool, as_json: bool) ->
         presets=list(method.presets),
         tasks=method.tasks,
         sizes=f"{len(members)} from the bundled ancestry, {_counted_with(members, convention)}",
+        more_sizes=_name_size_options(method, members[-1].spec, f"lgzoo plan {name}"),
     )
     print_sizes(size_rows(members, convention), as_json, show_all)
 
@@ -163,11 +169,20 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
         for name, value in {**_flat(config.details), **_flat(config.metrics)}.items()
         if _is_short(value)
     }
-    _print_heading(
-        as_json, **{**facts, **short, **facts, "sizes": _counted_with(members, convention)}
-    )
+    sizes: dict[str, Json] = {
+        "sizes": _counted_with(members, convention),
+        "more_sizes": _name_size_options(method_of(config, folder), config.spec, "lgzoo expand"),
+    }
+    _print_heading(as_json, **{**facts, **short, **facts, **sizes})
     rows = _with_accuracy(size_rows(members, convention), config.metrics)
     print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
+
+
+def _name_size_options(method: Method, spec: Spec, command: str) -> str:
+    """Return the options of a command with which there are other sizes; "" if there are none."""
+    names = method.expander.list_size_settings(spec)
+    options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    return f"with {options} of {command}" if options else ""
 
 
 MAX_LETTERS = 60  # of numbers that are shown in one line; longer lists of them are in config.json

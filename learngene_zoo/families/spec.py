@@ -217,6 +217,16 @@ class Spec:
         return False
 
     @property
+    def supports_rotary(self) -> bool:
+        """Whether models of this family may have rotary positions."""
+        return False
+
+    @property
+    def varies_by_block(self) -> bool:
+        """Whether models of this family may have blocks of several sizes."""
+        return False
+
+    @property
     def tokens(self) -> int:
         """The number of tokens in every block, for an input of the largest size."""
         raise NotImplementedError
@@ -428,6 +438,11 @@ class SegmentedSpec(PictureSpec):
     def front(self) -> tuple[Segment, ...]:
         """The segments before the last one; empty for a plain model."""
         return ()
+
+    @property
+    def varies_by_block(self) -> bool:
+        """Whether models of this family may have blocks of several sizes."""
+        return True
 
     @property
     def attention_width(self) -> int | None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.records import TASKS, parse_reference, parse_task
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.text_format import TextFormat
 from learngene_zoo.lifecycle.learngenes import expand
-from learngene_zoo.lifecycle.opening import open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.opening import note_random_head, open_answering, open_task_for, own_run
 from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method.contract import family, method_of
 from learngene_zoo.method.sizes import Budget, Member, Target, parse_budget
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from learngene_zoo.training.probes import ProbeResult
 
 
+@refuse_unknown_arguments
 def compare(
     first: str | Path | Descendant | TimmModel,
     second: str | Path | Descendant | TimmModel,
@@ -70,6 +72,7 @@ def compare(
     return compare_models(first_model, second_model, data, split, run, timed=timed)
 
 
+@refuse_unknown_arguments
 def probe(
     model: str | Path | Descendant | TimmModel,
     *,
@@ -173,6 +176,7 @@ def assemble_ancestry(ancestry: Ancestry, seed: int) -> Descendant:
     )
 
 
+@refuse_unknown_arguments
 def predict(
     model: str | Path | Descendant | TimmModel | ExportedModel,
     images: str | Path | Iterable[str | Path],
@@ -202,7 +206,10 @@ def predict(
     paths: Iterable[Any] = [images] if isinstance(images, (str, Path)) else images
     if not isinstance(opened.input_format, TextFormat):
         paths = [path for word in paths for path in _list_paths(word)]
-    return list(predict_files(opened, paths, run, top=top, batch_size=batch_size))
+    predictions = list(predict_files(opened, paths, run, top=top, batch_size=batch_size))
+    if any(prediction.error is None for prediction in predictions):
+        note_random_head(opened)
+    return predictions
 
 
 def _list_paths(word: str | Path) -> Sequence[str | Path]:
@@ -210,12 +217,14 @@ def _list_paths(word: str | Path) -> Sequence[str | Path]:
 
     Raises `WrongCall` for a folder that does not exist or has no pictures.
     """
-    from learngene_zoo.tasks.listing import list_pictures
+    from learngene_zoo.tasks.listing import list_pictures, list_suffixes
 
     is_folder = isinstance(word, str) and word.startswith("folder:")
     path = Path(str(word).removeprefix("folder:")).expanduser() if is_folder else Path(word)
     if is_folder and not path.is_dir():
         raise WrongCall(f"no folder {path}; give an image or a folder of images")
+    if not path.exists() and path.suffix.lower() not in list_suffixes():
+        raise WrongCall(f"{path} does not exist; give an image or a folder of images")
     if not path.is_dir():
         return [word]
     pictures = list_pictures(path).pictures

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.own_data import find_origin, name_option, open_for_artifact
 from learngene_zoo.artifacts.records import FORMAT, AncestryRecord, read_provenance
 from learngene_zoo.artifacts.shelf import find
@@ -52,6 +53,7 @@ class Conversion:
     agreement: TokenAgreement | None = None
 
 
+@refuse_unknown_arguments
 def convert(
     model: str | Path | Descendant | TimmModel,
     out: str | Path,

@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact, remember
 from learngene_zoo.artifacts.records import (
@@ -64,6 +65,7 @@ T = TypeVar("T")
 EXTRACT_SYNONYMS = {"ancestry": "ancestries", "task": "tasks", "img_size": "image_size"}
 
 
+@refuse_unknown_arguments
 def plan(
     name: str | Path,
     *,
@@ -181,12 +183,12 @@ def extract(
     if out is not None:
         _check_apart(out, *map(Path, sources))
     check_start(out, run, force)
+    for source in sources:
+        check_source(source)
     looks = method.tasks != "none"  # else a task is only the purpose of descendants
     references = (
         method.references(named, sources) if looks and (named or extractor.needs_tasks()) else []
     )
-    for source in sources:
-        check_source(source)
     _check_outline(method, extractor, sources, image_size, pool)
     from learngene_zoo.pretrained.ancestry import open_ancestry, origins_of_models
 
@@ -345,6 +347,7 @@ def expand(
     return remember(_write_descendant(descendant, out, run, force), origins, load_descendant, out)
 
 
+@refuse_unknown_arguments
 def plot(
     learngene: str | Path | Learngene,
     path: str | Path,

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from learngene_zoo.artifacts.arguments import refuse_unknown_arguments
 from learngene_zoo.artifacts.own_data import find_origin, open_for_artifact, remember, remember_file
 from learngene_zoo.artifacts.records import (
     TASKS,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
 
 
+@refuse_unknown_arguments
 def train(
     task: str = SOURCE_TASK,
     *,
@@ -110,6 +112,7 @@ def train(
     return remember(descendant, origins, load_descendant, out)
 
 
+@refuse_unknown_arguments
 def evaluate(
     model: str | Path | Descendant | TimmModel | ExportedModel,
     *,
@@ -153,6 +156,7 @@ def evaluate(
     return result
 
 
+@refuse_unknown_arguments
 def export(
     model: str | Path | Descendant | TimmModel,
     out: str | Path,

@@ -11,6 +11,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, open_for_artifact
 from learngene_zoo.artifacts.records import is_own_data
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.lifecycle.training_warnings import warn
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, locate_task, open_task
@@ -61,7 +62,10 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
 
 
 def note_random_head(model: Any) -> None:
-    """Print a note if the head of a descendant is random."""
+    """Print a note if the head of a descendant is random, and warn with the same text.
+
+    The note is printed in commands, which ignore the warning.
+    """
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.families.family import table_of
 
@@ -70,11 +74,12 @@ def note_random_head(model: Any) -> None:
     head = {name for name in model.state if table_of(model.spec).is_head(name)}
     if head and not head & model.inherited:
         named = f"of {model.folder} " if model.folder else ""
-        print_note(
+        text = (
             f"the head {named}is random: its predictions are at chance until the model is "
-            "fine-tuned",
-            "random head",
+            "fine-tuned"
         )
+        print_note(text, "random head")
+        warn(text)
 
 
 def open_task_for(

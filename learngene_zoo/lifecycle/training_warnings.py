@@ -1,6 +1,6 @@
-"""Python warnings about a training: it failed, or few samples chose the weights.
+"""Python warnings about a training: it failed, few samples chose the weights, or it is missing.
 
-The command line prints its own lines about both and ignores these warnings.
+The command line prints its own lines about these and ignores the warnings.
 """
 
 from __future__ import annotations

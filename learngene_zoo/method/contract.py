@@ -92,6 +92,17 @@ class Expander(ABC):
     def __post_init__(self) -> None:
         check_bounds(self)
 
+    def list_axes(self, spec: Spec) -> frozenset[str]:
+        """Return the sizes that can be changed in descendants of a learngene of this shape.
+
+        By default these are the `axes` that the model has: models of texts have no image size.
+        """
+        return frozenset(axis for axis in self.axes if getattr(spec, axis) is not None)
+
+    def list_size_settings(self, spec: Spec) -> tuple[str, ...]:
+        """Return the settings with which `family` has further sizes, for a learngene's shape."""
+        return ()
+
     @abstractmethod
     def family(self, config: LearngeneConfig) -> Iterable[Member]:
         """Return every descendant of a finite, documented grid.
@@ -132,9 +143,10 @@ def check_axes(expander: Expander, spec: Spec, target: Target) -> None:
 
     `spec` is the learngene's.
     """
+    axes = expander.list_axes(spec)
     for name, value in target.axes().items():
-        if name not in expander.axes and value != getattr(spec, name):
-            free = ", ".join(axis for axis in AXES if axis in expander.axes)
+        if name not in axes and getattr(spec, name) not in (None, value):
+            free = ", ".join(axis for axis in AXES if axis in axes)
             raise WrongCall(
                 f"{name} is {value}, but all descendants of this learngene have {name} "
                 f"{getattr(spec, name)}; sizes that can be chosen: {free}"
@@ -146,7 +158,8 @@ def check_built(expander: Expander, spec: Spec, target: Target, built_spec: Spec
 
     `spec` is the shape of the learngene that it was built from.
     """
-    fixed = {name: getattr(spec, name) for name in AXES if name not in expander.axes}
+    axes = expander.list_axes(spec)
+    fixed = {name: getattr(spec, name) for name in AXES if name not in axes}
     for name, value in {**fixed, **target.axes()}.items():
         if getattr(built_spec, name) != value:
             kind, got = type(expander), getattr(built_spec, name)

@@ -503,6 +503,8 @@ def _nothing_at(name: str) -> WrongCall:
         return WrongCall(f"no file or folder {name}; did you mean timm:{name}?")
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
+    if nearest(name, ["bundled"]):
+        return WrongCall(f"no file or folder {name}; did you mean bundled?")
     close = nearest(name, [listed for kind in families() for listed in kind.architectures])
     hint = f"; did you mean timm:{close}?" if close else " to open as an ancestry model"
     return WrongCall(f"no file or folder {name}{hint}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.records import FORMAT, check_format, check_model, read_provenance
-from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.artifacts.shelf import find_model
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import Fit, InputFormat, fit_view
@@ -394,7 +394,7 @@ def open_model(
         return model
     if is_timm_source(model) and not _is_ours(str(model), offline):
         return open_timm_model(str(model), offline=offline)
-    return load_model(find(model, offline=offline))
+    return load_model(find_model(model, offline=offline))
 
 
 def load_model(folder: Path) -> Descendant | TimmModel:

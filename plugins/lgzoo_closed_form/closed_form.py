@@ -55,13 +55,9 @@ from lgzoo_closed_form.calibration import (
     open_first_blocks,
     open_teacher,
 )
-from lgzoo_closed_form.descendant_size import (
-    derive_spec,
-    find_best_cuts,
-    list_sizes,
-    list_unsolvable_features,
-    select_cut,
-)
+from lgzoo_closed_form.descendant_size import derive_spec, find_best_cuts, list_sizes, select_cut
+from lgzoo_closed_form.limits import can_narrow_heads, list_unsolvable_features
+from lgzoo_closed_form.pruned import StoreWeights
 
 if TYPE_CHECKING:
     import torch
@@ -93,11 +89,7 @@ class ClosedFormDetails:
 class ClosedFormExtractor(Extractor):
     """Keep the ancestry model, the best cuts and the main directions of some hundred images."""
 
-    store: Annotated[
-        bool,
-        "store the ancestry model's weights in the learngene; otherwise every expansion opens that "
-        "model again and checks its checksum",
-    ] = True
+    store: StoreWeights = True
     keep_streams: Annotated[
         bool,
         "keep the recorded streams in the folder of the learngene's run, so that expansions do not "
@@ -209,6 +201,10 @@ class ClosedFormExpander(Expander):
         "channels of every head (none: as in the ancestry model, unless width and heads are named)",
         Bounds(least=1),
     ] = None
+
+    def list_size_settings(self, spec: Spec) -> tuple[str, ...]:
+        """Return `head_dim`, if heads can have fewer channels."""
+        return ("head_dim",) if can_narrow_heads(spec, is_nested=self.nested) else ()
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every depth up to the ancestry model's.

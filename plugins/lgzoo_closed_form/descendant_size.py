@@ -17,11 +17,17 @@ module, so it imports no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from learngene_zoo.plugin import BadFile, Target, WrongCall, table_of
+from learngene_zoo.plugin import BadFile, Target, WrongCall
+from lgzoo_closed_form.limits import (
+    check_narrow_heads,
+    check_width,
+    complete_target,
+    list_fixed_width_features,
+    refuse_heads,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Spec
@@ -45,18 +51,15 @@ def derive_spec(
         WrongCall: for sizes that cannot be built.
     """
     if head_dim is not None:
-        target = _complete_target(target, ancestry, head_dim)
+        target = complete_target(target, ancestry, head_dim, is_nested=is_nested)
+    if target.width is not None:
+        check_width(target, ancestry, is_nested=is_nested)
     spec = target.whole_heads(ancestry).apply(ancestry)
     if spec.head_width < ancestry.head_width:
         check_narrow_heads(ancestry, is_nested=is_nested)
     most = ancestry.head_width, ancestry.heads, ancestry.width
     if any(size > limit for size, limit in zip((spec.head_width, spec.heads, spec.width), most)):
-        widths = ", ".join(str(heads * most[0]) for heads in range(1, most[1] + 1))
-        raise WrongCall(
-            f"width is {spec.width} with {spec.heads} heads; this learngene has {most[1]} heads of "
-            f"{most[0]} and a width of {most[2]}: choose width {widths}, or at most {most[1]} "
-            "heads of fewer channels"
-        )
+        raise refuse_heads(spec.width, spec.heads, ancestry, is_nested=is_nested)
     if spec.layers > ancestry.layers:
         raise WrongCall(
             f"layers is {spec.layers}; the ancestry model has {ancestry.layers}, and closed_form "
@@ -68,23 +71,6 @@ def derive_spec(
             change = "narrowed; leave out the width" if is_narrower else "turned; leave out nested"
             raise WrongCall(f"the ancestry model has {feature}, so its stream cannot be {change}")
     return spec
-
-
-def _complete_target(target: Target, ancestry: Spec, head_dim: int) -> Target:
-    """Return the target with width and heads for heads of so many channels.
-
-    Without both it has the ancestry model's number of heads.
-    """
-    heads = target.heads
-    if heads is None and target.width is not None:
-        heads = max(target.width // head_dim, 1)
-    heads = heads or ancestry.heads
-    if target.width not in (None, heads * head_dim):
-        raise WrongCall(
-            f"width is {target.width}, but {heads} heads of {head_dim} channels have a width of "
-            f"{heads * head_dim}; choose that width, or another head_dim"
-        )
-    return replace(target, width=heads * head_dim, heads=heads)
 
 
 def list_sizes(ancestry: Spec, *, is_nested: bool, head_dim: int | None) -> list[Spec]:
@@ -108,62 +94,6 @@ def list_sizes(ancestry: Spec, *, is_nested: bool, head_dim: int | None) -> list
         for layers in range(1, ancestry.layers + 1)
         for heads in counts
     ]
-
-
-def check_narrow_heads(ancestry: Spec, *, is_nested: bool) -> None:
-    """Raise `WrongCall` if the heads of a model cannot have fewer channels.
-
-    Args:
-        ancestry: its shape.
-        is_nested: whether the streams of its descendants are nested, in groups as wide as a head.
-    """
-    features = {
-        "rotary positions, which turn pairs of channels": hasattr(ancestry, "rotary"),
-        "norms of queries and keys": getattr(ancestry, "qk_norm", False),
-        "heads narrower than its width": ancestry.heads_width != ancestry.width,
-    }
-    for feature in features:
-        if features[feature]:
-            raise WrongCall(
-                f"the ancestry model has {feature}, so its heads keep their {ancestry.head_width} "
-                "channels; choose a width in whole heads"
-            )
-    if is_nested:
-        raise WrongCall(
-            f"nested models keep heads of {ancestry.head_width} channels; leave out nested, or "
-            "choose a width in whole heads"
-        )
-
-
-def list_unsolvable_features(spec: Spec) -> list[str]:
-    """Return features of a model whose layers cannot be solved one after the other."""
-    names = {
-        "stitched": "blocks of several widths",
-        "post_norm": "norms after attention and MLP",
-    }
-    return _list_features(spec, names)
-
-
-def list_fixed_width_features(spec: Spec) -> list[str]:
-    """Return features of a model whose stream has to keep its width."""
-    names = {
-        "pre_norm": "a norm before the first block",
-        "embed_norm": "a norm of the patches' embedding",
-        "scale_norms": "norms within attention and MLP",
-        "attention_norm": "a norm within attention",
-        "mlp_norm": "a norm within the MLP",
-        "pools_by_attention": "pooling by attention",
-    }
-    has_rms_norm = getattr(spec, "norm", "layer") != "layer"
-    others = {
-        "RMSNorm": has_rms_norm,
-        "norms after attention and MLP": table_of(spec).norms_after(spec),
-    }
-    return [*_list_features(spec, names), *(words for words in others if others[words])]
-
-
-def _list_features(spec: Spec, names: Mapping[str, str]) -> list[str]:
-    return [words for name, words in names.items() if getattr(spec, name, False)]
 
 
 class Cut(NamedTuple):

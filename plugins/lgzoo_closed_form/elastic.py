@@ -226,6 +226,10 @@ class ElasticExpander(Expander):
     ] = None
     damping: CompensationDamping = DAMPING
 
+    def list_axes(self, spec: Spec) -> frozenset[str]:
+        """Return the sizes that can be changed; see `uniform.list_axes`."""
+        return uniform.list_axes(spec)
+
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every fiftieth of the ranking from a fifth on; before it is known, the whole.
 

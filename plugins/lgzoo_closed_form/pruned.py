@@ -164,29 +164,37 @@ def derive_uncut_spec(learngene: Learngene, target: Target) -> Spec:
     return replace(target, layers=None, heads=None, mlp_ratio=None).apply(learngene.config.spec)
 
 
-def check_head_dim(spec: Spec, head_dim: int) -> None:
+def check_head_dim(spec: Spec, head_dim: int, *, is_compensated: bool = True) -> None:
     """Raise `WrongCall` for a width of heads that a model cannot have.
 
     Args:
         spec: the ancestry model's shape.
         head_dim: the channels to keep of each head.
+        is_compensated: whether the removed channels are compensated for on images.
     """
     if head_dim > spec.head_width:
         raise WrongCall(
             f"head_dim is {head_dim}; the heads of the ancestry model have {spec.head_width} "
-            "channels, and pruning only takes away"
+            "channels, and pruning only takes away; choose at most {spec.head_width}"
         )
     if head_dim == spec.head_width:
         return
-    for is_fixed, words in (
-        (getattr(spec, "qk_norm", False), "norms of queries and keys"),
-        (hasattr(spec, "rotary"), "rotary positions, which turn pairs of channels,"),
-    ):
-        if is_fixed:
-            raise WrongCall(
-                f"the heads of models with {words} keep all their channels; leave out --head-dim, "
-                "and name --heads or --keep"
-            )
+    for words in list_fixed_head_features(spec):
+        raise WrongCall(
+            f"the heads of models with {words} keep all their channels; leave out --head-dim, "
+            "and name --heads or --keep"
+        )
+    if not is_compensated:
+        raise WrongCall("head_dim needs images; leave out --no-compensate, or leave out --head-dim")
+
+
+def list_fixed_head_features(spec: Spec) -> list[str]:
+    """Return features of a model whose heads keep all their channels."""
+    features = {
+        "norms of queries and keys": getattr(spec, "qk_norm", False),
+        "rotary positions, which turn pairs of channels,": spec.supports_rotary,
+    }
+    return [words for words in features if features[words]]
 
 
 def derive_selected_spec(

@@ -36,7 +36,6 @@ from learngene_zoo.plugin import (
     Spec,
     Target,
     Work,
-    WrongCall,
     check_bounds,
     details_of,
     from_json,
@@ -59,6 +58,7 @@ from lgzoo_closed_form.pruned import (
     collect_learngene,
     derive_selected_spec,
     derive_uncut_spec,
+    list_fixed_head_features,
     name_importances,
     read_importances,
     select_shares,
@@ -196,6 +196,15 @@ class PruningExpander(Expander):
     ] = None
     damping: CompensationDamping = DAMPING
 
+    def list_axes(self, spec: Spec) -> frozenset[str]:
+        """Return the sizes that can be changed; see `uniform.list_axes`."""
+        return uniform.list_axes(spec)
+
+    def list_size_settings(self, spec: Spec) -> tuple[str, ...]:
+        """Return `head_dim`, if heads can have fewer channels."""
+        is_fixed = uniform.is_uniform(spec) or list_fixed_head_features(spec)
+        return () if is_fixed else ("head_dim",)
+
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Return every number of heads with every eighth of the hidden neurons.
 
@@ -217,13 +226,8 @@ class PruningExpander(Expander):
     def check_target(self, config: LearngeneConfig, target: Target) -> None:
         """Raise `WrongCall` for blocks and heads that cannot be built."""
         uniform.check_sizes(config.spec, target, ranking=self.ranking, head_dim=self.head_dim)
-        if self.head_dim is None:
-            return
-        check_head_dim(config.spec, self.head_dim)
-        if self.head_dim < config.spec.head_width and not self.compensate:
-            raise WrongCall(
-                "head_dim needs images; leave out --no-compensate, or leave out --head-dim"
-            )
+        if self.head_dim is not None:
+            check_head_dim(config.spec, self.head_dim, is_compensated=self.compensate)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build a descendant, steps 2 to 4.

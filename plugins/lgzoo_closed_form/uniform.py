@@ -21,13 +21,19 @@ if TYPE_CHECKING:
 
 def is_uniform(spec: Spec) -> bool:
     """Return whether the format of a model has one size for all blocks, and no removed heads."""
-    return not hasattr(spec, "front")
+    return not spec.varies_by_block
+
+
+def list_axes(spec: Spec) -> frozenset[str]:
+    """Return the sizes of a model that pruning changes."""
+    changed = {"layers"} if is_uniform(spec) else {"heads", "image_size"}
+    return frozenset({"mlp_ratio", "classes", *changed})
 
 
 def check_sizes(
     spec: Spec, target: Target, *, ranking: str = "local", head_dim: int | None = None
 ) -> None:
-    """Raise `WrongCall` for removed blocks or heads that cannot be built.
+    """Raise `WrongCall` for blocks and settings of heads that cannot be built.
 
     Args:
         spec: the ancestry model's shape.
@@ -36,11 +42,6 @@ def check_sizes(
         head_dim: channels that every head keeps; None: all.
     """
     if not is_uniform(spec):
-        if target.layers not in (None, spec.layers):
-            raise WrongCall(
-                f"layers is {target.layers}, but all descendants of this learngene have layers "
-                f"{spec.layers}; sizes that can be chosen: heads, mlp_ratio, classes, image_size"
-            )
         return
     if target.layers is not None and target.layers > spec.layers:
         raise WrongCall(
@@ -48,7 +49,6 @@ def check_sizes(
             "takes away"
         )
     for name, value, free in (
-        ("heads", target.heads, (None, spec.heads)),
         ("ranking", ranking, ("local",)),
         ("head_dim", head_dim, (None, spec.head_width)),
     ):

@@ -64,6 +64,26 @@ LINES = {
             " --task digits"
         ),
     ),
+    "expand closed_form-mini --head 3": (
+        2,
+        "no option named --head; did you mean --heads or --head-dim?",
+    ),
+    "evaluate model --probe": (
+        2,
+        "option '--probe' requires an argument: knn, ridge; see lgzoo evaluate --help",
+    ),
+    "plan closed_form --embed-dim=50 --img-size 64": (
+        2,
+        "closed_form lists no size with these values; leave out --embed-dim to see all sizes",
+    ),
+    "plan closed_form --width 50 --depth 3": (
+        2,
+        "closed_form lists no size with these values; leave out --depth, --width to see all sizes",
+    ),
+    "extract closed_form --ancestry bundeld -o new": (
+        2,
+        "no file or folder bundeld; did you mean bundled?",
+    ),
     "export model --tracker x": (2, "no option named --tracker; see lgzoo export --help"),
     "compare model": (2, "missing argument 'SECOND'; see lgzoo compare --help"),
     "evaluate nowhere": (

@@ -42,6 +42,39 @@ def test_a_long_list_is_not_printed_and_the_head_is_named(learngene: Path) -> No
     assert json.loads(CliRunner().invoke(main, ["show", "./learngene", "--json"]).stdout)
 
 
+def test_further_sizes_are_named_where_a_setting_gives_them(learngene: Path) -> None:
+    config = LearngeneConfig(method="closed_form", spec=SPEC)
+    Learngene(config=config, state={}).save(Path("solved"))
+    lines = CliRunner().invoke(main, ["show", "solved", "--all"]).stdout.splitlines()
+    assert "more_sizes  with --head-dim of lgzoo expand" in lines
+    fixed = LearngeneConfig(method="closed_form", spec=SPEC.with_(qk_norm=True))
+    Learngene(config=fixed, state={}).save(Path("fixed"))
+    for name in ("./fixed", "./learngene"):
+        assert "more_sizes" not in CliRunner().invoke(main, ["show", name]).stdout
+    assert (
+        "--head-dim of lgzoo plan pruning" in CliRunner().invoke(main, ["show", "pruning"]).stdout
+    )
+
+
+def test_a_model_of_texts_has_no_image_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.families.family import load_family
+
+    monkeypatch.chdir(tmp_path)
+    spec = load_family("gpt2").examples[0]
+    files = {"tokenizer.json": "{}"}
+    assemble(spec, {}, seed=0, mean=(), std=(), files=files).save(Path("words"))
+    result = CliRunner().invoke(main, ["show", "./words"])
+    assert result.exit_code == 0, result.output
+    assert "image_size" not in result.stdout
+    assert "mlp_ratio" in result.stdout
+    shown = json.loads(CliRunner().invoke(main, ["show", "./words", "--json"]).stdout)
+    assert shown["image_size"] is None
+
+
 def test_expand_says_when_a_budget_is_larger_than_anything_it_can_build(learngene: Path) -> None:
     result = CliRunner().invoke(main, ["expand", "--max-params", "15M"])
     assert result.exit_code == 0, result.output

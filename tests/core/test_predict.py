@@ -5,6 +5,7 @@ are given.
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,69 @@ def test_python_takes_a_folder_of_pictures(at_hand: Path) -> None:
     for images in forms:
         assert sorted(p.image for p in lg.predict("finetuned", images)) == files
     Path("empty").mkdir()
-    for images, words in (("empty", "no images in empty"), ("folder:none", "no folder none")):
+    for images, words in (
+        ("empty", "no images in empty"),
+        ("folder:none", "no folder none"),
+        ("none", "none does not exist; give an image or a folder"),
+    ):
         with pytest.raises(WrongCall, match=words):
             lg.predict("finetuned", images)
+
+
+def test_python_warns_once_of_a_random_head(at_hand: Path) -> None:
+    UNTRAINED.save(Path("untrained"))
+    words = "the head of untrained is random: its predictions are at chance"
+    with pytest.warns(lg.TrainingWarning, match=words) as caught:
+        lg.predict("untrained", "ant")
+    assert [Path(warning.filename).name for warning in caught] == ["test_predict.py"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lg.predict("finetuned", "ant")
+        lg.predict("untrained", "none.png")
+
+
+def test_a_missing_model_is_named_as_on_the_command_line(at_hand: Path) -> None:
+    words = "there is no model at {0}; build one with `lgzoo expand --layers 7 -o {0}`"
+    for name in ("nope", "./nope/deep", "../nope", Path("nope")):
+        with pytest.raises(WrongCall) as raised:
+            lg.predict(name, "ant")
+        assert str(raised.value) == words.format(Path(name))
+    with pytest.raises(WrongCall, match="no model at finetund; did you mean finetuned"):
+        lg.evaluate("finetund")
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "known"),
+    [
+        (lg.predict, "topk", "top"),
+        (lg.evaluate, "tasks", "task"),
+        (lg.compare, "splits", "split"),
+        (lg.export, "dtpe", "dtype"),
+        (lg.train, "recpe", "recipe"),
+        (lg.plan, "targt", "target"),
+        (lg.plot, "forced", "force"),
+        (lg.convert, "formats", "format"),
+        (lg.load, "oflline", "offline"),
+        (lg.expand, "layer", "layers"),
+        (lg.finetune, "epoch", "epochs"),
+        (lg.shrink, "candidate", "candidates"),
+        (lg.recommend, "max_param", "max_params"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_nearest(
+    function: Any, name: str, known: str, at_hand: Path
+) -> None:
+    from inspect import signature
+
+    needed = [
+        parameter.name
+        for parameter in signature(function).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    given = dict.fromkeys(needed, "digits") | {name: 1}
+    if function is lg.expand:
+        given["learngene"] = "closed_form-mini"
+    if function is lg.finetune:
+        given["model"] = "finetuned"
+    with pytest.raises(WrongCall, match=f"named '{name}'; did you mean {known}"):
+        function(**given)

@@ -181,7 +181,7 @@ def test_pictures_that_the_user_names_stand_for_those_of_the_maker(learngene: lg
         ({"layers": 5}, "layers is 5; the ancestry model has 4"),
         (
             {"width": 2 * SPEC.width},
-            f"this learngene has {SPEC.heads} heads of {SPEC.head_width} and a width of "
+            f"this learngene has {SPEC.heads} heads of {SPEC.head_width} channels and a width of "
             f"{SPEC.width}: choose width",
         ),
         ({"width": SPEC.width, "heads": 1}, "choose width"),

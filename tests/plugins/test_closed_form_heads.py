@@ -179,11 +179,25 @@ def test_the_list_has_every_number_of_heads_of_these_channels(learngene: lg.Lear
 @pytest.mark.parametrize(
     ("sizes", "settings", "said"),
     [
-        ({"width": 48, "heads": 6}, {}, "or at most 3 heads of fewer channels"),
+        (
+            {"width": 48, "heads": 6},
+            {},
+            "with 6 heads of 8 channels; this learngene has 3 heads of 16 channels and a width of "
+            "48: choose width 16, 32, 48, or at most 3 heads of at most 16 channels, such as "
+            "width 48 with 3 heads",
+        ),
+        ({"width": 42, "heads": 5}, {}, "5 heads do not divide.* such as width 42 with 3 heads"),
+        ({"width": 30, "heads": 7}, {}, "7 heads do not divide.* such as width 30 with 3 heads"),
+        ({"width": 47, "heads": 2}, {}, "at most 3 heads of at most 16 channels$"),
+        ({"width": 100, "heads": 7}, {}, "at most 3 heads of at most 16 channels$"),
         ({"width": 24, "heads": 1}, {}, "this learngene has 3 heads of 16"),
         ({"width": 24}, {}, "not a multiple of the head width of 16"),
-        ({"width": 20}, {"head_dim": 8}, "2 heads of 8 channels have a width of 16"),
-        ({}, {"head_dim": 32}, "this learngene has 3 heads of 16"),
+        ({"width": 100}, {}, "width is 100; .*: choose width 16, 32, 48"),
+        ({"width": 20}, {"head_dim": 8}, "2 heads of 8 channels .* choose that .*or head_dim 10"),
+        ({"width": 48}, {"head_dim": 10}, "3 heads of 10 channels .* width of 30; choose .*dim 16"),
+        ({}, {"head_dim": 32}, "this learngene has 3 heads of 16.*a head_dim of at most 16"),
+        ({}, {"head_dim": 32, "nested": True}, "leave out head_dim"),
+        ({"width": 24}, {"nested": True}, "leave out nested, or choose width 16, 32, 48"),
         ({"width": 24, "heads": 3}, {"nested": True}, "leave out nested"),
     ],
 )

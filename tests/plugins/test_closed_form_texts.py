@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_closed_form.calibration import Calibration, record_teacher
-from lgzoo_closed_form.closed_form import ClosedFormExtractor
+from lgzoo_closed_form.closed_form import CLOSED_FORM, ClosedFormExtractor
+from lgzoo_closed_form.limits import list_fixed_width_features
 from lgzoo_closed_form.modules.anatomy import run_stem, split_block
 from lgzoo_closed_form.modules.solve import solve_descendant
 from lgzoo_closed_form.modules.streams import StreamTeacher
@@ -153,3 +155,18 @@ def test_all_blocks_at_full_width_are_the_ancestry_model(
     narrow = lg.expand(learngene, layers=2, width=16)
     words = torch.randint(spec.vocabulary, (2, 5))
     assert compute_logits(narrow.model(), words).isfinite().all()
+
+
+def test_readme_names_the_family_whose_width_is_kept() -> None:
+    families = CLOSED_FORM.families
+    fixed = [
+        name
+        for name in families
+        if all(list_fixed_width_features(spec) for spec in load_family(name).examples)
+    ]
+    assert fixed == ["bert"]
+    readme = Path(__file__).parents[2] / "README.md"
+    (row,) = (
+        line for line in readme.read_text().splitlines() if line.startswith("| [`closed_form`]")
+    )
+    assert "every smaller depth and width; of bert every smaller depth |" in row

@@ -294,7 +294,7 @@ def test_influences_are_the_cosines_of_the_streams(spec: TextSpec) -> None:
         (
             PruningExpander(),
             {"heads": 1},
-            "heads is 1, but the format of bert has 2 heads of equal",
+            "have heads 2; sizes that can be chosen: layers, mlp_ratio, classes$",
         ),
         (PruningExpander(), {"layers": 4}, "layers is 4; the ancestry model has 3, and pruning"),
         (PruningExpander(), {"mlp_ratio": 8.0}, "mlp_ratio is 8.0; the ancestry model has 4.0"),
@@ -305,8 +305,9 @@ def test_influences_are_the_cosines_of_the_streams(spec: TextSpec) -> None:
             "one MLP ratio for all blocks; leave out",
         ),
         (PruningExpander(head_dim=8), {}, "head_dim is 8, but the format of bert"),
-        (ElasticExpander(), {"heads": 1}, "leave out --heads, and name --mlp-ratio or --layers"),
+        (ElasticExpander(), {"heads": 1}, "sizes that can be chosen: layers, mlp_ratio, classes$"),
         (ElasticExpander(), {"width": 16}, "width is 16, but all descendants"),
+        (ElasticExpander(), {"image_size": 16}, "models of the family 'bert' have no image_size"),
     ],
 )
 def test_sizes_that_the_format_cannot_express_are_refused(

@@ -183,6 +183,11 @@ class EvaSpec(SegmentedSpec):
         return self.layer_scale is not None and not self.post_norm
 
     @property
+    def supports_rotary(self) -> bool:
+        """Whether models of this family may have rotary positions."""
+        return True
+
+    @property
     def frequencies(self) -> bool:
         """Whether the rotary frequencies are learned."""
         return self.rotary and self.rope_type == "mixed"

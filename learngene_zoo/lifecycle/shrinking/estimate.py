@@ -33,7 +33,7 @@ def estimate_seconds(
     """Estimate the seconds of a call, from FLOPs and a measurement of about a second.
 
     Only passes of images through models count: those of extractions, expansions, probes, healing
-    and fine-tuning. The equations of closed-form methods and reading of images come on top.
+    and fine-tuning. Solving equations, reading images and exporting come on top.
     """
     length = _measure_length(request)
     spec = _shorten(request.ancestry.spec, length)
