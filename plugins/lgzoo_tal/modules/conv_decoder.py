@@ -1,6 +1,6 @@
 """GHN-3's decoder: a small image per node, whose positions become those of a kernel.
 
-Knyazev et al., 2023. Letters: h width of the encoder, K channels it makes (the papers' max_shape),
+Knyazev et al., 2023. Letters: h width of the encoder, K channels it makes (the code's max_shape),
 S rows and columns of the image, P positions of a tensor's kernel, L nodes, o and i its output and
 input channels.
 
