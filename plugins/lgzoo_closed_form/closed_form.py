@@ -20,8 +20,8 @@ A descendant of k layers and width d is built block by block, on its own inputs:
                                                                         (solve.py, ridge.py)
 
 Every solution starts from the copied weights and is drawn towards them. Near it: CORP (arXiv
-2602.05243) solves layers inside a block, ReplaceMe (2505.02819) replaces blocks by one linear
-layer, SliceGPT (2401.15024) narrows the streams of models with RMSNorm.
+2602.05243) compensates removed parts of blocks by ridge regression, ReplaceMe (2505.02819) replaces
+runs of blocks by linear maps, SliceGPT (2401.15024) converts norms to RMSNorm and narrows streams.
 """
 
 from __future__ import annotations

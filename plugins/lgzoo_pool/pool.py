@@ -13,8 +13,8 @@ algorithm 1:
 
 A descendant is one path: `low` blocks of the narrow model, a stitch, `high` blocks of the wide one;
 or one of the two models. Block j of the narrow model leads to a block k of the wide one with
-|j - k| <= 1, so that low + high is l - 1, l or l + 1 in the interior of the pool: tables 1 and 2 of
-the paper are the paths of l blocks, k = j + 1.
+|j - k| <= 1, so that low + high is l, l + 1 or l + 2: tables 1 and 2 of the paper are the paths of
+l blocks, k = j + 1.
 
 Not specified in the paper: heads have the ancestry's head width in all stages (3 of them at width
 192; the authors' code distils with 3 and builds the pool with 12), and stitched paths have the
@@ -171,7 +171,8 @@ def _check_models(config: LearngeneConfig) -> None:
         )
 
 
-# The paper takes over SN-Net's settings; their rate of 5e-4 is for 512 images a step.
+# The paper takes over SN-Net's settings. We read its rate, 5e-4, as SN-Net's code reads rates: for
+# 512 images a step.
 _PAPER = replace(DEIT, epochs=100, batch_size=128, lr=1.25e-4)
 _MINI = replace(POOL_TRAINING, epochs=1, images=64_000, batch_size=32, lr=2e-3, warmup=0.05)
 _SMOKE = replace(POOL_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)

@@ -316,8 +316,8 @@ def select_levels(blocks: int, count: int) -> tuple[int, ...]:
     """Return the blocks, counted from 0, at the last `count` of a model's three levels.
 
     These are (1, 3, 5) of 6 blocks, (5,) for a count of one. Low, middle and high level are a
-    third, two thirds and all of the depth, rounded to the nearest block (Learngene Pool, section
-    "Distillation": of 12 blocks the 4th, 8th and 12th, of 6 the 2nd, 4th and 6th).
+    third, two thirds and all of the depth, rounded to the nearest block (Learngene Pool,
+    paragraph "Dense Distillation": of 12 blocks the 4th, 8th and 12th, of 6 the 2nd, 4th and 6th).
     """
     levels = range(LEVELS - count + 1, LEVELS + 1)
     return tuple((2 * level * blocks + LEVELS) // (2 * LEVELS) - 1 for level in levels)

@@ -9,7 +9,7 @@ tiled with copies of it. It is meta-trained: each step draws an architecture, pr
 and backpropagates the task's loss and 3e-5 times the norms of the predicted tensors into the
 hypernetwork.
 
-The paper trains on ImageNet alone, which corresponds to `--task forms` or another task given by
+The paper trains on ImageNet, which corresponds to `--task forms` or another task given by
 `--source`. Further tasks are trained in a second stage, as in LoGAH's protocols (logah.py);
 `--task-layer` conditions it on the task.
 

@@ -113,8 +113,8 @@ class HypernetSpec:
     rank: Annotated[
         int | None, "rank of the matrices of a low-rank decoder", Bounds(least=1, most=4096)
     ] = None
-    widest: Widest = 2048  # the papers' max_shape
-    chunk: Chunk = 2048 * 16  # the papers' ck; read by a low-rank decoder only
+    widest: Widest = 2048  # max_shape in the released code
+    chunk: Chunk = 2048 * 16  # ck in the released code; read by a low-rank decoder only
     classes: Annotated[
         int,
         "number of classes in the encoder's shapes and of a convolutional decoder's classifier",

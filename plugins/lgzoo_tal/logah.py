@@ -4,7 +4,7 @@ Zhou, Knyazev, Jolicoeur-Martineau and Fu, LoGAH: Predicting 774-Million-Paramet
 using Graph HyperNetworks with 1/100 Parameters, arXiv 2405.16287, 2024.
 
 A hypernetwork reads a ViT's graph and predicts its weights. A matrix is the product of two factors
-of rank r, so the decoder grows with r^2 instead of with the square of the widest layer:
+of rank r, so the decoder grows linearly with the widest layer and not with its square (eq. 5):
 
     W = U V^T,   U (o, r) and V (i, r) from one MLP of the node's embedding
 

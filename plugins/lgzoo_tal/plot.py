@@ -1,9 +1,9 @@
 """The picture of a hypernetwork: models of many sizes as points, and similarities of tasks.
 
-TAL, Figure 5. On the left each point is a model: the mean over its graph's nodes of the encoder's
-output for its task, in the plane of the first two principal components. On the right are the
-cosines between the task embeddings, if at least two are stored. GHN-3 and LoGAH are not conditioned
-on the task: their map is coloured by layers and stands alone.
+On the left, after TAL's Figure 5, each point is a model: the mean over its graph's nodes of the
+encoder's output for its task, in the plane of the first two principal components. On the right are
+the cosines between the task embeddings, if at least two are stored. GHN-3 and LoGAH are not
+conditioned on the task: their map is coloured by layers and stands alone.
 """
 
 from __future__ import annotations

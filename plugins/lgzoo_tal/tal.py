@@ -6,8 +6,8 @@ Initialization at Flexible Scales, ICML 2025.
 Stage 1, on the source task. The hypernetwork H reads the graph of a ViT, another one in every
 step, and predicts its weights, with the guidance of the ancestry model's features:
 
-    L = (1 - alpha) CE + alpha KL(softmax(M f_des) || softmax(f_anc))
-        + 3e-5 sum ||predicted||_F                                              (eq. 4, 5, 6)
+    L = (1 - alpha) CE + alpha KL(softmax(M f_des) || softmax(f_anc))           (eq. 4, 5, 6)
+        + 3e-5 sum ||predicted||_F                                              (section 4.1)
 
 Stage 2, on many tasks. Each step samples a task, p ~ N^(1/T) for N images. The task's embedding e,
 the ancestry model's mean feature over the task's images, scales and shifts the encoder's

@@ -14,8 +14,8 @@ with one of two similarities (`modules/auto_lg.py`):
             and is trained by the effect of the matching on the task's loss
 
 The n blocks with the highest scores are kept. A descendant has them in their order, then random
-blocks. In the comparisons of its authors' later papers the kept blocks are the first six:
-`--keep 1,2,3,4,5,6`.
+blocks. In the authors' code for a later comparison, Cluster-Learngene's, the kept blocks are the
+first six: `--keep 1,2,3,4,5,6`.
 """
 
 from __future__ import annotations

@@ -7,10 +7,9 @@ Of the ancestry model's L blocks, counted from 0, a descendant of k <= L layers 
     middle_k         m, ..., m + k - 1      with m = floor((L - k) / 2)
     evenly_spaced    i (L - 1) / (k - 1)    for i = 0, ..., k - 1, rounded
 
-with the stem and final norm of the ancestry model and a new head. Learngene papers call these
-baselines "first n", "last n" and "middle n layers"; Auto-Learngene keeps the first six blocks in
-its authors' comparisons. Evenly spaced blocks include the first and the
-last.
+with the stem and final norm of the ancestry model and a new head. The code of learngene papers has
+such baselines (the first, middle or last ten blocks). Evenly spaced blocks include the first and
+the last.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ collective model, here the ancestry model, is trained on a sequence of tasks. In
     v_b    = standard deviation of s_b over all epochs / mean of s_b over all epochs
 
 and the learngene is the n blocks with the smallest v, with their weights after the last task. The
-paper compares plots of s; their coefficient of variation as the criterion is our reading.
+authors' code computes s; its coefficient of variation as the criterion is our reading.
 Descendants are those of `vanilla_lg`: random blocks, then the kept ones in their order.
 """
 
@@ -206,7 +206,7 @@ HEUR_LG = Method(
     ),
     expander=VanillaLgExpander(),
     presets={
-        # Nearly all gradients of so small a model are above the paper's 5e-10.
+        # Nearly all gradients of so small a model are above the authors' threshold of 5e-10.
         "mini": HeurLgExtractor(each=HeurLgTraining(eps=1e-4, training=_MINI)),
         "paper": HeurLgExtractor(each=HeurLgTraining(training=replace(PAPER, epochs=50))),
         "smoke": HeurLgExtractor(

@@ -1,7 +1,7 @@
 """Cluster-Learngene: heads with the same attention distance form a cluster; its centroid is kept.
 
-Wang, Yang and Geng and others, Cluster-Learngene: Inheriting Adaptive Clusters for Vision
-Transformers, NeurIPS 2024. In every block
+Wang and others, Cluster-Learngene: Inheriting Adaptive Clusters for Vision Transformers, NeurIPS
+2024. In every block
 
     1  distance of a head    mean over images and patches q of
                              sum over patches k of attention(q, k) |q - k|        in pixels

@@ -189,7 +189,7 @@ SWS = Method(
     families=("vit", "gpt2", "bert"),
     tasks="one",
     details=StoredBlocksDetails,
-    # For descendants of DeiT-Base's width the paper has 1e-5.
+    # For descendants of DeiT-Base's width the authors' code has 1e-5.
     finetuning={
         "paper": Finetuning(recipe=replace(AUXILIARY, epochs=10, lr=5e-5, min_lr=1e-6, warmup=0))
     },

@@ -123,7 +123,7 @@ class TlegExpander(Expander):
         return build_from_rows(learngene, target, rows, run, provenance)
 
 
-# For DeiT-Base's width the paper has 40 epochs.
+# For DeiT-Base's width the authors' code has 40 epochs.
 DESCENDANT = replace(
     AUXILIARY, epochs=35, warmup=0, label_smoothing=0.1, drop_path=0.1, ema=0.99996
 )

@@ -1,7 +1,7 @@
 """WAVE: every matrix is a sum of Kronecker products of scalers and shared weight templates.
 
 Feng, Xie, Wang and Geng, WAVE: Weight Templates for Adaptive Initialization of Variable-sized
-Models, CVPR 2025, equation 4:
+Models, CVPR 2025, equation 4, where the templates are the left factors:
 
     W_i = sum over t of S_it (x) T_t        t = 1, ..., N
 

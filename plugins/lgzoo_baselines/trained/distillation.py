@@ -149,7 +149,7 @@ DISTILLATION = Method(
             each=DistillationSettings(tokens=TOKENS, training=MINI),
             teaching=replace(TRAINING, epochs=4, images=6000),
         ),
-        # DeiT's soft distillation (Touvron et al., 2021, equation 1 and table 9).
+        # DeiT's soft distillation (Touvron et al., 2021).
         "paper": DistillationExtractor(
             depths=tuple(range(5, 16)),
             each=DistillationSettings(share=0.1, temperature=3.0, training=PAPER),

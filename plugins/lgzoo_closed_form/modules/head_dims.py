@@ -10,7 +10,8 @@ columns W (D, C) of the writer that read them, the best approximations of rank c
 each SVD cut to c values. G are the Gram matrices; those of keys and outputs are centred, because
 softmax ignores what is the same for all keys, and the writer's bias takes the mean of the outputs.
 All numbers come from matrices of size C. CORP (Zhang and Yang, arXiv 2602.05243) narrows queries
-and keys towards the logits, MoDeGPT (Lin et al., arXiv 2408.09632) factors the two pairs.
+and keys towards the logits. MoDeGPT (Lin et al., arXiv 2408.09632) selects channels of queries and
+keys, and factors values and writer.
 
 Shapes: H heads, C channels of a head, c of a narrower one, D width.
 """

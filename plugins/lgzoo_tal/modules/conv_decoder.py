@@ -1,15 +1,16 @@
 """GHN-3's decoder: a small image per node, whose positions become those of a kernel.
 
-Knyazev et al., 2023, section 3.3. Letters: h width of the encoder, K channels it makes (the papers'
-max_shape), S rows and columns of the image, P positions of a tensor's kernel, L nodes, o and i its
-output and input channels.
+Knyazev et al., 2023. Letters: h width of the encoder, K channels it makes (the code's max_shape),
+S rows and columns of the image, P positions of a tensor's kernel, L nodes, o and i its output and
+input channels.
 
     F = ReLU(Wf node)             (4h, S, S), cropped to the centre, as large as the kernel
     M = W2 ReLU(W1 F)             (K, K) at each position, cropped to the first rows and columns
 
 Only needed numbers are computed: Wf is read at the rows of the needed positions (one in 256 for a
 linear layer), W2 at the rows of the needed channels. Tensors with kernels of one size are decoded
-together, so that W2, nine tenths of all parameters, is read once for all linear layers.
+together, so that W2, 30 % of all parameters in GHN-3-T and 69 % in GHN-3-XL, is read once for all
+linear layers.
 """
 
 from __future__ import annotations

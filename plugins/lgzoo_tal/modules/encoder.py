@@ -1,7 +1,7 @@
 """The encoder: from a model's graph to node embeddings. A Graphormer, optionally with task layers.
 
-GHN-3 (Knyazev et al., 2023, section 3.2); LoGAH and TAL use the same one. Letters: N nodes, h width
-of the encoder, H heads, D the shortest paths, E the edge embedding.
+GHN-3 (Knyazev et al., 2023); LoGAH and TAL use the same one. Letters: N nodes, h width of the
+encoder, H heads, D the shortest paths, E the edge embedding.
 
     x   = type + (out channels | in channels | height | width)
           + in degree + out degree + distance from the input

@@ -80,10 +80,10 @@ def interleave_rows(rows: Tensor) -> Tensor:
 
 # Position encodings of nodes in a ViT's graph, and scales that depend on the depth.
 #
-# Published (GHN-3, section 3.2): the embedding of a node's distance from the input. Block 5 is then
-# the same in a model of six layers, where it is the last, and of twelve; and the tensors of blocks
-# 3 and later are trained in deep models only. After a short meta-training only the first three
-# blocks of a 12-layer descendant contribute (`python benchmarks/tal_depth.py`).
+# Published (GHN-3): the embedding of a node's distance from the input. Block 5 is then the same in
+# a model of six layers, where it is the last, and of twelve; and the tensors of blocks 3 and later
+# are trained in deep models only. After a short meta-training only the first three blocks of a
+# 12-layer descendant contribute (`python benchmarks/tal_depth.py`).
 #
 # `relative` makes a model of L layers L samples of one function of the depth. A node is embedded by
 # its role (e.g. the query, key and value weight) and its block's position t = b / (L - 1) between

@@ -2,9 +2,9 @@
 
 text_graph.py builds those of models of texts.
 
-GHN-3 (Knyazev et al., 2023, section 3) traces a forward pass. All traces of plain ViTs of one depth
-have the same nodes and edges, and the shortest paths have a closed form, so no model is built or
-traced here. Letters: N nodes, L blocks, d width.
+GHN-3 (Knyazev et al., 2023) traces a forward pass. All traces of plain ViTs of one depth have the
+same nodes and edges, and the shortest paths have a closed form, so no model is built or traced
+here. Letters: N nodes, L blocks, d width.
 
     input ─ patch weight ─ patch bias ─ sum ┬─ norm1 ─ qkv w ─ qkv b ─ [msa] ─ proj w ─ proj b ─ …
                            positions ───────┘└──────────────────────────────────────────────────…

@@ -1,7 +1,8 @@
 """LoGAH's decoder: two factors per node, whose product is the tensor.
 
-Zhou et al., 2024, section 3. Letters: h width of the encoder, r rank, C rows of a factor (the
-paper's ck), L nodes, (o, i) output and input channels of the tensor and (p, q) its kernel.
+Zhou et al., 2024, section 3.1. Letters: h width of the encoder, r rank, C rows of a factor (the
+paper's K, the code's ck), L nodes, (o, i) output and input channels of the tensor and (p, q) its
+kernel.
 
     Y = Wc ReLU(MLP(node) as (2r, r))                       (2r, C)
     U = the first r rows of Y, viewed as (C, r); V = the last r rows, likewise

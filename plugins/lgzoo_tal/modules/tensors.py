@@ -1,8 +1,8 @@
 """Group the tensors that a decoder makes, and turn its blocks into them: normalise, tile, crop.
 
-GHN-3 (Knyazev et al., 2023, section 3.3): a decoder makes a limited number of channels, and a wider
-tensor consists of copies along its output and its input channels. All copies of a number have the
-same scale, so the small block is normalised first, and the tensor is written once.
+GHN-3 (Knyazev et al., 2023): a decoder makes a limited number of channels, and a wider tensor
+consists of copies along its output and its input channels. All copies of a number have the same
+scale, so the small block is normalised first, and the tensor is written once.
 
 A block is (o, i, ...), its tensor (O, I, ...); there are L of both.
 
@@ -231,8 +231,8 @@ class _Fit(torch.autograd.Function):
         return total, None, None
 
 
-# Knyazev, "Pretraining a Neural Network before Knowing Its Architecture" (2022), section 3, with
-# the scale 1e-5 of the released code of GHN-3. Predicted rows are nearly alike, so that neurons
+# Knyazev, "Pretraining a Neural Network before Knowing Its Architecture" (2022), with the scale
+# 1e-5 of the released code of GHN-3. Predicted rows are nearly alike, so that neurons
 # would remain alike: conditional noise is larger the more alike they are, and orthogonal matrices
 # have rows that are not alike at all. Every matrix and kernel but the classifier's changes.
 #
