@@ -154,9 +154,10 @@ class Root(LazyGroup):
                 formatter.write_dl([(name, self.table[name][1]) for name in names])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does. Raises `NoCommand` if there are no arguments."""
+        """Parse as click does, and keep the words. Raises `NoCommand` if there are none."""
         if not args and not ctx.resilient_parsing:
             raise NoCommand
+        ctx.meta[WORDS_KEY] = tuple(args)  # messages name options as they were typed
         return super().parse_args(ctx, args)
 
     def main(  # type: ignore[override]
@@ -360,6 +361,7 @@ def completion(shell: str) -> None:
 
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
+WORDS_KEY = "learngene_zoo.words"  # of a context's `meta`
 MAX_SUGGESTED = 5  # options that begin with a typed one
 INTERRUPTED = 130  # exit code that a shell gives to a process that SIGINT ended
 RESUMABLE = ("extract", "heal", "finetune", "shrink", "train")

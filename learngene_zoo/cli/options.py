@@ -15,9 +15,8 @@ import click
 from click.core import ParameterSource
 
 from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, missing_model
-from learngene_zoo.cli.main import LazyGroup
+from learngene_zoo.cli.main import WORDS_KEY, LazyGroup
 from learngene_zoo.cli.sections import (
-    WORDS_KEY,
     SettingOption,
     SizeOption,
     TrainingOption,

@@ -50,19 +50,10 @@ SECTIONS = (
 # Names of parameters that come first in their section, and of those that come last.
 FIRST = ("task", "out", "setting_epochs", "setting_lr", "setting_batch_size", "setting_images")
 LAST = ("force", "resume")
-WORDS_KEY = "learngene_zoo.words"  # of a context's `meta`
 
 
 class SettingsCommand(click.Command):
-    """A command whose help has a section for each group of options.
-
-    It keeps the words of the command line, with which messages name options as they were typed.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does."""
-        ctx.meta[WORDS_KEY] = tuple(args)
-        return super().parse_args(ctx, args)
+    """A command whose help has a section for each group of options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections that have options; the first is "Options" if there is no setting."""

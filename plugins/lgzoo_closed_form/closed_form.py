@@ -55,8 +55,14 @@ from lgzoo_closed_form.calibration import (
     open_first_blocks,
     open_teacher,
 )
-from lgzoo_closed_form.descendant_size import derive_spec, find_best_cuts, list_sizes, select_cut
-from lgzoo_closed_form.limits import can_narrow_heads, list_unsolvable_features
+from lgzoo_closed_form.descendant_size import (
+    check_solvable,
+    derive_spec,
+    find_best_cuts,
+    list_sizes,
+    select_cut,
+)
+from lgzoo_closed_form.limits import can_narrow_heads
 from lgzoo_closed_form.pruned import StoreWeights
 
 if TYPE_CHECKING:
@@ -100,11 +106,7 @@ class ClosedFormExtractor(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """Return the config with the ancestry model's shape."""
         spec = ancestries[0]
-        for feature in list_unsolvable_features(spec):
-            raise WrongCall(
-                f"closed_form does not take models with {feature}; choose another ancestry model, "
-                "or lsamd"
-            )
+        check_solvable(spec)
         details = ClosedFormDetails(calibration=self.each, stored=self.store)
         return LearngeneConfig(spec=spec).with_details(details)
 
@@ -195,7 +197,6 @@ class ClosedFormExpander(Expander):
         "make the stream of a narrower model the first channels of a wider one's, at the cost of "
         "one direction for each head",
     ] = False
-
     head_dim: Annotated[
         int | None,
         "channels of every head (none: as in the ancestry model, unless width and heads are named)",

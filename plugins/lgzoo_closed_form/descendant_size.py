@@ -199,3 +199,17 @@ def _read_runs(cuts: Sequence[Sequence[int]], layers: int) -> tuple[int, ...]:
             "extract it again"
         )
     return runs
+
+
+def check_solvable(spec: Spec) -> None:
+    """Raise `WrongCall` for a model whose layers cannot be solved one after the other."""
+    names = {
+        "stitched": "blocks of several widths",
+        "post_norm": "norms after attention and MLP",
+    }
+    for name, feature in names.items():
+        if getattr(spec, name, False):
+            raise WrongCall(
+                f"closed_form does not take models with {feature}; choose another ancestry model, "
+                "or lsamd"
+            )

@@ -1,4 +1,4 @@
-"""Limits of the sizes of closed_form descendants: features of ancestry models, and heads.
+"""Limits of the widths and heads of closed_form descendants.
 
 A descendant has at most the ancestry model's heads, with at most as many channels each. Everything
 here is in plain numbers, without torch.
@@ -6,7 +6,6 @@ here is in plain numbers, without torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -140,15 +139,6 @@ def list_fixed_head_features(spec: Spec) -> list[str]:
     return [feature for feature in features if features[feature]]
 
 
-def list_unsolvable_features(spec: Spec) -> list[str]:
-    """Return features of a model whose layers cannot be solved one after the other."""
-    names = {
-        "stitched": "blocks of several widths",
-        "post_norm": "norms after attention and MLP",
-    }
-    return _list_features(spec, names)
-
-
 def list_fixed_width_features(spec: Spec) -> list[str]:
     """Return features of a model whose stream has to keep its width."""
     names = {
@@ -164,11 +154,8 @@ def list_fixed_width_features(spec: Spec) -> list[str]:
         "RMSNorm": has_rms_norm,
         "norms after attention and MLP": table_of(spec).norms_after(spec),
     }
-    return [*_list_features(spec, names), *(words for words in others if others[words])]
-
-
-def _list_features(spec: Spec, names: Mapping[str, str]) -> list[str]:
-    return [words for name, words in names.items() if getattr(spec, name, False)]
+    named = [words for name, words in names.items() if getattr(spec, name, False)]
+    return [*named, *(words for words in others if others[words])]
 
 
 def _count_heads(count: int) -> str:
