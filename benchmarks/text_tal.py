@@ -29,6 +29,7 @@ import machine
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load_learngene
+from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.families.family import table_of
 from learngene_zoo.intervals import proportion
 from learngene_zoo.method.contract import details_of
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("learngene", nargs="?", help="the folder of a learngene of tal")
     given = parser.parse_args()
     if given.learngene:
-        learngene = load_learngene(given.learngene)
+        learngene = load_learngene(find(given.learngene))
         for task in details_of(learngene.config, HypernetDetails).tasks:
             for arm, _ in COLUMNS:
                 if not find_row(task, arm):
@@ -87,7 +88,7 @@ def measure(learngene: Learngene, task: str, arm: str) -> None:
         kind, layers = arm.split()
         model = build(learngene, task, int(layers), is_shuffled=kind == "shuffled")
     rows = judge(model.model(), open_task(task), "test", model.input_format, RUN).rows
-    right = (rows[:, 0] == rows[:, 1]).double()
+    right = rows[:, 0] == rows[:, 1]
     low, high = proportion(float(right.sum()), len(right))
     append_row(
         ROWS,
