@@ -74,18 +74,18 @@ def run_case(name: str, arguments: Sequence[str]) -> None:
     case.add_options(parser)
     if case.measure_part:
         parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if case.measure_part and given.part:
-        print(json.dumps(case.measure_part(given)))
+    args = parser.parse_args(arguments)
+    if case.measure_part and args.part:
+        print(json.dumps(case.measure_part(args)))
         return
     rows = []
-    for row, text in case.measure(given):
+    for row, text in case.measure(args):
         print(text, flush=True)
         rows.append(row)
-    numbers = case.summarise(rows, given)
-    print(write(f"{name}{case.name_suffix(given)}", numbers))
+    numbers = case.summarise(rows, args)
+    print(write(f"{name}{case.name_suffix(args)}", numbers))
     case.write_page(numbers)
-    if problem := case.find_problem(numbers, given):
+    if problem := case.find_problem(numbers, args):
         sys.exit(problem)
 
 

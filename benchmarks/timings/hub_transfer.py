@@ -30,7 +30,7 @@ REPEATS = 3
 LAYERS, CLASSES = range(5, 13), (10, 20, 50, 100)
 
 
-def measure(given: Namespace) -> Iterator[tuple[Row, str]]:
+def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
     """Measure each way."""
     with tempfile.TemporaryDirectory() as scratch, StandIn() as hub:
         os.environ.update(hub.environment(Path(scratch) / "home") | {"HF_HUB_DISABLE_XET": "1"})
@@ -127,7 +127,7 @@ def make_family(folder: Path) -> tuple[Path, list[Path]]:
     return learngene.save(folder / "learngene"), members
 
 
-def summarise(rows: list[Row], given: Namespace) -> Row:
+def summarise(rows: list[Row], args: Namespace) -> Row:
     """Return the content of the results file: the numbers of each way by name."""
     ways = {row["name"]: {key: row[key] for key in row if key != "name"} for row in rows}
     return {"files": 100, "repeats": REPEATS, **ways}
