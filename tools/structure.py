@@ -342,15 +342,15 @@ def trace_modules(words: list[str]) -> list[str]:
     called: set[CodeType] = set()
     importing = 0
 
-    def note(frame: FrameType, event: str, argument: Any) -> None:
+    def record_call(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal importing
         if frame.f_code.co_name == "<module>":
             importing += (event == "call") - (event == "return")
         elif event == "call" and not importing:
             called.add(frame.f_code)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    threading.setprofile(record_call)
+    sys.setprofile(record_call)
     try:
         lgzoo(words, standalone_mode=False)
     except SystemExit as end:
