@@ -175,7 +175,7 @@ def build_model(
     settings: Calibration,
     heads: int | None = None,
 ) -> Any:
-    """Return the descendant that stands for the first blocks of the ancestry model.
+    """Return the descendant that replaces the first blocks of the ancestry model.
 
     Its heads have all channels unless another number of them is given.
     """
@@ -197,7 +197,7 @@ def build_model(
 def make_table(name: str, rows: Sequence[dict[str, Any]]) -> str:
     """Return the mean accuracies of the tasks in Markdown: a size a row, a depth a column.
 
-    The last column is what the rule of `choose_cut` takes. Below it are the means over all sizes
+    The last column has the depth of `choose_cut`'s rule. Below it are the means over all sizes
     by the limit of the rule.
     """
     rows = [row for row in rows if row["ancestry"] == name]

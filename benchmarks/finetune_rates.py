@@ -56,7 +56,7 @@ from probes import hold_out_images
 from rows import append_row, read_rows
 
 ROWS = machine.RESULTS / "finetune_rates.jsonl"
-# Learning rate and layer decay, of what inherits from a wide ancestry model and of the bundled one.
+# Learning rate and layer decay, for descendants of a wide ancestry model and of the bundled one.
 WIDE_RATES = ((3e-5, 1.0), (5e-5, 0.75), (1e-4, 0.75), (2e-4, 0.75), (4e-4, 0.75))
 BUNDLED_RATES = ((3e-4, 1.0), (1e-3, 1.0), (3e-3, 1.0), (1e-3, 0.75), (3e-3, 0.75))
 IMAGES, HELD_OUT = 500, 1000

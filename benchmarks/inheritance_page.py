@@ -344,7 +344,9 @@ def make_thresholds(values: GridValues, size: Name) -> TextTable:
 
 
 def make_sentence(values: GridValues, conditions: Sequence[Condition]) -> str:
-    """Return in how many comparisons our method leads, and where it does not."""
+    """Return the number of comparisons that our method leads, and those that it does not, in
+    sentences.
+    """
     gains = [
         (f"{rival} ({condition[1]}, {condition[0]:,} images: {gain})", gain)
         for rival, condition in product([arm for arm in values.methods if arm != OURS], conditions)

@@ -16,7 +16,7 @@ from learngene_zoo.tasks.splits import PartOfSplit
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
 
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the kept results
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the committed results
 IMAGE_SEED = 0  # the seed that draws the images
 Arrays = tuple[np.ndarray, np.ndarray]  # of training images and of validation images
 

@@ -64,8 +64,8 @@ def describe_work(job: Planned, seen: Sequence[str], speed: float | None) -> str
         )
     )
     rows = [
-        (name, what, human_count(images), human_seconds(work / speed))
-        for name, what, images, work in work_of_stages
+        (name, purpose, human_count(images), human_seconds(work / speed))
+        for name, purpose, images, work in work_of_stages
     ]
     weights = f"{job.source} ({human_count(cost(job.spec).params * FLOAT)}B)"
     data = [

@@ -3,7 +3,7 @@ descendants.
 
 They are fitted to the images that the fine-tuning of the cell sees, which are those that a user
 with so many images has; so each seed has its own recommendation. Each probe is computed once and
-kept in the folder of the rows.
+stored in the folder of the rows.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Command: more than a day on two cores, resumable; works in build/claims, where c
     python benchmarks/run_claims.py NAME ...       some of them, in this order
     python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread
                                                    (default: 2)
-    python benchmarks/run_claims.py --judge        judge every kept claim again, without
+    python benchmarks/run_claims.py --judge        judge every committed claim again, without
                                                    training
     python benchmarks/run_claims.py --table        only the tables, from the verdicts that are there
 

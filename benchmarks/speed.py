@@ -1,8 +1,8 @@
 """Measure the speed of parts of the package, most of them against the plain way to do the same.
 
     python benchmarks/speed.py CASE                 print the measurements and keep them
-    python benchmarks/speed.py CASE CASE ...        several, each in a process of its own
-    python benchmarks/speed.py CASE --help          what a case measures, and its options
+    python benchmarks/speed.py CASE CASE ...        several, each in a separate process
+    python benchmarks/speed.py CASE --help          the measurements and options of a case
 
 The results, with the machine that they come from, are in benchmarks/results/CASE.json. The exit
 code is 1 if a limit is exceeded. A case is a module of benchmarks/timings with a `CASE`.

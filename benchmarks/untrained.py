@@ -18,6 +18,7 @@ Pages: docs/results/pruning.md, docs/results/elastic.md, docs/results/nested.md.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
@@ -149,21 +150,22 @@ def make_pruning_text(rows: Rows) -> str:
     gains = [row["compensated"][task] - row["cut"][task] for row, task in product(pairs, TASKS)]
     better, equal = sum(gain > 0 for gain in gains), gains.count(0)
     ancestry = format_accuracies(rows[f"energy {describe_size(FULL)}"], "cut")
-    return (
-        f"{make_table(rows, CUTS, list(CRITERIA))}\n\nThe ancestry model: {ancestry}."
-        f" Compensation is the better in {better} of the {len(gains)} pairs, equal in {equal}, and"
-        f" the worse in {len(gains) - better - equal}."
+    text = (
+        f"The ancestry model: {ancestry}. Compensation is the better in {better} of the"
+        f" {len(gains)} pairs, equal in {equal}, and the worse in {len(gains) - better - equal}."
     )
+    return f"{make_table(rows, CUTS, list(CRITERIA))}\n\n{textwrap.fill(text, 100)}"
 
 
 def make_elastic_text(rows: Rows) -> str:
     """Return the table of `elastic`, a size a row, and the agreement that the evolution reached."""
     details = details_of(open_learngene("elastic").config, ElasticDetails)
-    return (
-        f"{make_table(rows, BEGINNINGS, ['elastic'])}\n\nAgreement of the features of pruned models"
-        f" with those of the full model: {details.start:.3f} with the initial factors,"
-        f" {details.reached:.3f} with the factors of the evolution."
+    text = (
+        "Agreement of the features of pruned models with those of the full model:"
+        f" {details.start:.3f} with the initial factors, {details.reached:.3f} with the factors of"
+        " the evolution."
     )
+    return f"{make_table(rows, BEGINNINGS, ['elastic'])}\n\n{textwrap.fill(text, 100)}"
 
 
 def make_table(rows: Rows, sizes: Sequence[Size], learngenes: Sequence[str]) -> str:

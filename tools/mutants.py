@@ -70,7 +70,7 @@ PRELOADED = (
     ),
     *("PIL.Image", "click.testing", "rich.progress", "pytest"),
 )
-# After so many seconds, and so many times what the tests take on the whole code, a mutant counts as
+# After so many seconds, and so many times the seconds of the tests without it, a mutant counts as
 # killed.
 PATIENCE, TIMES = 60.0, 5.0
 # Of a drawn mutant: the test files that are tried, processor seconds of a test, and seconds of a
@@ -297,7 +297,7 @@ def preload() -> None:
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
-    assert "learngene_zoo" not in sys.modules, "every fork must import the changed files anew"
+    assert "learngene_zoo" not in sys.modules, "every fork must import the changed files"
 
 
 def _try_suite(folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant]) -> list[Any]:
@@ -403,7 +403,7 @@ def run_tests(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, floa
 
 
 def name_failure(printed: str, code: int) -> str:
-    """Return the first test that pytest's output says failed, else pytest's exit code."""
+    """Return the first failed test in pytest's output; without one, pytest's exit code."""
     lines = [line.split(" - ")[0] for line in printed.splitlines()]
     failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return (failed or [f"pytest exited with {code}"])[0].removeprefix("FAILED ")
@@ -444,7 +444,7 @@ def run_fork(tree: Path, work: Callable[[], int], limit: float) -> tuple[int | N
 
 def _run_child(tree: Path, work: Callable[[], int], output: int, home: str) -> NoReturn:
     """Call `work` in a fork, in the copy of the checkout, print to the file `output`, and exit."""
-    code = 3  # pytest's for an error of its own
+    code = 3  # pytest's code for an internal error
     try:
         os.setsid()
         os.chdir(tree)

@@ -3,7 +3,7 @@ from.
 
 Each line of code is as likely as any other; of a line's possible changes each is as likely as any
 other. A line's place in the draw is a checksum of the seed, the file's name and the line's text, so
-that a seed and a tree always give the same list, the first 60 of 150 are what a draw of 60 gives,
+that a seed and a tree always give the same list, the first 60 of 150 are the draw of 60,
 and an edit of one file moves no other file's lines.
 
 Changes by the node of the syntax tree:
@@ -83,7 +83,7 @@ class Change:
 
 
 class Text:
-    """A source's bytes, its syntax tree and where its nodes stand."""
+    """The bytes of a source, its syntax tree and the positions of its nodes."""
 
     def __init__(self, text: str) -> None:
         self.bytes = text.encode()
@@ -105,7 +105,7 @@ class Text:
         return self.bytes[self.start(node) : self.end(node)].decode()
 
     def find_line(self, position: int) -> int:
-        """Return the line, from 1, that a byte stands in."""
+        """Return the line, from 1, of a byte."""
         return self.bytes.count(b"\n", 0, position) + 1
 
     def replace(self, start: int, end: int, new: str) -> Change:
@@ -113,12 +113,12 @@ class Text:
         return Change(start, end, new, self.find_line(start))
 
     def replace_between(self, left: ast.expr, right: ast.expr, old: str, new: str) -> Change | None:
-        """Return the change of the operator that stands between two nodes."""
+        """Return the change of the operator between two nodes; None if it is not found."""
         start = self.bytes.find(old.encode(), self.end(left), self.start(right))
         return None if start < 0 else self.replace(start, start + len(old), new)
 
     def apply(self, change: Change) -> str:
-        """Return the whole text with a change."""
+        """Return the text with a change."""
         new = self.bytes[: change.start] + change.new.encode() + self.bytes[change.end :]
         return new.decode()
 
@@ -304,9 +304,7 @@ def _change_call(source: Text, node: ast.Call) -> Iterator[Change]:
 
 
 def widen_change(text: str, change: Change) -> tuple[str, str]:
-    """Return whole lines of a text that occur once and have the change in them, and what they
-    become.
-    """
+    """Return the lines around a change that occur once in the text, and their replacement."""
     source = Text(text)
     lines = source.bytes.splitlines(keepends=True)
     first, last = change.line - 1, source.find_line(max(change.start, change.end - 1)) - 1
@@ -321,7 +319,7 @@ def widen_change(text: str, change: Change) -> tuple[str, str]:
 
 
 def read_lines(text: str, change: Change) -> tuple[str, str]:
-    """Return the lines that a change is in, without their margins, and what they become."""
+    """Return the lines of a change, without their margins, and their replacement."""
     source = Text(text)
     last = source.find_line(max(change.start, change.end - 1))
     start, end = source.starts[change.line - 1], source.starts[last]

@@ -29,7 +29,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants_map"
-# Which hold of the whole tree, or of small parts of it that they do not name.
+# Tests of the whole tree, or of small parts of it that they do not name.
 LAWS = (
     "tests/core/test_laws_of_the_tree.py",
     "tests/core/test_values.py",
@@ -192,7 +192,7 @@ class Site:
     """
 
     lines: range
-    names: tuple[str, ...]  # of the function, its class, or what the statement defines
+    names: tuple[str, ...]  # of the function, its class, or the definitions of the statement
     runs_at_import: bool
     body: range  # of the function or class around it
     phrases: tuple[str, ...] = ()  # of its texts, which tests of messages have, too
@@ -208,7 +208,7 @@ class Choice:
 
 
 def find_site(text: str, line: int) -> Site:
-    """Return where the line of a source stands."""
+    """Return the site of a line of a source."""
     tree = ast.parse(text)
     names: list[str] = []
     node: ast.AST = tree

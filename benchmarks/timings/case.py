@@ -25,7 +25,7 @@ class Case:
         measure: Yields each row of the results, with the text that is printed for it.
         summarise: Returns the content of the results file from all rows.
         add_options: Adds the options of the case to a parser.
-        measure_part: Returns a row that is measured in a process of its own (see `run_part`).
+        measure_part: Returns a row that is measured in a separate process (see `run_part`).
         find_problem: Returns a sentence if the content of the results file exceeds a limit,
             otherwise "".
         name_suffix: Returns the end of the name of the results file, which begins with the case's.
@@ -88,7 +88,7 @@ def synchronise_and_read_clock() -> float:
 
 
 def run_part(case: str, part: Sequence[str], options: Sequence[str] = ()) -> Row:
-    """Return the row of a part of a case, measured in a process of its own.
+    """Return the row of a part of a case, measured in a separate process.
 
     Args:
         case: The name of the case.

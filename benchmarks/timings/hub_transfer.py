@@ -3,7 +3,7 @@
 These are upload_folder and snapshot_download. The Hub is the tests' stand-in on this machine, so
 seconds show the work of both sides and no network; requests and bytes are those that any Hub would
 see. All have the same files: a learngene and 32 descendants, with their cards and the manifest.
-Ours also reads every file back and makes a tag; what is fetched is checked against the manifest.
+Ours also reads every file back and makes a tag; fetched files are checked against the manifest.
 The stand-in has no Xet, so large files go by LFS. Two minutes, one process.
 """
 

@@ -1,6 +1,6 @@
 """Measure the memory and speed of a pass over tars against a folder of the same images.
 
-Each pass runs in a process of its own, in which the data is opened, counted and read once in
+Each pass runs in a separate process, in which the data is opened, counted and read once in
 shuffled order, decoded and normalised at 96 x 96. `grown_mb` is the peak of resident memory after
 the opening, less the resident memory before it. Times are CPU times, so that other programs hardly
 matter. For tars also the time of a resumed epoch to its first batch. Linux only. About two minutes

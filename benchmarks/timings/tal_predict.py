@@ -71,7 +71,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
-    """Measure each hypernetwork with each size in a process of its own."""
+    """Measure each hypernetwork with each size in a separate process."""
     options = ["--device", args.device, "--repeats", str(args.repeats)]
     header = f"{HEADER}\n"
     for hypernet in args.hypernets:
@@ -202,7 +202,7 @@ class PlainHypernet(Hypernet):
 
 
 def _decode_conv(decoder: MatrixDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
-    """Decode all positions of all images, and all channels of those that are kept."""
+    """Decode all positions of all images, then all channels of the selected positions."""
     side, wide, (rows, columns) = decoder.side, decoder.widest, get_kernel(group.shape)
     images = functional.relu(decoder.fc(nodes)).view(len(nodes), -1, side, side)
     low, left = side // 2 - rows // 2, side // 2 - columns // 2
@@ -233,7 +233,7 @@ def _decode_low_rank(decoder: LowRankDecoder, nodes: Tensor, group: TensorGroup)
 
 
 def summarise(rows: list[Row], args: Namespace) -> Row:
-    """Return the content of the results file, with the kept rows of other hypernetworks."""
+    """Return the content of the results file, with the earlier rows of other hypernetworks."""
     before = read(f"tal_predict{name_suffix(args)}").get("rows", [])
     row_of_pair = {(row["hypernet"], row["size"]): row for row in [*before, *rows]}
     pairs = itertools.product(RELEASED, SIZES)

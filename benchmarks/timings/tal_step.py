@@ -79,7 +79,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def measure(args: Namespace) -> Iterator[tuple[Row, str]]:
-    """Measure each row in a process of its own."""
+    """Measure each row in a separate process."""
     options, header = ["--device", args.device, "--rounds", str(args.rounds)], f"{HEADER}\n"
     for name in ROWS:
         row = run_part("tal_step", [name], options)
